@@ -1,0 +1,64 @@
+# The verbs of this project. `make help` prints them. Everything runs in .venv, which the verbs make themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# pip says something about itself once per run; nobody who types `make demo` needs to read it.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fast stack bench schemas requirements clean
+
+help:  ## print this
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, scored while you watch
+	@$(BIN)/tarsy-scoring demo $(ARGS)
+
+test: $(VENV)/.dev  ## every test, on real PostgreSQL and a real broker
+	@$(BIN)/python -m pytest $(ARGS)
+
+fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
+	@$(BIN)/python -m pytest tests/unit tests/contract $(ARGS)
+
+check: $(VENV)/.dev  ## linters, type checker, import rules, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python schemas/generate.py --check
+
+stack: $(VENV)/.demo  ## PostgreSQL, broker and scripted judge for local work; prints the environment
+	@$(BIN)/tarsy-scoring stack $(ARGS)
+
+bench: $(VENV)/.dev  ## measure: this service against the bare client, Faust and FastStream
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+schemas: $(VENV)/.dev  ## generate schemas/ and docs/configuration.md from the code
+	$(BIN)/python schemas/generate.py
+
+COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --strip-extras --allow-unsafe
+requirements:  ## pin the requirements anew
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(COMPILE) --output-file=requirements/runtime.txt pyproject.toml
+	$(COMPILE) --extra=editable --extra=embedded --constraint=requirements/runtime.txt --output-file=requirements/demo.txt pyproject.toml
+	$(COMPILE) --extra=dev --constraint=requirements/demo.txt --output-file=requirements/dev.txt pyproject.toml
+
+clean:  ## remove what the verbs made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; say make PYTHON=python3.11 ...")'
+	@$(PYTHON) -m venv $(VENV)
+
+# The package itself is installed last and without dependencies, so that only pinned ones are ever used.
+$(VENV)/.demo: requirements/demo.txt pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV) ..."
+	@$(PIP) -r requirements/demo.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV) ..."
+	@$(PIP) -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@ $(VENV)/.demo
