@@ -1,0 +1,5 @@
+"""`python -m tarsy_scoring` is `tarsy-scoring`."""
+
+from tarsy_scoring.cli import main
+
+main()

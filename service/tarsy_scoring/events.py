@@ -1,0 +1,229 @@
+"""
+The messages in and out: their models, how bytes become one, and what makes two of them the same.
+
+Version 1 of each. Unknown fields are ignored on both sides, so producers and consumers evolve apart;
+a field is only ever added, with a default.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+
+SOURCE_COMPLETED = "session-completed"
+SOURCE_RESCORE = "rescore-requested"
+
+SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID_PATTERN.pattern}$", description="Also the message key.")]
+EventId = Annotated[str, Field(min_length=1, max_length=255)]
+# Producers that always send a field send it empty: that says nothing, like null.
+Name = Annotated[str | None, Field(max_length=255), BeforeValidator(lambda v: None if v == "" else v)]
+
+
+class _Incoming(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, hide_input_in_errors=True)
+
+
+class SessionCompleted(_Incoming):
+    """A session has ended (`session-completed`, version 1). A field that is null counts as absent."""
+
+    session_id: SessionId
+    event_id: EventId | None = Field(None, description="Two messages with the same one are the same event.")
+    type: Literal["session.completed"] | None = Field("session.completed")
+    status: Annotated[str, Field(max_length=255)] | None = Field(
+        "completed", description="`completed`, `failed`, `cancelled` or `timed_out`; others are recorded, not scored."
+    )
+    chain_id: Name = Field(None, description="Decides criteria and settings; else what is known of the session.")
+    alert_type: Name = None
+    completed_at: datetime | None = None
+    labels: dict[str, str] | None = Field(None, description='For comparisons, e.g. `{"guidance": "v2"}`.')
+    timestamp: datetime | None = None
+
+
+class RescoreRequested(_Incoming):
+    """Somebody wants a session scored again (`rescore-requested`, version 1)."""
+
+    session_id: SessionId
+    event_id: EventId | None = Field(None, description="Two messages with the same one are the same event.")
+    type: Literal["scoring.rescore_requested"] | None = Field("scoring.rescore_requested")
+    requested_by: Annotated[str, Field(max_length=255)] | None = Field("event", description="Stored with the score.")
+    force: bool | None = Field(True, description="False: only if there is no score under these criteria.")
+    criteria: Name = Field(None, description="Name of the criteria; default the chain's.")
+    reason: Annotated[str, Field(max_length=4000)] | None = None
+
+
+# --- out -----------------------------------------------------------------------------------------------
+
+EventType = Literal["scoring.started", "scoring.progress", "scoring.completed", "scoring.failed"]
+Phase = Literal[
+    "queued",
+    "waiting_retry",
+    "gathering_context",
+    "evaluating_gates",
+    "analyzing_methodology",
+    "repairing",
+    "sampling",
+    "identifying_missing_tools",
+    "storing",
+]
+
+
+class Usage(BaseModel):
+    """Sums over the turns of a score; null where a turn did not report it."""
+
+    input_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class _Outgoing(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    event_id: str = Field(description="Drop an event whose id was seen: delivery is at least once.")
+    sequence: int = Field(ge=1, description="Grows by one within a score.")
+    position: int = Field(ge=1, description="Grows by one over all events; what `last_event_id` means.")
+    purpose: Literal["production", "consistency", "anchor", "shadow"]
+    score_id: str
+    session_id: str
+    request_id: str
+    chain_id: str | None
+    attempt: int = Field(ge=0)
+    timestamp: datetime
+    timestamp_us: int = Field(description="The same moment in microseconds since 1970.")
+
+
+class ScoringStarted(_Outgoing):
+    """An attempt began; once per attempt."""
+
+    type: Literal["scoring.started"]
+
+
+class ScoringProgress(_Outgoing):
+    """The score entered a phase."""
+
+    type: Literal["scoring.progress"]
+    phase: Phase
+
+
+class ScoringCompleted(_Outgoing):
+    """The score is stored. Each score ends in one of this and `scoring.failed`."""
+
+    type: Literal["scoring.completed"]
+    total_score: int | None = Field(ge=0, le=100, description="Null where the chain has no judge.")
+    outcome: Literal["pass", "fail"] | None
+    criteria: str
+    criteria_hash: str
+    judge_fingerprint: str | None
+    failure_tags: list[str]
+    flags: list[str]
+    usage: Usage
+    score_triggered_by: str
+    alert_type: str | None
+    labels: dict[str, str]
+
+
+class ScoringFailed(_Outgoing):
+    """There is no score and there will be none from this request."""
+
+    type: Literal["scoring.failed"]
+    status: Literal["failed", "timed_out", "cancelled"]
+    error_kind: str
+    error_message: str
+
+
+# --- decoding ------------------------------------------------------------------------------------------
+
+M = TypeVar("M", bound=_Incoming)
+
+
+def decode_session_completed(value: bytes | None) -> SessionCompleted:
+    """Raises: InvalidMessage: With the word for `scoring-error`."""
+    return _decode(SessionCompleted, value)
+
+
+def decode_rescore_requested(value: bytes | None) -> RescoreRequested:
+    """Raises: InvalidMessage: With the word for `scoring-error`."""
+    return _decode(RescoreRequested, value)
+
+
+def _decode(model: type[M], value: bytes | None) -> M:
+    if not value:
+        raise InvalidMessage("empty", "the message has no value")
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidMessage("not_utf8", f"the value is not UTF-8 (byte {error.start})") from None
+    try:
+        document = from_json(value, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidMessage("not_json", f"the value is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidMessage("not_an_object", f"expected a JSON object, found {type(document).__name__}")
+    if _holds_nul(document):
+        raise InvalidMessage("nul_character", "a text in the message holds a NUL character")
+    try:
+        return model.model_validate_json(value)
+    except ValidationError as error:
+        fault = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(p) for p in fault["loc"]) or "message"
+        raise InvalidMessage("invalid_field", f"{where}: {fault['msg']}") from None
+
+
+def _holds_nul(value: Any) -> bool:
+    """PostgreSQL stores no NUL; found anywhere, also in keys and fields we ignore. The parser bounds the depth."""
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any("\0" in k or _holds_nul(v) for k, v in value.items())
+    return isinstance(value, list) and any(_holds_nul(v) for v in value)
+
+
+# --- identity ------------------------------------------------------------------------------------------
+
+_NAMESPACE = uuid.UUID("6f0c2d2e-0b57-5f0e-9a4e-6b1f3f6c9d11")  # never change: it would make old events new
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a record stood in Kafka; a replay carries the origin of the record it repeats."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+def request_id_of(kind: str, session_id: str, event_id: str) -> uuid.UUID:
+    """The request behind (type, session, event id); the same three give the same id for ever."""
+    return uuid.uuid5(_NAMESPACE, "\x1f".join(("event", kind, session_id, event_id)))
+
+
+def request_id_without_event_id(kind: str, session_id: str, origin: Origin, value_hash: str) -> uuid.UUID:
+    """
+    The request behind a record that names no event.
+
+    Timestamp and hash are in it, so that a topic made anew, whose offsets start again, does not look
+    like duplicates.
+    """
+    place = (origin.topic, str(origin.partition), str(origin.offset), str(origin.timestamp_ms), value_hash)
+    return uuid.uuid5(_NAMESPACE, "\x1f".join(("record", kind, session_id, *place)))
+
+
+def cloudevents_headers(payload: Mapping[str, Any]) -> Sequence[tuple[str, bytes]]:
+    """CloudEvents 1.0 attributes in binary mode (Source: Kafka protocol binding for CloudEvents 1.0.2, section 3.2)."""
+    return (
+        ("ce_specversion", b"1.0"),
+        ("ce_id", str(payload["event_id"]).encode()),
+        ("ce_source", b"/tarsy-scoring"),
+        ("ce_type", str(payload["type"]).encode()),
+        ("ce_subject", str(payload["session_id"]).encode()),
+        ("ce_time", str(payload["timestamp"]).encode()),
+        ("content-type", b"application/json"),
+    )

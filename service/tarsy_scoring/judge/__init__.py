@@ -1,0 +1,1 @@
+"""How a session is judged: criteria, the calls, what the answers say."""
