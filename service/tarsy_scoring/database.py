@@ -1,0 +1,257 @@
+"""
+PostgreSQL as this service meets it: a pool, a database that may be away for a while, and a bell.
+
+Statements name their tables `{schema}.table`; the schema is put in as text because a search path set
+per connection does not survive PgBouncer.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import lru_cache
+from typing import Generic, Literal, TypeVar
+
+import asyncpg
+import structlog
+from asyncpg.pool import PoolConnectionProxy
+from pydantic_core import from_json, to_json
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Connection = asyncpg.Connection | PoolConnectionProxy
+BellName = Literal["scores", "events"]
+
+log = structlog.get_logger()
+
+COMMAND_TIMEOUT_S = 30.0
+RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
+NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement; see docs)
+PROBE_S = 10.0  # a LISTEN connection dies silently when PostgreSQL restarts
+
+# What "away" looks like: refused, cut, starting up, shutting down, read-only after a fail-over, too slow;
+# and what PostgreSQL asks to be tried again.
+_AWAY = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.InternalClientError,
+)
+
+
+class Database:
+    """
+    The pool and the bells.
+
+    A bell wakes loops in this process at once and those of other processes through NOTIFY. It may be
+    missed (NOTIFY is at most once, PgBouncer forwards none), so every waiter also polls.
+    """
+
+    def __init__(self, url: str, schema: str, *, pool_size: int, statement_cache: int = 100) -> None:
+        self.schema = schema
+        self._url = url
+        self._pool_size = pool_size
+        self._statement_cache = statement_cache
+        self._pool: asyncpg.Pool | None = None
+        self._bells: dict[BellName, asyncio.Event] = {"scores": asyncio.Event(), "events": asyncio.Event()}
+        self._to_notify: set[BellName] = set()
+        self._anything_to_notify = asyncio.Event()
+        self.is_available = False
+
+    async def open(self) -> None:
+        """Make the pool; connects to nothing yet, so it cannot fail because the database is away."""
+        self._pool = await asyncpg.create_pool(
+            self._url,
+            min_size=0,
+            max_size=self._pool_size,
+            command_timeout=COMMAND_TIMEOUT_S,
+            timeout=10,
+            statement_cache_size=self._statement_cache,
+            init=_speak_json,
+        )
+
+    async def close(self) -> None:
+        """Close the pool; connections in use are cut after 5 s."""
+        if self._pool is None:
+            return
+        try:
+            async with asyncio.timeout(5):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+
+    def sql(self, statement: str) -> str:
+        """The statement with our schema in it."""
+        return _qualified(statement, self.schema)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One transaction on one connection; a cancel rolls it back."""
+        assert self._pool is not None, "open() comes first"
+        async with self._pool.acquire(timeout=COMMAND_TIMEOUT_S) as connection, connection.transaction():
+            yield connection
+        self.is_available = True
+
+    async def once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """
+        Do `work` in a transaction of its own, once.
+
+        Raises:
+            DatabaseAway: The database cannot be used right now.
+        """
+        try:
+            async with self.transaction() as connection:
+                return await work(connection)
+        except _AWAY as error:
+            self.is_available = False
+            raise DatabaseAway(f"the database is away: {type(error).__name__}: {error}") from error
+
+    async def persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """
+        Do `work` in a transaction, again and again until the database is there.
+
+        `work` must stand being repeated after a commit whose reply was lost. What the caller holds in
+        memory is kept; only a cancel ends the waiting.
+        """
+        wait_s = RETRY_MIN_S
+        while True:
+            try:
+                return await self.once(work)
+            except DatabaseAway as error:
+                log.warning("database.away", reason=str(error), retry_in_s=wait_s)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_MAX_S)
+
+    # --- bells -----------------------------------------------------------------------------------------
+
+    def ring(self, bell: BellName) -> None:
+        """Wake whoever waits for `bell`, here at once and elsewhere within 50 ms."""
+        self._bells[bell].set()
+        self._to_notify.add(bell)
+        self._anything_to_notify.set()
+
+    def wake(self, bell: BellName) -> None:
+        """Wake whoever waits for `bell` in this process alone."""
+        self._bells[bell].set()
+
+    async def heard(self, bell: BellName, timeout_s: float) -> None:
+        """Wait until `bell` rings, at most `timeout_s`; returns at once if it rang since the last call."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._bells[bell].wait()
+        self._bells[bell].clear()
+
+    async def carry_bells(self) -> None:
+        """Loop for ever: pass our bells on, coalesced, and ring for those of other processes."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._notify_others())
+            group.create_task(self._listen_to_others())
+
+    async def _notify_others(self) -> None:
+        while True:
+            await self._anything_to_notify.wait()
+            self._anything_to_notify.clear()
+            bells, self._to_notify = sorted(self._to_notify), set()
+            channels = [self._channel(b) for b in bells]
+            with contextlib.suppress(DatabaseAway):  # the others poll
+                await self.once(lambda c, n=channels: c.execute("SELECT pg_notify(x, '') FROM unnest($1::text[]) x", n))  # type: ignore[misc]
+            await asyncio.sleep(NOTIFY_EVERY_S)
+
+    async def _listen_to_others(self) -> None:
+        by_channel = {self._channel(b): b for b in self._bells}
+
+        def on_notify(_connection: object, _pid: int, channel: str, _payload: str) -> None:
+            self._bells[by_channel[channel]].set()
+
+        while True:
+            try:
+                connection = await asyncpg.connect(self._url, timeout=10, statement_cache_size=0)
+                try:
+                    for channel in by_channel:
+                        await connection.add_listener(channel, on_notify)  # type: ignore[arg-type]
+                    while True:
+                        await asyncio.sleep(PROBE_S)
+                        await connection.execute("SELECT 1", timeout=5)
+                finally:
+                    connection.terminate()
+            except (*_AWAY, asyncpg.PostgresError) as error:
+                log.debug("database.listen_lost", reason=type(error).__name__)
+                await asyncio.sleep(RETRY_MAX_S)
+
+    def _channel(self, bell: str) -> str:
+        return f"tarsy_scoring.{self.schema}.{bell}"
+
+
+class DatabaseAway(Exception):
+    """PostgreSQL cannot be used right now; the same work may succeed later."""
+
+
+class Batcher(Generic[Item, Result]):
+    """
+    Many callers, one transaction: what arrives while a write is under way goes into the next one.
+
+    No timer: an idle database writes at once, a busy one in larger steps. If a write fails for another
+    reason than the database being away, each item of it is written alone, so that one bad item cannot
+    fail its neighbours. A caller that is cancelled leaves its item in: it may be written.
+
+    Args:
+        write: Writes all items, gives a result for each in the same order.
+        limit: Items in one write.
+    """
+
+    def __init__(self, write: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]], limit: int = 100) -> None:
+        self._write = write
+        self._limit = limit
+        self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def submit(self, item: Item) -> Result:
+        """Write `item` with others; returns after its commit."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all())
+        return await future
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
+            try:
+                await self._write_batch(batch)
+            finally:
+                for _item, future in batch:
+                    if not future.done():
+                        future.cancel()  # only when this task itself is being cancelled
+
+    async def _write_batch(self, batch: list[tuple[Item, "asyncio.Future[Result]"]]) -> None:
+        try:
+            results = await self._write([item for item, _ in batch])
+        except asyncpg.PostgresError as error:
+            if len(batch) == 1:
+                if not batch[0][1].done():
+                    batch[0][1].set_exception(error)
+                return
+            for one in batch:
+                await self._write_batch([one])
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():
+                future.set_result(result)
+
+
+@lru_cache(maxsize=512)
+def _qualified(statement: str, schema: str) -> str:
+    return statement.replace("{schema}", f'"{schema}"')
+
+
+async def _speak_json(connection: asyncpg.Connection) -> None:
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", encoder=lambda v: to_json(v).decode(), decoder=from_json, format="text"
+    )

@@ -1,0 +1,147 @@
+"""Our tables' version: migrate up in two phases, down to a revision, and refuse to start on the wrong one."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import Script, ScriptDirectory
+from sqlalchemy.exc import SQLAlchemyError
+
+from tarsy_scoring.database import Connection
+from tarsy_scoring.errors import ConfigurationError, StartRefused
+
+VERSION_TABLE = "tarsy_scoring_version"
+Phase = Literal["pre", "post"]
+
+
+def migrate(
+    database_url: str, schema: str = "public", *, phase: Phase | None = None, down: str | None = None
+) -> list[str]:
+    """
+    Bring the tables to the newest revision, or down to `down` (`base`: remove them all).
+
+    One transaction: it all happens or nothing does. Safe to run twice and at the same time. Blocks and
+    runs its own event loop, so call it in a thread from async code.
+
+    Args:
+        phase: `pre` stops before the first pending `post` revision (run before a rollout); `post` and
+            None go to the newest.
+
+    Returns:
+        The revisions applied (or undone), in order.
+
+    Raises:
+        StartRefused: The database cannot be reached or refuses.
+        ConfigurationError: There is no such revision.
+    """
+    config = _config(database_url, schema)
+    script = ScriptDirectory.from_config(config)
+    try:
+        before = _stored_revision(config)
+        if down is not None:
+            if down != "base" and down not in {s.revision for s in script.walk_revisions()}:
+                raise ConfigurationError(f"migrate --down {down}: there is no such revision")
+            command.downgrade(config, down)
+        else:
+            target = _target(_pending(script, before), phase)
+            if target is not None:
+                command.upgrade(config, target)
+        after = _stored_revision(config)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError) as error:
+        raise StartRefused(f"cannot migrate the database at {_place(database_url)}: {error}") from error
+    order = [s.revision for s in reversed(list(script.walk_revisions()))]
+    low, high = sorted((_height(order, before), _height(order, after)))
+    return order[low:high]
+
+
+async def check_migrated(connection: Connection, schema: str) -> None:
+    """
+    Refuse a database that lacks a revision this version needs (`post` ones may wait).
+
+    A revision we do not know is a newer one, so during a rollout the old version goes on.
+
+    Raises:
+        StartRefused: With the command to run.
+    """
+    exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}')
+    stored = await connection.fetchval(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}') if exists else None
+    script = ScriptDirectory(str(migrations_dir()))
+    if stored is not None and stored not in {s.revision for s in script.walk_revisions()}:
+        return
+    lacking = [s.revision for s in _pending(script, stored) if _phase(s) == "pre"]
+    if lacking:
+        raise StartRefused(
+            f"the database is not migrated (schema {schema!r} lacks {', '.join(lacking)}); run: tarsy-scoring migrate"
+        )
+
+
+def migrations_dir() -> Path:
+    """Where the revisions are: inside an installed package, or beside the sources."""
+    packaged = Path(__file__).parent / "migrations"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+
+
+def _config(database_url: str, schema: str) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()))
+    parts = urlsplit(database_url)
+    config.attributes["url"] = urlunsplit(parts._replace(scheme="postgresql+asyncpg"))
+    config.attributes["schema"] = schema
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    return config
+
+
+def _stored_revision(config: Config) -> str | None:
+    """What the database says it is at; creates nothing but the schema."""
+
+    async def read() -> str | None:
+        schema = config.attributes["schema"]
+        url = config.attributes["url"].replace("postgresql+asyncpg", "postgresql", 1)
+        connection = await asyncpg.connect(url, timeout=10, statement_cache_size=0)
+        try:
+            if not await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}'):
+                return None
+            stored = await connection.fetchval(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}')
+            return str(stored) if stored else None
+        finally:
+            await connection.close()
+
+    return asyncio.run(read())
+
+
+def _pending(script: ScriptDirectory, stored: str | None) -> list[Script]:
+    """Revisions after `stored`, oldest first."""
+    pending = []
+    for revision in script.walk_revisions():
+        if revision.revision == stored:
+            break
+        pending.append(revision)
+    return pending[::-1]
+
+
+def _target(pending: list[Script], phase: Phase | None) -> str | None:
+    target = None
+    for revision in pending:
+        if phase == "pre" and _phase(revision) == "post":
+            break
+        target = revision.revision
+    return target
+
+
+def _phase(revision: Script) -> str:
+    return str(revision.module.phase)
+
+
+def _height(order: list[str], revision: str | None) -> int:
+    return order.index(revision) + 1 if revision in order else 0
+
+
+def _place(database_url: str) -> str:
+    """Host, port and database of a URL, without its user and password."""
+    parts = urlsplit(database_url)
+    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
