@@ -1,0 +1,278 @@
+"""
+The parts put together: what a worker process runs, and in which order it stops.
+
+    intake + worker stop first (SIGTERM) -> drained -> relay flushes -> bells and health end
+
+Everything is built here, once, and passed down. A loop that dies ends the process: a worker that only
+half works looks healthy and is not.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from tarsy_scoring import outbox
+from tarsy_scoring.admission import Policy
+from tarsy_scoring.database import RETRY_MAX_S, Database, DatabaseAway
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.inbox import Inbox
+from tarsy_scoring.intake import Intake
+from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
+from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.kafka import ensure_topics
+from tarsy_scoring.lifecycle import HealthServer, unless_stopped
+from tarsy_scoring.reading import Reader
+from tarsy_scoring.relay import Relay
+from tarsy_scoring.schema import check_migrated
+from tarsy_scoring.scoring import Scorer
+from tarsy_scoring.settings import ChainSettings, Settings
+from tarsy_scoring.store import Store
+from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.model import TimelineSource
+from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
+from tarsy_scoring.worker import Worker
+
+log = structlog.get_logger()
+
+Role = Literal["intake", "judging", "relay"]
+ROLES: tuple[Role, ...] = ("intake", "judging", "relay")
+POOL_SIZE = 12  # claims, beats, batches of steps and ends, intake, relay: each at most two at a time
+BACKLOG_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every command that uses the database needs."""
+
+    settings: Settings
+    registry: CriteriaRegistry
+    database: Database
+    inbox: Inbox
+    store: Store
+    reader: Reader
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def open_parts(settings: Settings, metrics: Metrics | None = None) -> AsyncIterator[Parts]:
+    """
+    The database and everything on it; connects to nothing yet (see `require_migrated`).
+
+    Raises:
+        ConfigurationError: No database is given, or the criteria cannot be read.
+    """
+    registry = load_criteria(settings.config.criteria_dirs)
+    hashes = {c.name: c.criteria_hash for c in registry}
+    database = Database(
+        settings.require_database(),
+        settings.database_schema,
+        pool_size=POOL_SIZE,
+        statement_cache=settings.database_statement_cache,
+    )
+    await database.open()
+    try:
+        inbox = Inbox(database, Policy(settings, hashes))
+        yield Parts(
+            settings, registry, database, inbox, Store(database, inbox), Reader(database, hashes), metrics or Metrics()
+        )
+    finally:
+        await database.close()
+
+
+async def require_migrated(database: Database, *, wait: bool) -> None:
+    """
+    See that the tables are there.
+
+    Args:
+        wait: Wait for a database that is away, loudly; False: raise.
+
+    Raises:
+        StartRefused: The database is not migrated.
+        DatabaseAway: It cannot be reached, and `wait` is False.
+    """
+    while True:
+        try:
+            await database.once(lambda c: check_migrated(c, database.schema))
+            return
+        except DatabaseAway as error:
+            if not wait:
+                raise
+            log.warning("database.away", reason=str(error), retry_in_s=RETRY_MAX_S)
+            await asyncio.sleep(RETRY_MAX_S)
+
+
+def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
+    """
+    See that these roles have what they need, before anything is started.
+
+    Raises:
+        ConfigurationError: Naming the setting and what would help.
+    """
+    settings.require_database()
+    if "intake" in roles or "relay" in roles:
+        settings.require_kafka()
+    registry = load_criteria(settings.config.criteria_dirs)
+    chains = {"defaults": settings.config.defaults} | {f"chains.{k}": v for k, v in settings.config.chains.items()}
+    for where, chain in chains.items():
+        if chain.criteria not in registry:
+            known = ", ".join(sorted(c.name for c in registry))
+            raise ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r} (known: {known})")
+    if "judging" in roles:
+        timeline_source(settings)
+        for name in settings.config.providers:
+            settings.api_key(name, environ)
+    for variable in settings.unknown_variables:
+        log.warning("settings.unknown_variable", variable=variable)
+    for where, chain in chains.items():
+        if ahead := not_yet_effective(chain):
+            log.warning("settings.not_yet_effective", where=where, settings=ahead)
+
+
+def not_yet_effective(chain: ChainSettings) -> list[str]:
+    """Settings that are understood, stored and without effect in this version."""
+    plain = ChainSettings()
+    names = (
+        *("samples", "pass_threshold", "daily_budget_usd", "command_pattern", "shell_tools", "gates", "composite"),
+    )
+    ahead = [n for n in names if getattr(chain, n) != getattr(plain, n)]
+    return ahead + (["providers (only the first is asked)"] if len(chain.providers) > 1 else [])
+
+
+def timeline_source(settings: Settings) -> TimelineSource:
+    """
+    Where sessions are read; connects to nothing yet.
+
+    Raises:
+        ConfigurationError: None is configured, or half of one.
+    """
+    kind = settings.timeline_source
+    if kind is None:
+        raise ConfigurationError("SCORING_TIMELINE_SOURCE is not set: say tarsy-db or files")
+    if kind == "files":
+        if settings.timeline_dir is None:
+            raise ConfigurationError("SCORING_TIMELINE_DIR is not set: name the folder of session files")
+        if not settings.timeline_dir.is_dir():
+            raise ConfigurationError(f"SCORING_TIMELINE_DIR: {settings.timeline_dir} is not a folder")
+        return SessionFiles(settings.timeline_dir)
+    if kind == "tarsy-db":
+        if settings.timeline_database_url is None:
+            raise ConfigurationError("SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL")
+        return TarsyDatabase(settings.timeline_database_url.get_secret_value())
+    raise ConfigurationError(
+        "SCORING_TIMELINE_SOURCE=tarsy-api is not available in this version: use tarsy-db or files"
+    )
+
+
+async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
+    """
+    Run the given roles until `stopping`, then drain and flush.
+
+    Judging begins as soon as the database answers, also while the broker is away.
+
+    Raises:
+        ConfigurationError, StartRefused: The start is refused.
+        ExceptionGroup: A loop died.
+    """
+    metrics = Metrics()
+    health = _Health()
+    server = HealthServer(settings.metrics_port, metrics.registry, health.lacking)
+    await server.start()
+    log.info("service.starting", roles=roles, metrics_port=server.port)
+    try:
+        async with open_parts(settings, metrics) as parts:
+            if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
+                await _run_roles(parts, roles, health, stopping)
+    finally:
+        await server.stop()
+    log.info("service.stopped")
+
+
+async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: "_Health", stopping: asyncio.Event) -> None:
+    intake = Intake(parts.settings, parts.inbox, parts.reader.keep_body, parts.metrics) if "intake" in roles else None
+    relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
+    health.database, health.intake = parts.database, intake
+    judged = asyncio.Event()  # nothing new will be judged: the relay may flush
+
+    async def speak_kafka() -> None:
+        topics = topics_of(parts.settings, roles)
+        if not topics or not await unless_stopped(ensure_topics(parts.settings, topics), stopping):
+            return
+        async with asyncio.TaskGroup() as group:
+            if relay is not None:
+                group.create_task(relay.run(judged))
+            if intake is not None:
+                group.create_task(intake.run(stopping))
+
+    async with asyncio.TaskGroup() as service:
+        background = [service.create_task(parts.database.carry_bells()), service.create_task(_watch_backlog(parts))]
+        kafka = service.create_task(speak_kafka())
+        if "judging" in roles:
+            await _judge(parts, stopping)
+        else:
+            await stopping.wait()
+        judged.set()
+        await kafka
+        for task in background:
+            task.cancel()
+
+
+async def _judge(parts: Parts, stopping: asyncio.Event) -> None:
+    source = timeline_source(parts.settings)
+    clients = create_clients(parts.settings)
+    try:
+        scorer = Scorer(parts.settings, parts.store, source, parts.registry, clients, parts.metrics)
+        worker = Worker(parts.settings, parts.store, parts.reader, scorer, parts.metrics)
+        log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
+        await worker.run(stopping)
+    finally:
+        for client in clients.values():
+            await client.close()
+        await source.close()
+
+
+def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
+    """The topics that these roles use."""
+    topics = []
+    if "intake" in roles:
+        topics += [settings.topic_session_completed, settings.topic_rescore_requested, settings.topic_dead_letters]
+    if "relay" in roles:
+        topics.append(settings.topic_scoring_events)
+    return topics
+
+
+async def _watch_backlog(parts: Parts) -> None:
+    """Size and age of the outbox, as metrics."""
+    while True:
+        try:
+            backlog = await parts.database.once(lambda c: outbox.backlog(parts.database, c))
+            parts.metrics.outbox_backlog.set(backlog.events)
+            parts.metrics.outbox_age.set(backlog.oldest_s)
+        except DatabaseAway:
+            parts.metrics.database_up.set(0)
+        await asyncio.sleep(BACKLOG_EVERY_S)
+
+
+class _Health:
+    """What `/readyz` asks: the database now, and whether intake has joined its group once."""
+
+    def __init__(self) -> None:
+        self.database: Database | None = None
+        self.intake: Intake | None = None
+
+    async def lacking(self) -> str | None:
+        """What is not ready; None: all is."""
+        if self.database is None:
+            return "the database has not answered yet"
+        try:
+            async with asyncio.timeout(2):
+                await self.database.once(lambda c: c.execute("SELECT 1"))
+        except (DatabaseAway, TimeoutError):
+            return "the database does not answer"
+        if self.intake is not None and not self.intake.has_joined:
+            return "the consumer group has not been joined yet"
+        return None

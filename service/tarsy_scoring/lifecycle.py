@@ -1,0 +1,118 @@
+"""
+Run until SIGTERM or SIGINT, then let the work drain; a second signal does not wait.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from tarsy_scoring.errors import StartRefused
+
+log = structlog.get_logger()
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """
+    Run `main` with an event that the first signal sets; the second signal cancels it.
+
+    Returns when `main` returns. An error in `main` comes through.
+    """
+    stopping = asyncio.Event()
+    task = asyncio.ensure_future(main(stopping))
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stopping.is_set():
+            log.warning("service.stopping_now", signal=number.name)
+            task.cancel()
+        else:
+            log.info("service.stopping", signal=number.name)
+            stopping.set()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not stopping.is_set():
+            raise
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> bool:
+    """Do `work`, but cancel it when we are asked to stop first; says whether it was done."""
+    task = asyncio.create_task(work)
+    stop = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        task.result()
+        return True
+    finally:
+        for unfinished in (task, stop):
+            unfinished.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
+
+
+class HealthServer:
+    """
+    `/metrics`, `/healthz` and `/readyz` of a worker.
+
+    `/healthz` answers while the event loop runs: a loop that dies ends the process. `/readyz` asks.
+
+    Args:
+        port: 0 takes any free port; see `port` after `start`.
+        is_ready: None where ready, else what is not.
+    """
+
+    def __init__(self, port: int, registry: CollectorRegistry, is_ready: Callable[[], Awaitable[str | None]]) -> None:
+        self.port = port
+        self._registry = registry
+        self._is_ready = is_ready
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Raises: StartRefused: The port is taken."""
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "0.0.0.0", self.port)  # noqa: S104 - scraped and probed from outside the pod
+        try:
+            await site.start()
+        except OSError as error:
+            await self.stop()
+            raise StartRefused(
+                f"cannot listen on port {self.port} for /metrics: {error.strerror or error}; "
+                "set SCORING_METRICS_PORT to a free one (0: any)"
+            ) from error
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.json_response({"status": "running"})
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        lacking = await self._is_ready()
+        if lacking is None:
+            return web.json_response({"status": "ready"})
+        return web.json_response({"status": "not ready", "reason": lacking}, status=503)

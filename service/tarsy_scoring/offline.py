@@ -1,0 +1,166 @@
+"""
+Score one session without Kafka and without a database, for a look, a pipeline or a prompt author.
+
+The same timeline rules, context, judge and document as in a worker; only nothing is stored.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tarsy_scoring.errors import ContextTooLong, KeyRejected, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.judge.assess import assess
+from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
+from tarsy_scoring.judge.llm import JudgeClient, cost_usd
+from tarsy_scoring.judge.verdict import Message, Turn, TurnKind, Verdict
+from tarsy_scoring.reading import SHOWN, document
+from tarsy_scoring.scoring import (
+    OVERFLOW_STEP,
+    OVERFLOW_TRIES,
+    context_budget,
+    evidence_columns,
+    judgement_columns,
+    sum_usage,
+)
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
+from tarsy_scoring.timeline.evidence import check_evidence
+from tarsy_scoring.timeline.fence import new_nonce
+from tarsy_scoring.timeline.model import Timeline
+
+TURN_FIELDS = (
+    *("kind", "provider", "model_requested", "model_served", "input_tokens", "cached_input_tokens"),
+    *("output_tokens", "cost_usd", "latency_ms", "finish_reason"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What the judge would be sent first, and what that is estimated to cost."""
+
+    messages: Sequence[Message]
+    tokens: int
+    cost_usd: float | None
+    coverage: dict[str, Any]
+    flags: list[str]
+
+
+def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None) -> DryRun:
+    """
+    The masked prompt of the first turn. The cost supposes two turns with full answers, nothing cached.
+
+    Raises:
+        Unscorable, RetryLater: There is nothing to send, and why.
+    """
+    chain = settings.chain(chain_id or timeline.chain_id)
+    criteria, provider = registry.get(chain.criteria), settings.config.providers[chain.providers[0]]
+    check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
+    context = build_context(timeline, new_nonce(), context_budget(provider, criteria))
+    messages = criteria.open_conversation(context)
+    tokens = sum(estimate_tokens(m.content) for m in messages)
+    reply = provider.max_reply_tokens
+    cost = cost_usd(provider.prices_usd_per_million_tokens, 2 * tokens + reply, 0, 2 * reply)
+    coverage = evidence_columns(timeline, context)["coverage"]
+    return DryRun(messages, tokens, cost, coverage, sorted(context.flags))
+
+
+async def score_offline(
+    settings: Settings,
+    registry: CriteriaRegistry,
+    clients: dict[str, JudgeClient],
+    timeline: Timeline,
+    chain_id: str | None,
+    *,
+    with_judge: bool,
+) -> dict[str, Any]:
+    """
+    The score document of one session; where there is no score, its `error_kind` says why.
+
+    Raises:
+        UnknownCriteria: The chain's criteria do not exist.
+    """
+    chain_id = chain_id or timeline.chain_id
+    chain = settings.chain(chain_id)
+    criteria = registry.get(chain.criteria)
+    started = datetime.now(UTC)
+    turns: list[Turn] = []
+    ended: dict[str, Any] = {"status": "completed"}
+    context: FittedContext | None = None
+    try:
+        check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
+        verdict: Verdict | None = None
+        if with_judge and chain.judge.enabled:
+            context, verdict = await _judge(settings, criteria, clients, timeline, chain_id, turns)
+        ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config.providers)
+    except KeyRejected as error:
+        ended = {"status": "failed", "error_kind": "judge_auth", "error_message": str(error)}
+        verdict = None
+    except (Unscorable, RetryLater, WaitFor) as error:
+        ended = {"status": "failed", "error_kind": error.error_kind, "error_message": str(error)}
+        verdict = None
+    row: dict[str, Any] = dict.fromkeys(SHOWN)
+    row |= {
+        "score_id": uuid.uuid4(),
+        "session_id": timeline.session_id,
+        "chain_id": chain_id,
+        "purpose": "production",
+        "attempt": 1,
+        "score_triggered_by": "cli",
+        "created_at": started,
+        "started_at": started,
+        "completed_at": datetime.now(UTC),
+        "criteria": criteria.name,
+        "criteria_hash": criteria.criteria_hash,
+        "samples": [],
+        "failure_tags": [],
+        "flags": [],
+        "diagnosis": [],
+        "gates": [],
+        "usage": sum_usage(turns),
+        **evidence_columns(timeline, context),
+        **ended,
+    }
+    told = [{name: value for name, value in asdict(t).items() if name in TURN_FIELDS} for t in turns]
+    tools = [asdict(t) for t in verdict.missing_tools] if verdict else []
+    return document(row, tools, told, {criteria.name: criteria.criteria_hash})
+
+
+async def _judge(
+    settings: Settings,
+    criteria: Criteria,
+    clients: dict[str, JudgeClient],
+    timeline: Timeline,
+    chain_id: str | None,
+    turns: list[Turn],
+) -> tuple[FittedContext, Verdict]:
+    chain = settings.chain(chain_id)
+    client = clients[chain.providers[0]]
+    deadline = time.monotonic() + settings.attempt_timeout_s
+
+    async def ask(kind: TurnKind, messages: list[Message], *, reply_limit_factor: int = 1) -> Turn:
+        left_s = deadline - time.monotonic()
+        turn = await client.ask(messages, kind, deadline_s=left_s, reply_limit_factor=reply_limit_factor)
+        turns.append(turn)
+        return turn
+
+    nonce = new_nonce()
+    budget = context_budget(settings.config.providers[chain.providers[0]], criteria)
+    for _ in range(OVERFLOW_TRIES):
+        context = await asyncio.to_thread(build_context, timeline, nonce, budget)
+        try:
+            # Nobody tries again, so every error of an optional turn is final.
+            verdict = await assess(
+                context, criteria, ask, max_reminders=chain.max_reminders, is_final=lambda _error: True
+            )
+        except ContextTooLong:
+            budget = int(min(budget, context.tokens) * OVERFLOW_STEP)
+        else:
+            return context, verdict
+    raise ContextTooLong(
+        f"the judge at {chain.providers[0]!r} refuses even {budget} estimated tokens as too long; "
+        "set context_window_tokens to what the model really has"
+    )

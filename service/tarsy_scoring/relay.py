@@ -1,0 +1,102 @@
+"""
+Outbox to `scoring-events`: one relay at a time, in order per session, at least once.
+
+Laws. One transaction gives committed events the next positions; a second one, under the same advisory
+lock, publishes in that order and marks what the broker acknowledged. A crash between acknowledgement
+and mark repeats events, which consumers drop by `event_id`; the other order would lose them. Whoever
+finds the lock free is the relay, so a dead one is replaced at the next poll.
+"""
+
+import asyncio
+import time
+
+import structlog
+from pydantic_core import to_json
+
+from tarsy_scoring import outbox
+from tarsy_scoring.database import Connection, Database, DatabaseAway
+from tarsy_scoring.events import cloudevents_headers
+from tarsy_scoring.kafka import BrokerAway, Headers, Publisher
+from tarsy_scoring.outbox import Placed
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.telemetry import Metrics
+
+log = structlog.get_logger()
+
+POLL_S = 1.0
+LIMIT = 1000
+# How long a transaction may stand open for acknowledgements: it holds back vacuum and the next relay.
+PUBLISH_TIMEOUT_S = 10.0
+FLUSH_S = 10.0
+
+
+class Relay:
+    """The relay of this process: working, or standing by while another process relays."""
+
+    def __init__(self, settings: Settings, database: Database, metrics: Metrics) -> None:
+        self._topic = settings.topic_scoring_events
+        self._database = database
+        self._metrics = metrics
+        self._publisher = Publisher(settings)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Relay until `stopping`, then flush for at most 10 s; what remains is the next relay's."""
+        try:
+            while not stopping.is_set():
+                if await self._pass() == 0:
+                    await self._database.heard("events", POLL_S)
+            deadline = time.monotonic() + FLUSH_S
+            while time.monotonic() < deadline and await self._pass() > 0:
+                pass
+        finally:
+            await self._publisher.stop()
+
+    async def run_once(self) -> int:
+        """
+        Number and publish what is waiting; returns how many events were acknowledged.
+
+        Raises:
+            DatabaseAway, BrokerAway: Nothing is marked that was not acknowledged.
+        """
+
+        async def number(connection: Connection) -> bool:
+            if not await outbox.is_the_relay(self._database, connection):
+                return False
+            await outbox.place(self._database, connection, LIMIT)
+            return True
+
+        async def publish(connection: Connection) -> int:
+            if not await outbox.is_the_relay(self._database, connection):
+                return 0
+            events = await outbox.unpublished(self._database, connection, LIMIT)
+            if not events:
+                return 0
+            done = await self._publish(events)
+            await outbox.mark_published(self._database, connection, [e.position for e in done])
+            return len(done)
+
+        if not await self._database.once(number):
+            return 0
+        return await self._database.once(publish)
+
+    async def _publish(self, events: list[Placed]) -> list[Placed]:
+        """Send in order; gives the acknowledged ones up to the first failure of each session."""
+        messages: list[tuple[bytes | None, bytes | None, Headers]] = [
+            (e.session_id.encode(), to_json(e.payload), cloudevents_headers(e.payload)) for e in events
+        ]
+        acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
+        done, broken = [], set()
+        for event, was_acknowledged in zip(events, acknowledged, strict=True):
+            if not was_acknowledged:
+                broken.add(event.session_id)
+            elif event.session_id not in broken:
+                done.append(event)
+                self._metrics.events_published.labels(event.payload["type"]).inc()
+        return done
+
+    async def _pass(self) -> int:
+        try:
+            return await self.run_once()
+        except (DatabaseAway, BrokerAway) as error:
+            log.warning("relay.waiting", reason=str(error), retry_in_s=POLL_S)
+            return 0

@@ -1,0 +1,545 @@
+"""
+The spine: one attempt at a score, from the claim to its stored end, top to bottom.
+
+    timeline -> chain and criteria -> evidence -> context -> judge (each turn checkpointed) -> end
+
+An attempt ends in exactly one way: the score is completed, failed, put back with a due time, or its
+lease was lost and it says nothing. A failure is never a number.
+"""
+
+import asyncio
+import hashlib
+import random
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from pydantic_core import to_json
+
+from tarsy_scoring.admission import Disposition, Policy, Priority, Request
+from tarsy_scoring.errors import (
+    AttemptTimedOut,
+    ContextTooLong,
+    EvidenceIncomplete,
+    RetryLater,
+    SessionNotFound,
+    SessionNotReady,
+    SessionNotTerminal,
+    TimelineUnavailable,
+    Unscorable,
+    WaitFor,
+)
+from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
+from tarsy_scoring.judge.assess import assess
+from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
+from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.verdict import Message, Turn, TurnKind, Verdict
+from tarsy_scoring.outbox import NewEvent
+from tarsy_scoring.settings import ChainSettings, ProviderSettings, Settings
+from tarsy_scoring.store import ClaimedScore, Ending, Step, Store, StoredTurn
+from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
+from tarsy_scoring.timeline.evidence import check_evidence
+from tarsy_scoring.timeline.model import Timeline, TimelineSource
+
+log = structlog.get_logger()
+
+FETCH_TIMEOUT_S = 60.0
+BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
+SESSION_RECHECK_S = 2.0
+# Rendering holds the event loop, on which heartbeats run; beyond this it goes to a thread.
+INLINE_RENDER_CHARACTERS = 300_000
+# A provider whose tokenizer counts more than we estimate says so; each refusal takes a quarter off.
+OVERFLOW_STEP, OVERFLOW_TRIES = 0.75, 6
+# Room for the words that code adds to a conversation: reminders, repair, the message envelope.
+OVERHEAD_TOKENS = 600
+# Part of the fingerprint: raise when rendering, fitting or masking change what the judge reads.
+CONTEXT_POLICY = "1"
+
+PHASE_OF_TURN: Mapping[TurnKind, str] = {
+    "analysis": "analyzing_methodology",
+    "reminder": "analyzing_methodology",
+    "repair": "repairing",
+    "sample": "sampling",
+    "masked": "sampling",
+    "missing_tools": "identifying_missing_tools",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How an attempt ended, for the one log line about it."""
+
+    outcome: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What is known in the middle of an attempt, also by whoever has to end it early."""
+
+    claimed: ClaimedScore
+    started: float
+    deadline: float
+    turns: list[Turn] = field(default_factory=list)
+    timeline: Timeline | None = None
+    context: FittedContext | None = None
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+
+class Scorer:
+    """
+    Runs attempts; holds nothing between them.
+
+    Args:
+        clients: Judges by provider name.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        source: TimelineSource,
+        registry: CriteriaRegistry,
+        clients: Mapping[str, JudgeClient],
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._source = source
+        self._registry = registry
+        self._clients = clients
+        self._metrics = metrics
+        self._policy: Policy = store.inbox.policy
+        self._kept_criteria: set[str] = set()
+
+    async def attempt(self, claimed: ClaimedScore) -> Finished:
+        """
+        Try to score what was claimed and store how it ended. Waits for a database that is away.
+
+        A cancel leaves the score in progress: whoever cancels gives it back, or it lapses.
+
+        Raises:
+            LeaseLost: The score belongs to somebody else now.
+        """
+        now = time.monotonic()
+        attempt = _Attempt(claimed, now, now + self._settings.attempt_timeout_s)
+        try:
+            return await self._judge(attempt)
+        except WaitFor as error:
+            return await self._wait(attempt, error)
+        except RetryLater as error:
+            return await self._retry(attempt, error)
+        except Unscorable as error:
+            return await self._fail(attempt, "failed", error.error_kind, str(error))
+
+    async def end_broken(self, claimed: ClaimedScore, what: str, spent_s: float) -> Finished:
+        """
+        Put a score back whose attempt ended in an error nobody foresaw; the last attempt fails it.
+
+        Raises:
+            LeaseLost: The score belongs to somebody else now.
+        """
+        attempt = _Attempt(claimed, time.monotonic() - spent_s, 0)
+        return await self._retry(attempt, RetryLater(f"the attempt broke off ({what}); the worker's log says where"))
+
+    # --- the attempt -----------------------------------------------------------------------------------
+
+    async def _judge(self, attempt: _Attempt) -> Finished:
+        attempt.timeline = timeline = await self._fetch(attempt)
+        why_not = await self._bind(attempt, timeline)
+        if why_not is not None:
+            return await self._decline(attempt, why_not)
+        claimed = attempt.claimed
+        chain = self._settings.chain(claimed.chain_id)
+        criteria = self._registry.get(claimed.criteria or chain.criteria)
+        await self._keep(criteria)
+        check_evidence(timeline, self._settings.config.evidence.max_missing_share, may_change=self._source.may_change)
+        if not chain.judge.enabled:
+            return await self._complete(attempt, None, criteria)
+        client = self._clients[chain.providers[0]]
+        verdict = await self._assess(attempt, timeline, chain, criteria, client)
+        return await self._complete(attempt, verdict, criteria)
+
+    async def _fetch(self, attempt: _Attempt) -> Timeline:
+        """The timeline; an event may be faster than its session, so "not there yet" is waited out."""
+        claimed = attempt.claimed
+        try:
+            async with asyncio.timeout(min(FETCH_TIMEOUT_S, max(0.0, attempt.left_s))):
+                return await self._source.fetch_timeline(claimed.session_id)
+        except TimeoutError:
+            raise TimelineUnavailable(f"reading session {claimed.session_id} took longer than allowed") from None
+        except (SessionNotFound, SessionNotTerminal) as error:
+            grace_left_s = self._settings.timeline_grace_s - claimed.age_s - attempt.spent_s
+            if claimed.source in (SOURCE_COMPLETED, SOURCE_RESCORE) and grace_left_s > 0:
+                due_s = min(SESSION_RECHECK_S, grace_left_s)
+                raise SessionNotReady(str(error), due_s, error.error_kind) from error
+            raise
+
+    async def _bind(self, attempt: _Attempt, timeline: Timeline) -> Disposition | None:
+        """
+        Fix chain, criteria and hash where they were not known yet, or have changed since.
+
+        Returns:
+            Why the score is not to be made after all, where the source names a chain whose settings say so.
+        """
+        claimed = attempt.claimed
+        chain_id = claimed.chain_id or timeline.chain_id
+        name = claimed.criteria or self._settings.chain(chain_id).criteria
+        criteria_hash = self._policy.hashes.get(name)
+        if (chain_id, name, criteria_hash) != (claimed.chain_id, claimed.criteria, claimed.criteria_hash) or (
+            timeline.alert_type and not claimed.alert_type
+        ):
+            attempt.claimed = await self._store.bind(
+                claimed,
+                chain_id=chain_id,
+                alert_type=timeline.alert_type,
+                labels=timeline.labels,
+                criteria=name,
+                criteria_hash=criteria_hash,
+            )
+        if claimed.chain_id is None and chain_id is not None and claimed.source == SOURCE_COMPLETED:
+            request = Request(
+                request_id=claimed.request_id,
+                session_id=claimed.session_id,
+                source=claimed.source,
+                session_status=claimed.session_status or timeline.status,
+                priority=Priority.AUTOMATIC,
+            )
+            return self._policy.filtered(request, chain_id)
+        return None
+
+    async def _keep(self, criteria: Criteria) -> None:
+        """Keep the content of criteria before they judge for the first time."""
+        if criteria.criteria_hash not in self._kept_criteria:
+            await self._store.keep_criteria(criteria.criteria_hash, criteria.name, criteria.content)
+            self._kept_criteria.add(criteria.criteria_hash)
+
+    async def _assess(
+        self, attempt: _Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria, client: JudgeClient
+    ) -> Verdict:
+        """Judge; where the provider says the context is too long, with a smaller one."""
+        claimed = attempt.claimed
+        stored = await self._store.stored_turns(claimed.score_id) if claimed.attempt > 1 else []
+        budget = context_budget(self._settings.config.providers[chain.providers[0]], criteria)
+        for _ in range(OVERFLOW_TRIES):
+            attempt.context = context = await _render(timeline, claimed.nonce, budget)
+            ask = _DurableAsk(attempt, client, self._store, self._metrics, stored, context.context_hash, criteria)
+            try:
+                verdict = await assess(
+                    context, criteria, ask, max_reminders=chain.max_reminders, is_final=self._is_final(claimed)
+                )
+                await ask.flush(phase="storing")
+                return verdict
+            except ContextTooLong:
+                budget = int(min(budget, context.tokens) * OVERFLOW_STEP)
+                stored = ask.all_stored
+                log.warning("attempt.context_too_long", score_id=str(claimed.score_id), next_budget_tokens=budget)
+            finally:
+                await ask.flush()
+        raise ContextTooLong(
+            f"the judge at {chain.providers[0]!r} refuses even {budget} estimated tokens as too long; "
+            "set context_window_tokens to what the model really has"
+        )
+
+    def _is_final(self, claimed: ClaimedScore) -> Any:
+        """Whether an optional turn that failed may be given up: for good, or no attempt is left."""
+
+        def is_final(error: Exception) -> bool:
+            if isinstance(error, Unscorable):
+                return True
+            return isinstance(error, RetryLater) and claimed.attempts_burned + 1 >= self._settings.max_attempts
+
+        return is_final
+
+    # --- the ways an attempt ends ----------------------------------------------------------------------
+
+    async def _complete(self, attempt: _Attempt, verdict: Verdict | None, criteria: Criteria) -> Finished:
+        claimed = attempt.claimed
+        columns = self._columns(attempt, "completed")
+        columns |= judgement_columns(
+            verdict, attempt.turns, attempt.timeline, attempt.context, criteria, self._settings.config.providers
+        )
+        event = {
+            "outcome": None,
+            "criteria": criteria.name,
+            "criteria_hash": criteria.criteria_hash,
+            "score_triggered_by": claimed.score_triggered_by,
+            "alert_type": claimed.alert_type,
+            "labels": dict(claimed.labels),
+        } | {name: columns[name] for name in ("total_score", "judge_fingerprint", "failure_tags", "flags", "usage")}
+        tools = verdict.missing_tools if verdict else []
+        await self._store.end(
+            Ending(claimed, columns, NewEvent(claimed.score_id, "scoring.completed", event), missing_tools=tools)
+        )
+        self._metrics.scores.labels("completed", "").inc()
+        if verdict is not None:
+            self._metrics.score.observe(verdict.total_score)
+        told = {"total_score": columns["total_score"], "flags": columns["flags"]}
+        return Finished("completed", told | self._told(attempt))
+
+    async def _decline(self, attempt: _Attempt, why: Disposition) -> Finished:
+        """The chain turned out to be one that is not scored automatically: no score, and the request says why."""
+        message = f"chain {attempt.claimed.chain_id!r} is not scored automatically: {why}"
+        return await self._fail(attempt, "cancelled", "cancelled", message, disposition=why)
+
+    async def _wait(self, attempt: _Attempt, error: WaitFor) -> Finished:
+        if attempt.claimed.spent_s + attempt.spent_s >= self._settings.deadline_s:
+            return await self._pass_deadline(attempt, error)
+        await self._store.put_back(
+            attempt.claimed,
+            due_s=error.due_s,
+            waiting_reason=error.waiting_for,
+            burns=False,
+            spent_s=attempt.spent_s,
+            error_kind=error.error_kind,
+            error_message=str(error),
+        )
+        return Finished(
+            "put_back",
+            {"waiting_for": error.waiting_for, "due_s": round(error.due_s, 1), "reason": str(error)}
+            | self._told(attempt),
+        )
+
+    async def _retry(self, attempt: _Attempt, error: RetryLater) -> Finished:
+        """Put the score back with backoff, or end it where attempts or deadline are used up."""
+        claimed = attempt.claimed
+        if isinstance(error, EvidenceIncomplete) and error.permanent:
+            return await self._fail(attempt, "failed", error.error_kind, str(error))
+        burned = claimed.attempts_burned + 1
+        if burned >= self._settings.max_attempts:
+            status = "timed_out" if isinstance(error, AttemptTimedOut) else "failed"
+            return await self._fail(attempt, status, error.error_kind, f"{error} (attempt {burned}, the last)")
+        due_s = backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
+        if claimed.spent_s + attempt.spent_s + due_s >= self._settings.deadline_s:
+            return await self._pass_deadline(attempt, error)
+        await self._store.put_back(
+            claimed,
+            due_s=due_s,
+            waiting_reason="retry",
+            burns=True,
+            spent_s=attempt.spent_s + due_s,
+            error_kind=error.error_kind,
+            error_message=str(error),
+        )
+        told = {"waiting_for": "retry", "due_s": round(due_s, 1), "error_kind": error.error_kind, "reason": str(error)}
+        return Finished("put_back", told | self._told(attempt))
+
+    async def _pass_deadline(self, attempt: _Attempt, last: Exception) -> Finished:
+        message = f"not scored within {self._settings.deadline_s:g} s of attempts and backoff; last: {last}"
+        return await self._fail(attempt, "timed_out", "deadline_passed", message)
+
+    async def _fail(
+        self, attempt: _Attempt, status: str, kind: str, message: str, *, disposition: Disposition | None = None
+    ) -> Finished:
+        claimed = attempt.claimed
+        columns = self._columns(attempt, status) | {"error_kind": kind, "error_message": message, "attempts_burned": 1}
+        event = {"status": status, "error_kind": kind, "error_message": message}
+        await self._store.end(
+            Ending(claimed, columns, NewEvent(claimed.score_id, "scoring.failed", event), disposition=disposition)
+        )
+        self._metrics.scores.labels(status, kind).inc()
+        return Finished(status, {"error_kind": kind, "reason": message} | self._told(attempt))
+
+    def _columns(self, attempt: _Attempt, status: str) -> dict[str, Any]:
+        """What every ended score says, however it ended."""
+        return {
+            "status": status,
+            "spent_s": attempt.spent_s,
+            "attempts_burned": 0,
+            "usage": sum_usage(attempt.turns),
+            "samples": [],
+            "failure_tags": [],
+            "flags": [],
+            **evidence_columns(attempt.timeline, attempt.context),
+        }
+
+    def _told(self, attempt: _Attempt) -> dict[str, Any]:
+        """Numbers for the canonical line."""
+        usage = sum_usage(attempt.turns)
+        return {
+            "chain_id": attempt.claimed.chain_id,
+            "criteria": attempt.claimed.criteria,
+            "turns": len(attempt.turns),
+            "context_tokens": attempt.context.tokens if attempt.context else None,
+            **usage,
+        }
+
+
+class _DurableAsk:
+    """
+    The judge, with a memory: a turn that an earlier attempt paid for is replayed, a new one is stored.
+
+    A returned turn is stored together with the phase that follows it, in one write and before anything
+    else is asked; `flush` stores the last one. A cancel in between loses at most the storing of a turn
+    that returned in the same instant.
+    """
+
+    def __init__(
+        self,
+        attempt: _Attempt,
+        client: JudgeClient,
+        store: Store,
+        metrics: Metrics,
+        stored: list[StoredTurn],
+        context_hash: str,
+        criteria: Criteria,
+    ) -> None:
+        self._attempt = attempt
+        self._client = client
+        self._store = store
+        self._metrics = metrics
+        self._question = (criteria.criteria_hash, context_hash, attempt.claimed.nonce)
+        self._replay = [s.turn for s in stored if (s.criteria_hash, s.context_hash, s.nonce) == self._question]
+        self._next_ordinal = max((s.ordinal for s in stored), default=0) + 1
+        self._unstored: StoredTurn | None = None
+        self._phase: str | None = None
+        self.all_stored = list(stored)
+        attempt.turns[:] = [s.turn for s in stored]
+
+    async def __call__(self, kind: TurnKind, messages: list[Message], *, reply_limit_factor: int = 1) -> Turn:
+        if self._replay and self._replay[0].kind == kind:
+            self._metrics.turns.labels(kind, "replayed").inc()
+            return self._replay.pop(0)
+        self._replay.clear()  # the conversation went another way; what follows was asked under another prefix
+        await self.flush(phase=PHASE_OF_TURN[kind])
+        left_s = self._attempt.left_s
+        if left_s <= 0:
+            raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
+        turn = await self._client.ask(messages, kind, deadline_s=left_s, reply_limit_factor=reply_limit_factor)
+        self._unstored = StoredTurn(self._next_ordinal, *self._question, turn)
+        self._next_ordinal += 1
+        self.all_stored.append(self._unstored)
+        self._attempt.turns.append(turn)
+        self._count(turn)
+        return turn
+
+    async def flush(self, phase: str | None = None) -> None:
+        """Store what returned last, and announce `phase`. Raises: LeaseLost."""
+        turn, self._unstored = self._unstored, None
+        is_new = phase is not None and phase != self._phase
+        if turn is not None or is_new:
+            self._phase = phase or self._phase
+            await self._store.record(Step(self._attempt.claimed, phase if is_new else None, turn))
+
+    def _count(self, turn: Turn) -> None:
+        self._metrics.turns.labels(turn.kind, "asked").inc()
+        self._metrics.turn_duration.labels(turn.kind).observe(turn.latency_ms / 1000)
+        for direction, tokens in (
+            ("input", turn.input_tokens),
+            ("cached_input", turn.cached_input_tokens),
+            ("output", turn.output_tokens),
+        ):
+            self._metrics.tokens.labels(direction).inc(tokens or 0)
+        self._metrics.cost.inc(turn.cost_usd or 0)
+
+
+# --- decisions -----------------------------------------------------------------------------------------
+
+
+def backoff_s(burned: int, jitter: float) -> float:
+    """
+    Seconds until the next attempt: 10 s doubling to 10 min, +-20 %.
+
+    Args:
+        burned: Attempts that ended in an error so far, >= 1.
+        jitter: -1 to 1.
+    """
+    return float(min(BACKOFF_FIRST_S * 2 ** (burned - 1), BACKOFF_MOST_S) * (1 + BACKOFF_JITTER * jitter))
+
+
+def context_budget(provider: ProviderSettings, criteria: Criteria) -> int:
+    """
+    Room for alert and conversation in estimated tokens.
+
+    The window less the prompts, the first answer (which is part of what the second turn reads), a cut
+    answer's larger repetition, and some overhead.
+    """
+    prompts = (criteria.system_prompt, criteria.prompt, criteria.follow_up_prompt or "", criteria.reminder_prompt or "")
+    fixed = sum(estimate_tokens(p) for p in prompts) + OVERHEAD_TOKENS
+    return max(0, provider.context_window_tokens - 2 * provider.max_reply_tokens - fixed)
+
+
+def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -> dict[str, Any]:
+    """What could be read of the session, and how much of it the judge saw."""
+    evidence = timeline.evidence if timeline else None
+    return {
+        "coverage": {"shown_share": context.shown_share, "cut_entries": list(context.cut_entries)} if context else None,
+        "evidence": {"expected": evidence.expected, "read": evidence.read, "missing": list(evidence.missing)}
+        if evidence
+        else None,
+    }
+
+
+def judgement_columns(
+    verdict: Verdict | None,
+    turns: Iterable[Turn],
+    timeline: Timeline | None,
+    context: FittedContext | None,
+    criteria: Criteria,
+    providers: Mapping[str, ProviderSettings],
+) -> dict[str, Any]:
+    """What a completed score says of its judgement; without a verdict (no judge) there is no number."""
+    flags = set(context.flags) if context else set()
+    if timeline is not None and any(t.model_requested.lower() in timeline.agent_models for t in turns):
+        flags.add("self_judged")
+    if verdict is None:
+        return {"total_score": None, "judge_fingerprint": None, "flags": sorted(flags)}
+    who = verdict.total_turn
+    return {
+        "total_score": verdict.total_score,
+        "score_analysis": verdict.score_analysis,
+        "score_breakdown": verdict.score_breakdown,
+        "missing_tools_analysis": verdict.missing_tools_analysis,
+        "judge_fingerprint": judge_fingerprint(criteria.criteria_hash, providers[who.provider], who) if who else None,
+        "samples": [{"total_score": verdict.total_score}],
+        "spread": 0,
+        "flags": sorted(flags | verdict.flags),
+    }
+
+
+def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
+    """Sums over turns; a sum is None where any part of it is unknown, or there is no turn."""
+    listed = list(turns)
+
+    def total(values: list[Any]) -> Any:
+        return sum(values) if values and all(v is not None for v in values) else None
+
+    return {
+        "input_tokens": total([t.input_tokens for t in listed]),
+        "cached_input_tokens": total([t.cached_input_tokens for t in listed]),
+        "output_tokens": total([t.output_tokens for t in listed]),
+        "cost_usd": total([t.cost_usd for t in listed]),
+    }
+
+
+def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn) -> str:
+    """Who answered, as SHA-256: scores under different fingerprints are not comparable without a break."""
+    who = {
+        "criteria": criteria_hash,
+        "provider": turn.provider,
+        "model_requested": turn.model_requested,
+        "model_served": turn.model_served,
+        "temperature": provider.temperature,
+        "max_reply_tokens": provider.max_reply_tokens,
+        "context_window_tokens": provider.context_window_tokens,
+        "context_policy": CONTEXT_POLICY,
+    }
+    return hashlib.sha256(to_json(who)).hexdigest()
+
+
+async def _render(timeline: Timeline, nonce: str, budget_tokens: int) -> FittedContext:
+    """The context, in a thread where the session is large."""
+    size = sum(len(e.content) for s in timeline.shown_stages for x in s.executions for e in x.events)
+    if size > INLINE_RENDER_CHARACTERS:
+        return await asyncio.to_thread(build_context, timeline, nonce, budget_tokens)
+    return build_context(timeline, nonce, budget_tokens)

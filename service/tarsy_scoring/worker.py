@@ -1,0 +1,204 @@
+"""
+Claims as many scores as it has free slots, keeps their leases, takes back what others lost, drains.
+
+Laws. Leases are renewed for an explicit list of scores that was taken before the query; a score that
+no task runs is not in it and lapses. A task whose lease is lost is cancelled and says nothing more.
+Judging never waits for Kafka.
+"""
+
+import asyncio
+import random
+import time
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from tarsy_scoring.database import Database, DatabaseAway
+from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.reading import Reader
+from tarsy_scoring.scoring import Scorer
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.store import ClaimedScore, Store
+from tarsy_scoring.telemetry import Metrics
+
+log = structlog.get_logger()
+
+POLL_S = 1.0
+GAUGES_EVERY_S = 5.0
+RELEASE_TIMEOUT_S = 10.0
+
+
+class Worker:
+    """
+    The judging half of a process.
+
+    Cancelling `run` leaves claimed scores to lapse after their lease; draining gives them back at once.
+    """
+
+    def __init__(self, settings: Settings, store: Store, reader: Reader, scorer: Scorer, metrics: Metrics) -> None:
+        self._settings = settings
+        self._store = store
+        self._reader = reader
+        self._scorer = scorer
+        self._metrics = metrics
+        self._database: Database = store.database
+        self._running: dict[uuid.UUID, tuple[ClaimedScore, asyncio.Task[None]]] = {}
+        self.owner = uuid.uuid4()  # per boot: a restarted worker does not continue old leases
+        metrics.slots.set(settings.slots)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Claim and judge until `stopping`, then drain within the configured time."""
+        keepers = [
+            asyncio.create_task(_every(self._settings.lease_s / 3, self.keep_leases)),
+            asyncio.create_task(_every(self._settings.lease_s / 4, self.take_back_expired)),
+            asyncio.create_task(_every(GAUGES_EVERY_S, self.read_gauges)),
+        ]
+        claiming = asyncio.create_task(self._claim_until(stopping))
+        try:
+            await _first_to_end([claiming, *keepers])
+            await self._drain()
+        finally:
+            await _cancelled([claiming, *keepers, *(task for _, task in self._running.values())])
+
+    async def _claim_until(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            free = self._settings.slots - len(self._running)
+            claimed = 0
+            if free > 0:
+                try:
+                    claimed = await self.claim(free)
+                except DatabaseAway as error:
+                    log.warning("worker.waiting", reason=str(error), retry_in_s=POLL_S)
+            if claimed < free or free == 0:  # nothing more is due, or there is no slot: a bell or an end wakes us
+                await self._database.heard("scores", POLL_S)
+
+    async def claim(self, limit: int) -> int:
+        """Claim up to `limit` due scores and start an attempt at each. Raises: DatabaseAway."""
+        claimed = await self._store.claim_due(self.owner, limit, self._settings.lease_s)
+        for score in claimed:
+            task = asyncio.create_task(self._attempt(score))
+            self._running[score.score_id] = (score, task)
+        self._metrics.slots_busy.set(len(self._running))
+        return len(claimed)
+
+    async def _attempt(self, claimed: ClaimedScore) -> None:
+        """One attempt from claim to end; the only place that survives an error nobody foresaw."""
+        started = time.monotonic()
+        line = log.bind(
+            score_id=str(claimed.score_id),
+            session_id=claimed.session_id,
+            request_id=str(claimed.request_id),
+            attempt=claimed.attempt,
+        )
+        try:
+            finished = await self._scorer.attempt(claimed)
+            outcome, fields = finished.outcome, finished.fields
+        except LeaseLost:
+            self._metrics.leases_lost.inc()
+            outcome, fields = "lease_lost", {}
+        except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
+            # The message of an unforeseen error may quote anything, so only its type and place are told.
+            place = [f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
+            line.error("attempt.broke", error=type(error).__name__, place=place[-4:])
+            outcome, fields = await self._give_up(claimed, type(error).__name__, time.monotonic() - started)
+        finally:
+            if self._running.get(claimed.score_id, (None,))[0] is claimed:
+                del self._running[claimed.score_id]
+            self._metrics.slots_busy.set(len(self._running))
+            self._database.wake("scores")
+        duration_s = time.monotonic() - started
+        self._metrics.attempts.labels(outcome).inc()
+        self._metrics.attempt_duration.observe(duration_s)
+        line.info("attempt.finished", outcome=outcome, duration_s=round(duration_s, 3), **fields)
+
+    async def _give_up(self, claimed: ClaimedScore, what: str, spent_s: float) -> tuple[str, dict[str, object]]:
+        try:
+            finished = await self._scorer.end_broken(claimed, what, spent_s)
+        except LeaseLost:
+            return "lease_lost", {}
+        return finished.outcome, finished.fields
+
+    async def keep_leases(self) -> None:
+        """Renew what was running before the query; cancel what was lost and still runs."""
+        before = list(self._running.values())
+        if not before:
+            return
+        try:
+            held = await self._store.keep_leases([claimed for claimed, _ in before], self._settings.lease_s)
+        except DatabaseAway:
+            return  # the next beat comes; leases outlive two missed ones
+        for claimed, task in before:
+            if claimed.score_id not in held and not task.done():
+                log.warning("attempt.lease_lost", score_id=str(claimed.score_id), attempt=claimed.attempt)
+                task.cancel()
+
+    async def take_back_expired(self) -> None:
+        """Take scores back from workers that stopped answering."""
+        try:
+            lost = await self._store.take_back_expired(
+                self._settings.lease_s, self._settings.max_attempts, self._settings.deadline_s
+            )
+        except DatabaseAway:
+            return
+        for score in lost:
+            self._metrics.taken_back.labels(score.status).inc()
+            log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
+
+    async def read_gauges(self) -> None:
+        """Depth and age of the queue."""
+        try:
+            queue = await self._reader.queue()
+        except DatabaseAway:
+            self._metrics.database_up.set(0)
+            return
+        self._metrics.database_up.set(1)
+        for status in ("pending", "in_progress"):
+            self._metrics.queue.labels(status).set(queue.get(status, (0, 0.0))[0])
+        self._metrics.queue_age.set(queue.get("pending", (0, 0.0))[1])
+
+    async def _drain(self) -> None:
+        """Let attempts finish, then give the rest back: pending, due now, no attempt burned."""
+        tasks = [task for _, task in self._running.values()]
+        if tasks:
+            log.info("worker.draining", running=len(tasks), timeout_s=self._settings.drain_timeout_s)
+            await asyncio.wait(tasks, timeout=self._settings.drain_timeout_s)
+        left = list(self._running.values())
+        await _cancelled([task for _, task in left])
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                for claimed, _ in left:
+                    await self._release(claimed)
+        except TimeoutError:
+            log.warning("worker.not_released", running=len(left), effect="they lapse after their lease")
+
+    async def _release(self, claimed: ClaimedScore) -> None:
+        try:
+            await self._store.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
+            log.info("attempt.finished", score_id=str(claimed.score_id), attempt=claimed.attempt, outcome="released")
+        except LeaseLost:
+            log.debug("worker.release_not_needed", score_id=str(claimed.score_id))
+
+
+async def _every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Tick for ever, first after a random part of the period so that workers do not beat in step."""
+    await asyncio.sleep(period_s * random.random())  # noqa: S311 - jitter
+    while True:
+        await work()
+        await asyncio.sleep(period_s * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
+
+
+async def _first_to_end(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait until one ends; an error in it comes through."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel and wait, but not for one that cannot store its last turn because the database is away."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=RELEASE_TIMEOUT_S)
