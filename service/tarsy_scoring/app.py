@@ -180,7 +180,12 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
     """
     metrics = Metrics()
     health = _Health()
-    server = HealthServer(settings.metrics_port, metrics.registry, health.lacking)
+    server = HealthServer(
+        settings.metrics_port,
+        metrics.registry,
+        health.lacking,
+        may_move="metrics_port" not in settings.model_fields_set,
+    )
     await server.start()
     log.info("service.starting", roles=roles, metrics_port=server.port)
     try:

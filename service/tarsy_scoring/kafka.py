@@ -175,7 +175,12 @@ class Consumer:
                 await consumer.stop()
                 log.warning("kafka.away", what="intake", reason=str(error), retry_in_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
-            except BaseException:
+            except KafkaError as error:
+                await consumer.stop()
+                raise StartRefused(
+                    f"cannot join the group {self._settings.kafka_group!r} at {self._settings.require_kafka()}: {error!r}"
+                ) from error
+            except asyncio.CancelledError:
                 await consumer.stop()
                 raise
             else:

@@ -72,11 +72,15 @@ class HealthServer:
 
     Args:
         port: 0 takes any free port; see `port` after `start`.
+        may_move: Take any free port where `port` is taken: nobody asked for that one in particular.
         is_ready: None where ready, else what is not.
     """
 
-    def __init__(self, port: int, registry: CollectorRegistry, is_ready: Callable[[], Awaitable[str | None]]) -> None:
+    def __init__(
+        self, port: int, registry: CollectorRegistry, is_ready: Callable[[], Awaitable[str | None]], *, may_move: bool
+    ) -> None:
         self.port = port
+        self._may_move = may_move
         self._registry = registry
         self._is_ready = is_ready
         self._runner: web.AppRunner | None = None
@@ -89,16 +93,22 @@ class HealthServer:
         app.router.add_get("/readyz", self._readyz)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "0.0.0.0", self.port)  # noqa: S104 - scraped and probed from outside the pod
         try:
-            await site.start()
+            await self._listen(self._runner)
         except OSError as error:
-            await self.stop()
-            raise StartRefused(
-                f"cannot listen on port {self.port} for /metrics: {error.strerror or error}; "
-                "set SCORING_METRICS_PORT to a free one (0: any)"
-            ) from error
+            if not self._may_move:
+                await self.stop()
+                raise StartRefused(
+                    f"cannot listen on port {self.port} for /metrics: {error.strerror or error}; "
+                    "set SCORING_METRICS_PORT to a free one (0: any)"
+                ) from error
+            log.warning("service.metrics_port_taken", port=self.port, effect="listening on another one")
+            self.port = 0
+            await self._listen(self._runner)
         self.port = self._runner.addresses[0][1]
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        await web.TCPSite(runner, "0.0.0.0", self.port).start()  # noqa: S104 - scraped from outside the pod
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -35,7 +35,7 @@ from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.judge.verdict import Message, Turn, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import IsFinal, Message, Turn, TurnKind, Verdict
 from tarsy_scoring.outbox import NewEvent
 from tarsy_scoring.settings import ChainSettings, ProviderSettings, Settings
 from tarsy_scoring.store import ClaimedScore, Ending, Step, Store, StoredTurn
@@ -236,7 +236,7 @@ class Scorer:
             ask = _DurableAsk(attempt, client, self._store, self._metrics, stored, context.context_hash, criteria)
             try:
                 verdict = await assess(
-                    context, criteria, ask, max_reminders=chain.max_reminders, is_final=self._is_final(claimed)
+                    context, criteria, ask, max_reminders=chain.max_reminders, is_final=self._is_final(attempt)
                 )
                 await ask.flush(phase="storing")
                 return verdict
@@ -251,13 +251,22 @@ class Scorer:
             "set context_window_tokens to what the model really has"
         )
 
-    def _is_final(self, claimed: ClaimedScore) -> Any:
-        """Whether an optional turn that failed may be given up: for good, or no attempt is left."""
+    def _is_final(self, attempt: _Attempt) -> IsFinal:
+        """
+        Whether an optional turn that failed is given up: it failed for good, or no attempt or time is left.
+
+        Must say yes wherever `_retry` or `_wait` would end the score: its total is already there.
+        """
 
         def is_final(error: Exception) -> bool:
-            if isinstance(error, Unscorable):
-                return True
-            return isinstance(error, RetryLater) and claimed.attempts_burned + 1 >= self._settings.max_attempts
+            burned = attempt.claimed.attempts_burned + 1
+            spent_s = attempt.claimed.spent_s + attempt.spent_s
+            if isinstance(error, WaitFor):
+                return spent_s >= self._settings.deadline_s
+            if isinstance(error, RetryLater):
+                latest_s = spent_s + backoff_s(burned, 1)
+                return burned >= self._settings.max_attempts or latest_s >= self._settings.deadline_s
+            return True
 
         return is_final
 
@@ -342,7 +351,8 @@ class Scorer:
         self, attempt: _Attempt, status: str, kind: str, message: str, *, disposition: Disposition | None = None
     ) -> Finished:
         claimed = attempt.claimed
-        columns = self._columns(attempt, status) | {"error_kind": kind, "error_message": message, "attempts_burned": 1}
+        columns = self._columns(attempt, status) | {"error_kind": kind, "error_message": message}
+        columns["attempts_burned"] = int(status != "cancelled")
         event = {"status": status, "error_kind": kind, "error_message": message}
         await self._store.end(
             Ending(claimed, columns, NewEvent(claimed.score_id, "scoring.failed", event), disposition=disposition)

@@ -1,0 +1,1 @@
+"""The commands, one file per errand; `cli` gathers them."""

@@ -1,0 +1,133 @@
+"""`dead-letters`: messages that could not be understood."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from pydantic_core import to_json
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tarsy_scoring.app import open_parts
+from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment
+from tarsy_scoring.dead_letters import DeadLetter, preview, read, replay
+from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.kafka import Publisher, read_topic
+from tarsy_scoring.reading import Body
+from tarsy_scoring.settings import Settings
+
+
+@click.group("dead-letters")
+def dead_letters() -> None:
+    """Messages that could not be understood: list them, look at one, send one again."""
+
+
+@dead_letters.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
+def list_dead_letters(as_json: bool) -> None:
+    """List the dead letters that Kafka still keeps. PLACE is what `show` and `replay` take."""
+    letters = run(_dead_letters(settings_of_environment()))
+    if as_json:
+        for letter in letters:
+            click.echo(to_json(_letter_json(letter)).decode())
+        return
+    table = Table("place", "failed at", "error", "message", "from")
+    for letter in letters:
+        origin = letter.origin
+        source = f"{origin.topic} {origin.partition}:{origin.offset}" if origin else "unknown"
+        table.add_row(letter.place, letter.failed_at, letter.error, escape(letter.error_message), source)
+    Console().print(table if letters else "no dead letters")
+
+
+@dead_letters.command("show")
+@click.argument("place")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def show_dead_letter(place: str, as_json: bool) -> None:
+    """Show one dead letter and the beginning of its message."""
+    settings = settings_of_environment()
+    (letter,) = _find(run(_dead_letters(settings)), [place])
+    body = run(_body_of(settings, letter))
+    value = body.value if body else letter.value
+    document = _letter_json(letter) | {"value": preview(value)}
+    if as_json:
+        print_json(document)
+        return
+    for name, shown in document.items():
+        click.echo(f"{name}: {shown}")
+
+
+@dead_letters.command("replay")
+@click.argument("places", nargs=-1, metavar="[PLACE]...")
+@click.option("--all", "everything", is_flag=True, help="Every dead letter that Kafka still keeps.")
+def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
+    """
+    Send dead letters to their original topic again, as the requests they were.
+
+    A message that was understood meanwhile changes nothing; one that still cannot be is dead-lettered again.
+    """
+    if bool(places) == everything:
+        raise click.UsageError("name places, or say --all")
+    settings = settings_of_environment()
+
+    async def work() -> tuple[int, list[str]]:
+        found = await _dead_letters(settings)
+        chosen = found if everything else _find(found, places)
+        publisher, refused = Publisher(settings), []
+        try:
+            for letter in chosen:
+                body = await _body_of(settings, letter)
+                try:
+                    await replay(publisher, letter, body)
+                except InvalidMessage as error:
+                    refused.append(str(error))
+        finally:
+            await publisher.stop()
+        return len(chosen) - len(refused), refused
+
+    sent, refused = run(work())
+    for why in refused:
+        click.echo(f"not replayed: {why}", err=True)
+    click.echo(f"replayed: {sent}")
+    sys.exit(FAILED if refused else 0)
+
+
+async def _dead_letters(settings: Settings) -> list[DeadLetter]:
+    return [read(r) async for r in read_topic(settings, settings.topic_dead_letters)]
+
+
+async def _body_of(settings: Settings, letter: DeadLetter) -> Body | None:
+    """The message that the topic would not take; None where the letter holds it itself, or it is gone."""
+    if letter.body_id is None:
+        return None
+    async with open_parts(settings) as parts:
+        return await parts.reader.body(letter.body_id)
+
+
+def _find(letters: Sequence[DeadLetter], places: Sequence[str]) -> list[DeadLetter]:
+    by_place = {letter.place: letter for letter in letters}
+    for place in places:
+        if place not in by_place:
+            raise click.BadParameter(
+                f"there is no dead letter at {place!r}; `tarsy-scoring dead-letters list` shows the places",
+                param_hint="PLACE",
+            )
+    return [by_place[place] for place in places]
+
+
+def _letter_json(letter: DeadLetter) -> dict[str, Any]:
+    origin = letter.origin
+    return {
+        "place": letter.place,
+        "error": letter.error,
+        "error_message": letter.error_message,
+        "failed_at": letter.failed_at,
+        "original_topic": origin.topic if origin else None,
+        "original_partition": origin.partition if origin else None,
+        "original_offset": origin.offset if origin else None,
+        "original_timestamp_ms": origin.timestamp_ms if origin else None,
+        "key": letter.key.decode("utf-8", "replace") if letter.key else None,
+        "bytes": len(letter.value or b""),
+        "body_id": str(letter.body_id) if letter.body_id else None,
+    }

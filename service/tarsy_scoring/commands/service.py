@@ -1,0 +1,97 @@
+"""`worker`, `migrate` and `check-config`: what an operator runs."""
+
+import json
+import os
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tarsy_scoring import schema
+from tarsy_scoring.app import ROLES, Role, check_settings, run_worker
+from tarsy_scoring.commands.shared import print_json, run, settings_of_environment
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.lifecycle import run_until_signalled
+from tarsy_scoring.settings import SECRETS, variable_of
+
+
+@click.command()
+@click.option(
+    "--only", metavar="ROLE,...", help="Run some roles alone: intake, judging (or judge), relay. Default: all three."
+)
+def worker(only: str | None) -> None:
+    """
+    Take requests in, judge, and publish scoring events, until SIGTERM.
+
+    Workers are identical: start as many as you like. SIGTERM lets running attempts finish within
+    SCORING_DRAIN_TIMEOUT_S and gives the rest back. Serves /metrics, /healthz and /readyz on
+    SCORING_METRICS_PORT.
+    """
+    roles = _roles(only)
+    settings = settings_of_environment()
+    check_settings(settings, roles, os.environ)
+    run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
+
+
+def _roles(only: str | None) -> tuple[Role, ...]:
+    if not only:
+        return ROLES
+    wanted = ["judging" if part.strip() == "judge" else part.strip() for part in only.split(",")]
+    for role in wanted:
+        if role not in ROLES:
+            raise click.BadParameter(f"no role is called {role!r} (known: intake, judge, relay)", param_hint="--only")
+    return tuple(r for r in ROLES if r in wanted)
+
+
+@click.command()
+@click.option("--phase", type=click.Choice(["pre", "post"]), help="`pre`: stop before the first clean-up revision.")
+@click.option("--down", metavar="REV", help="Go down to this revision; `base` removes every table and all scores.")
+def migrate(phase: Any, down: str | None) -> None:
+    """
+    Bring the tables of SCORING_DATABASE_URL to the newest revision.
+
+    Run `--phase pre` before a rollout and `--phase post` after it. Safe to run twice and at the same time.
+    """
+    if phase and down:
+        raise click.UsageError("--phase and --down exclude each other")
+    settings = settings_of_environment()
+    done = schema.migrate(settings.require_database(), settings.database_schema, phase=phase, down=down)
+    what = "undone" if down else "applied"
+    click.echo(f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date")
+
+
+@click.command("check-config")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def check_config(as_json: bool) -> None:
+    """
+    Show the settings in force, without secrets, and say what is wrong with them.
+
+    Checks everything that can be checked without connecting to anything. Exit status 2 if something is wrong.
+    """
+    settings = settings_of_environment()
+    check_settings(settings, ROLES, os.environ)
+    shown = settings.model_dump(mode="json", exclude={"config", "unknown_variables"})
+    for name in SECRETS:
+        shown[name] = "(set)" if shown[name] else None
+    variables = {variable_of(k): v for k, v in shown.items()}
+    registry = load_criteria(settings.config.criteria_dirs)
+    hashes = {c.name: c.criteria_hash for c in registry}
+    document = {
+        "environment": variables,
+        "config": settings.config.model_dump(mode="json"),
+        "criteria": hashes,
+        "unknown_variables": list(settings.unknown_variables),
+    }
+    if as_json:
+        print_json(document)
+        return
+    table = Table("variable", "value", title="environment", title_justify="left")
+    for name, value in variables.items():
+        table.add_row(name, "" if value is None else escape(str(value)))
+    console = Console()
+    console.print(table)
+    console.print("config:", json.dumps(document["config"], indent=2), markup=False, highlight=False)
+    console.print("criteria:", ", ".join(f"{n} {h[:12]}" for n, h in hashes.items()), markup=False)
+    console.print("the configuration is fine")
