@@ -1,0 +1,161 @@
+"""
+What an endpoint's error says, in the spellings of OpenAI, vLLM, llama.cpp, FastAPI and gateways.
+
+Pure: reads status, headers and body of a response that holds no answer.
+"""
+
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+_NO_QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+_TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"})
+_TOO_LONG = re.compile(
+    r"maximum (?:context|model|input) length|context (?:size|length|window)[^.]{0,80}exceed"
+    r"|exceed[^.]{0,80}context (?:size|length|window)|longer than[^.]{0,40}context"
+    r"|(?:prompt|input|request) is too long|too many input tokens",
+    re.IGNORECASE,
+)
+_WINDOW = re.compile(
+    r"(?:context length (?:is|of)(?: only)?|model length of|context size \(|tokens >)\s*(\d{1,9})", re.IGNORECASE
+)
+_PROMPT = re.compile(
+    r"\((\d{1,9}) in the (?:messages|prompt)|"
+    r"(?:resulted in|request has|you passed|\(length|request \(|too long:|input length of)\s*(\d{1,9})",
+    re.IGNORECASE,
+)
+_UNSUPPORTED = re.compile(
+    r"unsupported|n[o']t support|unknown|unrecogni[sz]ed|unexpected|not (?:permitted|allowed)|deprecated", re.IGNORECASE
+)
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_READ_CHARACTERS = 2_000  # of an error's text; the facts stand at its start
+
+
+class Fault:
+    """
+    A response without an answer, and the questions that decide what to do about it.
+
+    Args:
+        headers: Looked up in lower case; a mapping that ignores case, or one in lower case.
+        payload: The body as JSON; None where it is none.
+        text: The body as text.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], payload: object, text: str) -> None:
+        self.status = status
+        self._headers = headers
+        if isinstance(payload, list) and payload:  # Google's gateway wraps its errors in a list
+            payload = payload[0]
+        error = as_mapping(payload).get("error") or payload
+        self._error = as_mapping(error)
+        said = self._error.get("message") or self._error.get("detail") or (error if isinstance(error, str) else "")
+        if payload is None and status >= 300:  # a broken answer is not searched: the judge may write about limits
+            said = text
+        self._text = str(said)[:_READ_CHARACTERS]
+        self.words = frozenset(str(self._error[key]) for key in ("code", "type") if self._error.get(key))
+
+    def describe(self, key: str | None) -> str:
+        """Status and the error's identifiers: never its free text, which may quote the prompt or the key."""
+        named = [
+            f"{name} {value}"
+            for name in ("code", "type", "param")
+            if isinstance(value := self._error.get(name), str)
+            and _IDENTIFIER.fullmatch(value)
+            and not (key and (key in value or value in key))
+        ]
+        return ", ".join([f"HTTP {self.status}", *named])
+
+    def says_quota_is_used_up(self) -> bool:
+        """Somebody has to pay; waiting a little does not help."""
+        return self.status == 402 or bool(self.words & _NO_QUOTA)
+
+    def says_prompt_is_too_long(self) -> bool:
+        """Also where it comes as a 500; a 429 over "tokens" is about a rate."""
+        if self.words & _TOO_LONG_CODES:
+            return True
+        return self.status not in (401, 403, 429) and _TOO_LONG.search(self._text) is not None
+
+    def is_transient(self) -> bool:
+        """The same request may succeed later; a status of success with an error in the body is a gateway's."""
+        return self.status in (408, 409, 429) or self.status >= 500 or self.status < 300
+
+    def token_sizes(self) -> tuple[int | None, int | None]:
+        """Window and prompt, in tokens, where reported."""
+        window, prompt = as_count(self._error.get("n_ctx")), as_count(self._error.get("n_prompt_tokens"))
+        in_window, in_prompt = _WINDOW.search(self._text), _PROMPT.search(self._text)
+        if window is None and in_window:
+            window = int(in_window[1])
+        if prompt is None and in_prompt:
+            prompt = int(in_prompt[1] or in_prompt[2])
+        return window, prompt
+
+    def unsupported_parameter(self, sent: Iterable[str]) -> str | None:
+        """Which of the parameters sent it refuses as such; not one whose value alone is too large."""
+        if self.status not in (400, 422) or self.says_prompt_is_too_long():
+            return None
+        if not (_UNSUPPORTED.search(self._text) or any(_UNSUPPORTED.search(word) for word in self.words)):
+            return None
+        named = str(self._error.get("param") or self._text)
+        return next((p for p in sorted(sent) if re.search(rf"\b{p}\b", named)), None)
+
+    def retry_after_s(self) -> float | None:
+        """
+        How long the provider asks to wait; None where it does not say, or says zero or less.
+
+        `retry-after-ms`, then `retry-after` (seconds or a date), then the reset of an `x-ratelimit` that is used up.
+        """
+        headers = self._headers
+        asked = _number(headers.get("retry-after-ms"))
+        after_s = asked / 1000 if asked is not None else _seconds_or_date(headers.get("retry-after"))
+        if after_s is None:
+            resets = [
+                _duration_s(headers.get(f"x-ratelimit-reset-{of}"))
+                for of in ("requests", "tokens")
+                if headers.get(f"x-ratelimit-remaining-{of}") == "0"
+            ]
+            after_s = max((r for r in resets if r is not None), default=None)
+        return after_s if after_s is not None and after_s > 0 else None
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """The mapping, or an empty one where it is something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_count(value: object) -> int | None:
+    """The whole number >= 0, or None where it is something else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _seconds_or_date(value: str | None) -> float | None:
+    seconds = _number(value)
+    if value is None or seconds is not None:
+        return seconds
+    try:
+        return parsedate_to_datetime(value).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value) if value else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+_DURATION = re.compile(
+    r"(?:(\d{1,6})h)?(?:(\d{1,6})m(?!s))?(?:(\d{1,6}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?"
+)
+
+
+def _duration_s(value: str | None) -> float | None:
+    """`6m0s`, `1s`, `20ms`."""
+    found = _DURATION.fullmatch(value) if value else None
+    if found is None:
+        return None
+    return sum(float(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1, 0.001), strict=True))

@@ -1,0 +1,725 @@
+"""The client against a real HTTP server: what is sent, what is read, and what each error becomes."""
+
+import asyncio
+import json
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from aiohttp import web
+
+from tarsy_scoring.errors import (
+    AttemptTimedOut,
+    ConfigurationError,
+    ContentFiltered,
+    ContextTooLong,
+    JudgeRejectedRequest,
+    JudgeUnavailable,
+    KeyRejected,
+    QuotaExhausted,
+    RateLimited,
+    ScoringError,
+)
+from tarsy_scoring.judge.llm import JudgeClient, PromptTooLong, cost_usd, create_clients
+from tarsy_scoring.judge.verdict import Message, Turn
+from tarsy_scoring.settings import Prices, ProviderSettings, load_settings
+
+KEY = "sk-test-0123456789"
+PRIVATE = "private words of a transcript"
+MESSAGES = [Message("system", "Judge."), Message("user", f"{PRIVATE}, with ümlauts\n\u2028 and \U0001f600")]
+PRICES = {"input": 1.0, "cached_input": 0.1, "output": 10.0}
+
+Step = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def completion(content: Any = "67", **changes: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": content} | changes.pop("message", {})
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "served-1",
+        "choices": [{"index": 0, "message": message, "finish_reason": changes.pop("finish_reason", "stop")}],
+        "usage": {
+            "prompt_tokens": 1000,
+            "completion_tokens": 200,
+            "prompt_tokens_details": {"cached_tokens": 600},
+        },
+    } | changes
+
+
+def replies(body: Any = None, status: int = 200, text: str | None = None, **headers: str) -> Step:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        named = {k.replace("_", "-"): v for k, v in headers.items()}
+        if text is not None:
+            return web.Response(text=text, status=status, headers=named)
+        return web.json_response(completion() if body is None else body, status=status, headers=named)
+
+    return respond
+
+
+def fails(status: int, message: str = "", headers: dict[str, str] | None = None, **fields: Any) -> Step:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        body = {"error": {"message": message or f"You said: {PRIVATE}, with {KEY}", **fields}}
+        return web.json_response(body, status=status, headers=headers)
+
+    return respond
+
+
+async def hangs(request: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def breaks_off(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000", "Content-Type": "application/json"})
+    await response.prepare(request)
+    await response.write(b'{"choices": [')
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def hangs_up(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+class Endpoint:
+    """A scripted endpoint; when the script is used up it repeats its last step."""
+
+    def __init__(self) -> None:
+        self.script: list[Step] = [replies()]
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[Any] = []
+        self.paths: list[str] = []
+        self.url = ""
+        self.waits: list[float] = []
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(await request.json())
+        self.headers.append(request.headers.copy())
+        self.paths.append(request.raw_path)
+        step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        return await step(request)
+
+    async def sleep(self, seconds: float) -> None:
+        """In place of `asyncio.sleep`: remembers the wait and does not wait."""
+        self.waits.append(seconds)
+
+
+async def serve(endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> web.AppRunner:
+    app = web.Application(client_max_size=1 << 24)
+    app.router.add_post("/{path:.*}", endpoint.handle)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.05)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    port = runner.addresses[0][1]
+    endpoint.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1"
+    return runner
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    endpoint = Endpoint()
+    runner = await serve(endpoint)
+    yield endpoint
+    await runner.cleanup()
+
+
+Connect = Callable[..., JudgeClient]
+
+
+@pytest.fixture
+async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
+    clients: list[JudgeClient] = []
+
+    def connect(key: str | None = KEY, slots: int = 16, **settings: Any) -> JudgeClient:
+        provider = ProviderSettings.model_validate({"base_url": endpoint.url, "model": "judge-1"} | settings)
+        clients.append(JudgeClient("main", provider, key, slots=slots, sleep=endpoint.sleep))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        await client.close()
+
+
+async def ask(client: JudgeClient, deadline_s: float = 30, factor: int = 1) -> Turn:
+    return await client.ask(MESSAGES, "analysis", deadline_s=deadline_s, reply_limit_factor=factor)
+
+
+async def test_a_call_sends_the_conversation_and_reads_the_turn(endpoint: Endpoint, connect: Connect) -> None:
+    """What is sent, to where, with which key; text, usage, cost and names of what comes back."""
+    turn = await ask(connect(prices_usd_per_million_tokens=PRICES, extra_headers={"X-Team": "sre"}))
+
+    assert endpoint.paths == ["/v1/chat/completions"]
+    assert endpoint.requests == [
+        {
+            "model": "judge-1",
+            "messages": [{"role": m.role, "content": m.content} for m in MESSAGES],
+            "max_tokens": 8000,
+        }
+    ]
+    assert endpoint.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert endpoint.headers[0]["X-Team"] == "sre"
+    assert turn.latency_ms >= 0
+    assert turn.cost_usd == pytest.approx((400 * 1.0 + 600 * 0.1 + 200 * 10.0) / 1e6)
+    assert turn == Turn(
+        kind="analysis",
+        reply="67",
+        provider="main",
+        model_requested="judge-1",
+        model_served="served-1",
+        input_tokens=1000,
+        cached_input_tokens=600,
+        output_tokens=200,
+        cost_usd=turn.cost_usd,
+        latency_ms=turn.latency_ms,
+        finish_reason="stop",
+    )
+
+
+async def test_temperature_is_sent_only_where_it_is_configured(endpoint: Endpoint, connect: Connect) -> None:
+    """Zero is a temperature, null is none."""
+    await ask(connect(temperature=0))
+    assert endpoint.requests[0]["temperature"] == 0
+
+
+async def test_a_repeated_cut_answer_gets_a_larger_limit(endpoint: Endpoint, connect: Connect) -> None:
+    """`reply_limit_factor` times `max_reply_tokens`."""
+    await ask(connect(max_reply_tokens=1000), factor=2)
+    assert endpoint.requests[0]["max_tokens"] == 2000
+
+
+async def test_an_endpoint_without_keys_gets_none(
+    endpoint: Endpoint, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the one that the environment holds for another provider."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    await ask(connect(key=None))
+    await ask(connect(key=None, extra_headers={"authorization": "Basic abc"}))
+    assert [h.get("Authorization") for h in endpoint.headers] == [None, "Basic abc"]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param(completion(usage=None), {"input_tokens": None, "cost_usd": None}, id="no_usage"),
+        pytest.param(
+            completion(usage={"prompt_tokens": 10, "completion_tokens": 5}),
+            {"cached_input_tokens": None, "cost_usd": pytest.approx(60e-6)},
+            id="no_cache_details",
+        ),
+        pytest.param(
+            completion(usage={"prompt_tokens": "10", "completion_tokens": -5, "prompt_tokens_details": []}),
+            {"input_tokens": None, "output_tokens": None, "cost_usd": None},
+            id="usage_of_nonsense",
+        ),
+        pytest.param(
+            completion(None, message={"refusal": "I cannot"}), {"reply": "", "refusal": "I cannot"}, id="refusal"
+        ),
+        pytest.param(completion(None, finish_reason="length"), {"reply": "", "finish_reason": "length"}, id="cut"),
+        pytest.param(completion("x", finish_reason="content_filter"), {"finish_reason": "content_filter"}, id="filter"),
+        pytest.param(
+            completion(None, message={"tool_calls": [{"id": "1"}]}), {"reply": "", "has_tool_calls": True}, id="tools"
+        ),
+        pytest.param(completion("67", message={"tool_calls": []}), {"has_tool_calls": False}, id="empty_tool_calls"),
+        pytest.param(
+            completion([{"type": "text", "text": "6"}, {"type": "image"}, {"type": "text", "text": "7"}]),
+            {"reply": "67"},
+            id="content_in_parts",
+        ),
+        pytest.param(completion("a\0b\ud800c"), {"reply": "ab?c"}, id="what_a_database_refuses"),
+        pytest.param(
+            completion(model=None, finish_reason=None), {"model_served": None, "finish_reason": None}, id="null"
+        ),
+        pytest.param(completion(error=None), {"reply": "67"}, id="null_error_beside_the_answer"),
+    ],
+)
+async def test_every_end_of_an_answer_is_a_turn(
+    endpoint: Endpoint, connect: Connect, body: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """The client judges nothing: unknown is None and never 0, and the strategy decides what an answer is worth."""
+    endpoint.script = [replies(body)]
+    turn = await ask(connect(prices_usd_per_million_tokens=PRICES))
+    assert {name: getattr(turn, name) for name in expected} == expected
+    assert endpoint.waits == []
+
+
+async def test_an_answer_under_another_content_type_is_read(endpoint: Endpoint, connect: Connect) -> None:
+    """Some servers say text/plain."""
+    endpoint.script = [replies(text=json.dumps(completion()))]
+    assert (await ask(connect())).reply == "67"
+
+
+TRANSIENT = {
+    "request_timeout": fails(408),
+    "conflict": fails(409),
+    "internal_error": fails(500),
+    "bad_gateway": replies(text="<html>Bad Gateway</html>", status=502),
+    "overloaded": fails(503),
+    "site_specific_5xx": fails(529),
+    "error_in_200": fails(200, code="server_error"),
+    "error_text_in_200": replies({"error": "upstream went away"}),
+    "no_choices": replies(completion() | {"choices": []}),
+    "choices_null": replies(completion() | {"choices": None}),
+    "choice_without_message": replies(completion() | {"choices": [{"finish_reason": "stop"}]}),
+    "broken_in_the_middle": replies(completion("Half of", finish_reason="error")),
+    "not_json": replies(text='{"choices": ['),
+    "not_text": replies(text="\xff"),
+    "nested_to_death": replies(text="[" * 100_000),
+    "empty_body": replies(text=""),
+    "a_list": replies([]),
+    "breaks_off": breaks_off,
+    "hangs_up": hangs_up,
+}
+
+
+@pytest.mark.parametrize("step", TRANSIENT.values(), ids=TRANSIENT.keys())
+async def test_a_transient_error_is_tried_again(endpoint: Endpoint, connect: Connect, step: Step) -> None:
+    """After 1 s and 2 s, give or take a fifth, with the same request; then the answer counts as if nothing was."""
+    endpoint.script = [step, step, replies()]
+
+    assert (await ask(connect())).reply == "67"
+
+    assert len(endpoint.requests) == 3
+    assert endpoint.requests[0] == endpoint.requests[2]
+    assert endpoint.waits == [pytest.approx(base, rel=0.2) for base in (1, 2)]
+
+
+@pytest.mark.parametrize("step", TRANSIENT.values(), ids=TRANSIENT.keys())
+async def test_a_transient_error_that_stays_is_an_unavailable_judge(
+    endpoint: Endpoint, connect: Connect, step: Step
+) -> None:
+    """Four calls with 1 s, 2 s and 4 s between them, and no more."""
+    endpoint.script = [step]
+
+    with pytest.raises(JudgeUnavailable, match="'judge-1' at 'main'"):
+        await ask(connect())
+
+    assert len(endpoint.requests) == 4
+    assert endpoint.waits == [pytest.approx(base, rel=0.2) for base in (1, 2, 4)]
+
+
+async def test_nobody_listening_is_an_unavailable_judge(connect: Connect, unused_tcp_port: int) -> None:
+    """A refused connection is transient like a broken one."""
+    with pytest.raises(JudgeUnavailable, match="could not be reached"):
+        await ask(connect(base_url=f"http://127.0.0.1:{unused_tcp_port}/v1"))
+
+
+async def test_a_call_that_takes_too_long_is_tried_again(endpoint: Endpoint, connect: Connect) -> None:
+    """`timeout_s` ends the call, not the attempt."""
+    endpoint.script = [hangs, replies()]
+    assert (await ask(connect(timeout_s=0.05))).reply == "67"
+    assert len(endpoint.waits) == 1
+
+
+async def test_calls_that_always_take_too_long_are_an_unavailable_judge(endpoint: Endpoint, connect: Connect) -> None:
+    """While the attempt has time left, its time is not what was used up."""
+    endpoint.script = [hangs]
+    with pytest.raises(JudgeUnavailable, match=r"gave no answer within 0\.02 s"):
+        await ask(connect(timeout_s=0.02))
+    assert len(endpoint.requests) == 4
+
+
+async def test_an_attempt_without_time_left_timed_out(endpoint: Endpoint, connect: Connect) -> None:
+    """A call gets at most what is left of its attempt."""
+    endpoint.script = [hangs]
+    with pytest.raises(AttemptTimedOut):
+        await ask(connect(timeout_s=30), deadline_s=0.05)
+    assert len(endpoint.requests) == 1
+
+
+async def test_waiting_for_a_free_call_counts_against_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
+    """The deadline covers the queue in front of `max_concurrency` too."""
+    endpoint.script = [hangs]
+    client = connect(max_concurrency=1)
+    first = asyncio.create_task(ask(client))
+    await until(lambda: len(endpoint.requests) == 1)
+    with pytest.raises(AttemptTimedOut):
+        await ask(client, deadline_s=0.02)
+    assert len(endpoint.requests) == 1
+    first.cancel()
+    await asyncio.wait([first])
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        pytest.param({"Retry-After": "7"}, 7, 8.4, id="seconds"),
+        pytest.param({"Retry-After": "2.5"}, 2.5, 3, id="float"),
+        pytest.param({"retry-after-ms": "1500"}, 1.5, 1.8, id="milliseconds"),
+        pytest.param({"Retry-After": "30"}, 30, 30, id="as_long_as_may_be"),
+        pytest.param({"Retry-After": "0"}, 0.8, 1.2, id="zero"),
+        pytest.param({"Retry-After": "-1"}, 0.8, 1.2, id="negative"),
+        pytest.param({}, 0.8, 1.2, id="absent"),
+        pytest.param(
+            {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6s"}, 6, 7.2, id="reset_of_the_limit"
+        ),
+    ],
+)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_wait_that_the_provider_asks_for_is_kept(
+    endpoint: Endpoint, connect: Connect, status: int, headers: dict[str, str], least: float, most: float
+) -> None:
+    """Up to 30 s within the call: never earlier than asked, and a little spread."""
+    endpoint.script = [fails(status, headers=headers), replies()]
+    assert (await ask(connect(), deadline_s=100)).reply == "67"
+    assert len(endpoint.waits) == 1
+    assert least <= endpoint.waits[0] <= most
+
+
+@pytest.mark.parametrize(
+    ("asked", "due_s"), [("31", 31), ("600", 600), ("1e9", 3600)], ids=["just_over", "minutes", "nonsense"]
+)
+async def test_a_longer_wait_gives_the_score_back(
+    endpoint: Endpoint, connect: Connect, asked: str, due_s: float
+) -> None:
+    """Nobody sleeps in a slot for minutes; the due time says when to come back, within an hour."""
+    endpoint.script = [fails(429, headers={"Retry-After": asked})]
+    with pytest.raises(RateLimited) as limited:
+        await ask(connect(), deadline_s=10_000)
+    assert limited.value.due_s == due_s
+    assert len(endpoint.requests) == 1
+
+
+async def test_a_rate_limit_that_stays_gives_the_score_back(endpoint: Endpoint, connect: Connect) -> None:
+    """After four calls; never due so soon that the queue would spin."""
+    endpoint.script = [fails(429, code="rate_limit_exceeded")]
+    with pytest.raises(RateLimited) as limited:
+        await ask(connect())
+    assert len(endpoint.requests) == 4
+    assert limited.value.due_s >= 10
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [(fails(429, headers={"Retry-After": "20"}), RateLimited), (fails(500), JudgeUnavailable)],
+    ids=["rate_limit", "server_error"],
+)
+async def test_a_wait_beyond_the_attempt_is_not_begun(
+    endpoint: Endpoint, connect: Connect, step: Step, error: type[ScoringError]
+) -> None:
+    """What cannot be waited out is given back as what it is, at once."""
+    endpoint.script = [step]
+    with pytest.raises(error):
+        await ask(connect(), deadline_s=0.5)
+    assert endpoint.waits == []
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        pytest.param(fails(401, code="invalid_api_key"), KeyRejected, id="unauthorized"),
+        pytest.param(fails(403), KeyRejected, id="forbidden"),
+        pytest.param(fails(429, code="insufficient_quota"), QuotaExhausted, id="quota"),
+        pytest.param(fails(200, code="insufficient_quota"), QuotaExhausted, id="quota_in_200"),
+        pytest.param(fails(402), QuotaExhausted, id="payment_required"),
+        pytest.param(fails(400, code="context_length_exceeded"), ContextTooLong, id="too_long"),
+        pytest.param(fails(400, type="exceed_context_size_error"), ContextTooLong, id="too_long_for_llama_cpp"),
+        pytest.param(fails(400, "maximum context length is 4096", code=400), ContextTooLong, id="too_long_for_vllm"),
+        pytest.param(fails(500, "Context size has been exceeded."), ContextTooLong, id="too_long_as_500"),
+        pytest.param(fails(400, code="content_filter"), ContentFiltered, id="prompt_filtered"),
+        pytest.param(fails(400, code="invalid_value"), JudgeRejectedRequest, id="bad_request"),
+        pytest.param(
+            fails(400, code="invalid_value", headers={"Retry-After": "99"}), JudgeRejectedRequest, id="with_a_wait"
+        ),
+        pytest.param(fails(404, code="model_not_found"), JudgeRejectedRequest, id="no_such_model"),
+        pytest.param(replies(text="Request Entity Too Large", status=413), JudgeRejectedRequest, id="body_too_large"),
+        pytest.param(replies({"detail": "unprocessable"}, 422), JudgeRejectedRequest, id="unprocessable"),
+        pytest.param(replies(text="", status=307, Location="/elsewhere"), JudgeRejectedRequest, id="redirect"),
+    ],
+)
+async def test_a_permanent_error_costs_one_call(
+    endpoint: Endpoint, connect: Connect, step: Step, error: type[ScoringError]
+) -> None:
+    """Trying again would not help, so nobody does; a redirect is not followed with a session's data."""
+    endpoint.script = [step]
+    with pytest.raises(error):
+        await ask(connect())
+    assert len(endpoint.requests) == 1
+    assert endpoint.waits == []
+
+
+async def test_a_rejected_key_and_an_exhausted_quota_say_when_to_look_again(
+    endpoint: Endpoint, connect: Connect
+) -> None:
+    """Somebody has to act, so a minute and five minutes."""
+    endpoint.script = [fails(401), fails(429, code="insufficient_quota")]
+    client = connect()
+    with pytest.raises(KeyRejected) as rejected:
+        await ask(client)
+    with pytest.raises(QuotaExhausted) as exhausted:
+        await ask(client)
+    assert (rejected.value.due_s, exhausted.value.due_s) == (60, 300)
+
+
+async def test_a_prompt_that_is_too_long_tells_the_sizes_that_the_endpoint_reports(
+    endpoint: Endpoint, connect: Connect
+) -> None:
+    """So that the budget can be reduced by what is known and not by guessing."""
+    endpoint.script = [fails(400, type="exceed_context_size_error", n_prompt_tokens=9000, n_ctx=8192)]
+    with pytest.raises(PromptTooLong) as too_long:
+        await ask(connect())
+    assert (too_long.value.window_tokens, too_long.value.prompt_tokens) == (8192, 9000)
+
+
+REFUSES_MAX_TOKENS = fails(
+    400,
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+    code="unsupported_parameter",
+    param="max_tokens",
+)
+REFUSES_TEMPERATURE = fails(
+    400, "Unsupported value: 'temperature' does not support 0.2", code="unsupported_value", param="temperature"
+)
+
+
+async def test_unsupported_parameters_are_given_up_once_for_all_calls(endpoint: Endpoint, connect: Connect) -> None:
+    """Each costs one refused call per process; the next call begins with what was learnt."""
+    endpoint.script = [REFUSES_MAX_TOKENS, REFUSES_TEMPERATURE, replies()]
+    client = connect(temperature=0.2)
+
+    await ask(client)
+    await ask(client)
+
+    sent = [set(r) - {"model", "messages"} for r in endpoint.requests]
+    assert sent == [
+        {"max_tokens", "temperature"},
+        {"max_completion_tokens", "temperature"},
+        {"max_completion_tokens"},
+        {"max_completion_tokens"},
+    ]
+    assert endpoint.waits == []
+
+
+async def test_calls_under_way_survive_that_another_one_learnt_first(endpoint: Endpoint, connect: Connect) -> None:
+    """Each call adapts what it sent itself, so a burst of first calls all succeed."""
+
+    async def picky(request: web.Request) -> web.StreamResponse:
+        sent = await request.json()
+        return await (REFUSES_MAX_TOKENS if "max_tokens" in sent else replies())(request)
+
+    endpoint.script = [picky]
+    client = connect()
+    assert {t.reply for t in await asyncio.gather(*(ask(client) for _ in range(8)))} == {"67"}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(
+            fails(400, "'max_completion_tokens' is not supported", param="max_completion_tokens"), id="both_limits"
+        ),
+        pytest.param(fails(400, "'max_tokens' is too large", param="max_tokens"), id="value"),
+    ],
+)
+async def test_what_giving_up_a_parameter_cannot_cure_is_rejected(
+    endpoint: Endpoint, connect: Connect, step: Step
+) -> None:
+    """The client never goes back and forth between two spellings."""
+    endpoint.script = [REFUSES_MAX_TOKENS, step]
+    with pytest.raises(JudgeRejectedRequest):
+        await ask(connect())
+    assert len(endpoint.requests) == 2
+
+
+FAILING = {
+    "rejected": fails(400, code=PRIVATE, param=KEY),
+    "key": fails(401),
+    "rate": fails(429),
+    "unavailable": fails(500),
+    "in_200": fails(200),
+    "too_long": fails(400, f"prompt is too long: {PRIVATE} {KEY}"),
+    "plain_text": replies(text=f"{PRIVATE} {KEY}", status=500),
+    "broken_answer": replies(text='{"choices": "' + PRIVATE),
+}
+
+
+@pytest.mark.parametrize("step", FAILING.values(), ids=FAILING.keys())
+async def test_neither_prompt_nor_key_reach_an_error_or_a_log(
+    endpoint: Endpoint, connect: Connect, step: Step, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though the endpoint quotes both; also not by way of a cause that a traceback would print."""
+    endpoint.script = [step]
+    caplog.set_level("DEBUG")
+
+    with structlog.testing.capture_logs() as logged, pytest.raises(ScoringError) as failed:
+        await ask(connect())
+
+    chain: list[str] = []
+    error: BaseException | None = failed.value
+    while error is not None:
+        chain.append(f"{error!s} {error.args}")
+        error = error.__cause__ or error.__context__
+    said = "\n".join([*chain, str(logged), caplog.text])
+    assert PRIVATE not in said
+    assert KEY not in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "slots", "at_once"),
+    [({"max_concurrency": 3}, 16, 3), ({}, 5, 5), ({}, 120, 120)],
+    ids=["max_concurrency", "slots", "more_than_pools_usually_hold"],
+)
+async def test_so_many_calls_run_at_once_and_no_more(
+    endpoint: Endpoint, connect: Connect, settings: dict[str, Any], slots: int, at_once: int
+) -> None:
+    """`max_concurrency` of the provider, else as many as there are slots; connections are no hidden limit."""
+    running, most = 0, 0
+    go = asyncio.Event()
+
+    async def count(request: web.Request) -> web.StreamResponse:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await go.wait()
+        running -= 1
+        return await replies()(request)
+
+    endpoint.script = [count]
+    client = connect(slots=slots, **settings)
+    calls = asyncio.gather(*(ask(client) for _ in range(at_once + 4)))
+    await until(lambda: running == at_once)
+    go.set()
+    await calls
+    assert most == at_once
+
+
+async def test_waiting_for_a_free_call_is_no_part_of_the_calls_own_deadline(
+    endpoint: Endpoint, connect: Connect
+) -> None:
+    """`timeout_s` begins when the call does: a full queue is no slow judge."""
+
+    async def takes_a_moment(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.03)
+        return await replies()(request)
+
+    endpoint.script = [takes_a_moment]
+    client = connect(max_concurrency=1, timeout_s=0.2)
+    await asyncio.gather(*(ask(client) for _ in range(10)))
+    assert endpoint.waits == []
+
+
+async def test_a_cancelled_call_frees_its_slot(endpoint: Endpoint, connect: Connect) -> None:
+    """Nothing is left behind that a later call would wait for."""
+    endpoint.script = [hangs, replies()]
+    client = connect(max_concurrency=1)
+    call = asyncio.create_task(ask(client))
+    await until(lambda: len(endpoint.requests) == 1)
+    call.cancel()
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert (await ask(client)).reply == "67"
+
+
+async def test_closing_twice_is_closing_once(connect: Connect) -> None:
+    """Shutdown may come by more than one way."""
+    client = connect()
+    await ask(client)
+    await client.close()
+    await client.close()
+
+
+async def test_a_providers_proxy_is_used(endpoint: Endpoint, connect: Connect) -> None:
+    """With its user; the request names the whole address, as proxies want it."""
+    through = endpoint.url.replace("http://", "http://user:pass@").removesuffix("/v1")
+    await ask(connect(base_url="http://judge.invalid/v1", proxy=through))
+    assert endpoint.paths == ["http://judge.invalid/v1/chat/completions"]
+    assert endpoint.headers[0]["Proxy-Authorization"].startswith("Basic ")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed: no certificate can be made")
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return key, certificate
+
+
+async def test_an_endpoint_of_an_own_authority_is_trusted_only_with_its_ca(
+    endpoint: Endpoint, connect: Connect, certificate: tuple[Path, Path]
+) -> None:
+    """`ca_file` is what makes it trusted; without it the call fails as unreachable."""
+    key, ca = certificate
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(ca, key)
+    private = Endpoint()
+    runner = await serve(private, tls)
+    try:
+        assert (await ask(connect(base_url=private.url, ca_file=ca))).reply == "67"
+        with pytest.raises(JudgeUnavailable):
+            await ask(connect(base_url=private.url))
+        assert len(private.requests) == 1
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "message"),
+    [
+        pytest.param({"ca_file": "/nowhere/ca.pem"}, KEY, r"providers\.main\.ca_file: cannot use", id="no_ca_file"),
+        pytest.param({"ca_file": __file__}, KEY, r"providers\.main\.ca_file: cannot use", id="no_certificate"),
+        pytest.param({"proxy": "socks5://h:1"}, KEY, r"providers\.main\.proxy", id="socks"),
+        pytest.param({"proxy": "host:port"}, KEY, r"providers\.main\.proxy", id="proxy_without_scheme"),
+        pytest.param({}, KEY + "\n", "the key holds a character", id="key_with_a_line_break"),
+        pytest.param({"extra_headers": {"X-A": "ü"}}, KEY, r"extra_headers\.X-A", id="header"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_at_the_start(settings: dict[str, Any], key: str, message: str) -> None:
+    """A configuration error names the setting and never the secret."""
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        JudgeClient("main", ProviderSettings.model_validate(settings), key)
+    assert key.strip() not in str(refused.value)
+
+
+async def test_every_configured_provider_gets_a_client(tmp_path: Path) -> None:
+    """By name, each with its own key; a key that is not set stops the start."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "providers:\n  main: {api_key_env: MAIN_KEY, model: a}\n  spare: {api_key_env: null, model: b}\n",
+        encoding="utf-8",
+    )
+    settings = load_settings({"SCORING_CONFIG": str(config)})
+    clients = create_clients(settings, {"MAIN_KEY": KEY})
+    assert {name: c.settings.model for name, c in clients.items()} == {"main": "a", "spare": "b"}
+    for client in clients.values():
+        await client.close()
+    with pytest.raises(ConfigurationError, match="MAIN_KEY"):
+        create_clients(settings, {})
+
+
+@pytest.mark.parametrize(
+    ("prices", "tokens", "cost"),
+    [
+        pytest.param(Prices(input=1, cached_input=0.1, output=10), (1000, 600, 200), 0.00246, id="cached"),
+        pytest.param(Prices(input=1, cached_input=None, output=10), (1000, 600, 200), 0.003, id="cache_not_priced"),
+        pytest.param(Prices(input=1, cached_input=0.1, output=10), (1000, None, 200), 0.003, id="cache_unknown"),
+        pytest.param(Prices(input=1, cached_input=0, output=0), (100, 900, 1), 0, id="more_cached_than_read"),
+        pytest.param(Prices(input=0, cached_input=0, output=0), (1000, 0, 200), 0, id="free"),
+        pytest.param(None, (1000, 0, 200), None, id="no_prices"),
+        pytest.param(Prices(input=1, cached_input=1, output=1), (None, 0, 200), None, id="input_unknown"),
+        pytest.param(Prices(input=1, cached_input=1, output=1), (1000, 0, None), None, id="output_unknown"),
+    ],
+)
+def test_cost(prices: Prices | None, tokens: tuple[int | None, int | None, int | None], cost: float | None) -> None:
+    """Unknown is None and never 0; cached tokens are charged at their own price."""
+    assert cost_usd(prices, *tokens) == (cost if cost is None else pytest.approx(cost))
+
+
+async def until(state: Callable[[], bool]) -> None:
+    """Wait for a state, 5 s at most."""
+    async with asyncio.timeout(5):
+        while not state():  # noqa: ASYNC110  # what is waited for is a count of the endpoint
+            await asyncio.sleep(0.001)
