@@ -39,9 +39,9 @@ schemas: $(VENV)/.dev  ## generate schemas/ and docs/configuration.md from the c
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --strip-extras --allow-unsafe
 requirements:  ## pin the requirements anew
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(COMPILE) --output-file=requirements/runtime.txt pyproject.toml
-	$(COMPILE) --extra=editable --extra=embedded --constraint=requirements/runtime.txt --output-file=requirements/demo.txt pyproject.toml
-	$(COMPILE) --extra=dev --constraint=requirements/demo.txt --output-file=requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra=dev --extra=editable --extra=embedded --extra=insights --output-file=requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra=editable --extra=embedded --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml
+	$(COMPILE) --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
 
 clean:  ## remove what the verbs made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

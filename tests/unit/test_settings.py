@@ -1,0 +1,128 @@
+"""Settings: what is asked wrongly is said with its path, its reason, and never with its value."""
+
+from pathlib import Path
+
+import pytest
+
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.settings import Settings, load_settings, variable_of
+
+
+def load(tmp_path: Path, yaml: str = "", **environ: str) -> Settings:
+    """Settings from a YAML text and variables."""
+    if yaml:
+        file = tmp_path / "config.yaml"
+        file.write_text(yaml, encoding="utf-8")
+        environ["SCORING_CONFIG"] = str(file)
+    return load_settings(environ)
+
+
+def test_nothing_set_gives_the_documented_defaults(tmp_path: Path) -> None:
+    """An empty environment is a valid one; what is needed is asked for by who needs it."""
+    settings = load(tmp_path)
+
+    assert (settings.slots, settings.lease_s, settings.max_attempts, settings.kafka_group) == (16, 60, 5, "tarsy-scoring")
+    assert settings.config.defaults.providers == ("default",)
+    assert settings.config.defaults.auto_score_statuses == ("completed",)
+    assert settings.config.max_event_age_s == 86_400
+
+
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
+    """Compose files and charts leave variables empty."""
+    assert load(tmp_path, SCORING_SLOTS="", SCORING_TIMELINE_SOURCE="").slots == 16
+
+
+@pytest.mark.parametrize(
+    ("yaml", "says"),
+    [
+        pytest.param("providrs: {}", "providrs: no such key; did you mean 'providers'", id="key-at-the-top"),
+        pytest.param("providers: {main: {base_ur: x}}", "providers.main.base_ur: no such key", id="key-of-a-provider"),
+        pytest.param("chains: {k: {enabld: true}}", "chains.k.enabld: no such key; did you mean 'enabled'", id="chain"),
+        pytest.param("defaults: {sample_rate: 1.5}", "defaults.sample_rate", id="share-over-one"),
+        pytest.param("defaults: {max_reminders: many}", "defaults.max_reminders", id="wrong-type"),
+        pytest.param("defaults: {auto_score_statuses: [done]}", "defaults.auto_score_statuses", id="unknown-status"),
+        pytest.param("defaults: {providers: [mian]}", "no provider is called 'mian'", id="unknown-provider"),
+        pytest.param("providers: {a: {base_url: nowhere}}", "providers.a.base_url", id="not-a-url"),
+        pytest.param("- a\n- b", "expected a mapping", id="not-a-mapping"),
+        pytest.param("a: [b", "line 1: not YAML", id="not-yaml"),
+        pytest.param("providers: {a: {model: '${NOT_SET}'}}", "providers.a.model: the variable NOT_SET", id="no-variable"),
+    ],
+)
+def test_a_wrong_yaml_says_where_and_why(tmp_path: Path, yaml: str, says: str) -> None:
+    """The start is refused with the path and the reason."""
+    with pytest.raises(ConfigurationError, match="config.yaml") as refused:
+        load(tmp_path, yaml)
+
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        pytest.param("SCORING_SLOTS", "many", id="no-number"),
+        pytest.param("SCORING_SLOTS", "0", id="too-small"),
+        pytest.param("SCORING_TIMELINE_SOURCE", "elsewhere", id="unknown-source"),
+        pytest.param("SCORING_DATABASE_SCHEMA", 'a"; DROP', id="schema-is-no-identifier"),
+        pytest.param("SCORING_LOG_LEVEL", "loud", id="unknown-level"),
+    ],
+)
+def test_a_wrong_variable_is_named_without_its_value(tmp_path: Path, variable: str, value: str) -> None:
+    """Values may be secrets in the wrong place, so only the name and the reason are told."""
+    with pytest.raises(ConfigurationError, match=variable) as refused:
+        load(tmp_path, **{variable: value})
+
+    assert value not in str(refused.value).replace(variable, "")
+
+
+def test_a_chain_overrides_the_defaults_and_inherits_the_rest(tmp_path: Path) -> None:
+    """Defaults, then the chain; a chain nobody configured has the defaults."""
+    settings = load(tmp_path, "defaults: {sample_rate: 0.5, max_reminders: 1}\nchains: {k: {max_reminders: 3}}")
+
+    assert (settings.chain("k").sample_rate, settings.chain("k").max_reminders) == (0.5, 3)
+    assert settings.chain("other") == settings.chain(None) == settings.config.defaults
+
+
+def test_variables_fill_the_yaml(tmp_path: Path) -> None:
+    """`${VAR:-default}`: the variable, else the default, anywhere in a string."""
+    yaml = "providers: {a: {base_url: 'https://${HOST:-judge}.example/v1', model: '${MODEL}', timeout_s: '${T:-5}'}}"
+
+    provider = load(tmp_path, yaml, MODEL="m-1").config.providers["a"]
+
+    assert (provider.base_url, provider.model, provider.timeout_s) == ("https://judge.example/v1", "m-1", 5)
+
+
+def test_secrets_come_from_files_too_and_never_show(tmp_path: Path) -> None:
+    """`*_FILE` for every secret; no representation of the settings holds one."""
+    (tmp_path / "url").write_text("postgresql://me:hunter2@db/x\n", encoding="utf-8")
+
+    settings = load(tmp_path, SCORING_DATABASE_URL_FILE=str(tmp_path / "url"))
+
+    assert settings.require_database() == "postgresql://me:hunter2@db/x"
+    assert "hunter2" not in repr(settings) + str(settings.model_dump())
+
+
+def test_a_secret_given_twice_is_refused(tmp_path: Path) -> None:
+    """Which of the two counts would be a guess."""
+    with pytest.raises(ConfigurationError, match="both set"):
+        load(tmp_path, SCORING_DATABASE_URL="a", SCORING_DATABASE_URL_FILE="b")
+
+
+def test_a_key_that_is_not_set_is_named_with_what_would_help(tmp_path: Path) -> None:
+    """No key: the variable's name, and how to say that none is needed."""
+    settings = load(tmp_path, "providers: {main: {api_key_env: JUDGE_KEY}, local: {api_key_env: null}}")
+
+    with pytest.raises(ConfigurationError, match=r"JUDGE_KEY is not set.*api_key_env: null"):
+        settings.api_key("main", {})
+    assert settings.api_key("main", {"JUDGE_KEY": "k"}) == "k"
+    assert settings.api_key("local", {}) is None
+
+
+def test_unknown_variables_of_ours_are_remembered(tmp_path: Path) -> None:
+    """A misspelt SCORING_ variable is told at start; it may also be one of Kubernetes' service variables."""
+    assert load(tmp_path, SCORING_SLOTZ="3").unknown_variables == ("SCORING_SLOTZ",)
+
+
+def test_every_field_has_its_variable() -> None:
+    """The rule is `SCORING_` and the field in capitals."""
+    assert variable_of("kafka_bootstrap_servers") == "SCORING_KAFKA_BOOTSTRAP_SERVERS"
+    assert variable_of("topic_partitions") == "SCORING_TOPIC_PARTITIONS"
