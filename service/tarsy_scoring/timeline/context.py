@@ -1,0 +1,236 @@
+"""
+What the judge reads: a timeline as fenced text that fits its window.
+
+Pure and linear in the size of the session. The same timeline, nonce and budget give the same bytes.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from tarsy_scoring.errors import ContextTooLong
+from tarsy_scoring.timeline.fence import Injection, Sanitizer, encode, fence
+from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.rendering import Part, Rank, Rendering
+
+CONTEXT_POLICY = "1"
+"""Part of the judge's fingerprint: raise it when the same session would read differently."""
+
+# Hundredths of a token per byte. Byte-pair vocabularies of the GPT-4, Llama 3 and Claude kind keep an
+# English word and the blank before it in one or two tokens (about 4.5 characters each), cut digits into
+# groups of at most three and hashes into pieces of about 1.5 characters, and give other scripts up to one
+# token per character. With these weights prose comes out some 10 % too long, hashes, base64 and tables
+# about right: a prompt that is too long costs a refused call, one too short a few lines.
+_BLANK, _LOWER, _OTHER = 8, 28, 72
+_LOWER_LETTERS = bytes.maketrans(bytes(range(ord("a"), ord("z") + 1)), b"a" * 26)
+
+_KEPT_CHARACTERS = 600  # what a shortened text keeps at first: enough for an error and the last line
+_HEAD_SHARE = 2 / 3
+_MIN_SLICE = 16  # below this the search for a cut stops: a token or so is not worth another look
+
+
+@dataclass(frozen=True, slots=True)
+class FittedContext:
+    """
+    The fenced texts and what became of the session on the way.
+
+    `tokens` estimates both texts together. `shown_share` is the share (0-1) of the session's characters
+    that the judge sees. `cut_entries` are ids, `not_shown` sentences; both also end the conversation.
+    `flags` holds `context_shortened` and `injection_suspected` where they are true.
+    """
+
+    alert: str
+    conversation: str
+    nonce: str
+    tokens: int
+    shown_share: float
+    cut_entries: tuple[str, ...]
+    not_shown: tuple[str, ...]
+    injections: tuple[Injection, ...]
+    flags: frozenset[str]
+    context_hash: str
+    entries: dict[str, tuple[int, int]]
+    """Where each entry stands: start and end in `alert` (E1) or `conversation` (all others)."""
+
+    def entry_text(self, entry: str) -> str | None:
+        """An entry as the judge sees it, without the line that names it; None where there is no such entry."""
+        span = self.entries.get(entry)
+        if span is None:
+            return None
+        text = self.alert if entry == "E1" else self.conversation
+        return text[span[0] : span[1]].partition("\n")[2]
+
+
+def estimate_tokens(text: str) -> int:
+    """
+    How many tokens a text takes, rather too many than too few.
+
+    Without the model's own vocabulary this is an estimate by classes of characters; the judge's answer
+    tells the true number. Linear; adding texts adds their estimates, up to rounding.
+
+    Source: see the weights above; English prose comes out at about 4 characters per token, JSON and
+    tables at 2.5 to 3, hexadecimal digests at 1.7.
+    """
+    return _in_tokens(_cost(text))
+
+
+def build_context(
+    timeline: Timeline, nonce: str, budget_tokens: int, *, mask_injections: bool = False
+) -> FittedContext:
+    """
+    Render, mask, fence and shorten until it fits.
+
+    The raw results of summarised tool calls go first, then other tool results, then reasoning, then the
+    rest, oldest first; each is shortened to its head and tail before any is left out whole. The alert,
+    final analyses, tool names and arguments stay.
+
+    Args:
+        nonce: Of the fence (`fence.new_nonce`), the same for every call of a score.
+        budget_tokens: Room for alert and conversation together, by `estimate_tokens`.
+        mask_injections: Replace what tries to steer the judge by a marker.
+
+    Raises:
+        ContextTooLong: What is never dropped exceeds the budget by itself.
+    """
+    sanitizer = Sanitizer(nonce, timeline.agent_models, mask=mask_injections)
+    rendering = Rendering(timeline, sanitizer)
+    parts = rendering.alert + rendering.conversation
+    cost = _cost("".join(p.text for p in parts))
+    frame = 2 * _cost(fence("", nonce)) + _cost(_not_shown_section(rendering.not_shown, ()))
+    cut: tuple[str, ...] = ()
+    if cost + frame > budget_tokens * 100:
+        cut = _shorten_oldest(parts, cost + frame - budget_tokens * 100, budget_tokens)
+        cost = _cost("".join(p.text for p in parts))
+    closing = _not_shown_section(rendering.not_shown, cut)
+    spans: dict[str, tuple[int, int]] = {}
+    offset = len(fence("", nonce).partition("\n")[0]) + 1
+    alert = fence(_join(rendering.alert, offset, spans), nonce)
+    conversation = fence(_join(rendering.conversation, offset, spans) + closing, nonce)
+    flags = {"context_shortened"} if cut else set()
+    if sanitizer.injections:
+        flags.add("injection_suspected")
+    return FittedContext(
+        alert=alert,
+        conversation=conversation,
+        nonce=nonce,
+        tokens=_in_tokens(cost + 2 * _cost(fence("", nonce)) + _cost(closing)),
+        shown_share=_shown_share(parts),
+        cut_entries=cut,
+        not_shown=tuple(rendering.not_shown),
+        injections=tuple(sanitizer.injections),
+        flags=frozenset(flags),
+        context_hash=hashlib.sha256(f"{alert}\0{conversation}".encode()).hexdigest(),
+        entries=spans,
+    )
+
+
+_CUT_LIST = "Shortened to fit, beginning with the oldest: "
+_CUT_ITEM = ", E"
+
+
+def _not_shown_section(not_shown: list[str], cut: tuple[str, ...]) -> str:
+    lines = [f"- {line}\n" for line in not_shown]
+    if cut:
+        lines.append(f"{_CUT_LIST}{', '.join(cut)}.\n")
+    return "\n## Not shown\n" + ("".join(lines) or "Nothing was left out.\n")
+
+
+def _in_tokens(cost: int) -> int:
+    return -(-cost // 100)
+
+
+def _cost(text: str) -> int:
+    """Hundredths of a token; the cost of a concatenation is the sum of the costs."""
+    data = encode(text)
+    blanks, lower = data.count(b" "), data.translate(_LOWER_LETTERS).count(b"a")
+    return _BLANK * blanks + _LOWER * lower + _OTHER * (len(data) - blanks - lower)
+
+
+def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> str:
+    """Concatenate, and note where each entry stands."""
+    for part in parts:
+        end = offset + len(part.text)
+        if part.entry:
+            # An entry's heading begins with an empty line, which is none of its own.
+            start = spans[part.entry][0] if part.entry in spans else offset + 1
+            spans[part.entry] = (start, end)
+        offset = end
+    return "".join(p.text for p in parts)
+
+
+def _shown_share(parts: list[Part]) -> float:
+    removed = sum(p.removed for p in parts)
+    whole = removed + sum(len(p.text) for p in parts)
+    return 1 - removed / whole if whole else 1.0
+
+
+# --- fitting -------------------------------------------------------------------------------------------
+
+
+def _shorten_oldest(parts: list[Part], excess: int, budget_tokens: int) -> tuple[str, ...]:
+    """
+    Shorten parts in place until `excess` hundredths of a token are gained.
+
+    Returns the ids of the shortened entries in the order in which they are shown.
+    """
+    cut: set[str] = set()
+    excess += _cost(_CUT_LIST + ".\n")
+    by_age = sorted((p for p in parts if p.rank is not Rank.KEPT), key=lambda p: p.rank)  # stable: oldest first
+    for kept_characters in (_KEPT_CHARACTERS, 0):
+        for part in by_age:
+            if excess <= 0:
+                break
+            listing = 0 if part.entry in cut else _cost(_CUT_ITEM + part.entry)
+            gained = _shorten(part, kept_characters, excess + listing)
+            if gained > listing:
+                excess -= gained - listing
+                cut.add(part.entry)
+    if excess > 0:
+        raise ContextTooLong(
+            f"what is never dropped (alert, final analyses, tool names and arguments) takes about "
+            f"{budget_tokens + _in_tokens(excess)} tokens, the judge has room for {max(budget_tokens, 0)}: "
+            "score this session with a model that has a larger window"
+        )
+    return tuple(dict.fromkeys(p.entry for p in parts if p.entry in cut))
+
+
+def _marker(removed: int) -> str:
+    return f"\n[... {removed} characters not shown ...]\n"
+
+
+def _shorten(part: Part, kept_characters: int, excess: int) -> int:
+    """
+    Keep head and tail: as much as the excess allows, at least `kept_characters`.
+
+    Returns what was gained; 0 and no change where the part is too small to give anything.
+    """
+    text = part.original or part.text
+    marker_cost = _cost(_marker(len(text)))
+    if len(text) <= kept_characters + len(_marker(len(text))):
+        return 0
+    before = _cost(part.text)
+    head_length = int(kept_characters * _HEAD_SHARE)
+    head, tail = text[:head_length], text[len(text) - (kept_characters - head_length) :]
+    smallest = _cost(head) + _cost(tail) + marker_cost
+    if smallest >= before:
+        return 0
+    if before - smallest > excess:
+        room = before - excess - marker_cost
+        head = text[: _longest(text, int(room * _HEAD_SHARE))]
+        rest = text[len(head) :]
+        tail = rest[len(rest) - _longest(rest[::-1], room - _cost(head)) :]
+    part.removed = len(text) - len(head) - len(tail)
+    part.original, part.text = text, head + _marker(part.removed) + tail
+    return before - _cost(part.text)
+
+
+def _longest(text: str, room: int) -> int:
+    """How many leading characters cost at most `room`. Each look halves what is left, so the whole is linear."""
+    low, high = 0, len(text)
+    while high - low > _MIN_SLICE:
+        middle = (low + high) // 2
+        cost = _cost(text[low:middle])
+        if cost <= room:
+            low, room = middle, room - cost
+        else:
+            high = middle
+    return low

@@ -1,0 +1,173 @@
+"""
+Untrusted text made safe to quote: nothing invisible, no secret, and no way to close the quote.
+
+A fence is a pair of lines that carry a nonce. Who writes into a session cannot know the nonce, and what
+looks like a fence, with whatever nonce, is taken out.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import re2
+
+from tarsy_scoring.timeline.injection import FENCE_REMOVED, INJECTION_PATTERN, find_injections, mask_injections
+from tarsy_scoring.timeline.masking import SECRET_PATTERN, compile_bytes, mask_bytes
+
+FENCE_WORD = "SESSION-DATA"
+MODEL_REMOVED = "[model]"
+
+
+def new_nonce() -> str:
+    """16 hexadecimal digits: made once per score, stored with it, the same for all its calls of the judge."""
+    return secrets.token_hex(8)
+
+
+def fence_lines(nonce: str) -> tuple[str, str]:
+    """The lines that open and close fenced text; the prompt tells the judge about them."""
+    return f"<<<{FENCE_WORD} {nonce} BEGIN>>>", f"<<<{FENCE_WORD} {nonce} END>>>"
+
+
+def fence(text: str, nonce: str) -> str:
+    """Quote text that `Sanitizer` has seen; any other may hold the delimiter."""
+    begin, end = fence_lines(nonce)
+    return f"{begin}\n{text}\n{end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """Something in an entry that talks to the judge: the entry's id, the pattern's name, what it says."""
+
+    entry: str
+    pattern: str
+    excerpt: str
+
+
+_EXCERPT_CHARACTERS = 120
+
+# Terminal escape sequences whole, so that no tail of one stays behind. Python's engine replaces many small
+# matches faster than RE2; it is linear here, as nothing that a sequence runs over can begin another.
+_ESCAPE = re.compile(rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-Z\\^-~]?")
+# All of C0 and DEL but newline and tab.
+_CONTROLS = bytes(c for c in range(32) if c not in b"\n\t") + b"\x7f"
+# C1; then what is invisible or reorders text: soft hyphen, combining joiner, Arabic letter mark, Hangul
+# fillers, Mongolian vowel separator, zero-width and bidi marks, variation selectors, tag characters.
+_INVISIBLE_PATTERN = (
+    r"\xc2[\x80-\x9f\xad]|\xcd\x8f|\xd8\x9c|\xe1\x85[\x9f\xa0]|\xe1\xa0[\x8b-\x8f]|\xe3\x85\xa4|\xef\xbe\xa0"
+    r"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xb8[\x80-\x8f]|\xef\xbb\xbf|\xef\xbf[\xb9-\xbb]"
+    r"|\xf0\x9b\xb2[\xa0-\xa3]|\xf0\x9d\x85[\xb3-\xba]|\xf3\xa0[\x80-\x87][\x80-\xbf]"
+)
+_DIRT_PATTERN = rf"[\x00-\x08\x0b-\x1f\x7f]|{_INVISIBLE_PATTERN}"
+# `<`, its fullwidth and small forms, angle quotation marks and brackets, and the HTML entity.
+_OPENER = (
+    r"(?:<|&lt;|\xef\xbc\x9c|\xef\xb9\xa4|\xe2\x80\xb9|\xc2\xab|\xe2\x89\xaa"
+    r"|\xe2\x9f[\xa8\xaa]|\xe3\x80[\x88\x8a])"
+)
+_IMITATION_PATTERN = (
+    rf"(?i){_OPENER}{{2,}}[^0-9a-z\n<]{{0,6}}(?:end|begin)?[^0-9a-z\n<]{{0,4}}session[^0-9a-z\n<]{{0,4}}data\b"
+    r"(?:[^\n<>]{0,60}>{1,3})?"
+)
+_ENTRY_ID_PATTERN = r"\[(E[0-9]+)\]"
+
+_INVISIBLE = compile_bytes(_INVISIBLE_PATTERN)
+_IMITATION = compile_bytes(_IMITATION_PATTERN)
+_ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
+# One pass answers for most texts of a session that there is nothing to do.
+_REASONS = (_DIRT_PATTERN, SECRET_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, INJECTION_PATTERN)
+_ANYTHING = compile_bytes("|".join(f"(?:{p})" for p in _REASONS), capture=False)
+
+
+def clean(data: bytes) -> bytes:
+    """UTF-8 without control characters, escape sequences or invisible characters; line ends are `\\n`."""
+    data = data.replace(b"\r\n", b"\n")
+    for line_end in (b"\r", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9"):
+        data = data.replace(line_end, b"\n")
+    data = _ESCAPE.sub(b"", data).translate(None, _CONTROLS)
+    return bytes(_INVISIBLE.sub(b"", data))
+
+
+def encode(text: str) -> bytes:
+    """UTF-8; surrogates that belong together are joined, others become U+FFFD."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+class Sanitizer:
+    """
+    Turns untrusted text into text that may stand inside a fence.
+
+    In this order, because each step would hide something from the next: control and invisible
+    characters out, secrets masked, imitated fences and entry ids defused, the nonce and the judged
+    agents' model names replaced, injections found.
+
+    Args:
+        nonce: Of the fence.
+        model_names: Names that the judge must not see. Only those that cannot be an ordinary word are
+            replaced inside text: with a digit and 4 characters, or with a separator and 8.
+        mask: Replace injections too; what they said is then gone.
+    """
+
+    def __init__(self, nonce: str, model_names: Iterable[str] = (), *, mask: bool = False) -> None:
+        self.injections: list[Injection] = []
+        self._mask = mask
+        self._nonce = nonce.lower().encode()
+        self._any_nonce = compile_bytes(f"(?i){re2.escape(nonce)}")
+        names = sorted({n for n in _spellings(model_names) if _is_specific(n)}, key=lambda n: (-len(n), n))
+        self._literals = [n.encode() for n in names]
+        self._names = self._compile(names) if names else None
+        self._short: dict[str, str] = {}
+
+    @staticmethod
+    def _compile(names: list[str]) -> "re2._Regexp":
+        alternatives = "|".join(re2.escape(n) for n in names)
+        return compile_bytes(rf"(?i)(\A|[^A-Za-z0-9])(?:{alternatives})\b")
+
+    def text(self, entry: str, text: str) -> str:
+        """Text of an entry, made safe; injections found in it are recorded under the entry's id."""
+        data = encode(text)
+        is_ascii = len(data) == len(text)
+        touched = _ANYTHING.search(data) is not None
+        if touched:
+            data = mask_bytes(clean(data))
+            data = _ENTRY_ID.sub(rb"(\1)", _IMITATION.sub(FENCE_REMOVED.encode(), data))
+        lower = data.lower()  # plain searches: faster than a pattern where there is nothing to find
+        if self._nonce in lower:
+            data, touched = self._any_nonce.sub(b"[nonce]", data), True
+        if self._names is not None and any(name in lower for name in self._literals):
+            # Twice: of two names with one character between them, a first pass sees only one.
+            for _ in range(2):
+                data = self._names.sub(rb"\1" + MODEL_REMOVED.encode(), data)
+            touched = True
+        if not touched:
+            return text if is_ascii else data.decode()  # a lone surrogate is replaced by the encoding
+        return self._without_injections(entry, data).decode()
+
+    def _without_injections(self, entry: str, data: bytes) -> bytes:
+        """Record them; and take them out where that was asked for."""
+        spans = find_injections(data)
+        for span in spans:
+            excerpt = data[span.start : span.end].decode("utf-8", "ignore").strip()[:_EXCERPT_CHARACTERS]
+            self.injections.append(Injection(entry, span.pattern, excerpt))
+        return mask_injections(data, spans) if self._mask and spans else data
+
+    def line(self, entry: str, text: str) -> str:
+        """The same on one line, for names."""
+        known = self._short.get(text)
+        if known is None:
+            known = self._short[text] = " ".join(self.text(entry, text).split())
+        return known
+
+
+def _spellings(names: Iterable[str]) -> Iterable[str]:
+    """`openai/gpt-4o` is also met as `gpt-4o`."""
+    for name in names:
+        yield name.lower()
+        yield name.lower().rpartition("/")[2]
+
+
+def _is_specific(name: str) -> bool:
+    has_digit = any(c.isdigit() for c in name)
+    return (has_digit and len(name) >= 4) or (len(name) >= 8 and any(c in "-_/.:@" for c in name))

@@ -1,0 +1,270 @@
+"""
+Sessions as JSON files: one session per file, for demos, tests and scoring without a database.
+
+Parsing is tolerant about what is absent and strict about what is there: an entry of the wrong shape is
+left out and named in the evidence, never guessed.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.timeline.evidence import Loss, take_stock
+from tarsy_scoring.timeline.model import (
+    SESSION_ID_PATTERN,
+    SHOWN_STAGE_TYPES,
+    TERMINAL_STATUSES,
+    AvailableTool,
+    Event,
+    Execution,
+    Stage,
+    Timeline,
+)
+from tarsy_scoring.timeline.parsing import label_map, model_names, moment, text_or_none, tool_call, whole_number
+
+_LARGE_FILE_BYTES = 64_000  # parsing takes about a millisecond; beyond it the event loop should not wait
+
+
+class SessionFiles:
+    """A folder of `<session_id>.json` files as a `TimelineSource`; never reads outside the folder."""
+
+    may_change = False
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    async def fetch_timeline(self, session_id: str) -> Timeline:
+        """See `TimelineSource`."""
+        path = self._directory / f"{session_id}.json"
+        if SESSION_ID_PATTERN.fullmatch(session_id) is None:
+            raise SessionNotFound(f"{session_id!r} is not a session id, so there is no file of that name")
+        try:
+            real = path.resolve(strict=True)
+            if not real.is_relative_to(self._directory.resolve()):
+                raise SessionNotFound(f"{path} leads out of {self._directory}")
+            is_large = real.stat().st_size > _LARGE_FILE_BYTES
+            timeline = await asyncio.to_thread(_read, real) if is_large else _read(real)
+        except FileNotFoundError as error:
+            raise SessionNotFound(f"there is no file {path}") from error
+        except OSError as error:
+            raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
+        except NotASessionFile as error:
+            raise TimelineUnavailable(f"{path} is not a session file: {error}") from error
+        if timeline.session_id != session_id:
+            raise TimelineUnavailable(f"{path} holds the session {timeline.session_id}")
+        return timeline
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def read_session_file(path: Path) -> Timeline:
+    """
+    Read one session from a file of any name.
+
+    Raises:
+        ConfigurationError: It cannot be read or is not a session file; with the path and the reason.
+        SessionNotFound: The session in it was deleted.
+        SessionNotTerminal: The session in it still runs.
+    """
+    try:
+        return _read(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    except NotASessionFile as error:
+        raise ConfigurationError(f"{path} is not a session file: {error}") from error
+
+
+class NotASessionFile(Exception):
+    """JSON that does not describe a session, and why."""
+
+
+def _read(path: Path) -> Timeline:
+    try:
+        session = json.loads(path.read_bytes())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "it is not UTF-8"
+        raise NotASessionFile(f"not JSON ({where})") from error
+    except RecursionError as error:
+        raise NotASessionFile("nested too deeply") from error
+    return parse_session(session)
+
+
+def parse_session(session: object) -> Timeline:
+    """
+    A session in the neutral JSON shape as a timeline.
+
+    Raises:
+        NotASessionFile: A required key is absent or of the wrong type.
+        SessionNotFound: It was deleted.
+        SessionNotTerminal: It still runs.
+    """
+    if not isinstance(session, dict):
+        raise NotASessionFile(f"expected an object, found {type(session).__name__}")
+    session_id = _required(session, "session_id", str)
+    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
+        raise NotASessionFile("session_id is not a session id")
+    if session.get("deleted_at") is not None:
+        raise SessionNotFound(f"the session {session_id} was deleted")
+    status = _required(session, "status", str)
+    if status not in TERMINAL_STATUSES:
+        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {status[:40]}")
+    parser = _Parser()
+    stages = parser.stages(_required(session, "stages", list))
+    final_analysis = parser.optional_text(session, "final_analysis")
+    return Timeline(
+        session_id=session_id,
+        status=status,
+        chain_id=text_or_none(session.get("chain_id")),
+        alert_type=text_or_none(session.get("alert_type")),
+        alert_data=_required(session, "alert_data", str),
+        final_analysis=final_analysis,
+        executive_summary=parser.optional_text(session, "executive_summary"),
+        stages=stages,
+        available_tools=parser.tools(session.get("available_tools")),
+        runbook=text_or_none(session.get("runbook")) or text_or_none(session.get("runbook_url")),
+        labels=label_map(session.get("labels")),
+        created_at=moment(session.get("created_at")),
+        completed_at=moment(session.get("completed_at")),
+        error_message=text_or_none(session.get("error_message")),
+        evidence=take_stock(
+            stages, final_analysis, losses=parser.losses, unread_results=frozenset(parser.unread_results)
+        ),
+    )
+
+
+_T = TypeVar("_T")
+
+
+def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:
+    if key not in raw:
+        raise NotASessionFile(f"{key} is missing")
+    value = raw[key]
+    if not isinstance(value, kind):
+        raise NotASessionFile(f"{key} is {type(value).__name__}, expected {kind.__name__}")
+    return value
+
+
+class _Parser:
+    """Collects, beside what it returns, what could not be read."""
+
+    def __init__(self) -> None:
+        self.losses: list[Loss] = []
+        self.unread_results: set[str] = set()
+
+    def optional_text(self, raw: dict[str, Any], key: str) -> str | None:
+        value = raw.get(key)
+        if value is not None and not isinstance(value, str):
+            kind = "final_analysis" if key == "final_analysis" else "events"
+            self.losses.append(Loss(kind, f"{key}: {type(value).__name__}, not text"))
+        return text_or_none(value)
+
+    def stages(self, raw: list[Any]) -> tuple[Stage, ...]:
+        found = []
+        for position, item in enumerate(raw):
+            where = f"stages[{position}]"
+            if not isinstance(item, dict) or not isinstance(item.get("stage_type"), str):
+                self.losses.append(Loss("stages", f"{where}: not a stage"))
+                continue
+            found.append(self._stage(item, position, where))
+        return tuple(sorted(found, key=lambda s: (s.stage_index, s.stage_id)))
+
+    def _stage(self, raw: dict[str, Any], position: int, where: str) -> Stage:
+        index = whole_number(raw.get("stage_index"))
+        is_shown = raw["stage_type"] in SHOWN_STAGE_TYPES
+        losses_before = len(self.losses)
+        executions = self._executions(raw.get("executions"), where)
+        if not is_shown:
+            del self.losses[losses_before:]  # what the judge would not see cannot be missing
+        declared = whole_number(raw.get("expected_agent_count"))
+        if declared is None:
+            declared = sum(e.parent_execution_id is None for e in executions)
+        return Stage(
+            stage_id=text_or_none(raw.get("stage_id")) or where,
+            stage_name=text_or_none(raw.get("stage_name")) or raw["stage_type"],
+            stage_index=position if index is None else index,
+            stage_type=raw["stage_type"],
+            status=text_or_none(raw.get("status")) or "unknown",
+            executions=executions,
+            expected_agent_count=declared,
+            referenced_stage_id=text_or_none(raw.get("referenced_stage_id")),
+            error_message=text_or_none(raw.get("error_message")),
+        )
+
+    def _executions(self, raw: object, where: str) -> tuple[Execution, ...]:
+        if not isinstance(raw, list):
+            self.losses.append(Loss("executions", f"{where}: executions is no list"))
+            return ()
+        found = []
+        for position, item in enumerate(raw):
+            here = f"{where}.executions[{position}]"
+            if not isinstance(item, dict):
+                self.losses.append(Loss("executions", f"{here}: not an execution"))
+                continue
+            index = whole_number(item.get("agent_index"))
+            found.append(
+                Execution(
+                    execution_id=text_or_none(item.get("execution_id")) or here,
+                    agent_name=text_or_none(item.get("agent_name")) or "(unnamed)",
+                    agent_index=position if index is None else index,
+                    status=text_or_none(item.get("status")) or "unknown",
+                    events=self._events(item.get("events"), here),
+                    parent_execution_id=text_or_none(item.get("parent_execution_id")),
+                    task=text_or_none(item.get("task")),
+                    error_message=text_or_none(item.get("error_message")),
+                    model_names=model_names(item),
+                )
+            )
+        return tuple(sorted(found, key=lambda e: (e.agent_index, e.execution_id)))
+
+    def _events(self, raw: object, where: str) -> tuple[Event, ...]:
+        if not isinstance(raw, list):
+            self.losses.append(Loss("events", f"{where}: events is no list"))
+            return ()
+        found = []
+        for position, item in enumerate(raw):
+            event = self._event(item, position, f"{where}.events[{position}]") if isinstance(item, dict) else None
+            if event is None:
+                self.losses.append(Loss("events", f"{where}.events[{position}]: not an event"))
+            else:
+                found.append(event)
+        return tuple(sorted(found, key=lambda e: e.sequence_number))
+
+    def _event(self, raw: dict[str, Any], position: int, where: str) -> Event | None:
+        """None where type or content cannot be told; a tool call without its result is still a call."""
+        kind, content = raw.get("event_type"), raw.get("content")
+        is_call = kind == "llm_tool_call"
+        if not isinstance(kind, str) or not (isinstance(content, str) or is_call):
+            return None
+        event_id = text_or_none(raw.get("event_id")) or where
+        status = text_or_none(raw.get("status")) or "completed"
+        if not isinstance(content, str) and status == "completed":
+            self.unread_results.add(event_id)  # a call that ended otherwise never had a result
+        metadata = raw.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        sequence = whole_number(raw.get("sequence_number"))
+        return Event(
+            event_id=event_id,
+            sequence_number=position if sequence is None else sequence,
+            event_type=kind,
+            status=status,
+            content=content if isinstance(content, str) else "",
+            tool=tool_call(metadata) if is_call else None,
+            created_at=moment(raw.get("created_at")),
+            skill_name=text_or_none(metadata.get("skill_name")),
+        )
+
+    def tools(self, raw: object) -> tuple[AvailableTool, ...]:
+        found = [t for t in raw if isinstance(t, dict)] if isinstance(raw, list) else []
+        return tuple(
+            AvailableTool(
+                server_name=text_or_none(t.get("server_name")) or "",
+                tool_name=t["tool_name"],
+                description=text_or_none(t.get("description")) or "",
+                agent_name=text_or_none(t.get("agent_name")) or "",
+            )
+            for t in found
+            if text_or_none(t.get("tool_name"))
+        )

@@ -1,0 +1,169 @@
+"""
+Text in a session that talks to the judge instead of reporting the incident.
+
+Finding it proves nothing and stops nothing: it raises a flag, and tells which spans to mask when the
+session is judged a second time.
+"""
+
+import re
+from dataclasses import dataclass
+
+import re2
+
+from tarsy_scoring.timeline.masking import compile_bytes
+
+FENCE_REMOVED = "[fence removed]"
+"""What stands where a text imitated our delimiter; see `fence`."""
+
+INSTRUCTION_REMOVED = "[instruction removed]"
+
+_GAP = r"""[\s_*"'`.,:~-]{1,4}"""  # words may be glued with underscores or broken over lines
+_FEW = rf"(?:[\w'’]+{_GAP})"
+_TOP = (
+    r"(?:100|9[0-9]|a?[ ]?perfect|full[ ](?:marks|points|score|credit)|(?:the[ ])?(?:maximum|highest|top|best)"
+    r"(?:[ ]possible)?(?:[ ](?:score|marks?|grade|rating|points))?)\b"
+)
+_JUDGE = (
+    r"(?:judge|grader|evaluator|scorer|assessor|scoring[ _-](?:model|service|system|agent|llm|ai)"
+    r"|evaluation[ _-](?:model|system|agent|llm|ai)|llm[ _-]?judge)"
+)
+
+_LINE = r"""(?:\n|\A)[ \t>*#_"'`{\[(-]{0,6}"""  # where a line begins, decorated or not
+_LINE_END = r"""[ \t*_"'`,.}]{0,4}(?:\n|\z)"""
+_NUMBER = r"[+]?[0-9]{1,3}"
+_OF_HUNDRED = r"[ \t]*(?:/|out[ ]of)[ \t]*100\b"
+_AWARD = r"(?:give|assign|award|grant)"
+
+_PATTERNS: dict[str, tuple[str, ...]] = {
+    "imitated_delimiter": (
+        r"\[fence removed\]",
+        r"</?(?:session_conversation|alert_data|system_prompt|judge_instructions|untrusted_data)>",
+        r"\bend[ ]of[ ](?:the[ ])?(?:session[ ]data|evidence|transcript|untrusted[ ](?:data|text))\b",
+    ),
+    "chat_role_token": (
+        r"<\|(?:im_(?:start|end|sep)|system|user|assistant|endof(?:text|prompt)|eo[tm]_id)\|>",
+        r"<\|(?:(?:start|end)_header_id|(?:begin|end)_of_text)\|>",
+        r"\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>",
+        r"(?:\n|\A)[ \t]*(?:Human|Assistant):[ ]*(?:score|rate|give|ignore|the[ ]score)",
+    ),
+    "role_line": (
+        _LINE + r"(?:system|developer|assistant|admin(?:istrator)?)[ _]?(?:message|prompt|override|note|instructions?)?"
+        r"[ \t*_\])]{0,4}:[ \t*_]{0,4}(?:you[ ](?:are|must|should|will|shall|have[ ]to)|from[ ]now[ ]on"
+        r"|new[ ]instructions?|ignore|disregard|override|score|rate|grade|award|give|assign"
+        r"|th(?:e|is)[ ](?:investigation|evaluation|session|score|judge))",
+    ),
+    "ignore_instructions": (
+        rf"\b(?:ignore|disregard|forget|override|bypass|skip){_GAP}{_FEW}{{0,4}}"
+        r"(?:previous|prior|above|earlier|preceding|foregoing|existing|original|system|your|all|any|(?:judg|grad|scor)ing)"
+        rf"{_GAP}{_FEW}{{0,3}}(?:instructions?|prompts?|directives?|guidelines|criteria|rubrics?|orders)\b",
+        rf"\b(?:ignore|disregard|forget){_GAP}(?:(?:everything|anything|all|whatever|what[ ]was[ ]said){_GAP})?"
+        rf"(?:(?:of|that|is|was|the){_GAP}){{0,2}}(?:above|before[ ]this)\b",
+    ),
+    "new_instructions": (
+        r"\b(?:new|updated|revised|real|actual|secret)[ ](?:system[ ])?(?:instructions?|prompt|directive)"
+        r"(?:[ ]for[ ]the[ ]\w+)?[ ]?:",
+    ),
+    "addressed_judge": (
+        r"\b(?:dear|attention|note[ ](?:to|for)|message[ ](?:to|for)|instructions?[ ](?:to|for)|hey|hello)[ ,:]{1,3}"
+        rf"(?:the[ ])?(?:ai[ ]|llm[ ]|automated[ ])?{_JUDGE}\b",
+        rf"\b(?:as|you[ ]are)[ ](?:the|an?)[ ](?:\w+[ ])?{_JUDGE}\b",
+        rf"\b{_JUDGE}[ ](?:must|should|shall|has[ ]to|needs[ ]to|will)[ ](?:\w+[ ]){{0,2}}"
+        rf"(?:{_AWARD}|score|rate|grade|return|output|ignore)\b",
+    ),
+    "score_demand": (
+        rf"\b(?:score|rate|grade|mark|evaluate){_GAP}(?:this|it|me|us|the|my|our){_GAP}{_FEW}{{0,4}}{_TOP}",
+        rf"\b(?:{_AWARD}|return|output|report|respond[ ]with|answer[ ]with|set){_GAP}{_FEW}{{0,6}}"
+        rf"(?:score|grade|rating|total|marks?|points){_GAP}(?:(?:of|as|to|at|is|be){_GAP})?{_TOP}",
+        rf"\b{_AWARD}{_GAP}{_FEW}{{0,4}}(?:perfect|full|maximum|highest|top)[ ]"
+        r"(?:score|grade|rating|marks?|points|credit)\b",
+        rf"\b(?:deserves|merits|worth|earns|gets)[ ]{_FEW}{{0,3}}"
+        r"(?:100[ ]?(?:/|out[ ]of|points|%)|(?:perfect|full|maximum|highest)[ ](?:score|marks?|points))",
+        rf"\b(?:respond|answer|reply|conclude|finish){_GAP}(?:only{_GAP})?with{_GAP}{_FEW}{{0,3}}(?:100|9[0-9])\b",
+        rf"\b(?:end|finish)[ ]your[ ](?:answer|reply|response|analysis)[ ]with{_GAP}{_FEW}{{0,3}}[0-9]{{1,3}}\b",
+        r"\b(?:must|should|just|please|and)[ ](?:output|print|return|award|give[ ]it|say)"
+        rf"{_GAP}{_FEW}{{0,3}}(?:100|9[0-9])\b",
+        rf"\b(?:award|give[ ](?:it|this|me|us))[ ]{_FEW}{{0,2}}100\b",
+        r"\bdo[ ]not[ ](?:deduct|subtract)[ ](?:any[ ])?points\b",
+        r"\bset[ ](?:the[ ])?score[ ]?(?:=|to)[ ]?[0-9]",
+        r"\b(?:final|total|overall|correct|the)[ _]score[ ](?:is|of|(?:must|should|shall|has[ ]to)[ ]be)[ ]"
+        r"\**[0-9]{1,3}\b",
+    ),
+    "fake_score_line": (
+        _LINE + r"(?:(?:total|final|overall|judge|quality|my|the|investigation)[ _-]?(?:total[ _-])?)?"
+        rf"(?:score|grade|rating)[ \t*_\"'`]{{0,4}}[:=][ \t*_\"'`]{{0,4}}{_NUMBER}"
+        rf"(?:{_OF_HUNDRED}|[ \t]*%|[ \t]*points)?{_LINE_END}",
+        rf"\b(?:total|final|overall)[ _-]?score[\"'*]{{0,3}}[ ]?[:=][ *]{{0,3}}{_NUMBER}{_OF_HUNDRED}",
+        rf"{_LINE}total[ \t*_]{{0,3}}:[ \t*_]{{0,3}}{_NUMBER}{_OF_HUNDRED}",
+        _LINE + r"Outcome:[ \t*_]{0,4}(?:correct|partial|wrong)" + _LINE_END,
+    ),
+}
+
+_NAMES = tuple(_PATTERNS)
+_INJECTION = compile_bytes("(?i)" + "|".join(f"({'|'.join(p)})" for p in _PATTERNS.values()))
+INJECTION_PATTERN = "(?i)" + "|".join("|".join(p) for p in _PATTERNS.values())
+"""Matches wherever `find_injections` finds something."""
+
+_ANY_INJECTION = compile_bytes(INJECTION_PATTERN, capture=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A suspicious stretch of a text, in bytes of its UTF-8."""
+
+    start: int
+    end: int
+    pattern: str
+
+
+def find_injections(data: bytes) -> list[Span]:
+    """
+    The stretches of a UTF-8 text that try to steer the judge, in order and without overlap.
+
+    Meant for text without control characters (`fence.clean`): a zero-width space would hide a word.
+    Pure and linear.
+    """
+    if _ANY_INJECTION.search(data) is None:
+        return []
+    return [_span(data, m) for m in _INJECTION.finditer(data)]
+
+
+def _span(data: bytes, match: "re2._Match") -> Span:
+    """Without the line ends that a pattern looked at."""
+    start, end = match.span()
+    while data[start : start + 1] == b"\n":
+        start += 1
+    while end > start and data[end - 1 : end] == b"\n":
+        end -= 1
+    return Span(start, end, _NAMES[match.lastindex - 1])
+
+
+def mask_injections(data: bytes, spans: list[Span]) -> bytes:
+    """
+    The text with each span replaced by `[instruction removed]`.
+
+    With it goes the rest of its sentence, which is likely to be part of the instruction; of a sentence
+    without a near end only the span itself.
+    """
+    pieces: list[bytes] = []
+    position = 0
+    for span in spans:
+        if span.end <= position:
+            continue  # went with the sentence of the one before
+        start, end = _sentence(data, position, span)
+        pieces += (data[position:start], INSTRUCTION_REMOVED.encode())
+        position = end
+    return b"".join((*pieces, data[position:]))
+
+
+def _sentence(data: bytes, floor: int, span: Span) -> tuple[int, int]:
+    """From the end of the sentence before to the end of this one, where both are near."""
+    earliest = max(floor, span.start - _NEAR_BYTES)
+    ends = [m.end() for m in _SENTENCE_END.finditer(data, earliest, span.start)]
+    start = ends[-1] if ends else (earliest if earliest == floor else span.start)
+    latest = min(len(data), span.end + _NEAR_BYTES)
+    following = _SENTENCE_END.search(data, span.end, latest)
+    return start, following.start() if following else (latest if latest == len(data) else span.end)
+
+
+_SENTENCE_END = re.compile(rb"[.!?\n]")
+_NEAR_BYTES = 200

@@ -1,0 +1,61 @@
+"""Loosely typed JSON of a session into the records of `model`; shared by the sources."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from tarsy_scoring.timeline.model import ToolCall
+
+
+def text_or_none(value: object) -> str | None:
+    """A string that says something, else None."""
+    return value if isinstance(value, str) and value else None
+
+
+def whole_number(value: object) -> int | None:
+    """An integer, and not a truth value."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def moment(value: object) -> datetime | None:
+    """An RFC 3339 string with its offset (UTC where it has none); None where it is not one."""
+    if not isinstance(value, str):
+        return None
+    try:
+        parsed = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
+    """The call that a tool event's metadata describes; arguments stay the string they were recorded as."""
+    arguments = metadata.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    is_error = metadata.get("is_error")
+    return ToolCall(
+        server_name=text_or_none(metadata.get("server_name")) or "",
+        tool_name=text_or_none(metadata.get("tool_name")) or "(unnamed tool)",
+        arguments=arguments or "",
+        is_error=is_error if isinstance(is_error, bool) else None,
+        exit_code=whole_number(metadata.get("exit_code")),
+    )
+
+
+def label_map(value: object) -> dict[str, str]:
+    """A map of labels; a list of bare labels becomes a map to `true`."""
+    if isinstance(value, Mapping):
+        return {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return {label: "true" for label in value if isinstance(label, str)}
+    return {}
+
+
+_MODEL_KEYS = ("model_name", "llm_provider", "original_model_name", "original_llm_provider")
+
+
+def model_names(execution: Mapping[str, Any]) -> tuple[str, ...]:
+    """Every model and provider name recorded for an execution, each once."""
+    return tuple(dict.fromkeys(name for key in _MODEL_KEYS if (name := text_or_none(execution.get(key)))))

@@ -1,0 +1,272 @@
+"""
+A timeline becomes entries: numbered pieces of safe text, each with its rank when something has to go.
+
+Pure. What fits is decided in `context`; here only what is said, and in which order.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tarsy_scoring.timeline.fence import Sanitizer
+from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
+
+
+class Rank(IntEnum):
+    """What goes first when the context is too long; `KEPT` never goes."""
+
+    KEPT = 0
+    SUMMARISED_RESULT = 1
+    RESULT = 2
+    REASONING = 3
+    REST = 4
+
+
+@dataclass(slots=True)
+class Part:
+    """
+    A piece of the context; the whole is their concatenation.
+
+    `entry` is the id under which it can be cited, empty for headings. `text` has been sanitized and is
+    followed by a line end. A shortened part keeps its `original` and counts the characters `removed`.
+    """
+
+    entry: str
+    text: str
+    rank: Rank = Rank.KEPT
+    original: str | None = None
+    removed: int = 0
+
+
+_LABELS = {
+    "llm_thinking": ("Reasoning", Rank.REASONING),
+    "llm_response": ("Answer", Rank.REASONING),
+    "mcp_tool_summary": ("Summary of a tool result", Rank.RESULT),
+    "final_analysis": ("Final analysis", Rank.KEPT),
+    "executive_summary": ("Executive summary", Rank.REST),
+    "error": ("Error", Rank.REST),
+    "task_assigned": ("Task", Rank.REST),
+    "user_question": ("Question", Rank.REST),
+    "code_execution": ("Code and its output", Rank.RESULT),
+    "google_search_result": ("Web search", Rank.RESULT),
+    "url_context_result": ("Web page", Rank.RESULT),
+    "skill_loaded": ("Skill loaded", Rank.REST),
+    "memory_injected": ("Memories given to the agent", Rank.REST),
+    "provider_fallback": ("The agent's model changed", Rank.REST),
+}
+
+
+class Rendering:
+    """
+    The parts of one timeline: `alert` for itself, `conversation` for all else.
+
+    Entries are numbered E1, E2, ... in the order in which they are shown; the alert is E1. Model and
+    provider names of the judged agents are not rendered.
+    """
+
+    def __init__(self, timeline: Timeline, sanitizer: Sanitizer) -> None:
+        self.alert: list[Part] = []
+        self.conversation: list[Part] = []
+        self.not_shown: list[str] = []
+        self._timeline = timeline
+        self._sanitizer = sanitizer
+        self._count = 0
+        self._out = self.alert
+        self._conclusions: dict[str, str] = {}  # text of an answer or analysis -> the entry that shows it
+        self._render_alert()
+        self._out = self.conversation
+        self._render_session()
+        self._render_tools()
+        self._heading("## Investigation")
+        for number, stage in enumerate(timeline.shown_stages, start=1):
+            self._render_stage(number, stage)
+        self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
+        self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
+        self._list_not_shown()
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def _heading(self, text: str) -> None:
+        self._out.append(Part("", f"\n{text}\n"))
+
+    def _open(self, label: str) -> str:
+        """Begin an entry; `label` is safe."""
+        self._count += 1
+        entry = f"E{self._count}"
+        self._out.append(Part(entry, f"\n[{entry}] {label}\n"))
+        return entry
+
+    def _body(self, entry: str, text: str, rank: Rank) -> None:
+        safe = self._sanitizer.text(entry, text)
+        self._out.append(Part(entry, safe if safe.endswith("\n") else safe + "\n", rank))
+
+    def _label(self, text: str) -> str:
+        """A name inside a heading, of the entry that comes next."""
+        return self._sanitizer.line(f"E{self._count + 1}", text)
+
+    # --- around the investigation -----------------------------------------------------------------------
+
+    def _render_alert(self) -> None:
+        kind = f" ({self._label(self._timeline.alert_type)})" if self._timeline.alert_type else ""
+        entry = self._open(f"Alert{kind}")
+        self._body(entry, self._timeline.alert_data or "(the alert holds no data)", Rank.KEPT)
+
+    def _render_session(self) -> None:
+        timeline = self._timeline
+        self._out.append(Part("", f"The session ended as: {self._label(timeline.status)}\n"))
+        if timeline.error_message:
+            self._body(self._open("Error of the session"), timeline.error_message, Rank.REST)
+        if timeline.runbook:
+            self._heading("## Runbook")
+            self._body(self._open("Runbook as the session stored it"), timeline.runbook, Rank.REST)
+
+    def _render_tools(self) -> None:
+        agents: dict[str, list[AvailableTool]] = {}
+        for tool in dict.fromkeys(self._timeline.available_tools):
+            agents.setdefault(tool.agent_name, []).append(tool)
+        if agents:
+            self._heading("## Available tools")
+        for agent, tools in agents.items():
+            entry = self._open(f"Tools of agent {self._label(agent)}" if agent else "Tools of the agents")
+            for tool in tools:
+                server = self._sanitizer.line(entry, tool.server_name)
+                name = self._sanitizer.line(entry, tool.tool_name)
+                name = f"{server}.{name}" if server else name
+                if described := self._sanitizer.line(entry, tool.description):
+                    self._out.append(Part(entry, f"- {name}: "))
+                    self._out.append(Part(entry, described + "\n", Rank.REST))
+                else:
+                    self._out.append(Part(entry, f"- {name}\n"))
+
+    def _render_conclusion(self, label: str, text: str | None, rank: Rank) -> None:
+        """Of the session; where an entry above says the same, it is named and not repeated."""
+        self._heading(f"## {label}")
+        if not text or not text.strip():
+            self._out.append(Part("", "(the session holds none)\n"))
+        elif shown := self._conclusions.get(text.strip()):
+            self._out.append(Part("", f"The same as [{shown}].\n"))
+        else:
+            entry = self._open(f"{label} of the session")
+            self._body(entry, text, rank)
+            self._conclusions[text.strip()] = entry
+
+    def _list_not_shown(self) -> None:
+        for stage in self._timeline.stages:
+            if stage.stage_type not in SHOWN_STAGE_TYPES:
+                events = sum(len(e.events) for e in stage.executions)
+                name = self._sanitizer.line("not shown", stage.stage_name)
+                kind = self._sanitizer.line("not shown", stage.stage_type)
+                self.not_shown.append(f'stage "{name}" of type {kind}: {events} events')
+        self.not_shown += (
+            f"could not be read: {self._sanitizer.line('not shown', m)}" for m in self._timeline.evidence.missing
+        )
+
+    # --- the investigation ------------------------------------------------------------------------------
+
+    def _render_stage(self, number: int, stage: Stage) -> None:
+        details = f"{self._label(stage.stage_type)}, {self._label(stage.status)}"
+        self._heading(f"### Stage {number}: {self._label(stage.stage_name)} ({details})")
+        if stage.error_message:
+            self._body(self._open("Error of the stage"), stage.error_message, Rank.REST)
+        for execution, parent in _parents_first(stage.executions):
+            self._render_execution(execution, parent)
+
+    def _render_execution(self, execution: Execution, parent: Execution | None) -> None:
+        name = self._label(execution.agent_name) or "(of the stage itself)"
+        under = f", sub-agent of {self._label(parent.agent_name)}" if parent else ""
+        level = "#####" if parent else "####"
+        self._heading(f"{level} Agent {execution.agent_index} {name}{under} ({self._label(execution.status)})")
+        if execution.task and not any(e.event_type == "task_assigned" for e in execution.events):
+            self._body(self._open("Task"), execution.task, Rank.REST)
+        self._render_events(_without_repeated_answer(execution.events))
+        if execution.error_message:
+            self._body(self._open("Error of the agent"), execution.error_message, Rank.REST)
+
+    def _render_events(self, events: list[Event]) -> None:
+        position = 0
+        while position < len(events):
+            event = events[position]
+            position += 1
+            if event.event_type != "llm_tool_call":
+                self._render_event(event)
+                continue
+            summaries: list[Event] = []
+            while position < len(events) and events[position].event_type == "mcp_tool_summary":
+                summaries.append(events[position])
+                position += 1
+            self._render_call(event, summaries)
+
+    def _render_event(self, event: Event) -> None:
+        known = _LABELS.get(event.event_type)
+        label, rank = known or (self._label(event.event_type.replace("_", " ")), Rank.REASONING)
+        if event.skill_name:
+            label += f" ({self._label(event.skill_name)})"
+        if event.status != "completed" and event.event_type != "error":
+            label += f" ({self._label(event.status)})"
+        entry = self._open(label)
+        if event.event_type == "provider_fallback":
+            return  # its text names providers and models
+        text = event.content.strip()
+        if rank is Rank.KEPT and text in self._conclusions:
+            self._out.append(Part(entry, f"The same as [{self._conclusions[text]}].\n"))
+            return
+        if text and text == (self._timeline.final_analysis or "").strip():
+            rank = Rank.KEPT  # the answer that the session took for its final analysis
+        self._body(entry, event.content or "(empty)", rank)
+        if text and (rank is Rank.KEPT or event.event_type == "executive_summary"):
+            self._conclusions.setdefault(text, entry)
+
+    def _render_call(self, event: Event, summaries: list[Event]) -> None:
+        """A call, its summary and its raw result are one entry. A summary that failed says nothing."""
+        tool = event.tool
+        name = self._label(tool.name) if tool else "(unnamed)"
+        failed = tool is not None and bool(tool.is_error or tool.exit_code)
+        entry = self._open(f"Tool call {name}")
+        if tool is not None:
+            self._out.append(Part(entry, "Arguments: "))
+            self._body(entry, tool.arguments or "(none)", Rank.KEPT)
+        useful = [s.content for s in summaries if s.status == "completed" and s.content.strip()]
+        for summary in useful:
+            self._out.append(Part(entry, "Summary that the agent was given:\n"))
+            self._body(entry, summary, Rank.RESULT)
+        self._out.append(Part(entry, f"{self._result_label(event, failed=failed)}\n"))
+        self._body(entry, event.content or "(empty)", Rank.SUMMARISED_RESULT if useful else Rank.RESULT)
+
+    def _result_label(self, event: Event, *, failed: bool) -> str:
+        label = "Error, the call failed" if failed else "Result"
+        if event.tool is not None and event.tool.exit_code is not None:
+            label += f", exit code {event.tool.exit_code}"
+        if event.status != "completed" and not (failed and event.status == "failed"):
+            label += f", the step is {self._label(event.status)}"
+        return label + ":"
+
+
+def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Execution, Execution | None]]:
+    """Each execution once, sub-agents after their parent; one whose parent is not among them stands alone."""
+    by_id = {e.execution_id: e for e in executions}
+    children: dict[str, list[Execution]] = defaultdict(list)
+    waiting = []
+    for execution in executions:
+        if execution.parent_execution_id in by_id:
+            children[execution.parent_execution_id or ""].append(execution)
+        else:
+            waiting.append(execution)
+    seen: set[str] = set()
+    # Executions that are each other's parents hang from no root: they come last, each where it is met first.
+    stack = [*reversed(executions), *reversed(waiting)]
+    while stack:
+        execution = stack.pop()
+        if execution.execution_id in seen:
+            continue
+        seen.add(execution.execution_id)
+        yield execution, by_id.get(execution.parent_execution_id or "")
+        stack += reversed(children[execution.execution_id])
+
+
+def _without_repeated_answer(events: tuple[Event, ...]) -> list[Event]:
+    """Drop an answer that a later final analysis of the same execution only repeats: the analysis is shown."""
+    analyses = {e.content.strip() for e in events if e.event_type == "final_analysis"}
+    last_answer = max((i for i, e in enumerate(events) if e.event_type == "llm_response"), default=-1)
+    repeated = last_answer >= 0 and events[last_answer].content.strip() in analyses
+    return [e for i, e in enumerate(events) if not (repeated and i == last_answer)]

@@ -1,0 +1,289 @@
+"""
+TARSy's PostgreSQL database as a `TimelineSource`: one session in one read-only snapshot.
+
+Columns are named one by one and looked up first, because TARSy's schema moves: what a newer or older
+deployment lacks is read as null. Works behind a transaction pooler.
+"""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import asyncpg
+
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.timeline.evidence import take_stock
+from tarsy_scoring.timeline.model import (
+    SHOWN_STAGE_TYPES,
+    TERMINAL_STATUSES,
+    AvailableTool,
+    Event,
+    Execution,
+    Stage,
+    Timeline,
+)
+from tarsy_scoring.timeline.parsing import label_map, model_names, text_or_none, tool_call
+
+Columns = frozenset[tuple[str, str]]
+
+# What the service cannot do without, and what only some deployments have.
+_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "alert_sessions": (
+        ("session_id", "status", "alert_data", "chain_id", "created_at"),
+        ("alert_type", "final_analysis", "executive_summary", "error_message", "runbook_url", "labels", "completed_at",
+         "deleted_at"),
+    ),
+    "stages": (
+        ("stage_id", "stage_name", "stage_index", "stage_type", "status"),
+        ("expected_agent_count", "referenced_stage_id", "error_message"),
+    ),
+    "agent_executions": (
+        ("execution_id", "stage_id", "agent_name", "agent_index", "status"),
+        ("parent_execution_id", "task", "error_message", "llm_provider", "model_name", "original_llm_provider",
+         "original_model_name"),
+    ),
+    "timeline_events": (
+        ("event_id", "execution_id", "stage_id", "sequence_number", "event_type", "status", "content", "metadata",
+         "created_at"),
+        (),
+    ),
+    "mcp_interactions": (
+        ("execution_id", "interaction_type", "server_name", "available_tools"),
+        (),
+    ),
+}  # fmt: skip
+
+# Which columns are there: the tables of the first schema on the search path that has them.
+_FIND_COLUMNS = """
+    SELECT table_name, column_name
+      FROM information_schema.columns
+     WHERE table_name = ANY($1::text[])
+       AND table_schema = ANY(current_schemas(false))
+"""
+
+_ORDER = {
+    "stages": "stage_index, stage_id",
+    "agent_executions": "agent_index, execution_id",
+    "timeline_events": "sequence_number, created_at, event_id",
+    "mcp_interactions": "server_name, created_at, interaction_id",
+}
+
+
+class TarsyDatabase:
+    """
+    Reads sessions with a small pool of its own, opened at the first use.
+
+    Never writes: every read is one `READ ONLY` transaction, so a role with `SELECT` suffices. A cancelled
+    read gives its connection back.
+
+    Args:
+        url: `postgresql://user:password@host/database`, `sslmode` and the like included.
+        timeout_s: For one session, connecting included.
+        max_connections: Upper bound of the pool.
+    """
+
+    may_change = True
+
+    def __init__(self, url: str, *, timeout_s: float = 30.0, max_connections: int = 4) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._max_connections = max_connections
+        self._pool: asyncpg.Pool | None = None
+        self._columns: Columns | None = None
+        self._opening = asyncio.Lock()
+
+    async def fetch_timeline(self, session_id: str) -> Timeline:
+        """See `TimelineSource`."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._read(session_id)
+        except TimeoutError as error:
+            raise TimelineUnavailable(
+                f"reading session {session_id} from TARSy's database took longer than {self._timeout_s:g} s"
+            ) from error
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
+            self._columns = None  # the schema may have changed under us
+            # The driver's message may quote the address or a value: its type says enough.
+            raise TimelineUnavailable(
+                f"cannot read session {session_id} from TARSy's database ({type(error).__name__}): check "
+                "SCORING_TIMELINE_DATABASE_URL and that its role may SELECT from " + ", ".join(_COLUMNS)
+            ) from error
+
+    async def close(self) -> None:
+        """See `TimelineSource`."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await asyncio.wait_for(pool.close(), self._timeout_s)
+        except TimeoutError:
+            pool.terminate()
+
+    async def _read(self, session_id: str) -> Timeline:
+        pool = await self._open()
+        async with (
+            pool.acquire() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            # The server gives up too, so that a read nobody waits for does not go on there.
+            await connection.execute(f"SET LOCAL statement_timeout = {int(self._timeout_s * 1000)}")
+            columns = self._columns or await self._find_columns(connection)
+            row = await connection.fetchrow(_select("alert_sessions", columns), session_id)
+            session = _checked(row, session_id)
+            tables = {t: await connection.fetch(_select(t, columns), session_id) for t in _ORDER}
+        return _assemble(session, **tables)
+
+    async def _open(self) -> asyncpg.Pool:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    self._url,
+                    min_size=0,
+                    max_size=self._max_connections,
+                    timeout=self._timeout_s,
+                    statement_cache_size=0,  # a transaction pooler may give each transaction another server
+                    server_settings={"application_name": "tarsy-scoring timeline"},
+                )
+        return self._pool
+
+    async def _find_columns(self, connection: Any) -> Columns:
+        rows = await connection.fetch(_FIND_COLUMNS, list(_COLUMNS))
+        columns = frozenset((r["table_name"], r["column_name"]) for r in rows)
+        for table, (required, _) in _COLUMNS.items():
+            if lacking := [c for c in required if (table, c) not in columns]:
+                raise TimelineUnavailable(
+                    f"TARSy's database has no {table}.{', '.join(lacking)} that this role can see: grant SELECT on it, "
+                    "or this is not TARSy's schema"
+                )
+        self._columns = columns
+        return columns
+
+
+def _select(table: str, columns: Columns) -> str:
+    """Every name in it is a constant of this module."""
+    required, optional = _COLUMNS[table]
+    there = [c if (table, c) in columns else f"NULL AS {c}" for c in (*required, *optional)]
+    order = f" ORDER BY {_ORDER[table]}" if table in _ORDER else ""
+    return f"SELECT {', '.join(there)} FROM {table} WHERE session_id = $1{order}"
+
+
+def _checked(row: Any, session_id: str) -> Any:
+    if row is None:
+        raise SessionNotFound(f"TARSy's database has no session {session_id}")
+    if row["deleted_at"] is not None:
+        raise SessionNotFound(f"the session {session_id} was deleted in TARSy")
+    if row["status"] not in TERMINAL_STATUSES:
+        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {row['status']}")
+    return row
+
+
+# --- rows -> timeline ------------------------------------------------------------------------------------
+
+
+def _assemble(
+    session: Any,
+    stages: Iterable[Any],
+    agent_executions: Iterable[Any],
+    timeline_events: Iterable[Any],
+    mcp_interactions: Iterable[Any],
+) -> Timeline:
+    events_of: dict[str, list[Event]] = defaultdict(list)
+    loose_of: dict[str, list[Event]] = defaultdict(list)
+    for row in timeline_events:
+        if row["execution_id"] is not None:
+            events_of[row["execution_id"]].append(_event(row))
+        elif row["stage_id"] is not None:
+            loose_of[row["stage_id"]].append(_event(row))
+    executions_of: dict[str, list[Execution]] = defaultdict(list)
+    for row in agent_executions:
+        executions_of[row["stage_id"]].append(_execution(row, tuple(events_of[row["execution_id"]])))
+    found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
+    interactions = list(mcp_interactions)
+    calls: dict[str, int] = defaultdict(int)
+    for row in interactions:
+        calls[row["execution_id"]] += row["interaction_type"] == "tool_call"
+    final_analysis = text_or_none(session["final_analysis"])
+    return Timeline(
+        session_id=session["session_id"],
+        status=session["status"],
+        chain_id=text_or_none(session["chain_id"]),
+        alert_type=text_or_none(session["alert_type"]),
+        alert_data=session["alert_data"],
+        final_analysis=final_analysis,
+        executive_summary=text_or_none(session["executive_summary"]),
+        stages=found,
+        available_tools=_available_tools(interactions, found),
+        runbook=text_or_none(session["runbook_url"]),  # TARSy stores the address alone; it is never fetched
+        labels=label_map(_json(session["labels"])),
+        created_at=session["created_at"],
+        completed_at=session["completed_at"],
+        error_message=text_or_none(session["error_message"]),
+        evidence=take_stock(found, final_analysis, declared_calls=calls),
+    )
+
+
+def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
+    if loose:  # events of the stage itself, such as a user's question; nobody's, so without an agent's name
+        executions = [*executions, Execution(f"{row['stage_id']}/stage", "", 0, row["status"], tuple(loose))]
+    return Stage(
+        stage_id=row["stage_id"],
+        stage_name=row["stage_name"],
+        stage_index=row["stage_index"],
+        stage_type=row["stage_type"],
+        status=row["status"],
+        executions=tuple(executions),
+        expected_agent_count=row["expected_agent_count"],
+        referenced_stage_id=row["referenced_stage_id"],
+        error_message=text_or_none(row["error_message"]),
+    )
+
+
+def _execution(row: Any, events: tuple[Event, ...]) -> Execution:
+    return Execution(
+        execution_id=row["execution_id"],
+        agent_name=row["agent_name"],
+        agent_index=row["agent_index"],
+        status=row["status"],
+        events=events,
+        parent_execution_id=row["parent_execution_id"],
+        task=text_or_none(row["task"]),
+        error_message=text_or_none(row["error_message"]),
+        model_names=model_names(row),
+    )
+
+
+def _event(row: Any) -> Event:
+    metadata = _json(row["metadata"])
+    metadata = metadata if isinstance(metadata, dict) else {}
+    return Event(
+        event_id=row["event_id"],
+        sequence_number=row["sequence_number"],
+        event_type=row["event_type"],
+        status=row["status"],
+        content=row["content"],
+        tool=tool_call(metadata) if row["event_type"] == "llm_tool_call" else None,
+        created_at=row["created_at"],
+        skill_name=text_or_none(metadata.get("skill_name")),
+    )
+
+
+def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:
+    """Of the agents that the judge sees, each tool once; replicas list the same ones again."""
+    agents = {e.execution_id: e.agent_name for s in stages if s.stage_type in SHOWN_STAGE_TYPES for e in s.executions}
+    tools = []
+    for row in interactions:
+        listed = _json(row["available_tools"]) if row["interaction_type"] == "tool_list" else None
+        if row["execution_id"] not in agents or not isinstance(listed, list):
+            continue
+        for tool in listed:
+            if isinstance(tool, dict) and (name := text_or_none(tool.get("name"))):
+                description = text_or_none(tool.get("description")) or ""
+                tools.append(AvailableTool(row["server_name"], name, description, agents[row["execution_id"]]))
+    return tuple(dict.fromkeys(tools))
+
+
+def _json(value: object) -> object:
+    """`jsonb` arrives as text."""
+    return json.loads(value) if isinstance(value, str) else value

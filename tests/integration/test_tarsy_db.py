@@ -1,0 +1,272 @@
+"""TARSy's database as a source: the same timeline as from a file, and every way in which it cannot be read."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tarsy_scoring.embedded.tarsy import create_tables, load_session
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.timeline.files import parse_session
+from tarsy_scoring.timeline.model import AvailableTool
+from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
+
+RECORDED_DIR = Path(__file__).resolve().parents[2] / ".." / "shared" / "sessions"
+RECORDED = sorted(RECORDED_DIR.glob("*.json"))
+
+
+def session(session_id: str = "one", **changes: Any) -> dict[str, Any]:
+    """One stage; a lead with one call, and its sub-agent."""
+    call = {
+        "event_id": f"{session_id}-call",
+        "sequence_number": 1,
+        "event_type": "llm_tool_call",
+        "status": "completed",
+        "content": "web-1 Running",
+        "created_at": "2026-01-02T03:04:05.678Z",
+        "metadata": {"server_name": "kubectl", "tool_name": "get", "arguments": "not json", "is_error": False},
+    }
+    thinking = {
+        "event_id": f"{session_id}-sub",
+        "sequence_number": 1,
+        "event_type": "a_new_type",
+        "status": "completed",
+        "content": "look",
+        "created_at": "2026-01-02T03:04:06Z",
+        "metadata": None,
+    }
+    lead = {
+        "execution_id": f"{session_id}-lead",
+        "agent_name": "lead",
+        "agent_index": 1,
+        "status": "completed",
+        "llm_provider": "fast",
+        "model_name": "model-1",
+        "events": [call],
+    }
+    sub = lead | {
+        "execution_id": f"{session_id}-sub",
+        "agent_name": "sub",
+        "parent_execution_id": f"{session_id}-lead",
+        "task": "look at logs",
+        "events": [thinking],
+    }
+    stage = {
+        "stage_id": f"{session_id}-stage",
+        "stage_name": "diagnosis",
+        "stage_index": 1,
+        "stage_type": "investigation",
+        "status": "completed",
+        "executions": [lead, sub],
+    }
+    return {
+        "session_id": session_id,
+        "status": "completed",
+        "alert_data": "alert",
+        "alert_type": "pod-crash",
+        "chain_id": "kubernetes",
+        "created_at": "2026-01-02T03:04:00Z",
+        "completed_at": "2026-01-02T03:05:00Z",
+        "final_analysis": "because",
+        "executive_summary": "it is so",
+        "available_tools": [{"server_name": "kubectl", "tool_name": "get", "description": "reads"}],
+        "stages": [stage],
+    } | changes
+
+
+@pytest.fixture
+async def connection(tarsy_database_url: str):  # type: ignore[no-untyped-def]
+    connection = await asyncpg.connect(tarsy_database_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def source(tarsy_database_url: str):  # type: ignore[no-untyped-def]
+    source = TarsyDatabase(tarsy_database_url, timeout_s=20)
+    yield source
+    await source.close()
+
+
+async def test_session_reads_as_it_was_written(connection: Any, source: TarsyDatabase) -> None:
+    """Sub-agents, unknown event types, odd arguments, models and labels included."""
+    written = session(labels={"guidance": "v2"}, runbook_url="https://runbooks/web")
+    await load_session(connection, written)
+
+    timeline = await source.fetch_timeline("one")
+
+    expected = parse_session(written)
+    assert timeline.stages == expected.stages
+    assert timeline.stages[0].executions[1].parent_execution_id == "one-lead"
+    assert timeline.agent_models == {"fast", "model-1"}
+    assert timeline.labels == {"guidance": "v2"}
+    assert timeline.runbook == "https://runbooks/web"
+    assert timeline.available_tools == (AvailableTool("kubectl", "get", "reads", "lead"),)
+    assert timeline.evidence.missing == ()
+
+
+@pytest.mark.skipif(not RECORDED, reason="the recorded sessions are not beside this repository")
+async def test_recorded_sessions_read_the_same_from_both_sources(connection: Any, source: TarsyDatabase) -> None:
+    """Contract of the sources: stages, executions, events and evidence are equal."""
+    for path in RECORDED:
+        recorded = json.loads(path.read_bytes())
+        await load_session(connection, recorded)
+
+        timeline = await source.fetch_timeline(recorded["session_id"])
+
+        expected = parse_session(recorded)
+        assert timeline.stages == expected.stages, path.name
+        assert timeline.evidence == expected.evidence, path.name
+        for field in ("status", "chain_id", "alert_type", "alert_data", "final_analysis", "created_at", "completed_at"):
+            assert getattr(timeline, field) == getattr(expected, field), (path.name, field)
+
+
+async def test_unknown_session(source: TarsyDatabase) -> None:
+    """Whatever the id holds."""
+    with pytest.raises(SessionNotFound):
+        await source.fetch_timeline("one'; DROP TABLE stages; --")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"deleted_at": "2026-01-01T00:00:00Z"}, SessionNotFound),
+        ({"deleted_at": "2026-01-01T00:00:00Z", "status": "in_progress"}, SessionNotFound),
+        ({"status": "in_progress"}, SessionNotTerminal),
+        ({"status": "a_new_status"}, SessionNotTerminal),
+    ],
+    ids=["deleted", "deleted while running", "running", "unknown status"],
+)
+async def test_session_that_cannot_be_scored(
+    connection: Any, source: TarsyDatabase, changes: dict[str, Any], error: type[Exception]
+) -> None:
+    """Deleted ones count as not found; a status nobody knows is not terminal."""
+    await load_session(connection, session(**changes))
+
+    with pytest.raises(error):
+        await source.fetch_timeline("one")
+
+
+async def test_missing_evidence_is_named(connection: Any, source: TarsyDatabase) -> None:
+    """Agents, results and events that the database declares and does not hold."""
+    await load_session(connection, session())
+    await connection.execute("UPDATE stages SET expected_agent_count = 3")
+    await connection.execute("UPDATE timeline_events SET status = 'streaming', content = '' WHERE event_id = 'one-sub'")
+    await connection.execute("DELETE FROM timeline_events WHERE event_id = 'one-call'")
+
+    evidence = (await source.fetch_timeline("one")).evidence
+
+    assert evidence.missing == (
+        "stage 1 (diagnosis): declares 3 agents, 1 could be read",
+        "stage 1 (diagnosis), lead: 1 recorded tool calls have no event",
+        "stage 1 (diagnosis), sub: a_new_type one-sub was not written to its end",
+    )
+    assert evidence.missing_share == pytest.approx(5 / 9)
+
+
+async def test_older_deployment_without_newer_columns(connection: Any, source: TarsyDatabase) -> None:
+    """What it lacks reads as absent."""
+    await load_session(connection, session())
+    await connection.execute("ALTER TABLE alert_sessions DROP COLUMN labels")
+    await connection.execute("ALTER TABLE agent_executions DROP COLUMN original_model_name")
+
+    timeline = await source.fetch_timeline("one")
+
+    assert timeline.labels == {}
+    assert len(timeline.stages[0].executions) == 2
+
+
+async def test_labels_as_a_list(connection: Any, source: TarsyDatabase) -> None:
+    """Bare labels are true."""
+    await load_session(connection, session(labels=["watch"]))
+
+    assert (await source.fetch_timeline("one")).labels == {"watch": "true"}
+
+
+async def test_event_of_a_stage_without_an_execution(connection: Any, source: TarsyDatabase) -> None:
+    """It is kept, and does not count as one more agent."""
+    await load_session(connection, session())
+    await connection.execute("UPDATE timeline_events SET execution_id = NULL WHERE event_id = 'one-sub'")
+
+    timeline = await source.fetch_timeline("one")
+
+    assert [e.event_id for x in timeline.stages[0].executions for e in x.events] == ["one-call", "one-sub"]
+    assert timeline.evidence.missing == ()
+
+
+async def test_schema_change_is_noticed(connection: Any, source: TarsyDatabase) -> None:
+    """The first read after a column went away fails, the next knows."""
+    await load_session(connection, session(labels={"a": "b"}))
+    await source.fetch_timeline("one")
+    await connection.execute("ALTER TABLE alert_sessions DROP COLUMN labels")
+
+    with pytest.raises(TimelineUnavailable):
+        await source.fetch_timeline("one")
+
+    assert (await source.fetch_timeline("one")).labels == {}
+
+
+async def test_database_that_is_not_tarsys(empty_database_url: str) -> None:
+    """The error names what is lacking."""
+    source = TarsyDatabase(empty_database_url)
+    try:
+        with pytest.raises(TimelineUnavailable, match=r"alert_sessions\.session_id"):
+            await source.fetch_timeline("one")
+    finally:
+        await source.close()
+
+
+async def test_unreachable_database() -> None:
+    """Unavailable, with the cause and without the password."""
+    source = TarsyDatabase("postgresql://reader:hunter2@127.0.0.1:9/tarsy", timeout_s=5)
+
+    with pytest.raises(TimelineUnavailable) as caught:
+        await source.fetch_timeline("one")
+
+    assert isinstance(caught.value.__cause__, OSError)
+    assert "hunter2" not in str(caught.value)
+    await source.close()
+    await source.close()
+
+
+async def test_locked_table_ends_at_the_deadline(connection: Any, tarsy_database_url: str) -> None:
+    """A read never waits longer than its deadline, and the next one works."""
+    await load_session(connection, session())
+    source = TarsyDatabase(tarsy_database_url, timeout_s=2)
+    try:
+        await source.fetch_timeline("one")
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE stages IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(TimelineUnavailable):
+                await source.fetch_timeline("one")
+        assert (await source.fetch_timeline("one")).session_id == "one"
+    finally:
+        await source.close()
+
+
+async def test_reads_at_once_share_a_small_pool(connection: Any, source: TarsyDatabase) -> None:
+    """More readers than connections wait for their turn."""
+    await load_session(connection, session())
+
+    timelines = await asyncio.gather(*(source.fetch_timeline("one") for _ in range(20)))
+
+    assert {t.session_id for t in timelines} == {"one"}
+    held = await connection.fetchval(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1",
+        "tarsy-scoring timeline",
+    )
+    assert 1 <= held <= 4
+
+
+async def test_tables_can_be_made_twice(tarsy_database_url: str) -> None:
+    """The second time changes nothing."""
+    await load_session(tarsy_database_url, session())
+
+    await create_tables(tarsy_database_url)
+
+    source = TarsyDatabase(tarsy_database_url)
+    assert (await source.fetch_timeline("one")).session_id == "one"
+    await source.close()

@@ -1,0 +1,188 @@
+"""Session files: tolerant about what is absent, strict about what is there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tarsy_scoring.errors import (
+    ConfigurationError,
+    SessionNotFound,
+    SessionNotTerminal,
+    TimelineUnavailable,
+)
+from tarsy_scoring.timeline.files import SessionFiles, parse_session, read_session_file
+
+
+def session(**changes: Any) -> dict[str, Any]:
+    call = {
+        "event_id": "e2",
+        "sequence_number": 2,
+        "event_type": "llm_tool_call",
+        "status": "completed",
+        "content": "web-1 Running",
+        "created_at": "2026-01-02T03:04:05.678Z",
+        "metadata": {"server_name": "kubectl", "tool_name": "get", "arguments": "not json", "is_error": False},
+    }
+    thinking = {"event_id": "e1", "sequence_number": 1, "event_type": "llm_thinking", "content": "look", "metadata": {}}
+    execution = {
+        "execution_id": "x1",
+        "agent_name": "a",
+        "agent_index": 1,
+        "status": "completed",
+        "events": [call, thinking],
+    }
+    stage = {
+        "stage_id": "s1",
+        "stage_name": "diagnosis",
+        "stage_index": 1,
+        "stage_type": "investigation",
+        "status": "completed",
+        "executions": [execution],
+    }
+    return {"session_id": "one", "status": "completed", "alert_data": "alert", "stages": [stage]} | changes
+
+
+def written(directory: Path, content: Any, name: str = "one") -> Path:
+    path = directory / f"{name}.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+async def test_session_is_found_by_its_id(tmp_path: Path) -> None:
+    """Events come in their sequence, arguments as the string they are."""
+    written(tmp_path, session(labels={"guidance": "v2"}))
+
+    timeline = await SessionFiles(tmp_path).fetch_timeline("one")
+
+    events = timeline.stages[0].executions[0].events
+    assert [e.event_id for e in events] == ["e1", "e2"]
+    assert events[1].tool is not None
+    assert (events[1].tool.name, events[1].tool.arguments) == ("kubectl.get", "not json")
+    assert timeline.labels == {"guidance": "v2"}
+    assert timeline.evidence.missing == ()
+
+
+async def test_large_file_is_read_in_a_thread(tmp_path: Path) -> None:
+    """The same timeline comes of it."""
+    written(tmp_path, session(alert_data="x" * 100_000))
+
+    assert len((await SessionFiles(tmp_path).fetch_timeline("one")).alert_data) == 100_000
+
+
+@pytest.mark.parametrize("session_id", ["two", "../one", "a/../one", "", "one\n", "x" * 300, "one\0"])
+async def test_unknown_or_impossible_id_is_not_found(tmp_path: Path, session_id: str) -> None:
+    """No id leads out of the folder."""
+    (tmp_path / "in").mkdir()
+    written(tmp_path, session())
+
+    with pytest.raises(SessionNotFound):
+        await SessionFiles(tmp_path / "in").fetch_timeline(session_id)
+
+
+async def test_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    """Whoever can make a link must not read other files through the service."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "one.json").symlink_to(written(tmp_path, session()))
+
+    with pytest.raises(SessionNotFound):
+        await SessionFiles(tmp_path / "in").fetch_timeline("one")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"deleted_at": "2026-01-01T00:00:00Z"}, SessionNotFound),
+        ({"status": "in_progress"}, SessionNotTerminal),
+        ({"status": "something_new"}, SessionNotTerminal),
+        ({"session_id": "other"}, TimelineUnavailable),
+        ({"stages": "none"}, TimelineUnavailable),
+    ],
+    ids=["deleted", "running", "unknown status", "another session", "wrong type"],
+)
+async def test_session_that_cannot_be_scored(tmp_path: Path, changes: dict[str, Any], error: type[Exception]) -> None:
+    """Each reason has its own reaction."""
+    written(tmp_path, session(**changes))
+
+    with pytest.raises(error):
+        await SessionFiles(tmp_path).fetch_timeline("one")
+
+
+NO_SESSIONS = {
+    "not json": ("{", "not JSON"),
+    "not utf-8": ("\udcff", "UTF-8"),
+    "a list": ([], "expected an object"),
+    "no id": ({k: v for k, v in session().items() if k != "session_id"}, "session_id is missing"),
+    "bad id": (session(session_id="a b"), "session_id"),
+    "id of a wrong type": (session(session_id=7), "session_id is int"),
+    "no alert": (session(alert_data=None), "alert_data is NoneType, expected str"),
+    "stages no list": (session(stages={}), "stages is dict"),
+    "too deep": ("[" * 100_000, "not JSON|nested"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), NO_SESSIONS.values(), ids=NO_SESSIONS.keys())
+def test_file_that_is_no_session_file(tmp_path: Path, content: Any, reason: str) -> None:
+    """The error names the path and the reason."""
+    path = tmp_path / "one.json"
+    text = content if isinstance(content, str) else json.dumps(content)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        read_session_file(path)
+
+    assert str(path) in str(caught.value)
+
+
+def test_file_that_is_not_there(tmp_path: Path) -> None:
+    """A path that was typed wrongly is the caller's mistake."""
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        read_session_file(tmp_path / "none.json")
+
+
+def damaged(**event: Any) -> dict[str, Any]:
+    whole = session()
+    whole["stages"][0]["executions"][0]["events"][0] |= event
+    return whole
+
+
+UNREADABLE = {
+    "stage": (session(stages=[*session()["stages"], 7]), "stages[1]: not a stage"),
+    "stage without type": (session(stages=[*session()["stages"], {}]), "stages[1]: not a stage"),
+    "events": (
+        session(stages=[*session()["stages"], session()["stages"][0] | {"executions": [{"events": None}]}]),
+        "stages[1].executions[0]: events is no list",
+    ),
+    "event without type": (damaged(event_type=None), "stages[0].executions[0].events[0]: not an event"),
+    "content of a wrong type": (
+        damaged(event_type="llm_thinking", content=["x"]),
+        "stages[0].executions[0].events[0]: not an event",
+    ),
+    "result": (damaged(content=None), "stage 1 (diagnosis), a: result of kubectl.get (e2) could not be read"),
+    "final analysis": (session(final_analysis=7), "final_analysis: int, not text"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_entry_that_cannot_be_read_is_missing(content: dict[str, Any], words: str) -> None:
+    """The rest is still there, and the evidence says what is not."""
+    timeline = parse_session(content)
+
+    assert timeline.evidence.missing == (words,)
+    assert timeline.evidence.missing_share > 0
+    assert timeline.shown_event_count >= 1
+
+
+def test_call_that_ended_without_a_result_misses_nothing() -> None:
+    """It timed out: there never was a result."""
+    timeline = parse_session(damaged(content=None, status="timed_out"))
+
+    assert timeline.evidence.missing == ()
+
+
+def test_wrong_entry_of_a_hidden_stage_misses_nothing() -> None:
+    """What the judge would not see cannot be missing."""
+    chat = {"stage_id": "c", "stage_type": "chat", "executions": [7]}
+
+    assert parse_session(session(stages=[*session()["stages"], chat])).evidence.missing == ()
