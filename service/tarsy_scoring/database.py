@@ -29,8 +29,8 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement; see docs)
 PROBE_S = 10.0  # a LISTEN connection dies silently when PostgreSQL restarts
 
-# What "away" looks like: refused, cut, starting up, shutting down, read-only after a fail-over, too slow;
-# and what PostgreSQL asks to be tried again.
+# What "away" looks like: refused, cut, starting up, shutting down, read-only after a fail-over, too slow,
+# its disk full; and what is to be tried again: a deadlock, a plan from before a migration.
 _AWAY = (
     OSError,
     asyncio.TimeoutError,
@@ -39,9 +39,11 @@ _AWAY = (
     asyncpg.CannotConnectNowError,
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.DiskFullError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
+    asyncpg.InvalidCachedStatementError,
     asyncpg.InternalClientError,
 )
 
@@ -186,7 +188,8 @@ class Database:
                 await asyncio.sleep(RETRY_MAX_S)
 
     def _channel(self, bell: str) -> str:
-        return f"tarsy_scoring.{self.schema}.{bell}"
+        # LISTEN cuts what is longer than 63 bytes and NOTIFY refuses it; the end is what tells bells apart.
+        return f"tarsy_scoring.{self.schema}.{bell}"[-63:]
 
 
 class DatabaseAway(Exception):
@@ -231,15 +234,14 @@ class Batcher(Generic[Item, Result]):
                         future.cancel()  # only when this task itself is being cancelled
 
     async def _write_batch(self, batch: list[tuple[Item, "asyncio.Future[Result]"]]) -> None:
-        try:
-            results = await self._write([item for item, _ in batch])
-        except asyncpg.PostgresError as error:
-            if len(batch) == 1:
-                if not batch[0][1].done():
-                    batch[0][1].set_exception(error)
-                return
-            for one in batch:
-                await self._write_batch([one])
+        # Gathered, so that whatever the write raises reaches the callers and never the writer.
+        [results] = await asyncio.gather(self._write([item for item, _ in batch]), return_exceptions=True)
+        if isinstance(results, BaseException):
+            if len(batch) > 1:
+                for one in batch:
+                    await self._write_batch([one])
+            elif not batch[0][1].done():
+                batch[0][1].set_exception(results)
             return
         for (_, future), result in zip(batch, results, strict=True):
             if not future.done():

@@ -172,7 +172,8 @@ def _decode(model: type[M], value: bytes | None) -> M:
         return model.model_validate_json(value)
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(p) for p in fault["loc"]) or "message"
+        # The field alone: what stands below it (the key of a label) is the producer's text, of any length.
+        where = str(fault["loc"][0]) if fault["loc"] else "message"
         raise InvalidMessage("invalid_field", f"{where}: {fault['msg']}") from None
 
 

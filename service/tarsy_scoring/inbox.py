@@ -152,7 +152,7 @@ class Inbox:
             admitted = _admit_all(fresh, states, self.policy)
             await self._add(connection, admitted)
             await self._add_requests(connection, fresh, admitted, arrivals)
-            repeats = {i: n - (i not in known) for i, n in arrivals.items() if i in known}
+            repeats = {i: n for i, n in arrivals.items() if i in known}
             if repeats:
                 await connection.execute(
                     self.database.sql(COUNT_ARRIVALS), sorted(repeats), [repeats[i] for i in sorted(repeats)]

@@ -1,7 +1,7 @@
 """
 Kafka as this service meets it: consume without auto-commit, publish with every acknowledgement awaited.
 
-The only importer of `aiokafka`. Facts this is built around: rebalances are eager and positions go back
+The one owner of `aiokafka`. Facts this is built around: rebalances are eager and positions go back
 to the committed offset (intake is idempotent, so nothing has to be drained); cancelling `getmany`
 leaves its fetch counter up, so it is never cancelled; `pause()` is forgotten in a rebalance, so
 back-pressure is simply not asking.

@@ -4,12 +4,13 @@ import asyncio
 import logging
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tarsy_scoring.database import Connection
@@ -25,8 +26,10 @@ def migrate(
     """
     Bring the tables to the newest revision, or down to `down` (`base`: remove them all).
 
-    One transaction: it all happens or nothing does. Safe to run twice and at the same time. Blocks and
-    runs its own event loop, so call it in a thread from async code.
+    One transaction: it all happens or nothing does. Safe to run twice, and at the same time in several
+    processes; within one, only one at a time. Blocks and runs its own event loop, so call it in a thread
+    from async code. A database at a revision that this version does not know belongs to a newer one, and
+    there is nothing to bring up.
 
     Args:
         phase: `pre` stops before the first pending `post` revision (run before a rollout); `post` and
@@ -41,18 +44,19 @@ def migrate(
     """
     config = _config(database_url, schema)
     script = ScriptDirectory.from_config(config)
+    known = {s.revision for s in script.walk_revisions()}
+    if down is not None and down not in known | {"base"}:
+        raise ConfigurationError(f"migrate --down {down}: there is no such revision")
     try:
         before = _stored_revision(config)
         if down is not None:
-            if down != "base" and down not in {s.revision for s in script.walk_revisions()}:
-                raise ConfigurationError(f"migrate --down {down}: there is no such revision")
             command.downgrade(config, down)
-        else:
+        elif before is None or before in known:
             target = _target(_pending(script, before), phase)
             if target is not None:
                 command.upgrade(config, target)
         after = _stored_revision(config)
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError) as error:
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, CommandError) as error:
         raise StartRefused(f"cannot migrate the database at {_place(database_url)}: {error}") from error
     order = [s.revision for s in reversed(list(script.walk_revisions()))]
     low, high = sorted((_height(order, before), _height(order, after)))
@@ -89,20 +93,18 @@ def migrations_dir() -> Path:
 def _config(database_url: str, schema: str) -> Config:
     config = Config()
     config.set_main_option("script_location", str(migrations_dir()))
-    parts = urlsplit(database_url)
-    config.attributes["url"] = urlunsplit(parts._replace(scheme="postgresql+asyncpg"))
+    config.attributes["url"] = database_url
     config.attributes["schema"] = schema
     logging.getLogger("alembic").setLevel(logging.WARNING)
     return config
 
 
 def _stored_revision(config: Config) -> str | None:
-    """What the database says it is at; creates nothing but the schema."""
+    """What the database says it is at; creates nothing."""
 
     async def read() -> str | None:
         schema = config.attributes["schema"]
-        url = config.attributes["url"].replace("postgresql+asyncpg", "postgresql", 1)
-        connection = await asyncpg.connect(url, timeout=10, statement_cache_size=0)
+        connection = await asyncpg.connect(config.attributes["url"], timeout=10, statement_cache_size=0)
         try:
             if not await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}'):
                 return None
@@ -142,6 +144,6 @@ def _height(order: list[str], revision: str | None) -> int:
 
 
 def _place(database_url: str) -> str:
-    """Host, port and database of a URL, without its user and password."""
+    """Hosts, ports and database of a URL, without its user and password."""
     parts = urlsplit(database_url)
-    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+    return parts.netloc.rpartition("@")[2] + parts.path

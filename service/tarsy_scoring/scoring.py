@@ -40,8 +40,9 @@ from tarsy_scoring.outbox import NewEvent
 from tarsy_scoring.settings import ChainSettings, ProviderSettings, Settings
 from tarsy_scoring.store import ClaimedScore, Ending, Step, Store, StoredTurn
 from tarsy_scoring.telemetry import Metrics
-from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
+from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
+from tarsy_scoring.timeline.masking import MASKING_POLICY
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
 
 log = structlog.get_logger()
@@ -55,8 +56,6 @@ INLINE_RENDER_CHARACTERS = 300_000
 OVERFLOW_STEP, OVERFLOW_TRIES = 0.75, 6
 # Room for the words that code adds to a conversation: reminders, repair, the message envelope.
 OVERHEAD_TOKENS = 600
-# Part of the fingerprint: raise when rendering, fitting or masking change what the judge reads.
-CONTEXT_POLICY = "1"
 
 PHASE_OF_TURN: Mapping[TurnKind, str] = {
     "analysis": "analyzing_methodology",
@@ -543,6 +542,7 @@ def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn
         "max_reply_tokens": provider.max_reply_tokens,
         "context_window_tokens": provider.context_window_tokens,
         "context_policy": CONTEXT_POLICY,
+        "masking_policy": MASKING_POLICY,
     }
     return hashlib.sha256(to_json(who)).hexdigest()
 

@@ -87,22 +87,25 @@ UPDATE {schema}.session_scores s SET
     WHEN 'timed_out' THEN 'its attempts took longer than the deadline allows; the last worker was lost'
     ELSE 'the worker that held it stopped answering (attempt ' || s.attempt || ')' END
 FROM judged j WHERE s.score_id = j.score_id
-RETURNING s.score_id, s.session_id, s.status, s.error_kind, s.error_message
+RETURNING s.score_id, s.session_id, s.purpose, s.status, s.error_kind, s.error_message
 """
 
 # --- checkpoint, put back, end -------------------------------------------------------------------------
 
+# Gives the stage of before, for each step whose lease is held; a score's last step decides its stage.
 RECORD_PHASES = """
-WITH step AS (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS t(score_id, token, phase)),
-held AS (
-  SELECT s.score_id, s.current_stage, step.phase FROM {schema}.session_scores s
+WITH step AS (
+  SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS t(score_id, token, phase, n)
+), held AS (
+  SELECT s.score_id, s.lease_token, s.current_stage, step.phase, step.n FROM {schema}.session_scores s
   JOIN step ON s.score_id = step.score_id AND s.lease_token = step.token
   ORDER BY s.score_id FOR NO KEY UPDATE OF s
 ), moved AS (
-  UPDATE {schema}.session_scores s SET current_stage = held.phase
-  FROM held WHERE s.score_id = held.score_id AND held.phase IS NOT NULL
+  UPDATE {schema}.session_scores s SET current_stage = last.phase
+  FROM (SELECT DISTINCT ON (score_id) score_id, phase FROM held WHERE phase IS NOT NULL ORDER BY score_id, n DESC) last
+  WHERE s.score_id = last.score_id
 )
-SELECT score_id, phase IS NOT NULL AND phase IS DISTINCT FROM current_stage AS is_new_phase FROM held
+SELECT lease_token, current_stage FROM held
 """
 
 TURN_COLUMNS = """score_id, ordinal, kind, reply, refusal, has_tool_calls, provider, model_requested, model_served,
@@ -159,7 +162,7 @@ UPDATE {schema}.session_scores s SET
   coverage = v.coverage, evidence = v.evidence, usage = v.usage,
   error_kind = v.error_kind, error_message = v.error_message
 FROM v, held WHERE s.score_id = v.score_id AND s.score_id = held.score_id
-RETURNING s.score_id, s.session_id, s.purpose
+RETURNING v.lease_token, s.session_id, s.purpose
 """
 
 ADD_MISSING_TOOLS = """
@@ -310,7 +313,7 @@ class Store:
                     extra = {"status": r["status"], "error_kind": r["error_kind"], "error_message": r["error_message"]}
                     events.append(NewEvent(r["score_id"], "scoring.failed", extra))
             await outbox.emit(self.database, connection, events)
-            ended = {r["session_id"] for r in rows if r["status"] != "pending"}
+            ended = {r["session_id"] for r in rows if r["status"] != "pending" and r["purpose"] == "production"}
             await self.inbox.promote(connection, chains, ended)
             return [Lost(r["score_id"], r["session_id"], r["status"]) for r in rows]
 
@@ -341,21 +344,22 @@ class Store:
                 [s.claimed.lease_token for s in steps],
                 [s.phase for s in steps],
             )
-            held = {r["score_id"] for r in rows}
-            turns = [_turn_row(s) for s in steps if s.turn is not None and s.claimed.score_id in held]
+            # By token: a batch may hold the steps of a lost lease beside those of the lease that followed it.
+            stages = {r["lease_token"]: r["current_stage"] for r in rows}
+            ours = [s for s in steps if s.claimed.lease_token in stages]
+            turns = [_turn_row(s) for s in ours if s.turn is not None]
             if turns:
                 await connection.execute(self.database.sql(ADD_TURNS), turns)
-            entered = {r["score_id"] for r in rows if r["is_new_phase"]}
-            events = [
-                NewEvent(s.claimed.score_id, "scoring.progress", {"phase": s.phase})
-                for s in steps
-                if s.claimed.score_id in entered
-            ]
+            events = []
+            for s in ours:
+                if s.phase is not None and s.phase != stages[s.claimed.lease_token]:
+                    stages[s.claimed.lease_token] = s.phase
+                    events.append(NewEvent(s.claimed.score_id, "scoring.progress", {"phase": s.phase}))
             await outbox.emit(self.database, connection, events)
-            return held
+            return set(stages)
 
         held = await self.database.persist(work)
-        return [s.claimed.score_id in held for s in steps]
+        return [s.claimed.lease_token in held for s in steps]
 
     async def stored_turns(self, score_id: UUID) -> list[StoredTurn]:
         """What earlier attempts already paid for, in order. Waits for the database."""
@@ -472,14 +476,17 @@ class Store:
         self.database.ring("events")
 
     async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool]:
+        # By token, as in `_record_all`; of two endings under one lease the first counts.
+        by_token = {e.claimed.lease_token: e for e in reversed(endings)}
+
         async def work(connection: Connection) -> set[UUID]:
             chains = await self.inbox.lock_sessions(connection, {e.claimed.session_id for e in endings})
             documents = [
-                {**e.columns, "score_id": e.claimed.score_id, "lease_token": e.claimed.lease_token} for e in endings
+                {**e.columns, "score_id": e.claimed.score_id, "lease_token": token} for token, e in by_token.items()
             ]
             rows = await connection.fetch(self.database.sql(END), documents)
-            ended = {r["score_id"] for r in rows}
-            ours = [e for e in endings if e.claimed.score_id in ended]
+            ended = {r["lease_token"] for r in rows}
+            ours = [e for token, e in by_token.items() if token in ended]
             await self._add_missing_tools(connection, ours)
             for e in ours:
                 if e.disposition is not None:
@@ -490,7 +497,7 @@ class Store:
             return ended
 
         ended = await self.database.persist(work)
-        return [e.claimed.score_id in ended for e in endings]
+        return [e.claimed.lease_token in ended and by_token[e.claimed.lease_token] is e for e in endings]
 
     async def _add_missing_tools(self, connection: Connection, endings: Sequence[Ending]) -> None:
         rows = [(e.claimed.score_id, n, t) for e in endings for n, t in enumerate(e.missing_tools, start=1)]

@@ -73,9 +73,7 @@ class Ask(Protocol):
     calls the model, stores the reply in full before it returns, and announces the phase.
     """
 
-    async def __call__(
-        self, kind: TurnKind, messages: list[Message], *, reply_limit_factor: int = 1
-    ) -> Turn:
+    async def __call__(self, kind: TurnKind, messages: list[Message], *, reply_limit_factor: int = 1) -> Turn:
         """
         Args:
             messages: The whole conversation; the shared prefix is byte-identical over all calls of a score.

@@ -1,0 +1,94 @@
+"""Fixtures for every test: servers per session, and a database, topics and a judge per test."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from infrastructure import (
+    Infrastructure,
+    Kafka,
+    Postgres,
+    Topics,
+    choose_infrastructure,
+    forget_own_settings,
+    fresh_database,
+    fresh_topics,
+    run_apart,
+    running_kafka,
+    running_postgres,
+)
+from tarsy_scoring.embedded.postgres import create_database
+from tarsy_scoring.embedded.scripted_judge import ScriptedJudge
+
+CHOSEN = pytest.StashKey[Infrastructure]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[CHOSEN] = choose_infrastructure()
+    forget_own_settings()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return config.stash[CHOSEN].describe()
+
+
+@pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
+    with running_postgres(pytestconfig.stash[CHOSEN]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config) -> Iterator[Kafka]:
+    with running_kafka(pytestconfig.stash[CHOSEN]) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def _migrated_template(postgres: Postgres) -> str:
+    """Name of a database with our tables, migrated once and only ever copied."""
+    from tarsy_scoring.schema import migrate
+
+    name = f"scoring_template_{uuid.uuid4().hex[:12]}"
+    url = run_apart(create_database(postgres.url, name))
+
+    migrate(url)
+    return name
+
+
+@pytest.fixture
+def database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
+    """A migrated database of its own."""
+    with fresh_database(postgres, _migrated_template) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(postgres: Postgres) -> Iterator[str]:
+    """A database of its own without any table."""
+    with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture
+def tarsy_database_url(postgres: Postgres) -> Iterator[str]:
+    """A database of its own with the tables that a TARSy deployment has."""
+    from tarsy_scoring.embedded.tarsy import create_tables
+
+    with fresh_database(postgres) as url:
+        run_apart(create_tables(url))
+        yield url
+
+
+@pytest.fixture
+def topics(kafka: Kafka) -> Topics:
+    """Four topics of its own."""
+    return fresh_topics(kafka)
+
+
+@pytest.fixture
+async def judge() -> AsyncIterator[ScriptedJudge]:
+    """A scripted judge of its own."""
+    async with ScriptedJudge() as judge:
+        yield judge

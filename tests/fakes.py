@@ -1,0 +1,80 @@
+"""Fakes at the outermost edge alone: a judge that answers what a test tells it, and sessions in memory."""
+
+from collections.abc import Callable
+
+from tarsy_scoring.errors import SessionNotFound
+from tarsy_scoring.judge.verdict import Message, Turn, TurnKind
+from tarsy_scoring.timeline.model import Timeline
+
+Answer = str | Exception | Callable[[list[Message]], str]
+
+ANALYSIS = """The investigation read the logs (E3) before it concluded.
+
+Logical Flow: 15/25
+Consistency: 17/25
+Tool Relevance: 14/25
+Synthesis Quality: 16/25
+
+62"""
+MISSING_TOOLS = "1. **read-file**: it would have shown the configuration itself."
+
+
+class FakeJudge:
+    """
+    Stands where `JudgeClient` stands; answers in order, and fails the test when it runs dry.
+
+    `asked` holds (kind, messages) of every call that reached it.
+    """
+
+    def __init__(self, *answers: Answer) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[TurnKind, list[Message]]] = []
+        self.finish_reason = "stop"
+
+    async def ask(
+        self, messages: list[Message], kind: TurnKind, *, deadline_s: float, reply_limit_factor: int = 1
+    ) -> Turn:
+        self.asked.append((kind, list(messages)))
+        assert self._answers, f"the judge was asked once more than the test foresaw ({kind})"
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return Turn(
+            kind=kind,
+            reply=answer(messages) if callable(answer) else answer,
+            provider="default",
+            model_requested="judge-1",
+            model_served="judge-1",
+            input_tokens=1000,
+            cached_input_tokens=0,
+            output_tokens=100,
+            cost_usd=0.01,
+            latency_ms=5,
+            finish_reason=self.finish_reason,
+        )
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+    @property
+    def kinds(self) -> list[TurnKind]:
+        return [kind for kind, _ in self.asked]
+
+
+class FakeSessions:
+    """Sessions in memory; an exception in place of a timeline is raised."""
+
+    def __init__(self, *, may_change: bool = True, **sessions: Timeline | Exception) -> None:
+        self.may_change = may_change
+        self.sessions = sessions
+
+    async def fetch_timeline(self, session_id: str) -> Timeline:
+        found = self.sessions.get(session_id)
+        if found is None:
+            raise SessionNotFound(f"there is no session {session_id}")
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,430 @@
+"""One attempt from claim to stored end: every way it may end, on a real database."""
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge, FakeSessions
+from tarsy_scoring.admission import Policy, Priority, Request
+from tarsy_scoring.database import Database
+from tarsy_scoring.errors import (
+    AttemptTimedOut,
+    ContextTooLong,
+    JudgeRejectedRequest,
+    JudgeUnavailable,
+    KeyRejected,
+    LeaseLost,
+    QuotaExhausted,
+    RateLimited,
+    SessionNotFound,
+    SessionNotTerminal,
+    TimelineUnavailable,
+)
+from tarsy_scoring.events import SOURCE_COMPLETED
+from tarsy_scoring.inbox import Inbox
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.reading import Reader
+from tarsy_scoring.scoring import Finished, Scorer
+from tarsy_scoring.settings import Settings, load_settings
+from tarsy_scoring.store import ClaimedScore, Store
+from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline
+
+REGISTRY = load_criteria()
+HASHES = {c.name: c.criteria_hash for c in REGISTRY}
+
+
+def a_timeline(**changes: Any) -> Timeline:
+    """A small finished session with one thought and one answer."""
+    events = (
+        Event("e1", 1, "llm_thinking", "completed", "The pod restarts; I look at its logs."),
+        Event("e2", 2, "llm_response", "completed", "It runs out of memory."),
+    )
+    execution = Execution("x1", "agent", 1, "completed", events, model_names=("agent-model",))
+    stage = Stage("s1", "diagnosis", 1, "investigation", "completed", (execution,), expected_agent_count=1)
+    whole = Timeline("one", "completed", "k", "Restarts", "a pod restarts", "out of memory", None, (stage,))
+    return replace(whole, **changes)
+
+
+@dataclass
+class Service:
+    """The parts of a worker that take part in an attempt."""
+
+    settings: Settings
+    database: Database
+    inbox: Inbox
+    store: Store
+    reader: Reader
+
+    async def request(self, session_id: str = "one", **fields: Any) -> None:
+        fields = {"source": SOURCE_COMPLETED, "session_status": "completed", "chain_id": "k"} | fields
+        await self.inbox.accept([Request(request_id=uuid.uuid4(), session_id=session_id, **fields)])
+
+    async def claim(self) -> ClaimedScore:
+        (claimed,) = await self.store.claim_due(uuid.uuid4(), 1, 60)
+        return claimed
+
+    async def claim_now(self) -> ClaimedScore:
+        """Claim what is waiting for its time, as if the time had come."""
+        await self.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
+        return await self.claim()
+
+    async def attempt(
+        self, claimed: ClaimedScore, judge: FakeJudge, timeline: Timeline | Exception | None = None, **settings: Any
+    ) -> Finished:
+        sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
+        changed = self.settings.model_copy(update=settings)
+        scorer = Scorer(changed, self.store, sessions, REGISTRY, {"default": judge}, Metrics())
+        return await scorer.attempt(claimed)
+
+    async def score(self, score_id: uuid.UUID) -> dict[str, Any]:
+        document = await self.reader.score(score_id)
+        assert document is not None
+        return document
+
+    async def events(self, score_id: uuid.UUID) -> list[dict[str, Any]]:
+        query = "SELECT payload FROM scoring_events WHERE score_id = $1 ORDER BY sequence"
+        return [r["payload"] for r in await self.database.once(lambda c: c.fetch(query, score_id))]
+
+
+@pytest.fixture
+async def service(database_url: str) -> AsyncIterator[Service]:
+    settings = load_settings({"SCORING_DATABASE_URL": database_url})
+    database = Database(database_url, "public", pool_size=5)
+    await database.open()
+    inbox = Inbox(database, Policy(settings, HASHES))
+    yield Service(settings, database, inbox, Store(database, inbox), Reader(database, HASHES))
+    await database.close()
+
+
+async def test_a_score_is_stored_whole(service: Service) -> None:
+    """Total, analysis, breakdown, tools, turns, usage and fingerprint: all of it or nothing."""
+    await service.request()
+    claimed = await service.claim()
+
+    finished = await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    score = await service.score(claimed.score_id)
+    assert finished.outcome == score["status"] == "completed"
+    assert score["total_score"] == 62
+    assert score["score_breakdown"] == {
+        "logical_flow": 15, "consistency": 17, "tool_relevance": 14, "synthesis_quality": 16,
+    }  # fmt: skip
+    assert "read the logs" in score["score_analysis"]
+    assert [t["tool_name"] for t in score["missing_tools"]] == ["read-file"]
+    assert [t["kind"] for t in score["turns"]] == ["analysis", "missing_tools"]
+    assert score["usage"] == {
+        "input_tokens": 2000, "cached_input_tokens": 0, "output_tokens": 200, "cost_usd": 0.02,
+    }  # fmt: skip
+    assert (score["criteria_hash"], score["is_current_criteria"]) == (HASHES[score["criteria"]], True)
+    assert score["coverage"]["shown_share"] == 1
+    assert score["judge_fingerprint"]
+
+
+async def test_the_phases_are_announced_in_order(service: Service) -> None:
+    """Dashboards see where a score is: from queued to its end."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    events = await service.events(claimed.score_id)
+    assert [e.get("phase", e["type"]) for e in events] == [
+        "queued",
+        "scoring.started",
+        "gathering_context",
+        "analyzing_methodology",
+        "identifying_missing_tools",
+        "storing",
+        "scoring.completed",
+    ]
+    assert [e["sequence"] for e in events] == [1, 2, 3, 4, 5, 6, 7]
+    assert events[-1]["total_score"] == 62
+
+
+@pytest.mark.parametrize(
+    ("answers", "error_kind"),
+    [
+        pytest.param(("no total", "none", "none"), "no_score_in_answer", id="no-total-after-reminders"),
+        pytest.param(("   ",), "empty_answer", id="empty"),
+        pytest.param((JudgeRejectedRequest("400"),), "judge_rejected_request", id="request-rejected"),
+    ],
+)
+async def test_a_failure_is_never_a_number(service: Service, answers: tuple[Answer, ...], error_kind: str) -> None:
+    """Permanent errors fail the score at once, as what they are, with what was read of the session."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(*answers))
+
+    score = await service.score(claimed.score_id)
+    assert (score["status"], score["error_kind"], score["total_score"]) == ("failed", error_kind, None)
+    assert score["error_message"]
+    (*_, last) = await service.events(claimed.score_id)
+    assert (last["type"], last["error_kind"]) == ("scoring.failed", error_kind)
+
+
+@pytest.mark.parametrize(
+    ("timeline", "error_kind"),
+    [
+        pytest.param(TimelineUnavailable("away"), "timeline_unavailable", id="timeline-unavailable"),
+        pytest.param(a_timeline(stages=()), "evidence_incomplete", id="empty-timeline"),
+    ],
+)
+async def test_what_may_be_there_later_is_tried_again(
+    service: Service, timeline: Timeline | Exception, error_kind: str
+) -> None:
+    """Transient errors put the score back with backoff and burn an attempt; nobody is asked."""
+    await service.request()
+    claimed = await service.claim()
+
+    finished = await service.attempt(claimed, FakeJudge(), timeline)
+
+    score = await service.score(claimed.score_id)
+    assert finished.outcome == "put_back"
+    assert (score["status"], score["waiting_for"], score["error_kind"]) == ("pending", "retry", error_kind)
+    assert (await service.claim_now()).attempts_burned == 1
+
+
+async def test_the_last_attempt_ends_the_score(service: Service) -> None:
+    """At max_attempts a transient error is the score's own."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(JudgeUnavailable("503")), max_attempts=1)
+
+    score = await service.score(claimed.score_id)
+    assert (score["status"], score["error_kind"]) == ("failed", "judge_unavailable")
+
+
+async def test_a_last_attempt_that_ran_out_of_time_is_timed_out(service: Service) -> None:
+    """A timed-out attempt is retried like other transient errors; the last one ends in `timed_out`."""
+    await service.request()
+
+    await service.attempt(await service.claim(), FakeJudge(AttemptTimedOut("600 s")), max_attempts=2)
+    claimed = await service.claim_now()
+    await service.attempt(claimed, FakeJudge(AttemptTimedOut("600 s")), max_attempts=2)
+
+    score = await service.score(claimed.score_id)
+    assert (score["status"], score["error_kind"]) == ("timed_out", "attempt_timed_out")
+
+
+async def test_the_deadline_ends_what_attempts_would_not(service: Service) -> None:
+    """Attempts and own backoff count; beyond the deadline the score is timed out."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(JudgeUnavailable("503")), deadline_s=5.0)
+
+    score = await service.score(claimed.score_id)
+    assert (score["status"], score["error_kind"]) == ("timed_out", "deadline_passed")
+
+
+@pytest.mark.parametrize(
+    ("error", "waiting_for", "due_s"),
+    [
+        pytest.param(KeyRejected("401", 60), "key", 60, id="key-rejected"),
+        pytest.param(RateLimited("429", 120), "rate_limit", 120, id="rate-limit"),
+        pytest.param(QuotaExhausted("429", 300), "quota", 300, id="quota"),
+    ],
+)
+async def test_waiting_burns_nothing(service: Service, error: Exception, waiting_for: str, due_s: float) -> None:
+    """What no score is at fault for goes back with a due time, also on what would be the last attempt."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(error), max_attempts=1)
+
+    score = await service.score(claimed.score_id)
+    assert (score["status"], score["waiting_for"]) == ("pending", waiting_for)
+    due = await service.database.once(
+        lambda c: c.fetchval("SELECT extract(epoch FROM next_attempt_at - now())::float8 FROM session_scores")
+    )
+    assert due_s - 5 < due <= due_s
+    assert (await service.claim_now()).attempts_burned == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pytest.param(SessionNotFound("none"), id="not-found"), pytest.param(SessionNotTerminal("runs"), id="running")],
+)
+async def test_an_event_may_be_faster_than_its_session(service: Service, error: Any) -> None:
+    """Within the grace "not there yet" is waited out; after it, it is the score's error."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(), error)
+    assert (await service.score(claimed.score_id))["waiting_for"] == "session"
+    claimed = await service.claim_now()
+    await service.attempt(claimed, FakeJudge(), error, timeline_grace_s=0.0)
+
+    score = await service.score(claimed.score_id)
+    assert (score["status"], score["error_kind"], score["attempt"]) == ("failed", error.error_kind, 2)
+
+
+async def test_a_person_is_told_at_once(service: Service) -> None:
+    """Only events get the grace: somebody who names a session wants to know."""
+    await service.request(source="cli", requested_by="me", priority=Priority.PEOPLE)
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(), SessionNotFound("none"))
+
+    assert (await service.score(claimed.score_id))["error_kind"] == "session_not_found"
+
+
+async def test_a_turn_is_paid_for_once(service: Service) -> None:
+    """A later attempt uses the stored turn and pays only for what is missing."""
+    await service.request()
+    first = FakeJudge(ANALYSIS, JudgeUnavailable("503"))
+    await service.attempt(await service.claim(), first)
+    claimed = await service.claim_now()
+    second = FakeJudge(MISSING_TOOLS)
+
+    finished = await service.attempt(claimed, second)
+
+    assert (first.kinds, second.kinds) == (["analysis", "missing_tools"], ["missing_tools"])
+    assert second.asked[0][1][:-1] == first.asked[1][1][:-1], "the shared prefix must be byte-identical"
+    score = await service.score(claimed.score_id)
+    assert (finished.outcome, score["total_score"], len(score["turns"])) == ("completed", 62, 2)
+
+
+async def test_a_stored_turn_answers_only_the_same_question(service: Service) -> None:
+    """If the session reads differently now, the judge has to read it anew."""
+    await service.request()
+    await service.attempt(await service.claim(), FakeJudge(ANALYSIS, JudgeUnavailable("503")))
+    claimed = await service.claim_now()
+    judge = FakeJudge(ANALYSIS.replace("62", "62"), MISSING_TOOLS)
+
+    await service.attempt(claimed, judge, a_timeline(final_analysis="something else"))
+
+    assert judge.kinds == ["analysis", "missing_tools"]
+    assert [t["kind"] for t in (await service.score(claimed.score_id))["turns"]] == [
+        "analysis",
+        "analysis",
+        "missing_tools",
+    ]
+
+
+async def test_a_failing_second_turn_never_loses_the_score(service: Service) -> None:
+    """On the last attempt the score is completed with a flag in place of the report."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("503")), max_attempts=1)
+
+    score = await service.score(claimed.score_id)
+    assert (score["status"], score["total_score"]) == ("completed", 62)
+    assert score["flags"] == ["missing_tools_unavailable"]
+
+
+async def test_the_deadline_never_loses_a_score_either(service: Service) -> None:
+    """Where the next attempt would come too late, the total that is there is stored."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("503")), deadline_s=5.0)
+
+    assert (await service.score(claimed.score_id))["flags"] == ["missing_tools_unavailable"]
+
+
+async def test_too_long_a_context_is_shortened_and_asked_again(service: Service) -> None:
+    """A provider that counts more tokens than we do is believed; this is never a transient error."""
+    await service.request()
+    claimed = await service.claim()
+    judge = FakeJudge(ContextTooLong("too long"), ANALYSIS, MISSING_TOOLS)
+    result = Event("e3", 3, "llm_tool_call", "completed", "line of a log\n" * 2000)
+    long = a_timeline()
+    (stage,) = long.stages
+    (execution,) = stage.executions
+    execution = replace(execution, events=(*execution.events, result))
+    long = replace(long, stages=(replace(stage, executions=(execution,)),))
+
+    await service.attempt(claimed, judge, long)
+
+    score = await service.score(claimed.score_id)
+    assert score["status"] == "completed"
+    assert len(judge.asked[1][1][1].content) < len(judge.asked[0][1][1].content)
+    assert (score["flags"], bool(score["coverage"]["cut_entries"])) == (["context_shortened"], True)
+
+
+async def test_the_source_names_the_chain_where_the_event_did_not(service: Service) -> None:
+    """At the first claim the session's own chain binds criteria and hash."""
+    await service.request(chain_id=None)
+    claimed = await service.claim()
+    assert (claimed.chain_id, claimed.criteria) == (None, None)
+
+    await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    score = await service.score(claimed.score_id)
+    assert (score["chain_id"], score["criteria"]) == ("k", "investigation-methodology")
+
+
+async def test_a_chain_that_turns_out_to_be_disabled_is_not_scored(service: Service) -> None:
+    """The request says why, the score ends as cancelled, and nobody is asked."""
+    await service.request(chain_id=None, event_id="ev-1")
+    claimed = await service.claim()
+    config = service.settings.config
+    off = config.defaults.model_copy(update={"enabled": False})
+    service.settings = service.settings.model_copy(update={"config": config.model_copy(update={"chains": {"k": off}})})
+    service.inbox.policy = Policy(service.settings, HASHES)
+
+    await service.attempt(claimed, FakeJudge())
+
+    assert (await service.score(claimed.score_id))["status"] == "cancelled"
+    (request,) = await service.inbox.requests_of_event("ev-1")
+    assert request["disposition"] == "disabled"
+
+
+async def test_a_judge_that_grades_itself_is_flagged(service: Service) -> None:
+    """The judge must not know whose work it grades; the service does."""
+    await service.request()
+    claimed = await service.claim()
+    timeline = a_timeline()
+    (stage,) = timeline.stages
+    (execution,) = stage.executions
+    own = replace(timeline, stages=(replace(stage, executions=(replace(execution, model_names=("Judge-1",)),)),))
+
+    await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS), own)
+
+    assert (await service.score(claimed.score_id))["flags"] == ["self_judged"]
+
+
+async def test_criteria_nobody_has_fail_visibly(service: Service) -> None:
+    """A request under unknown criteria becomes a score that says so."""
+    await service.request(source="cli", requested_by="me", criteria="no-such-criteria", force=True)
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge())
+
+    assert (await service.score(claimed.score_id))["error_kind"] == "unknown_criteria"
+
+
+async def test_a_lost_lease_says_nothing_more(service: Service) -> None:
+    """Whoever lost the score writes no turn, no event and no end."""
+    await service.request()
+    claimed = await service.claim()
+    await service.store.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
+    before = len(await service.events(claimed.score_id))
+
+    with pytest.raises(LeaseLost):
+        await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    assert len(await service.events(claimed.score_id)) == before
+    assert (await service.score(claimed.score_id))["turns"] == []
+
+
+async def test_the_content_of_the_criteria_is_kept(service: Service) -> None:
+    """Every criteria that ever judged is kept whole, under the hash its scores carry."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    row = await service.database.once(lambda c: c.fetchrow("SELECT * FROM scoring_criteria"))
+    assert row["criteria_hash"] == HASHES["investigation-methodology"]
+    assert "system_prompt" in str(row["content"])
+    assert row["first_used_at"] <= datetime.now(UTC)
