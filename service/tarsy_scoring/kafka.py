@@ -245,14 +245,17 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
         BrokerAway: The brokers cannot be reached or do not answer.
         StartRefused: There is no such topic.
     """
-    consumer = AIOKafkaConsumer(topic, **connection_options(settings), enable_auto_commit=False, group_id=None)
+    # "earliest" and no seek: a seek races with the reset to "latest" that the client began by itself, and
+    # the loser's partition would read as empty.
+    consumer = AIOKafkaConsumer(
+        topic, **connection_options(settings), enable_auto_commit=False, group_id=None, auto_offset_reset="earliest"
+    )
     try:
         await consumer.start()
         partitions = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic) or ())]
         if not partitions:
             raise StartRefused(f"there is no topic {topic}")
         ends = await consumer.end_offsets(partitions)
-        await consumer.seek_to_beginning(*partitions)
         for partition in partitions:
             while await consumer.position(partition) < ends[partition]:
                 batches = await consumer.getmany(partition, timeout_ms=1000)
@@ -302,8 +305,20 @@ class Publisher:
         self._producer: AIOKafkaProducer | None = None
         self.is_idempotent = True
 
-    async def start(self) -> None:
-        """Waits for a broker that is away."""
+    async def start(self, timeout_s: float) -> None:
+        """
+        Connect, unless that has been done; waits for a broker that is away.
+
+        Raises:
+            BrokerAway: It did not come back in time, or refuses us.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connect()
+        except TimeoutError:
+            raise BrokerAway(f"the brokers could not be reached within {timeout_s:g} s") from None
+
+    async def _connect(self) -> None:
         while self._producer is None:
             producer = AIOKafkaProducer(
                 **connection_options(self._settings),
@@ -325,6 +340,9 @@ class Publisher:
                     raise BrokerAway(f"cannot publish: {error!r}") from error
                 log.warning("kafka.not_idempotent", reason=repr(error), effect="a retry may repeat an event")
                 self.is_idempotent = False
+            except asyncio.CancelledError:
+                await producer.stop()
+                raise
 
     async def publish(
         self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
@@ -338,7 +356,7 @@ class Publisher:
             TooLarge: One of them can never be sent; nothing after it was.
             BrokerAway: The broker cannot be reached at all.
         """
-        await self.start()
+        await self.start(timeout_s)
         assert self._producer is not None
         futures = []
         try:

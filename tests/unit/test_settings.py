@@ -21,7 +21,12 @@ def test_nothing_set_gives_the_documented_defaults(tmp_path: Path) -> None:
     """An empty environment is a valid one; what is needed is asked for by who needs it."""
     settings = load(tmp_path)
 
-    assert (settings.slots, settings.lease_s, settings.max_attempts, settings.kafka_group) == (16, 60, 5, "tarsy-scoring")
+    assert (settings.slots, settings.lease_s, settings.max_attempts, settings.kafka_group) == (
+        16,
+        60,
+        5,
+        "tarsy-scoring",
+    )
     assert settings.config.defaults.providers == ("default",)
     assert settings.config.defaults.auto_score_statuses == ("completed",)
     assert settings.config.max_event_age_s == 86_400
@@ -45,12 +50,14 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
         pytest.param("providers: {a: {base_url: nowhere}}", "providers.a.base_url", id="not-a-url"),
         pytest.param("- a\n- b", "expected a mapping", id="not-a-mapping"),
         pytest.param("a: [b", "line 1: not YAML", id="not-yaml"),
-        pytest.param("providers: {a: {model: '${NOT_SET}'}}", "providers.a.model: the variable NOT_SET", id="no-variable"),
+        pytest.param(
+            "providers: {a: {model: '${NOT_SET}'}}", "providers.a.model: the variable NOT_SET", id="no-variable"
+        ),
     ],
 )
 def test_a_wrong_yaml_says_where_and_why(tmp_path: Path, yaml: str, says: str) -> None:
     """The start is refused with the path and the reason."""
-    with pytest.raises(ConfigurationError, match="config.yaml") as refused:
+    with pytest.raises(ConfigurationError, match=r"config\.yaml") as refused:
         load(tmp_path, yaml)
 
     assert says in str(refused.value)

@@ -6,6 +6,7 @@ Shared by the embedded PostgreSQL and the embedded brokers; belongs to no event 
 
 import asyncio
 import contextlib
+import pwd
 import secrets
 import signal
 import socket

@@ -1,0 +1,156 @@
+"""The relay on a real broker: in order per session, marked after the acknowledgement, one at a time."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from pydantic_core import from_json
+
+from builders import Scoring, completion, open_scoring, session_completed, step
+from infrastructure import Topics
+from tarsy_scoring.kafka import Headers, Publisher, Record, read_topic
+from tarsy_scoring.relay import Relay
+from tarsy_scoring.settings import Settings, load_settings
+from tarsy_scoring.telemetry import Metrics
+
+SESSIONS = [f"session-{n}" for n in range(20)]
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as parts:
+        yield parts
+
+
+@pytest.fixture
+def settings(topics: Topics) -> Settings:
+    return load_settings(topics.env)
+
+
+async def finish(scoring: Scoring, *sessions: str) -> None:
+    """Scores of these sessions, from request to end."""
+    await scoring.accept(*(session_completed(s) for s in sessions))
+    for claimed in await scoring.claim():
+        await scoring.store.record(step(claimed, "analyzing_methodology"))
+        await scoring.store.end(completion(claimed))
+
+
+async def published(settings: Settings) -> list[Record]:
+    return [r async for r in read_topic(settings, settings.topic_scoring_events)]
+
+
+def payloads(records: Sequence[Record]) -> list[dict[str, Any]]:
+    return [from_json(r.value or b"") for r in records]
+
+
+async def run_dry(relay: Relay) -> int:
+    """Pass after pass until nothing is left; how many events went out."""
+    total = 0
+    while sent := await relay.run_once():
+        total += sent
+    await relay._publisher.stop()
+    return total
+
+
+class Faulty(Publisher):
+    """A publisher over the real one: the events at some places of the first batch get no acknowledgement."""
+
+    def __init__(self, settings: Settings, *places: int) -> None:
+        super().__init__(settings)
+        self._places = set(places)
+
+    async def publish(
+        self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
+    ) -> list[bool]:
+        acknowledged = await super().publish(topic, messages, timeout_s)
+        places, self._places = self._places, set()
+        return [a and n not in places for n, a in enumerate(acknowledged)]
+
+
+async def test_every_event_goes_out_once_and_in_order(scoring: Scoring, settings: Settings) -> None:
+    """Per session the topic holds the events in sequence; positions are without gaps."""
+    await finish(scoring, *SESSIONS)
+
+    sent = await run_dry(Relay(settings, scoring.database, Metrics()))
+
+    records = await published(settings)
+    events = payloads(records)
+    assert sent == len(records) == 5 * len(SESSIONS)
+    assert sorted(e["position"] for e in events) == list(range(1, len(events) + 1))
+    for session in SESSIONS:
+        mine = [e for e in events if e["session_id"] == session]
+        assert [e["sequence"] for e in mine] == [1, 2, 3, 4, 5]
+        assert mine[-1]["type"] == "scoring.completed"
+    assert await scoring.value("SELECT count(*) FROM scoring_events WHERE published_at IS NULL") == 0
+
+
+async def test_a_record_is_keyed_by_its_session_and_carries_cloudevents_headers(
+    scoring: Scoring, settings: Settings
+) -> None:
+    """Key, CloudEvents attributes and payload speak of the same event."""
+    await finish(scoring, "session-1")
+
+    await run_dry(Relay(settings, scoring.database, Metrics()))
+
+    for record in await published(settings):
+        event, headers = from_json(record.value or b""), dict(record.headers)
+        assert record.key == b"session-1"
+        assert headers == {
+            "ce_specversion": b"1.0",
+            "ce_id": event["event_id"].encode(),
+            "ce_source": b"/tarsy-scoring",
+            "ce_type": event["type"].encode(),
+            "ce_subject": b"session-1",
+            "ce_time": event["timestamp"].encode(),
+            "content-type": b"application/json",
+        }
+
+
+async def test_nothing_is_marked_that_was_not_acknowledged(scoring: Scoring, settings: Settings) -> None:
+    """A lost acknowledgement repeats an event, and the later ones of its session after it, never the others."""
+    await finish(scoring, "session-1", "session-2")
+    relay = Relay(settings, scoring.database, Metrics())
+    relay._publisher = Faulty(settings, 0)
+
+    first = await relay.run_once()
+    rest = await run_dry(relay)
+
+    events = payloads(await published(settings))
+    lost = events[0]["session_id"]
+    repeated = [e for e in events if e["session_id"] == lost]
+    assert (first, rest) == (5, 5), "the session without a loss is done at once, the other as a whole again"
+    assert len(events) == 15
+    assert len({e["event_id"] for e in events}) == 10
+    assert [e["sequence"] for e in repeated[-5:]] == [1, 2, 3, 4, 5], "the last word on the topic is in order"
+
+
+async def test_two_relays_do_not_repeat_each_other(scoring: Scoring, settings: Settings) -> None:
+    """Whoever has the lock is the relay; the other one stands by and takes over at once."""
+    await finish(scoring, *SESSIONS)
+    one, other = (Relay(settings, scoring.database, Metrics()) for _ in range(2))
+
+    async with scoring.database.transaction() as connection:
+        await connection.fetchval(
+            "SELECT pg_advisory_xact_lock(hashtext('tarsy-scoring relay'), hashtext($1))", scoring.database.schema
+        )
+        assert await one.run_once() == 0, "somebody else relays"
+    sent = await run_dry(one) + await run_dry(other)
+
+    assert sent == len(await published(settings)) == 5 * len(SESSIONS)
+
+
+async def test_what_is_ended_meanwhile_goes_out_afterwards(scoring: Scoring, settings: Settings) -> None:
+    """The relay keeps no bookmark of its own: whatever is committed and unpublished is found."""
+    relay = Relay(settings, scoring.database, Metrics())
+    await finish(scoring, "session-1")
+    await run_dry(relay)
+    await finish(scoring, "session-2")
+
+    assert await run_dry(relay) == 5
+    assert [e["position"] for e in payloads(await published(settings)) if e["session_id"] == "session-2"] == [
+        6,
+        7,
+        8,
+        9,
+        10,
+    ]
