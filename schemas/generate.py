@@ -1,0 +1,91 @@
+"""
+Everything that is generated from the code: JSON Schemas, the AsyncAPI document, the page of settings.
+
+`python schemas/generate.py` writes; with `--check` it writes nothing and ends with 1 where a file differs,
+naming each. The examples in `examples/` are written by hand and go into the AsyncAPI document.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from asyncapi_document import asyncapi_document
+from configuration_page import configuration_page
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+from score_document import ScoreDocument
+
+from tarsy_scoring import events
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MODELS: Mapping[str, type[BaseModel]] = {
+    "session-completed": events.SessionCompleted,
+    "rescore-requested": events.RescoreRequested,
+    "scoring-started": events.ScoringStarted,
+    "scoring-progress": events.ScoringProgress,
+    "scoring-completed": events.ScoringCompleted,
+    "scoring-failed": events.ScoringFailed,
+    "score-document": ScoreDocument,
+}
+
+
+class _Plain(GenerateJsonSchema):
+    """No titles made up from field names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def render_all() -> dict[Path, str]:
+    """Path below the root -> content, the same bytes for the same code and examples."""
+    files = {Path(f"schemas/{name}.v1.json"): _as_json(_json_schema(name)) for name in MODELS}
+    examples = {p.stem: json.loads(p.read_text("utf-8")) for p in sorted((ROOT / "schemas/examples").glob("*.json"))}
+    document = asyncapi_document(examples)
+    files[Path("schemas/asyncapi.yaml")] = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    files[Path("docs/configuration.md")] = configuration_page()
+    return files
+
+
+def _json_schema(name: str) -> dict[str, Any]:
+    schema = MODELS[name].model_json_schema(schema_generator=_Plain)
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:tarsy-scoring:schema:{name}:1",
+        "title": name.replace("-", " ").capitalize() + ", version 1",
+        "description": schema.pop("description"),
+    }
+    schema.pop("title")
+    return head | schema
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> str | None:
+    """Returns what is wrong, or None."""
+    parser = argparse.ArgumentParser(description="Generate schemas/ and docs/configuration.md from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 and the names of what differs")
+    is_check = parser.parse_args().check
+    stale = []
+    for path, content in render_all().items():
+        file = ROOT / path
+        if file.is_file() and file.read_bytes() == content.encode():
+            continue
+        stale.append(str(path))
+        if not is_check:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content.encode())
+    if is_check and stale:
+        return f"not as generated: {', '.join(stale)}; run: python schemas/generate.py"
+    sys.stdout.write(f"written: {', '.join(stale)}\n" if stale else "all files are as generated\n")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The generated schemas as a reader of them sees them, and the models they were made from."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator, FormatChecker, ValidationError
+from jsonschema.validators import extend
+from pydantic import BaseModel
+
+from tarsy_scoring import events
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = ROOT / "schemas"
+FROZEN = Path(__file__).parent / "frozen"
+
+INCOMING: Mapping[str, type[BaseModel]] = {
+    "session-completed": events.SessionCompleted,
+    "rescore-requested": events.RescoreRequested,
+}
+OUTGOING: Mapping[str, type[BaseModel]] = {
+    "scoring-started": events.ScoringStarted,
+    "scoring-progress": events.ScoringProgress,
+    "scoring-completed": events.ScoringCompleted,
+    "scoring-failed": events.ScoringFailed,
+}
+MODELS: Mapping[str, type[BaseModel]] = {**INCOMING, **OUTGOING}
+MESSAGES = list(MODELS)
+ALL = [*MESSAGES, "score-document"]
+EXAMPLES: dict[str, Any] = {
+    p.stem: json.loads(p.read_text("utf-8")) for p in sorted((SCHEMAS / "examples").glob("*.json"))
+}
+
+
+def load_schema(name: str, folder: Path = SCHEMAS) -> dict[str, Any]:
+    """A schema of version 1, as it lies on disk."""
+    schema: dict[str, Any] = json.loads((folder / f"{name}.v1.json").read_text("utf-8"))
+    return schema
+
+
+def schema_of_example(example: str) -> str:
+    """Examples are named like their schema, with an addition where there are several."""
+    (name,) = (n for n in ALL if example.startswith(n))
+    return name
+
+
+def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    # JSON Schema means ECMA-262, where `$` is the very end; Python's `$` lets a newline follow.
+    if isinstance(instance, str) and not re.search(re.sub(r"\$$", r"\\Z", pattern), instance):
+        yield ValidationError(f"the text does not match {pattern!r}")
+
+
+_Validator: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {"pattern": _pattern}
+)
+
+
+def validator(name: str, folder: Path = SCHEMAS) -> Any:
+    """Checks documents against a schema."""
+    return _Validator(load_schema(name, folder), format_checker=FormatChecker())

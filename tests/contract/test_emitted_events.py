@@ -1,0 +1,255 @@
+"""What the service really says of scores, through real PostgreSQL, is what its contracts promise."""
+
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contracts import FROZEN, OUTGOING, validator
+from pydantic_core import to_json
+
+from tarsy_scoring import outbox
+from tarsy_scoring.admission import Request
+from tarsy_scoring.app import Parts, open_parts
+from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
+from tarsy_scoring.events import SOURCE_COMPLETED
+from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.scoring import Scorer
+from tarsy_scoring.settings import load_settings
+from tarsy_scoring.store import ClaimedScore
+from tarsy_scoring.timeline.files import SessionFiles
+
+SESSION = "demo-oom-checkout"
+SHORT_LEASE_S = 1e-6  # over before the next transaction begins
+Event = dict[str, Any]
+
+CONFIG = """
+providers:
+  main: {{base_url: "{base_url}", api_key_env: null, model: scripted-judge}}
+chains:
+  metrics-only: {{judge: {{enabled: false}}}}
+  kubernetes: {{max_reminders: 1}}
+"""
+
+
+@dataclass
+class Service:
+    """The parts of a worker, driven step by step."""
+
+    parts: Parts
+    scorer: Scorer
+
+    async def accept(self, source: str = SOURCE_COMPLETED, session: str = SESSION, **fields: Any) -> None:
+        request = Request(uuid.uuid4(), session, source, session_status="completed", **fields)
+        assert await self.parts.inbox.accept([request]) == {request.request_id: "accepted"}
+
+    async def claim(self, lease_s: float = 60) -> ClaimedScore:
+        (claimed,) = await self.parts.store.claim_due(uuid.uuid4(), 1, lease_s)
+        return claimed
+
+    async def attempt(self) -> str:
+        """Claim what is due and try to score it; says how that ended."""
+        return (await self.scorer.attempt(await self.claim())).outcome
+
+    async def events(self) -> list[Event]:
+        """Everything said so far, as the bytes on the topic have it, in order of position."""
+        database = self.parts.database
+        await database.once(lambda c: outbox.place(database, c, 1000))
+        placed = await database.once(lambda c: outbox.unpublished(database, c, 1000))
+        return [json.loads(to_json(p.payload)) for p in placed]
+
+    async def document(self) -> Any:
+        """The newest score of the session, as JSON has it."""
+        row, *_ = await self.parts.reader.scores_of_session(SESSION)
+        return json.loads(to_json(await self.parts.reader.score(row["score_id"])))
+
+
+@pytest.fixture
+async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> AsyncIterator[Service]:
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.format(base_url=judge.base_url), "utf-8")
+    settings = load_settings({"SCORING_DATABASE_URL": database_url, "SCORING_CONFIG": str(config)})
+    source = SessionFiles(Path(str(files("tarsy_scoring.embedded") / "examples")))
+    clients = create_clients(settings, {})
+    async with open_parts(settings) as parts:
+        yield Service(parts, Scorer(settings, parts.store, source, parts.registry, clients, parts.metrics))
+    for client in clients.values():
+        await client.close()
+
+
+def check(events: list[Event]) -> None:
+    """The laws of every stream of scoring events."""
+    by_score: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        name = event["type"].replace(".", "-")
+        validator(name).validate(event)
+        validator(name, FROZEN).validate(event)
+        OUTGOING[name].model_validate_json(json.dumps(event), strict=True)
+        by_score[event["score_id"]].append(event)
+    assert [e["position"] for e in events] == list(range(1, len(events) + 1))
+    assert len({e["event_id"] for e in events}) == len(events)
+    for told in by_score.values():
+        assert [e["sequence"] for e in told] == list(range(1, len(told) + 1))
+        assert [e["timestamp_us"] for e in told] == sorted(e["timestamp_us"] for e in told)
+        assert [e["type"] for e in told[:-1] if e["type"] in ("scoring.completed", "scoring.failed")] == []
+
+
+def told_by(events: list[Event]) -> list[str]:
+    """Type and what is particular about each event."""
+    return [":".join([e["type"], *(e[k] for k in ("phase", "status", "error_kind") if k in e)]) for e in events]
+
+
+QUEUED = "scoring.progress:queued"
+BEGUN = ["scoring.started", "scoring.progress:gathering_context"]
+ANALYZING = "scoring.progress:analyzing_methodology"
+WAITING = "scoring.progress:waiting_retry"
+
+
+async def test_events_of_a_completed_score(service: Service) -> None:
+    """From acceptance to the number, each phase once; the last event carries what the stored score says."""
+    await service.accept(chain_id="kubernetes", alert_type="PodCrashLooping", labels={"guidance": "v2"})
+
+    assert await service.attempt() == "completed"
+
+    events, document = await service.events(), await service.document()
+    check(events)
+    assert told_by(events) == [
+        QUEUED,
+        *BEGUN,
+        ANALYZING,
+        "scoring.progress:identifying_missing_tools",
+        "scoring.progress:storing",
+        "scoring.completed",
+    ]
+    last = events[-1]
+    shared = (
+        "total_score",
+        "criteria",
+        "criteria_hash",
+        "judge_fingerprint",
+        "flags",
+        "usage",
+        "score_id",
+        "request_id",
+    )
+    assert {k: last[k] for k in shared} == {k: document[k] for k in shared}
+    assert isinstance(last["total_score"], int)
+    assert (last["alert_type"], last["labels"]["guidance"]) == ("PodCrashLooping", "v2")
+    assert [e["attempt"] for e in events] == [0] + [1] * (len(events) - 1)
+
+
+async def test_events_of_a_score_without_a_judge(service: Service) -> None:
+    """Where no judge is asked there is no number, and the contracts know that."""
+    await service.accept(chain_id="metrics-only")
+
+    assert await service.attempt() == "completed"
+
+    events = await service.events()
+    check(events)
+    assert events[-1]["type"] == "scoring.completed"
+    assert events[-1]["total_score"] is None
+
+
+async def test_events_of_a_score_without_a_number_in_the_answer(service: Service, judge: ScriptedJudge) -> None:
+    """What cannot be scored ends in `scoring.failed`, once."""
+    judge.script(Fault(kind="no_score"))
+    await service.accept(chain_id="kubernetes")
+
+    assert await service.attempt() == "failed"
+
+    events = await service.events()
+    check(events)
+    assert told_by(events) == [QUEUED, *BEGUN, ANALYZING, "scoring.failed:failed:no_score_in_answer"]
+
+
+async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service, judge: ScriptedJudge) -> None:
+    """A rejected key puts the score back; somebody cancels it; what comes after is another score."""
+    judge.script(Fault(kind="status", status=401, times=1))
+    await service.accept(chain_id="kubernetes")
+
+    assert await service.attempt() == "put_back"
+    row, *_ = await service.parts.reader.scores_of_session(SESSION)
+    assert await service.parts.store.cancel(row["score_id"], "somebody")
+    await service.accept(source="api", requested_by="somebody", force=True)
+
+    events = await service.events()
+    check(events)
+    assert told_by(events) == [
+        QUEUED,
+        *BEGUN,
+        ANALYZING,
+        WAITING,
+        "scoring.failed:cancelled:cancelled",
+        QUEUED,
+    ]
+    assert len({e["score_id"] for e in events}) == 2
+
+
+@pytest.mark.parametrize(
+    ("max_attempts", "deadline_s", "end"),
+    [
+        pytest.param(5, 3600, WAITING, id="attempts-left"),
+        pytest.param(1, 3600, "scoring.failed:failed:worker_lost", id="last-attempt"),
+        pytest.param(5, 0, "scoring.failed:timed_out:deadline_passed", id="deadline"),
+    ],
+)
+async def test_events_of_a_score_whose_worker_is_lost(
+    service: Service, max_attempts: int, deadline_s: float, end: str
+) -> None:
+    """A worker that stops answering is spoken for by whoever takes its score back."""
+    await service.accept(chain_id="kubernetes")
+    await service.claim(SHORT_LEASE_S)
+
+    assert await service.parts.store.take_back_expired(SHORT_LEASE_S, max_attempts, deadline_s)
+
+    events = await service.events()
+    check(events)
+    assert told_by(events) == [QUEUED, *BEGUN, end]
+
+
+async def test_events_of_a_session_that_is_not_there(service: Service) -> None:
+    """An API call for an unknown session fails at once, with chain and criteria as far as they are known."""
+    await service.accept(source="api", session="no-such-session", requested_by="somebody")
+
+    assert await service.attempt() == "failed"
+
+    events = await service.events()
+    check(events)
+    assert told_by(events) == [QUEUED, *BEGUN, "scoring.failed:failed:session_not_found"]
+    assert events[0]["chain_id"] is None
+
+
+async def test_score_document_in_every_status(service: Service, judge: ScriptedJudge) -> None:
+    """The stored document satisfies its schema from acceptance to its end."""
+    judge.script(Fault(kind="status", status=401, times=1))
+    seen = []
+
+    async def look() -> None:
+        document = await service.document()
+        validator("score-document").validate(document)
+        seen.append((document["status"], document.get("waiting_for"), document.get("current_stage")))
+
+    await service.accept(chain_id="kubernetes")
+    await look()
+    await service.attempt()
+    await look()
+    await service.parts.store.cancel((await service.parts.reader.scores_of_session(SESSION))[0]["score_id"], "somebody")
+    await look()
+    await service.accept(source="api", force=True)
+    claimed = await service.claim()
+    await look()
+    await service.scorer.attempt(claimed)
+    await look()
+
+    assert seen == [
+        ("pending", None, None),
+        ("pending", "key", None),
+        ("cancelled", None, None),
+        ("in_progress", None, "gathering_context"),
+        ("completed", None, None),
+    ]

@@ -1,0 +1,187 @@
+"""The pages for people say what the code does: no word is missing, and the example file is a whole one."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from contracts import ALL, INCOMING, OUTGOING, ROOT, load_schema
+from pydantic import BaseModel
+
+from tarsy_scoring import errors
+from tarsy_scoring.admission import Disposition
+from tarsy_scoring.app import check_settings, not_yet_effective
+from tarsy_scoring.events import EventType, Phase, cloudevents_headers
+from tarsy_scoring.settings import SECRETS, Config, Settings, load_settings, variable_of
+
+EVENTS = (ROOT / "docs/events.md").read_text("utf-8")
+CONFIGURATION = (ROOT / "docs/configuration.md").read_text("utf-8")
+EXAMPLE = ROOT / "docs/config.example.yaml"
+DOCUMENT = yaml.safe_load((ROOT / "schemas/asyncapi.yaml").read_text("utf-8"))
+
+ERROR_KINDS: list[str] = load_schema("score-document")["properties"]["error_kind"]["examples"]
+SENT = {"event_id": "e", "type": "t", "session_id": "s", "timestamp": "t"}
+
+
+def explained_in(page: str) -> set[str]:
+    """Words that a table of the page explains: those in its first column, in backquotes."""
+    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `")]
+    return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
+
+
+def reasons_in_code() -> set[str]:
+    """Words that intake and decoding put into `scoring-error`."""
+    sources = [(ROOT / "service/tarsy_scoring" / f"{m}.py").read_text("utf-8") for m in ("events", "intake", "inbox")]
+    return {word for source in sources for word in re.findall(r"InvalidMessage\(\s*\"(\w+)\"", source)}
+
+
+def kinds_in_code() -> set[str]:
+    """`error_kind` of every exception an attempt can end in."""
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and "error_kind" in vars(c)]
+    return {vars(c)["error_kind"] for c in classes}
+
+
+WORDS = {
+    "dispositions": set(get_args(Disposition)),
+    "phases": set(get_args(Phase)),
+    "reasons": reasons_in_code(),
+    "error-kinds": set(ERROR_KINDS),
+    "cloudevents-headers": {name for name, _ in cloudevents_headers(SENT)},
+    "dead-letter-headers": set(DOCUMENT["components"]["messages"]["deadLetter"]["headers"]["properties"]),
+    "topics": {channel["address"] for channel in DOCUMENT["channels"].values()},
+    "fields-in": {f for model in INCOMING.values() for f in model.model_fields},
+}
+
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+def test_every_word_of_the_interface_is_explained(words: set[str]) -> None:
+    """Whoever meets a word in a message, a header or a table finds it on the page."""
+    assert len(words) > 1
+    assert words <= explained_in(EVENTS)
+
+
+def test_every_message_type_and_field_out_occurs() -> None:
+    """No message and no field of one goes unmentioned."""
+    types = {*get_args(EventType), "session.completed", "scoring.rescore_requested"}
+    fields = {f for model in OUTGOING.values() for f in model.model_fields}
+
+    assert {w for w in types | fields if f"`{w}`" not in EVENTS} == set()
+
+
+def test_error_kinds_of_the_code_are_known() -> None:
+    """An exception cannot bring a word that the documents do not have."""
+    assert kinds_in_code() <= set(ERROR_KINDS)
+
+
+def test_examples_on_the_page_are_json() -> None:
+    """What people copy from the page works."""
+    blocks = re.findall(r"```json\n(.*?)```", EVENTS, re.DOTALL)
+
+    assert blocks
+    for block in blocks:
+        assert json.loads(block)
+
+
+@pytest.mark.parametrize("page", ["events.md", "configuration.md"])
+def test_links_of_the_page_lead_somewhere(page: str) -> None:
+    """Relative links name files that are there."""
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "docs" / page).read_text("utf-8"))
+
+    assert links
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
+
+
+# --- configuration -------------------------------------------------------------------------------------
+
+
+def keys_of(model: type[BaseModel]) -> set[str]:
+    """Dotted paths that a YAML has, for maps whose names are free with the name left out."""
+    paths = set()
+    for name, field in model.model_fields.items():
+        paths.add(name)
+        inner = [a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type)]
+        for nested in (a for a in inner if issubclass(a, BaseModel)):
+            paths |= {f"{name}.{p}" for p in keys_of(nested)}
+    return paths
+
+
+def keys_in(value: Any, free: tuple[str, ...] = ("providers", "chains"), path: str = "") -> set[str]:
+    """Dotted paths in a loaded YAML, likewise."""
+    if not isinstance(value, dict):
+        return set()
+    found = set()
+    for key, below in value.items():
+        here = f"{path}.{key}" if path else key
+        found.add(here)
+        if path == "" and key in free:
+            found |= {p for one in below.values() for p in keys_in(one, (), here)}
+        else:
+            found |= keys_in(below, (), here)
+    return found
+
+
+def test_page_of_settings_has_every_variable() -> None:
+    """Every variable, and for secrets the one that names a file."""
+    fields = [f for f in Settings.model_fields if f not in ("config", "unknown_variables")]
+    variables = {variable_of(f) for f in fields} | {"SCORING_CONFIG", "OPENAI_API_KEY", "OPENAI_BASE_URL"}
+
+    assert variables <= explained_in(CONFIGURATION)
+    assert [f for f in SECRETS if f"`{variable_of(f)}_FILE`" not in CONFIGURATION] == []
+
+
+def test_page_of_settings_leaves_no_meaning_out() -> None:
+    """A row without a meaning helps nobody."""
+    rows = [line for line in CONFIGURATION.splitlines() if line.startswith("| `")]
+
+    assert len(rows) > 70
+    assert [row for row in rows if not row.rstrip(" |").count(" | ") >= 3] == []
+
+
+def test_example_file_is_accepted_without_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """A user can start from the example: it loads, and a start with it has nothing to complain about."""
+    (tmp_path / "key").write_text("not-a-key\n", "utf-8")
+    environ = {
+        "SCORING_CONFIG": str(EXAMPLE),
+        "OPENAI_API_KEY_FILE": str(tmp_path / "key"),
+        "SCORING_DATABASE_URL": "postgresql://scoring@db.example/scoring",
+        "SCORING_KAFKA_BOOTSTRAP_SERVERS": "kafka.example:9092",
+        "SCORING_TIMELINE_SOURCE": "files",
+        "SCORING_TIMELINE_DIR": str(tmp_path),
+    }
+
+    settings = load_settings(environ)
+    check_settings(settings, ("intake", "judging", "relay"), environ)
+
+    assert settings.unknown_variables == ()
+    assert [c for c in (settings.config.defaults, *settings.config.chains.values()) if not_yet_effective(c)] == []
+    assert capsys.readouterr().out == ""
+    assert list(recwarn) == []
+
+
+def test_example_file_has_every_key() -> None:
+    """What can be configured can be found in the example."""
+    example = yaml.safe_load(EXAMPLE.read_text("utf-8"))
+
+    wanted = {key for key in keys_of(Config) if not key.startswith("chains.")}  # the same as below `defaults`
+
+    assert len(wanted) > 40
+    assert wanted - keys_in(example) == set()
+
+
+def test_example_file_states_the_defaults() -> None:
+    """Where the example only shows a key, it shows its default, so that a copy changes nothing by itself."""
+    example = load_settings({"SCORING_CONFIG": str(EXAMPLE)}).config
+    plain = Config()
+
+    for section in ("budget", "evidence", "gates", "max_event_age_s", "criteria_dirs"):
+        assert getattr(example, section) == getattr(plain, section)
+    assert example.defaults.model_copy(update={"providers": ()}) == plain.defaults
+
+
+def test_schemas_are_the_ones_the_page_speaks_of() -> None:
+    """The folder of schemas holds version 1 of each message and of the score document, and nothing else."""
+    assert {p.name for p in (ROOT / "schemas").glob("*.json")} == {f"{n}.v1.json" for n in ALL}

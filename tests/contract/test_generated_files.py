@@ -1,0 +1,216 @@
+"""What is generated is what the code says, and holds together by itself."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from contracts import (
+    ALL,
+    EXAMPLES,
+    MESSAGES,
+    MODELS,
+    OUTGOING,
+    ROOT,
+    SCHEMAS,
+    load_schema,
+    schema_of_example,
+    validator,
+)
+from jsonschema import Draft202012Validator
+
+from tarsy_scoring.dead_letters import bury
+from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.events import cloudevents_headers
+from tarsy_scoring.kafka import Headers, Publisher, Record
+from tarsy_scoring.settings import Settings
+
+DOCUMENT = yaml.safe_load((SCHEMAS / "asyncapi.yaml").read_text("utf-8"))
+
+
+def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(root / "schemas/generate.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_generated_files_are_what_the_code_says() -> None:
+    """Nobody edits a generated file by hand, or changes a model without generating anew."""
+    checked = generate(ROOT, "--check")
+
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_check_names_what_differs_and_a_run_mends_it(tmp_path: Path) -> None:
+    """`--check` writes nothing, ends with 1 and names each file; a run without it writes the same bytes as before."""
+    shutil.copytree(SCHEMAS, tmp_path / "schemas", ignore=shutil.ignore_patterns("__pycache__"))
+    edited, missing = tmp_path / "schemas/scoring-failed.v1.json", tmp_path / "docs/configuration.md"
+    before = edited.read_bytes()
+    edited.write_bytes(before + b"\n")
+
+    checked = generate(tmp_path, "--check")
+
+    assert checked.returncode == 1
+    assert "schemas/scoring-failed.v1.json" in checked.stderr
+    assert "docs/configuration.md" in checked.stderr
+    assert "session-completed" not in checked.stderr
+    assert edited.read_bytes() == before + b"\n"
+    assert not missing.exists()
+
+    assert generate(tmp_path).returncode == 0
+    assert generate(tmp_path, "--check").returncode == 0
+    assert edited.read_bytes() == before
+    assert missing.read_bytes() == (ROOT / "docs/configuration.md").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "path", ["docs/configuration.md", *(f"schemas/{n}.v1.json" for n in ALL), "schemas/asyncapi.yaml"]
+)
+def test_generated_file_ends_in_one_newline(path: str) -> None:
+    """Text files end as editors leave them, so that no tool changes them again."""
+    content = (ROOT / path).read_bytes()
+
+    assert content.endswith(b"\n")
+    assert not content.endswith(b"\n\n")
+    assert b"\r" not in content
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_schema_is_a_schema_with_an_identity(name: str) -> None:
+    """Each schema is valid JSON Schema 2020-12, says which one it is, and lets unknown fields pass."""
+    schema = load_schema(name)
+
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["$id"] == f"urn:tarsy-scoring:schema:{name}:1"
+    assert schema["title"]
+    assert schema["description"]
+    assert "additionalProperties" not in schema
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_is_valid(example: str) -> None:
+    """An example is valid against its schema and, for a message, against the model."""
+    name = schema_of_example(example)
+
+    validator(name).validate(EXAMPLES[example])
+    if name in MESSAGES:
+        MODELS[name].model_validate_json((SCHEMAS / f"examples/{example}.json").read_bytes(), strict=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_schema_has_a_whole_example(name: str) -> None:
+    """One example of each shows every field that the schema knows, but for those only some documents have."""
+    only_sometimes = {"waiting_for", "latest_attempt", "current_stage"}
+    shown: set[str] = max((set(v) for n, v in EXAMPLES.items() if schema_of_example(n) == name), key=len)
+
+    assert set(load_schema(name)["properties"]) - shown <= only_sometimes
+
+
+# --- AsyncAPI ------------------------------------------------------------------------------------------
+
+
+def resolve(reference: str) -> Any:
+    found: Any = DOCUMENT
+    for part in reference.removeprefix("#/").split("/"):
+        found = found[part]
+    return found
+
+
+def messages_of(channel: str) -> list[dict[str, Any]]:
+    return [resolve(m["$ref"]) for m in DOCUMENT["channels"][channel]["messages"].values()]
+
+
+def references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [r for k, v in value.items() for r in ([v] if k == "$ref" else references(v))]
+    return [r for v in value for r in references(v)] if isinstance(value, list) else []
+
+
+def test_asyncapi_references_lead_somewhere() -> None:
+    """Every reference names something in the document or a schema file beside it."""
+    found = references(DOCUMENT)
+
+    assert found
+    for reference in found:
+        assert resolve(reference) if reference.startswith("#/") else (SCHEMAS / reference).is_file()
+
+
+def test_asyncapi_names_the_topics_of_the_settings() -> None:
+    """The four channels are the topics by their default names, and each is used in the right direction."""
+    settings = Settings()
+    addresses = {name: channel["address"] for name, channel in DOCUMENT["channels"].items()}
+    used = {(o["action"], resolve(o["channel"]["$ref"])["address"]) for o in DOCUMENT["operations"].values()}
+
+    assert sorted(addresses.values()) == sorted(
+        [
+            settings.topic_session_completed,
+            settings.topic_rescore_requested,
+            settings.topic_scoring_events,
+            settings.topic_dead_letters,
+        ]
+    )
+    assert used == {
+        ("receive", settings.topic_session_completed),
+        ("receive", settings.topic_rescore_requested),
+        ("send", settings.topic_scoring_events),
+        ("send", settings.topic_dead_letters),
+    }
+
+
+def test_asyncapi_has_each_message_once_with_key_and_examples() -> None:
+    """Each message refers to its own schema, has a Kafka key, and shows examples."""
+    for name in MESSAGES:
+        (message,) = (m for m in DOCUMENT["components"]["messages"].values() if m["name"] == name)
+        assert message["payload"]["schema"] == {"$ref": f"./{name}.v1.json"}
+        assert message["bindings"]["kafka"]["key"]["type"] == "string"
+        assert [e["payload"] for e in message["examples"]] == [v for n, v in EXAMPLES.items() if n.startswith(name)]
+
+
+@pytest.mark.parametrize("name", OUTGOING)
+def test_asyncapi_headers_of_a_scoring_event_are_those_sent(name: str) -> None:
+    """What the relay sends with an event satisfies the headers of the document, and none is undocumented."""
+    (message,) = (m for m in messages_of("scoringEvents") if m["name"] == name)
+
+    sent = {k: v.decode() for k, v in cloudevents_headers(EXAMPLES[name if name in EXAMPLES else f"{name}-queued"])}
+
+    Draft202012Validator(message["headers"]).validate(sent)
+    assert set(message["headers"]["required"]) == set(sent)
+
+
+class Caught(Publisher):
+    """Keeps what it is asked to send."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings())
+        self.sent: list[tuple[bytes | None, bytes | None, Headers]] = []
+
+    async def publish(
+        self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
+    ) -> list[bool]:
+        self.sent += messages
+        return [True for _ in messages]
+
+
+async def test_asyncapi_headers_of_a_dead_letter_are_those_sent() -> None:
+    """A real dead letter satisfies the headers of the document, and none of ours is undocumented."""
+    publisher = Caught()
+    record = Record("session-completed", 3, 17, 1_772_446_531_310, b"key", b"junk", [("theirs", b"1")])
+
+    async def keep_body(*_: Any) -> None:
+        raise AssertionError("nothing is too large here")
+
+    await bury(
+        publisher, "scoring-dead-letters", record, InvalidMessage("not_json", "why"), keep_body, datetime.now(UTC)
+    )
+
+    ((key, value, headers),) = publisher.sent
+    (message,) = messages_of("deadLetters")
+    ours = {k: v.decode() for k, v in headers if k.startswith("scoring-")}
+    Draft202012Validator(message["headers"]).validate(ours)
+    assert set(message["headers"]["required"]) == set(ours)
+    assert (key, value, headers[0]) == (b"key", b"junk", ("theirs", b"1"))
