@@ -76,19 +76,6 @@ GROUPS = {
 }
 NOT_VARIABLES = {"config", "unknown_variables"}
 
-# Of keys whose field says nothing itself, because the field above speaks for it.
-MEANINGS = {
-    "input": "Price of input tokens.",
-    "output": "Price of output tokens.",
-    "judge.enabled": "`false`: no judge is asked; metrics and gates alone, and no total.",
-    "budget.daily_usd": "Per UTC day over all chains; `null`: no limit.",
-    "evidence.max_missing_share": "Share of the declared evidence that may be missing; beyond it there is no score.",
-    "gates.allow_commands": "Let gates run the commands that the configuration names.",
-    "gates.work_dir": "Where they run and where files are looked for; may hold `{session_id}`.",
-    "gates.timeout_s": "Time of one command.",
-    "gates.max_output_bytes": "What is kept of the output of one command.",
-}
-
 
 def configuration_page() -> str:
     """The whole page."""
@@ -132,7 +119,7 @@ def _keys(model: type[BaseModel], prefix: str = "", skip: Iterable[str] = ()) ->
         path = prefix + name
         inner = _model_in(field)
         if inner is None:
-            meaning = field.description or MEANINGS.get(path) or MEANINGS[name]
+            meaning = field.description or ""
             yield path, _value(schema["properties"][name], schema), _default(field), meaning
             continue
         if field.default is None:

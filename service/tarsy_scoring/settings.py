@@ -46,9 +46,9 @@ class _Frozen(BaseModel):
 class Prices(_Frozen):
     """USD per million tokens."""
 
-    input: Annotated[float, Field(ge=0)]
+    input: float = Field(ge=0, description="Price of input tokens.")
     cached_input: Annotated[float, Field(ge=0)] | None = Field(None, description="Default: the price of `input`.")
-    output: Annotated[float, Field(ge=0)]
+    output: float = Field(ge=0, description="Price of output tokens.")
 
 
 class ProviderSettings(_Frozen):
@@ -86,7 +86,7 @@ class ProviderSettings(_Frozen):
 
 
 class JudgeSettings(_Frozen):
-    enabled: bool = True
+    enabled: bool = Field(True, description="`false`: no judge is asked; metrics and gates alone, and no total.")
 
 
 class ChainSettings(_Frozen):
@@ -111,18 +111,24 @@ class ChainSettings(_Frozen):
 
 
 class BudgetSettings(_Frozen):
-    daily_usd: Annotated[float, Field(ge=0)] | None = None
+    daily_usd: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="Per UTC day over all chains; `null`: no limit."
+    )
 
 
 class EvidenceSettings(_Frozen):
-    max_missing_share: Share = 0.0
+    max_missing_share: Share = Field(
+        0.0, description="Share of the declared evidence that may be missing; beyond it there is no score."
+    )
 
 
 class GateSettings(_Frozen):
-    allow_commands: bool = False
-    work_dir: str | None = None
-    timeout_s: Positive = 30
-    max_output_bytes: int = Field(1_000_000, ge=1)
+    allow_commands: bool = Field(False, description="Let gates run the commands that the configuration names.")
+    work_dir: str | None = Field(
+        None, description="Where they run and where files are looked for; may hold `{session_id}`."
+    )
+    timeout_s: Positive = Field(30, description="Time of one command.")
+    max_output_bytes: int = Field(1_000_000, ge=1, description="What is kept of the output of one command.")
 
 
 class Config(_Frozen):
