@@ -11,6 +11,7 @@ from infrastructure import (
     Postgres,
     Topics,
     choose_infrastructure,
+    drop_database,
     forget_own_settings,
     fresh_database,
     fresh_topics,
@@ -46,15 +47,16 @@ def kafka(pytestconfig: pytest.Config) -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="session")
-def _migrated_template(postgres: Postgres) -> str:
-    """Name of a database with our tables, migrated once and only ever copied."""
+def _migrated_template(postgres: Postgres) -> Iterator[str]:
+    """Name of a database with our tables, migrated once, only ever copied, and dropped in the end."""
     from tarsy_scoring.schema import migrate
 
     name = f"scoring_template_{uuid.uuid4().hex[:12]}"
     url = run_apart(create_database(postgres.url, name))
 
     migrate(url)
-    return name
+    yield name
+    run_apart(drop_database(postgres, name))
 
 
 @pytest.fixture

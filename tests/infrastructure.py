@@ -183,7 +183,7 @@ def fresh_database(server: Postgres, template: str | None = None) -> Iterator[st
     """The URL of a new database, dropped afterwards; a server that a test left down is brought back for that."""
     name = f"scoring_test_{uuid.uuid4().hex[:12]}"
     yield run_apart(create_database(server.url, name, template=template))
-    run_apart(_drop_database(server, name))
+    run_apart(drop_database(server, name))
 
 
 def fresh_topics(kafka: Kafka) -> Topics:
@@ -227,7 +227,7 @@ def run_apart(work: Coroutine[Any, Any, Any]) -> Any:
         return thread.submit(asyncio.run, work).result()
 
 
-async def _drop_database(server: Postgres, name: str) -> None:
+async def drop_database(server: Postgres, name: str) -> None:
     if server.crashable:
         await server.start()
     connection = await asyncpg.connect(server.url, timeout=10)

@@ -134,8 +134,21 @@ class Policy:
         name = wanted or (self.chain(chain_id).criteria if chain_id is not None else None)
         return name, self.hashes.get(name) if name else None
 
+    def hopeless(self, request: Request, chain_id: str | None) -> Disposition | None:
+        """
+        Why an automatic request is not scored, as far as can be said before its session was read.
+
+        While the chain is not known, a request goes through if it may belong to a chain that wants it;
+        the first claim, which reads the chain from the source, asks `filtered`.
+        """
+        why = self.filtered(request, chain_id)
+        if why is not None and chain_id is None:
+            chains = self.settings.config.chains
+            return why if all(self.filtered(request, c) is not None for c in chains) else None
+        return why
+
     def filtered(self, request: Request, chain_id: str | None) -> Disposition | None:
-        """Why an automatic request is not scored on a chain like this; None: it may be."""
+        """Why an automatic request is not scored on this chain, None being one of none; None: it is."""
         chain = self.chain(chain_id)
         if not (self.settings.enabled and chain.enabled):
             return "disabled"
@@ -167,11 +180,13 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
     if request.is_automatic:
         if request.is_stale:
             return Decision("stale")
-        if (why := policy.filtered(request, chain_id)) is not None:
+        if (why := policy.hopeless(request, chain_id)) is not None:
             return Decision(why)
     name, wanted_hash = policy.bound(chain_id, request.criteria)
     if state.open is not None:
-        if request.is_automatic or _is_same(state.open, name, wanted_hash):
+        # A running score whose criteria are bound shows what an unknown chain comes to: the defaults.
+        wanted = policy.bound(chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name)
+        if request.is_automatic or _is_same(state.open, *wanted):
             return Decision("in_progress", state.open.score_id)
         superseded, state.deferred = state.deferred, request.request_id
         return Decision("deferred", superseded=superseded)

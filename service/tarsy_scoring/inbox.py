@@ -270,7 +270,6 @@ class Inbox:
         await self._add(connection, admitted)
         for request_id, decision in admitted.decisions.items():
             await self.answer(connection, request_id, decision.disposition, decision.score_id)
-        self.database.ring("scores")
 
     async def answer(
         self, connection: Connection, request_id: UUID, disposition: Disposition, score_id: UUID | None

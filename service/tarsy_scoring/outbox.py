@@ -68,9 +68,10 @@ UPDATE {schema}.scoring_events SET published_at = now() WHERE position = ANY($1:
 
 BACKLOG = """
 SELECT count(*) AS unpublished, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
-FROM (SELECT created_at FROM {schema}.scoring_events WHERE position IS NULL
+FROM ((SELECT created_at FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT 100000)
       UNION ALL
-      SELECT created_at FROM {schema}.scoring_events WHERE published_at IS NULL AND position IS NOT NULL) waiting
+      (SELECT created_at FROM {schema}.scoring_events WHERE published_at IS NULL AND position IS NOT NULL
+       ORDER BY position LIMIT 100000)) waiting
 """
 
 ONE_RELAY = "SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring relay'), hashtext($1))"
@@ -96,7 +97,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Events that no broker has acknowledged, and the age of the oldest in seconds."""
+    """Events that no broker has acknowledged (counted up to 200,000), and the age of the oldest in seconds."""
 
     events: int
     oldest_s: float

@@ -206,7 +206,7 @@ class Scorer:
                 criteria=name,
                 criteria_hash=criteria_hash,
             )
-        if claimed.chain_id is None and chain_id is not None and claimed.source == SOURCE_COMPLETED:
+        if claimed.chain_id is None and claimed.source == SOURCE_COMPLETED:
             request = Request(
                 request_id=claimed.request_id,
                 session_id=claimed.session_id,

@@ -148,7 +148,7 @@ WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
 END = """
 WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{schema}.session_scores, $1::jsonb)),
 held AS (
-  SELECT s.score_id FROM {schema}.session_scores s
+  SELECT s.score_id, s.lease_token FROM {schema}.session_scores s
   JOIN v ON s.score_id = v.score_id AND s.lease_token = v.lease_token
   ORDER BY s.score_id FOR UPDATE OF s
 )
@@ -161,8 +161,8 @@ UPDATE {schema}.session_scores s SET
   samples = v.samples, spread = v.spread, failure_tags = v.failure_tags, flags = v.flags,
   coverage = v.coverage, evidence = v.evidence, usage = v.usage,
   error_kind = v.error_kind, error_message = v.error_message
-FROM v, held WHERE s.score_id = v.score_id AND s.score_id = held.score_id
-RETURNING v.lease_token, s.session_id, s.purpose
+FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
+RETURNING held.lease_token, s.session_id, s.purpose
 """
 
 ADD_MISSING_TOOLS = """
@@ -534,6 +534,7 @@ class Store:
             return True
 
         cancelled = await self.database.persist(work)
+        self.database.ring("scores")  # a deferred request may have become one
         self.database.ring("events")
         return cancelled
 

@@ -1,0 +1,244 @@
+"""A database that goes away in the middle: what was committed without a reply is neither lost nor doubled."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from builders import (
+    OTHER_CRITERIA,
+    Scoring,
+    completion,
+    connected,
+    failure,
+    open_scoring,
+    rescore,
+    session_completed,
+    step,
+)
+from infrastructure import Postgres, wait_until
+from proxy import DatabaseProxy
+from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.store import ClaimedScore
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """The service behind a proxy that can lose replies; `seen` goes past the proxy, to prepare and to look."""
+
+    proxy: DatabaseProxy
+    scoring: Scoring
+    seen: Scoring
+
+    def lose_next_reply(self) -> None:
+        """Let the next transaction of the service commit without its knowing."""
+        self.proxy.lose_commit_reply('"public".')  # in all our statements, the first time a connection sends them
+
+
+@pytest.fixture
+async def lossy(database_url: str) -> AsyncIterator[Lossy]:
+    async with (
+        DatabaseProxy(database_url) as proxy,
+        open_scoring(proxy.url, pool_size=3) as scoring,
+        open_scoring(database_url) as seen,
+    ):
+        yield Lossy(proxy, scoring, seen)
+
+
+async def test_accept(lossy: Lossy) -> None:
+    """A batch that was stored without our knowing is repeated, and found to be there already."""
+    requests = [session_completed(f"session-{n}") for n in range(3)]
+
+    lossy.lose_next_reply()
+    await lossy.scoring.accept(*requests)
+
+    assert lossy.proxy.replies_lost == 1
+    assert await lossy.seen.dispositions() == {r.request_id: "accepted" for r in requests}
+    assert await lossy.seen.value("SELECT count(*) FROM session_scores") == 3
+    assert await lossy.seen.events() == ["queued"] * 3
+
+
+async def test_accept_of_a_deferred_request(lossy: Lossy) -> None:
+    """A repeated batch does not supersede its own requests."""
+    await lossy.seen.accept(session_completed())
+    older, newer = (rescore(criteria=OTHER_CRITERIA) for _ in range(2))
+
+    lossy.lose_next_reply()
+    await lossy.scoring.accept(older, newer)
+
+    assert lossy.proxy.replies_lost == 1
+    dispositions = await lossy.seen.dispositions()
+    assert (dispositions[older.request_id], dispositions[newer.request_id]) == ("superseded", "deferred")
+
+
+async def test_claim(lossy: Lossy) -> None:
+    """A claim whose reply is lost is held by nobody: it is not repeated, no heartbeat keeps it, and it lapses."""
+    await lossy.seen.accept(session_completed("lost"), session_completed("next"))
+
+    lossy.lose_next_reply()
+    with pytest.raises(DatabaseAway):
+        await lossy.scoring.claim(1)
+    tracked = await lossy.scoring.claim()
+
+    assert lossy.proxy.replies_lost == 1
+    assert [c.session_id for c in tracked] == ["next"]
+    await lossy.seen.rows("UPDATE session_scores SET lease_expires_at = now() - interval '1 s'")
+    assert await lossy.scoring.store.keep_leases(tracked, 60) == {tracked[0].score_id}
+    assert await lossy.seen.take_back() == {"lost": "pending"}
+
+
+async def test_record(lossy: Lossy) -> None:
+    """A step that was stored without our knowing stays one turn and one event, and the attempt goes on."""
+    claimed = await lossy.seen.claimed()
+
+    lossy.lose_next_reply()
+    await lossy.scoring.store.record(step(claimed, "analyzing_methodology", 1))
+
+    assert lossy.proxy.replies_lost == 1
+    assert len(await lossy.seen.store.stored_turns(claimed.score_id)) == 1
+    assert (await lossy.seen.events(claimed.score_id)).count("analyzing_methodology") == 1
+    await lossy.scoring.store.end(completion(claimed))
+
+
+@pytest.mark.parametrize("build", [completion, failure], ids=["completed", "failed"])
+async def test_end(lossy: Lossy, build: Callable[..., Any]) -> None:
+    """An end that was stored without our knowing stays, with one event; who asks again no longer holds the lease."""
+    claimed = await lossy.seen.claimed()
+    await lossy.seen.accept(waiting := rescore(criteria=OTHER_CRITERIA))
+    ending = build(claimed)
+
+    lossy.lose_next_reply()
+    with pytest.raises(LeaseLost):
+        await lossy.scoring.store.end(ending)
+
+    assert lossy.proxy.replies_lost == 1
+    assert (await lossy.seen.score(claimed.score_id))["status"] == ending.columns["status"]
+    assert (await lossy.seen.events())[-2:] == [ending.event.type.removeprefix("scoring."), "queued"]
+    assert await lossy.seen.value("SELECT count(*) FROM session_scores") == 2
+    assert (await lossy.seen.dispositions())[waiting.request_id] == "accepted"
+
+
+async def test_ends_of_many_scores(lossy: Lossy) -> None:
+    """The same for a batch: everyone's verdict is stored, nobody's twice."""
+    await lossy.seen.accept(*(session_completed(f"session-{n}") for n in range(20)))
+    claimed = await lossy.seen.claim()
+
+    lossy.lose_next_reply()
+    await asyncio.gather(
+        *(lossy.scoring.store.end(completion(c, missing_tools=[MissingTool("a", "b")])) for c in claimed),
+        return_exceptions=True,
+    )
+
+    assert lossy.proxy.replies_lost == 1
+    assert await lossy.seen.rows("SELECT DISTINCT status FROM session_scores") == [{"status": "completed"}]
+    assert (await lossy.seen.events()).count("completed") == 20
+    assert await lossy.seen.value("SELECT count(*) FROM score_missing_tools") == 20
+
+
+async def test_put_back(lossy: Lossy) -> None:
+    """A score that was put back without our knowing burned one attempt, and waits."""
+    claimed = await lossy.seen.claimed()
+
+    lossy.lose_next_reply()
+    with pytest.raises(LeaseLost):
+        await lossy.scoring.store.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=2)
+
+    assert lossy.proxy.replies_lost == 1
+    row = await lossy.seen.score(claimed.score_id)
+    assert (row["status"], row["attempts_burned"], row["spent_s"]) == ("pending", 1, 2)
+    assert (await lossy.seen.events(claimed.score_id)).count("waiting_retry") == 1
+
+
+async def test_take_back(lossy: Lossy) -> None:
+    """What was taken back without our knowing is not taken twice."""
+    claimed = await lossy.seen.claimed()
+    await lossy.seen.lapse(claimed)
+
+    lossy.lose_next_reply()
+    with pytest.raises(DatabaseAway):
+        await lossy.scoring.take_back()
+
+    assert lossy.proxy.replies_lost == 1
+    assert await lossy.scoring.take_back() == {}
+    assert (await lossy.seen.score(claimed.score_id))["attempts_burned"] == 1
+    assert (await lossy.seen.events(claimed.score_id)).count("waiting_retry") == 1
+
+
+async def test_cancel(lossy: Lossy) -> None:
+    """A cancel that happened without our knowing is one cancel."""
+    claimed = await lossy.seen.claimed()
+
+    lossy.lose_next_reply()
+    await lossy.scoring.store.cancel(claimed.score_id, "bob")
+
+    assert lossy.proxy.replies_lost == 1
+    assert (await lossy.seen.score(claimed.score_id))["status"] == "cancelled"
+    assert (await lossy.seen.events(claimed.score_id)).count("failed") == 1
+
+
+# --- connections that are cut --------------------------------------------------------------------------
+
+
+WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
+    "accept": lambda scoring, _: scoring.accept(session_completed()),
+    "record": lambda scoring, claimed: scoring.store.record(step(claimed, "storing", 1)),
+    "end": lambda scoring, claimed: scoring.store.end(completion(claimed)),
+    "cancel": lambda scoring, claimed: scoring.store.cancel(claimed.score_id, "bob"),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: str) -> None:
+    """A transaction that was cut leaves nothing, and is done once over another connection."""
+    async with open_scoring(database_url, pool_size=2) as scoring, open_scoring(database_url) as seen:
+        claimed = await scoring.claimed()
+        async with connected(database_url) as somebody, somebody.transaction():
+            await somebody.execute("SELECT FROM sessions, session_scores FOR UPDATE")
+            writing = asyncio.ensure_future(WRITES[name](scoring, claimed))
+            await wait_until(lambda: _cut_whoever_waits(seen), 10, "a connection that waits for the lock")
+            await wait_until(lambda: _waits(seen), 10, "the same work on another connection")
+        await asyncio.wait_for(writing, 10)
+
+        added = {"accept": [], "record": ["storing"], "end": ["completed"], "cancel": ["failed"]}
+        assert await seen.events() == ["queued", "started", "gathering_context", *added[name]]
+        assert len(await seen.dispositions()) == (2 if name == "accept" else 1)
+        assert len(await seen.store.stored_turns(claimed.score_id)) == (name == "record")
+
+
+async def test_a_verdict_survives_a_crash_of_the_server(database_url: str, postgres: Postgres) -> None:
+    """Results are kept in memory while the server is away, and stored when it is back, under the old lease."""
+    if not postgres.crashable:
+        pytest.skip("this PostgreSQL is not ours to crash")
+    async with open_scoring(database_url) as scoring:
+        claimed = await scoring.claimed()
+        await postgres.kill()
+        work = [
+            asyncio.create_task(scoring.store.record(step(claimed, "storing", 1))),
+            asyncio.create_task(scoring.accept(request := session_completed("session-2"))),
+        ]
+        await wait_until(lambda: not scoring.database.is_available, 10, "the service to notice")
+        await postgres.start()
+
+        await asyncio.wait_for(asyncio.gather(*work), 30)
+        await scoring.store.end(completion(claimed))
+
+        assert (await scoring.dispositions())[request.request_id] == "accepted"
+        assert (await scoring.score(claimed.score_id))["status"] == "completed"
+        assert (await scoring.events(claimed.score_id))[-2:] == ["storing", "completed"]
+
+
+async def _waits(seen: Scoring) -> list[dict[str, Any]]:
+    return await seen.rows(
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+
+
+async def _cut_whoever_waits(seen: Scoring) -> bool:
+    waiting = await _waits(seen)
+    for row in waiting:
+        await seen.value("SELECT pg_terminate_backend($1)", row["pid"])
+    return bool(waiting)

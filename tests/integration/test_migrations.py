@@ -1,0 +1,297 @@
+"""Migrations: up and down on empty and on full databases, in two phases, and what each start is told."""
+
+import asyncio
+import multiprocessing
+import shutil
+import uuid
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from builders import completion, connected, open_scoring, rescore, step
+from tarsy_scoring import schema
+from tarsy_scoring.errors import ConfigurationError, StartRefused
+from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.schema import check_migrated, migrate
+
+TABLES = {
+    "sessions",
+    "scoring_criteria",
+    "scoring_requests",
+    "session_scores",
+    "judge_turns",
+    "score_missing_tools",
+    "score_alternative_approaches",
+    "score_alternative_approach_steps",
+    "scoring_events",
+    "relay_position",
+    "dead_letter_bodies",
+}
+
+
+async def migrated(url: str, of_schema: str = "public", **how: Any) -> list[str]:
+    return await asyncio.to_thread(migrate, url, of_schema, **how)
+
+
+async def rows(url: str, sql: str, *arguments: Any) -> list[Any]:
+    async with connected(url) as connection:
+        return await connection.fetch(sql, *arguments)
+
+
+async def tables(url: str, of_schema: str = "public") -> set[str]:
+    found = await rows(url, "SELECT tablename FROM pg_tables WHERE schemaname = $1", of_schema)
+    return {r["tablename"] for r in found} - {schema.VERSION_TABLE}
+
+
+async def shape(url: str) -> list[Any]:
+    """Columns, constraints and indexes, as PostgreSQL spells them."""
+    return [
+        await rows(url, sql)
+        for sql in (
+            "SELECT table_name, column_name, data_type, column_default, is_nullable FROM information_schema.columns "
+            "WHERE table_schema = 'public' ORDER BY 1, ordinal_position",
+            "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint "
+            "WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2",
+            "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
+        )
+    ]
+
+
+async def test_up_twice(empty_database_url: str) -> None:
+    """The first run makes every table of the specification, the second changes nothing."""
+    assert await migrated(empty_database_url) == ["0001"]
+    before = await shape(empty_database_url)
+
+    assert await migrated(empty_database_url) == []
+    assert await tables(empty_database_url) == TABLES
+    assert await shape(empty_database_url) == before
+
+
+async def test_down_and_up_again(empty_database_url: str) -> None:
+    """Every revision can be undone, and made again to the same shape."""
+    await migrated(empty_database_url)
+    before = await shape(empty_database_url)
+
+    assert await migrated(empty_database_url, down="base") == ["0001"]
+    assert await tables(empty_database_url) == set()
+
+    assert await migrated(empty_database_url) == ["0001"]
+    assert await shape(empty_database_url) == before
+
+
+async def fill(url: str) -> None:
+    """A row in every table."""
+    async with open_scoring(url) as scoring:
+        first = await scoring.claimed("session-1")
+        await scoring.store.record(step(first, "analyzing_methodology", ordinal=1))
+        await scoring.store.keep_criteria("hash-default", "investigation-methodology", {"name": "x"})
+        await scoring.store.end(completion(first, missing_tools=[MissingTool("read-file", "the script was not seen")]))
+        await scoring.accept(rescore("session-1"), rescore("session-2"))
+        await scoring.rows("INSERT INTO score_alternative_approaches VALUES ($1, 1, 'a', 'b')", first.score_id)
+        await scoring.rows("INSERT INTO score_alternative_approach_steps VALUES ($1, 1, 1, 'look')", first.score_id)
+        await scoring.rows("INSERT INTO dead_letter_bodies (body_id, headers) VALUES ($1, '[]')", uuid.uuid4())
+        assert all([await scoring.value(f"SELECT count(*) FROM {table}") for table in TABLES])
+
+
+async def test_up_again_keeps_every_row(database_url: str) -> None:
+    """A migration of a database in use loses nothing."""
+    await fill(database_url)
+    count = "SELECT {}".format(" || '-' || ".join(f"(SELECT count(*) FROM {t})" for t in sorted(TABLES)))
+    before = await rows(database_url, count)
+
+    assert await migrated(database_url) == []
+    assert await rows(database_url, count) == before
+
+
+async def test_down_and_up_on_a_full_database(database_url: str) -> None:
+    """Rows that refer to each other keep nobody from going down, and what comes up again is empty and works."""
+    await fill(database_url)
+
+    await migrated(database_url, down="base")
+    assert await tables(database_url) == set()
+
+    await migrated(database_url)
+    assert await rows(database_url, "SELECT position FROM relay_position") == [(0,)]
+    await fill(database_url)
+
+
+@pytest.mark.parametrize(
+    ("change", "constraint"),
+    [
+        pytest.param("status = 'failed', total_score = 67", "a_failure_is_never_a_number", id="failed-with-total"),
+        pytest.param("total_score = 67", "a_failure_is_never_a_number", id="pending-with-total"),
+        pytest.param("status = 'completed', total_score = 101", "session_scores_total_score_check", id="over-100"),
+        pytest.param("status = 'completed', total_score = -1", "session_scores_total_score_check", id="below-0"),
+        pytest.param("status = 'in_progress'", "a_lease_belongs_to_an_attempt", id="running-without-lease"),
+        pytest.param("lease_token = gen_random_uuid()", "a_lease_belongs_to_an_attempt", id="lease-without-attempt"),
+        pytest.param("status = 'done'", "session_scores_status_check", id="unknown-status"),
+        pytest.param("purpose = 'fun'", "session_scores_purpose_check", id="unknown-purpose"),
+        pytest.param("priority = 3", "session_scores_priority_check", id="unknown-priority"),
+        pytest.param("outcome = 'maybe'", "session_scores_outcome_check", id="unknown-outcome"),
+    ],
+)
+async def test_what_the_tables_refuse(database_url: str, change: str, constraint: str) -> None:
+    """The laws of a score hold in the database itself, whoever writes."""
+    async with open_scoring(database_url) as scoring:
+        await scoring.accept(rescore())
+
+        with pytest.raises(asyncpg.CheckViolationError, match=constraint):
+            await scoring.rows(f"UPDATE session_scores SET {change}")
+
+
+@pytest.mark.parametrize("total", [0, 100])
+async def test_both_ends_of_the_range_are_totals(database_url: str, total: int) -> None:
+    """0 and 100 are scores."""
+    async with open_scoring(database_url) as scoring:
+        await scoring.accept(rescore())
+        await scoring.rows("UPDATE session_scores SET status = 'completed', total_score = $1", total)
+
+        assert await scoring.value("SELECT total_score FROM session_scores") == total
+
+
+async def test_one_open_production_score_per_session(database_url: str) -> None:
+    """A second open production score is refused; one of another purpose, or after the end, is not."""
+    add = (
+        "INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, purpose, status) "
+        "VALUES ('session-1', gen_random_uuid(), 0, 'alice', $1, $2)"
+    )
+    async with open_scoring(database_url) as scoring:
+        await scoring.accept(rescore())
+
+        with pytest.raises(asyncpg.UniqueViolationError, match="session_scores_one_open"):
+            await scoring.rows(add, "production", "pending")
+        await scoring.rows(add, "shadow", "pending")
+        await scoring.rows(add, "production", "cancelled")
+
+
+async def test_another_schema(empty_database_url: str) -> None:
+    """Everything goes into the configured schema, also with a name that needs quotes."""
+    assert await migrated(empty_database_url, "Team_Scoring") == ["0001"]
+
+    assert await tables(empty_database_url, "Team_Scoring") == TABLES
+    assert await tables(empty_database_url) == set()
+    async with connected(empty_database_url) as connection:
+        await check_migrated(connection, "Team_Scoring")
+        with pytest.raises(StartRefused, match="schema 'public' lacks 0001"):
+            await check_migrated(connection, "public")
+
+
+@pytest.fixture
+async def owner_url(empty_database_url: str) -> Any:
+    """A role that owns the schema `scoring` and may do nothing else."""
+    role = f"owner_{uuid.uuid4().hex[:8]}"
+    parts = urlsplit(empty_database_url)
+    await rows(empty_database_url, f"CREATE ROLE {role} LOGIN PASSWORD 'owned'")
+    await rows(empty_database_url, f"CREATE SCHEMA scoring AUTHORIZATION {role}")
+    yield parts._replace(netloc=f"{role}:owned@{parts.netloc.rpartition('@')[2]}").geturl()
+    for statement in (f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}"):
+        await rows(empty_database_url, statement)
+
+
+async def test_a_role_with_rights_in_its_schema_alone(owner_url: str) -> None:
+    """Whoever is given a schema needs no right to make schemas."""
+    assert await migrated(owner_url, "scoring") == ["0001"]
+    assert await migrated(owner_url, "scoring", down="base") == ["0001"]
+
+
+@pytest.mark.parametrize("query", ["sslmode=prefer", "application_name=migrate"])
+async def test_urls_as_postgresql_spells_them(empty_database_url: str, query: str) -> None:
+    """A URL that serves the worker serves the migration, with its parameters."""
+    assert await migrated(f"{empty_database_url}?{query}") == ["0001"]
+
+
+async def test_two_at_once(empty_database_url: str) -> None:
+    """Two processes that migrate at the same time: the later one waits and finds nothing to do."""
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
+        runs = [processes.submit(migrate, empty_database_url) for _ in range(2)]
+        assert [run.exception(timeout=60) for run in runs] == [None, None]
+
+    assert await tables(empty_database_url) == TABLES
+    assert await rows(empty_database_url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [("0001",)]
+
+
+async def test_a_failed_revision_leaves_nothing(empty_database_url: str, revisions: Path) -> None:
+    """One transaction: a later revision that fails undoes the earlier ones too."""
+    add_revision(revisions, "0002", "pre", "CREATE TABLE sessions (again int)")
+
+    with pytest.raises(StartRefused, match="already exists"):
+        await migrated(empty_database_url)
+
+    assert await tables(empty_database_url) == set()
+
+
+@pytest.fixture
+def revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the migrations that a test may add to."""
+    copy = shutil.copytree(schema.migrations_dir(), tmp_path / "migrations")
+    monkeypatch.setattr(schema, "migrations_dir", lambda: copy)
+    return copy / "versions"
+
+
+def add_revision(versions: Path, revision: str, phase: str, up: str) -> None:
+    before = f"{int(revision) - 1:04}"
+    (versions / f"{revision}_{phase}_test.py").write_text(
+        f'"""Test."""\nfrom alembic import op\nrevision, down_revision, phase = {revision!r}, {before!r}, {phase!r}\n'
+        f"def upgrade():\n    op.execute({up!r})\ndef downgrade():\n    pass\n"
+    )
+
+
+async def test_phases(empty_database_url: str, revisions: Path) -> None:
+    """`pre` stops before the first pending `post`, even where a later `pre` waits; then `post` brings the rest."""
+    add_revision(revisions, "0002", "pre", "ALTER TABLE sessions ADD added int")
+    add_revision(revisions, "0003", "post", "ALTER TABLE sessions DROP added")
+    add_revision(revisions, "0004", "pre", "ALTER TABLE sessions ADD later int")
+
+    assert await migrated(empty_database_url, phase="pre") == ["0001", "0002"]
+    assert await migrated(empty_database_url, phase="pre") == []
+    assert await migrated(empty_database_url, phase="post") == ["0003", "0004"]
+    assert await migrated(empty_database_url, down="0002") == ["0003", "0004"]
+
+
+async def test_a_start_waits_for_no_post_revision(empty_database_url: str, revisions: Path) -> None:
+    """A pending `post` keeps nobody from starting; a pending `pre` does, with its name and the command to run."""
+    add_revision(revisions, "0002", "post", "ALTER TABLE sessions ADD added int")
+    async with connected(empty_database_url) as connection:
+        with pytest.raises(StartRefused, match=r"lacks 0001\); run: tarsy-scoring migrate"):
+            await check_migrated(connection, "public")
+
+        await migrated(empty_database_url, phase="pre")
+        await check_migrated(connection, "public")
+
+        add_revision(revisions, "0003", "pre", "ALTER TABLE sessions ADD more int")
+        with pytest.raises(StartRefused, match="lacks 0003"):
+            await check_migrated(connection, "public")
+
+
+async def test_a_database_of_a_newer_version(database_url: str) -> None:
+    """During a rollout or after a rollback the older version starts, and its migration changes nothing."""
+    await rows(database_url, f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
+
+    async with connected(database_url) as connection:
+        await check_migrated(connection, "public")
+    assert await migrated(database_url) == []
+    with pytest.raises(StartRefused, match="9999"):
+        await migrated(database_url, down="base")
+    assert await tables(database_url) == TABLES
+
+
+async def test_down_to_what_is_not_there(empty_database_url: str) -> None:
+    """A revision nobody knows is asked wrongly; one that was never reached cannot be gone down to."""
+    with pytest.raises(ConfigurationError, match="--down 0815: there is no such revision"):
+        await migrated(empty_database_url, down="0815")
+    with pytest.raises(StartRefused, match="0001"):
+        await migrated(empty_database_url, down="0001")
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:1/db", "127.0.0.1:1,127.0.0.1:2/db"], ids=["one-host", "two-hosts"])
+def test_an_unreachable_database(place: str) -> None:
+    """The refusal says where it tried, without user and password."""
+    with pytest.raises(StartRefused, match=place) as refused:
+        migrate(f"postgresql://somebody:hunter2@{place}")
+
+    assert "hunter2" not in str(refused.value)
+    assert "somebody" not in str(refused.value)

@@ -1,0 +1,238 @@
+"""Scoring events from the transaction that makes them true to their positions, in order and without gaps."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import pytest
+from pydantic import TypeAdapter
+
+from builders import OTHER_CRITERIA, Scoring, completion, open_scoring, rescore, session_completed, step
+from tarsy_scoring import outbox
+from tarsy_scoring.database import Connection, Database
+from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
+from tarsy_scoring.outbox import Backlog, NewEvent, Placed
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as opened:
+        yield opened
+
+
+async def place(scoring: Scoring, limit: int = 1000) -> int:
+    return await scoring.database.once(lambda c: outbox.place(scoring.database, c, limit))
+
+
+async def unpublished(scoring: Scoring, limit: int = 1000) -> list[Placed]:
+    return await scoring.database.once(lambda c: outbox.unpublished(scoring.database, c, limit))
+
+
+async def mark(scoring: Scoring, *positions: int) -> None:
+    await scoring.database.once(lambda c: outbox.mark_published(scoring.database, c, positions))
+
+
+async def positions(scoring: Scoring) -> list[int | None]:
+    """In the order in which the events were written."""
+    return [r["position"] for r in await scoring.rows("SELECT position FROM scoring_events ORDER BY entry")]
+
+
+def progress(score_id: Any, phase: str = "storing") -> NewEvent:
+    return NewEvent(score_id, "scoring.progress", {"phase": phase})
+
+
+# --- writing -------------------------------------------------------------------------------------------
+
+
+async def test_events_are_what_the_schema_says(scoring: Scoring) -> None:
+    """Every stored event, once placed, is a valid message whose moments agree with each other."""
+    claimed = await scoring.claimed(chain_id=None)
+    await scoring.store.record(step(claimed, "analyzing_methodology"))
+    await scoring.store.cancel(claimed.score_id, "alice")
+    await place(scoring)
+    model: TypeAdapter[Any] = TypeAdapter(ScoringStarted | ScoringProgress | ScoringFailed)
+
+    events = [model.validate_python(e.payload) for e in await unpublished(scoring)]
+
+    assert [(e.sequence, e.position, e.attempt) for e in events] == [(1, 1, 0), *((n, n, 1) for n in range(2, 6))]
+    assert {(e.score_id, e.request_id) for e in events} == {(str(claimed.score_id), str(claimed.request_id))}
+    assert {(e.session_id, e.chain_id, e.purpose) for e in events} == {("session-1", None, "production")}
+    assert len({e.event_id for e in events}) == 5
+    assert events == sorted(events, key=lambda e: e.timestamp_us)
+    for placed, event in zip(await unpublished(scoring), events, strict=True):
+        assert placed.payload["timestamp"].endswith("Z")
+        assert round(datetime.fromisoformat(placed.payload["timestamp"]).timestamp() * 1e6) == event.timestamp_us
+
+
+async def test_sequence_grows_by_one_whoever_writes(scoring: Scoring) -> None:
+    """Concurrent writers of one score take turns: no number is left out, none is given twice."""
+    claimed = await scoring.claimed()
+    async with AsyncExitStack() as stack:
+        writers = [await stack.enter_async_context(open_scoring(scoring.url, pool_size=1)) for _ in range(8)]
+        await asyncio.gather(
+            *(w.store.record(step(claimed, f"phase-{n}-{m}")) for n, w in enumerate(writers) for m in range(10))
+        )
+
+    sequences = await scoring.rows("SELECT sequence FROM scoring_events ORDER BY entry")
+    assert [r["sequence"] for r in sequences] == list(range(1, 84))
+
+
+async def test_events_of_several_scores_in_one_write(scoring: Scoring) -> None:
+    """Each score counts for itself, in the order given."""
+    await scoring.accept(session_completed("session-1"), session_completed("session-2"))
+    ids = [r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores ORDER BY session_id")]
+    events = [progress(ids[n % 2], f"phase-{n}") for n in range(6)]
+
+    await scoring.database.once(lambda c: outbox.emit(scoring.database, c, events))
+
+    assert await scoring.events(ids[0]) == ["queued", "phase-0", "phase-2", "phase-4"]
+    rows = await scoring.rows("SELECT sequence FROM scoring_events WHERE score_id = $1 ORDER BY entry", ids[1])
+    assert [r["sequence"] for r in rows] == [1, 2, 3, 4]
+
+
+async def test_there_is_no_event_about_what_did_not_happen(scoring: Scoring) -> None:
+    """A transaction that is rolled back takes its events with it, and leaves no gap in sequence or position."""
+    claimed = await scoring.claimed()
+
+    async def fail(connection: Connection) -> None:
+        await outbox.emit(scoring.database, connection, [progress(claimed.score_id)])
+        await outbox.place(scoring.database, connection, 1000)
+        raise asyncpg.DataError("the work behind the event failed")
+
+    with pytest.raises(asyncpg.DataError):
+        await scoring.database.once(fail)
+    await scoring.store.record(step(claimed, "storing"))
+    await place(scoring)
+
+    assert await scoring.events() == ["queued", "started", "gathering_context", "storing"]
+    assert [e.payload["sequence"] for e in await unpublished(scoring)] == [1, 2, 3, 4]
+    assert await positions(scoring) == [1, 2, 3, 4]
+
+
+# --- positions -----------------------------------------------------------------------------------------
+
+
+async def test_positions_have_no_gaps(scoring: Scoring) -> None:
+    """In steps of any size every event gets the next position once; nothing to place changes nothing."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(10)))
+
+    assert [await place(scoring, limit) for limit in (3, 1, 100, 100)] == [3, 1, 6, 0]
+    await scoring.accept(rescore("another"))
+    assert await place(scoring) == 1
+
+    assert await positions(scoring) == list(range(1, 12))
+    assert await scoring.value("SELECT position FROM relay_position") == 11
+
+
+async def test_an_older_transaction_that_commits_late(scoring: Scoring) -> None:
+    """An event written first but committed last gets a later position, and is not skipped."""
+    await scoring.accept(session_completed("early"), session_completed("late"))
+    await place(scoring)
+    late, early = await scoring.rows("SELECT score_id FROM session_scores ORDER BY session_id DESC")
+
+    async with scoring.database.transaction() as older:
+        await outbox.emit(scoring.database, older, [progress(late["score_id"], "late")])
+        await scoring.database.once(
+            lambda c: outbox.emit(scoring.database, c, [progress(early["score_id"], "early")]),
+        )
+        assert await place(scoring) == 1
+        assert await place(scoring) == 0
+    assert await place(scoring) == 1
+
+    phases = [e.payload["phase"] for e in await unpublished(scoring)]
+    assert phases == ["queued", "queued", "early", "late"]
+    assert sorted(p or 0 for p in await positions(scoring)) == [1, 2, 3, 4]
+
+
+async def test_events_of_a_session_are_placed_in_order(scoring: Scoring) -> None:
+    """The end of a score comes before the beginning of the one that waited for it."""
+    claimed = await scoring.claimed()
+    await scoring.accept(rescore(criteria=OTHER_CRITERIA))
+    await scoring.store.end(completion(claimed))
+    await scoring.claim()
+    while await place(scoring, limit=2):
+        pass
+
+    told = [e.payload.get("phase", e.payload["type"]) for e in await unpublished(scoring)]
+
+    assert told == [
+        *("queued", "scoring.started", "gathering_context", "scoring.completed"),
+        *("queued", "scoring.started", "gathering_context"),
+    ]
+
+
+async def test_events_being_written_while_they_are_placed(scoring: Scoring) -> None:
+    """Relay and writers at the same time: in the end every event has a position, and each score's are in order."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(20)))
+    claimed = await scoring.claim()
+    writing = asyncio.gather(
+        *(scoring.store.record(step(c, f"phase-{n}")) for n in range(10) for c in claimed),
+        *(scoring.accept(rescore(f"more-{n}")) for n in range(20)),
+    )
+    while not writing.done():
+        await place(scoring, limit=7)
+    await writing
+    while await place(scoring):
+        pass
+
+    rows = await scoring.rows("SELECT score_id, sequence, position FROM scoring_events ORDER BY position")
+    assert [r["position"] for r in rows] == list(range(1, len(rows) + 1))
+    for score in claimed:
+        sequences = [r["sequence"] for r in rows if r["score_id"] == score.score_id]
+        assert sequences == list(range(1, 14))
+
+
+# --- the relay's share ---------------------------------------------------------------------------------
+
+
+async def test_one_relay_at_a_time(scoring: Scoring) -> None:
+    """The lock belongs to one transaction; it is free again when that ends, however it ends."""
+    other_schema = Database(scoring.url, "elsewhere", pool_size=1)
+
+    async with scoring.database.transaction() as first, scoring.database.transaction() as second:
+        assert await outbox.is_the_relay(scoring.database, first)
+        assert not await outbox.is_the_relay(scoring.database, second)
+        assert await outbox.is_the_relay(other_schema, second)
+
+    async with scoring.database.transaction() as third:
+        assert await outbox.is_the_relay(scoring.database, third)
+
+
+async def test_what_was_acknowledged_is_not_sent_again(scoring: Scoring) -> None:
+    """Marked events are gone from the relay's sight; one in the middle that was not acknowledged comes again."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(5)))
+    await place(scoring)
+
+    assert [e.position for e in await unpublished(scoring, limit=3)] == [1, 2, 3]
+    await mark(scoring, 1, 3)
+
+    assert [e.position for e in await unpublished(scoring)] == [2, 4, 5]
+    first = await scoring.value("SELECT published_at FROM scoring_events WHERE position = 1")
+    await mark(scoring, 1, 2)
+    assert await scoring.value("SELECT published_at FROM scoring_events WHERE position = 1") == first
+
+
+async def test_what_has_no_position_is_not_published(scoring: Scoring) -> None:
+    """An event is sent with its position or not at all."""
+    await scoring.accept(session_completed("session-1"))
+
+    assert await unpublished(scoring) == []
+
+
+async def test_backlog(scoring: Scoring) -> None:
+    """What waits for a broker, placed or not, and for how long; nothing once all is acknowledged."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
+    await place(scoring, limit=2)
+    await mark(scoring, 1)
+    await scoring.rows("UPDATE scoring_events SET created_at = now() - interval '90 s' WHERE position = 2")
+
+    waiting = await scoring.database.once(lambda c: outbox.backlog(scoring.database, c))
+    assert waiting.events == 2
+    assert waiting.oldest_s == pytest.approx(90, abs=20)
+
+    await place(scoring)
+    await mark(scoring, 2, 3)
+    assert await scoring.database.once(lambda c: outbox.backlog(scoring.database, c)) == Backlog(0, 0.0)

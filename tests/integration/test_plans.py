@@ -1,0 +1,159 @@
+"""Every statement of the busy loops uses its index on tables of a size at which that matters."""
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from builders import connected
+from infrastructure import Postgres, fresh_database, run_apart
+from tarsy_scoring import inbox, outbox, reading, store
+
+BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns"}
+SESSIONS = 24_000
+
+# 24,000 scores, of which 600 are pending (a third of them not due) and 400 in progress; 72,000 events, of which
+# 300 have no position and 500 more are not published.
+FILL = f"""
+INSERT INTO sessions (session_id, chain_id) SELECT 'session-' || n, 'kubernetes' FROM generate_series(1, {SESSIONS}) n;
+INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
+  status, lease_token, lease_owner, lease_expires_at, next_attempt_at, created_at, completed_at, score_analysis)
+SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, n % 3, 'auto', 'c', 'h', status,
+  CASE status WHEN 'in_progress' THEN md5('token-' || n)::uuid END,
+  CASE status WHEN 'in_progress' THEN md5('owner')::uuid END,
+  CASE status WHEN 'in_progress' THEN now() + make_interval(secs => n % 60 - 20) END,
+  now() + make_interval(mins => n % 90 - 60), now() - make_interval(mins => n),
+  CASE WHEN status IN ('completed', 'failed') THEN now() - make_interval(mins => n) END, repeat('analysis ', 60)
+FROM generate_series(1, {SESSIONS}) n, LATERAL (SELECT CASE
+  WHEN n <= 600 THEN 'pending' WHEN n <= 1000 THEN 'in_progress' WHEN n % 20 = 0 THEN 'failed' ELSE 'completed'
+END AS status) s;
+INSERT INTO scoring_requests (request_id, event_id, session_id, source, disposition, score_id, requested_by, force,
+  priority)
+SELECT md5('request-' || n)::uuid, 'event-' || n, 'session-' || n, 'session-completed',
+  CASE WHEN n % 2000 = 0 THEN 'deferred' ELSE 'accepted' END, md5('score-' || n)::uuid, 'auto', false, 1
+FROM generate_series(1, {SESSIONS}) n;
+INSERT INTO scoring_events (score_id, session_id, sequence, type, payload, position, published_at)
+SELECT md5('score-' || n)::uuid, 'session-' || n, k, 'scoring.progress', '{{"phase": "queued"}}',
+  CASE WHEN p <= {3 * SESSIONS - 300} THEN p END, CASE WHEN p <= {3 * SESSIONS - 800} THEN now() END
+FROM generate_series(1, {SESSIONS}) n, generate_series(1, 3) k, LATERAL (SELECT 3 * (n - 1) + k AS p) q;
+INSERT INTO judge_turns (score_id, ordinal, kind, reply, provider, model_requested, latency_ms, attempt,
+  criteria_hash, context_hash, nonce)
+SELECT md5('score-' || n)::uuid, k, 'analysis', repeat('reply ', 60), 'main', 'm', 1, 1, 'h', 'c', 'n'
+FROM generate_series(1001, {SESSIONS}) n, generate_series(1, 2) k;
+UPDATE relay_position SET position = {3 * SESSIONS - 300};
+"""
+
+
+@pytest.fixture(scope="module")
+def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
+    """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
+
+    async def fill(url: str) -> None:
+        async with connected(url) as connection:
+            await connection.execute(FILL)
+            await connection.execute("VACUUM ANALYZE")
+
+    with fresh_database(postgres, _migrated_template) as url:
+        run_apart(fill(url))
+        yield url
+
+
+@pytest.fixture
+async def connection(full_database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    async with connected(full_database_url) as opened:
+        yield opened
+
+
+def _ids(what: str, *numbers: int) -> str:
+    return "ARRAY[" + ", ".join(f"md5('{what}-{n}')::uuid" for n in numbers) + "]"
+
+
+def _document(**columns: Any) -> str:
+    rows = [{**columns, "score_id": str(uuid.uuid4()), "lease_token": str(uuid.uuid4())} for _ in range(100)]
+    return f"'{json.dumps(rows)}'"
+
+
+HUNDRED = range(601, 701)
+SCORES, TOKENS = _ids("score", *HUNDRED), _ids("token", *HUNDRED)
+SOME_SESSIONS = "ARRAY[" + ", ".join(f"'session-{n}'" for n in range(500, 600)) + "]"
+SCORE, TOKEN = "md5('score-700')::uuid", "md5('token-700')::uuid"
+PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
+
+# Name: statement, its arguments as SQL, the index that must carry it.
+STATEMENTS = {
+    "claim": (store.CLAIM, "md5('owner')::uuid, 16, 60", "session_scores_due"),
+    "keep-leases": (store.KEEP_LEASES, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
+    "expired": (store.EXPIRED, "60", "session_scores_running"),
+    "take-back": (store.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
+    "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),
+    "turns": (store.TURNS, SCORE, "judge_turns_pkey"),
+    "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h'", "session_scores_pkey"),
+    "put-back": (store.PUT_BACK, f"{SCORE}, {TOKEN}, 1, 'retry', 1, 1, 'x', 'y'", "session_scores_pkey"),
+    "end": (store.END, _document(status="completed"), "session_scores_pkey"),
+    "cancel": (store.CANCEL, f"{SCORE}, 'bob'", "session_scores_pkey"),
+    "known-requests": (inbox.KNOWN_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
+    "count-arrivals": (inbox.COUNT_ARRIVALS, f"{_ids('request', 1, 2, 3)}, ARRAY[1, 1, 1]", "scoring_requests_pkey"),
+    "lock-sessions": (inbox.LOCK_SESSIONS, SOME_SESSIONS, "sessions_pkey"),
+    "open-scores": (inbox.OPEN_SCORES, SOME_SESSIONS, "session_scores_one_open"),
+    "completed-scores": (inbox.COMPLETED_SCORES, SOME_SESSIONS, "session_scores_scored"),
+    "deferred-requests": (inbox.DEFERRED_REQUESTS, SOME_SESSIONS, "scoring_requests_one_deferred"),
+    "answer-request": (inbox.ANSWER_REQUEST, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
+    "count-due": (inbox.COUNT_DUE, "100001", "session_scores_due"),
+    "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77'", "scoring_requests_event"),
+    "emit": (
+        outbox.EMIT,
+        f"{SCORES}, {PHASES}, ARRAY[{', '.join(['jsonb_build_object()'] * 100)}]",
+        "scoring_events_score_id_sequence_key",
+    ),
+    "place": (outbox.PLACE, "1000", "scoring_events_unplaced"),
+    "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_unpublished"),
+    "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302]", "scoring_events_unpublished"),
+    "backlog": (outbox.BACKLOG, "", "scoring_events_unpublished"),
+    "score": (reading.SCORE, SCORE, "session_scores_pkey"),
+    "scores-of-session": (reading.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
+}
+
+
+@pytest.mark.parametrize("cache", ["force_custom_plan", "force_generic_plan"], ids=["first-runs", "prepared"])
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_plan(connection: asyncpg.Connection, name: str, cache: str) -> None:
+    """
+    The statement finds its rows by the index made for it, and reads no large table from end to end.
+
+    Both plans are looked at: the one for given arguments, and the generic one that PostgreSQL may choose
+    for a prepared statement after a few runs, when it no longer looks at the arguments.
+    """
+    statement, arguments, index = STATEMENTS[name]
+    await connection.execute(f"SET plan_cache_mode = {cache}")
+    await connection.execute(f"PREPARE it AS {statement.format(schema='public')}")
+
+    [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it{f'({arguments})' if arguments else ''}")
+
+    nodes = list(_nodes(json.loads(plan)[0]["Plan"]))
+    scanned = {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"}
+    assert scanned & BIG == set(), plan
+    assert index in {n.get("Index Name") for n in nodes}, plan
+
+
+async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
+    """Without an index the same look finds the sequential scan."""
+    [[plan]] = await connection.fetch("EXPLAIN (FORMAT JSON) SELECT * FROM session_scores WHERE spread = 3")
+
+    assert [n["Node Type"] for n in _nodes(json.loads(plan)[0]["Plan"])] == ["Seq Scan"]
+
+
+async def test_a_heartbeat_touches_no_index(connection: asyncpg.Connection) -> None:
+    """No index holds what a heartbeat changes, so that renewing leases stays a heap-only update."""
+    indexed = await connection.fetch("SELECT indexdef FROM pg_indexes WHERE tablename = 'session_scores'")
+
+    assert len(indexed) > 3
+    assert not [r for r in indexed if "lease_expires_at" in r["indexdef"]]
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)

@@ -1,0 +1,412 @@
+"""How scores end: what is kept of a judgement, one terminal event, and who comes next."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+
+from builders import (
+    DEFAULT_CRITERIA,
+    HASHES,
+    OTHER_CRITERIA,
+    Scoring,
+    completion,
+    failure,
+    open_scoring,
+    rescore,
+    session_completed,
+    step,
+    turn,
+)
+from infrastructure import wait_until
+from tarsy_scoring.admission import Request
+from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.store import ClaimedScore
+
+TERMINAL = {"completed", "failed"}
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as opened:
+        yield opened
+
+
+async def test_a_judgement_is_read_back_as_it_was_given(scoring: Scoring) -> None:
+    """The document shows the columns, the report's rows and the turns of a completed score."""
+    claimed = await scoring.claimed()
+    await scoring.store.record(step(claimed, "analyzing_methodology", 1))
+    judged: dict[str, Any] = {
+        "total_score": 67,
+        "score_analysis": "However, it failed to look at the logs (E17).\n\n«67»",
+        "score_breakdown": {"logical_flow": 15.5, "synthesis": 20},
+        "missing_tools_analysis": "1. **read-file**: never seen",
+        "judge_fingerprint": "f" * 64,
+        "samples": [{"total_score": 60}, {"total_score": 67}],
+        "spread": 7,
+        "failure_tags": ["premature_conclusion"],
+        "flags": ["injection_suspected"],
+        "coverage": {"shown_share": 0.5, "cut_entries": ["E3"]},
+        "evidence": {"expected": {"events": 2}, "read": {"events": 2}, "missing": []},
+        "usage": {"input_tokens": 10, "cached_input_tokens": None, "output_tokens": 2, "cost_usd": 0.1},
+    }
+    tools = [MissingTool("read-file", "the script was never seen"), MissingTool("get-logs", "no logs")]
+
+    await scoring.store.end(completion(claimed, missing_tools=tools, **judged))
+
+    shown = await scoring.reader.score(claimed.score_id)
+    assert shown is not None
+    assert {name: shown[name] for name in judged} == judged
+    assert [(t["tool_name"], t["rationale"]) for t in shown["missing_tools"]] == [
+        ("read-file", "the script was never seen"),
+        ("get-logs", "no logs"),
+    ]
+    first = turn()
+    assert shown["turns"] == [{name: getattr(first, name) for name in shown["turns"][0]}]
+    assert (shown["status"], shown["criteria_hash"]) == ("completed", HASHES[DEFAULT_CRITERIA])
+    assert shown["is_current_criteria"] is True
+    assert shown["scored_at"] == shown["completed_at"] is not None
+    assert "current_stage" not in shown
+    assert "waiting_for" not in shown
+
+
+async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
+    """A null in the columns is stored as one, also where the column is JSON."""
+    claimed = await scoring.claimed()
+
+    await scoring.store.end(completion(claimed, total_score=None, score_breakdown=None, coverage=None))
+
+    row = await scoring.score(claimed.score_id)
+    assert (row["status"], row["total_score"], row["score_breakdown"], row["coverage"]) == ("completed", *[None] * 3)
+    nulls = "SELECT score_breakdown IS NULL AND coverage IS NULL FROM session_scores"
+    assert await scoring.value(nulls) is True
+
+
+async def test_an_end_frees_the_lease_and_settles_the_account(scoring: Scoring) -> None:
+    """Time and attempts are added to what earlier attempts used; nothing of the lease remains."""
+    claimed = await scoring.claimed()
+    await scoring.store.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=10, error_kind="x")
+    [claimed] = await scoring.claim()
+
+    await scoring.store.end(failure(claimed, status="timed_out", attempts_burned=1, spent_s=2.5))
+
+    row = await scoring.score(claimed.score_id)
+    assert (row["status"], row["attempts_burned"], row["spent_s"]) == ("timed_out", 2, 12.5)
+    lease = ("lease_owner", "lease_token", "lease_expires_at", "current_stage", "waiting_reason")
+    assert [row[name] for name in lease] == [None] * 5
+    assert row["error_kind"] == "refused"
+
+
+async def test_a_completed_score_forgets_the_error_of_an_earlier_attempt(scoring: Scoring) -> None:
+    """What went wrong before the attempt that worked is not told as if it were the outcome."""
+    claimed = await scoring.claimed()
+    await scoring.store.put_back(
+        claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=1, error_kind="judge_unavailable"
+    )
+    [claimed] = await scoring.claim()
+
+    await scoring.store.end(completion(claimed))
+
+    row = await scoring.score(claimed.score_id)
+    assert (row["error_kind"], row["error_message"]) == (None, None)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "one-after-the-other"])
+async def test_a_score_ends_once(scoring: Scoring, at_once: bool) -> None:
+    """The second end under the same lease is told that it is lost; there is one terminal event."""
+    claimed = await scoring.claimed()
+    ends = [completion(claimed, missing_tools=[MissingTool("a", "b")]), failure(claimed)]
+
+    results: list[BaseException | None] = []
+    for share in [ends] if at_once else [ends[:1], ends[1:]]:
+        results += await asyncio.gather(*(scoring.store.end(e) for e in share), return_exceptions=True)
+
+    assert [type(r) for r in results] == [type(None), LeaseLost]
+    assert (await scoring.score(claimed.score_id))["status"] == "completed"
+    assert [e for e in await scoring.events(claimed.score_id) if e in TERMINAL] == ["completed"]
+
+
+async def test_an_end_may_answer_its_request_otherwise(scoring: Scoring) -> None:
+    """A chain that turns out not to be scored: no score, and the request says why."""
+    await scoring.accept(request := session_completed(chain_id=None))
+    [claimed] = await scoring.claim()
+
+    await scoring.store.end(failure(claimed, status="cancelled", disposition="disabled"))
+
+    assert await scoring.dispositions() == {request.request_id: "disabled"}
+
+
+async def test_a_hundred_ends_share_writes(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps and ends of many scores at once need a handful of transactions, and each is stored."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(100)))
+    claimed = await scoring.claim()
+    persist, writes = scoring.database.persist, []
+
+    async def counted(work: Any) -> Any:
+        writes.append(work)
+        return await persist(work)
+
+    monkeypatch.setattr(scoring.database, "persist", counted)
+
+    await asyncio.gather(*(scoring.store.record(step(c, "storing", 1)) for c in claimed))
+    await asyncio.gather(*(scoring.store.end(completion(c, total_score=n)) for n, c in enumerate(claimed)))
+
+    assert len(writes) <= 4
+    rows = await scoring.rows("SELECT score_id, total_score FROM session_scores")
+    assert {r["score_id"]: r["total_score"] for r in rows} == {c.score_id: n for n, c in enumerate(claimed)}
+    assert (await scoring.events()).count("completed") == 100
+
+
+async def test_a_bad_end_does_not_fail_its_neighbours(scoring: Scoring) -> None:
+    """What the database refuses of one score is told to that one; the others of the same write are stored."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(4)))
+    good, over, nul, last = await scoring.claim()
+
+    results = await asyncio.gather(
+        scoring.store.end(completion(good)),
+        scoring.store.end(completion(over, total_score=101)),
+        scoring.store.end(completion(nul, score_analysis="a\0b")),
+        scoring.store.end(completion(last)),
+        return_exceptions=True,
+    )
+
+    refused = [asyncpg.CheckViolationError, asyncpg.UntranslatableCharacterError]
+    assert [type(r) for r in results] == [type(None), *refused, type(None)]
+    statuses = [(await scoring.score(c.score_id))["status"] for c in (good, over, nul, last)]
+    assert statuses == ["completed", "in_progress", "in_progress", "completed"]
+
+
+async def test_a_bad_turn_does_not_fail_its_neighbours(scoring: Scoring) -> None:
+    """The same for a turn that no database takes: text from outside cannot stop other scores."""
+    await scoring.accept(session_completed("session-1"), session_completed("session-2"))
+    good, bad = await scoring.claim()
+
+    results = await asyncio.gather(
+        scoring.store.record(step(good, "storing", 1)),
+        scoring.store.record(step(bad, "storing", 1, reply="half a pair: \ud800")),
+        return_exceptions=True,
+    )
+
+    assert [type(r) for r in results] == [type(None), asyncpg.DataError]
+    assert len(await scoring.store.stored_turns(good.score_id)) == 1
+    assert (await scoring.events(bad.score_id))[-1] == "gathering_context"
+
+
+async def test_a_cancelled_caller_leaves_its_end_in(scoring: Scoring) -> None:
+    """A verdict that was handed over is stored although its attempt is cancelled while it waits."""
+    claimed = await scoring.claimed()
+    ending = asyncio.create_task(scoring.store.end(completion(claimed)))
+    await asyncio.sleep(0)
+
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+
+    async def is_completed() -> bool:
+        return bool((await scoring.score(claimed.score_id))["status"] == "completed")
+
+    await wait_until(is_completed, 10, "the end of a cancelled attempt")
+    assert (await scoring.events(claimed.score_id))[-1] == "completed"
+
+
+# --- who comes next ------------------------------------------------------------------------------------
+
+
+async def _complete(scoring: Scoring, claimed: ClaimedScore) -> None:
+    await scoring.store.end(completion(claimed))
+
+
+async def _fail(scoring: Scoring, claimed: ClaimedScore) -> None:
+    await scoring.store.end(failure(claimed))
+
+
+async def _lose_last_worker(scoring: Scoring, claimed: ClaimedScore) -> None:
+    await scoring.lapse(claimed)
+    assert await scoring.take_back(max_attempts=1) == {"session-1": "failed"}
+
+
+async def _cancel_running(scoring: Scoring, claimed: ClaimedScore) -> None:
+    assert await scoring.store.cancel(claimed.score_id, "alice")
+
+
+async def _cancel_pending(scoring: Scoring, claimed: ClaimedScore) -> None:
+    await scoring.store.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=1)
+    assert await scoring.store.cancel(claimed.score_id, "alice")
+
+
+@pytest.mark.parametrize("end", [_complete, _fail, _lose_last_worker, _cancel_running, _cancel_pending])
+async def test_every_end_promotes_the_deferred_request(
+    scoring: Scoring, end: Callable[[Scoring, ClaimedScore], Awaitable[None]]
+) -> None:
+    """However a score ends, the request that waited for it becomes the next score, told after the end."""
+    running = await scoring.claimed()
+    waiting = rescore(criteria=OTHER_CRITERIA, requested_by="bob")
+    assert await scoring.accept(waiting) == ["deferred"]
+
+    await end(scoring, running)
+
+    [new] = await scoring.rows("SELECT * FROM session_scores WHERE status = 'pending'")
+    [stored] = await scoring.rows("SELECT * FROM scoring_requests WHERE request_id = $1", waiting.request_id)
+    assert (new["request_id"], new["criteria"], new["score_triggered_by"]) == (
+        waiting.request_id,
+        OTHER_CRITERIA,
+        "bob",
+    )
+    assert (new["chain_id"], new["criteria_hash"]) == ("kubernetes", HASHES[OTHER_CRITERIA])
+    assert (stored["disposition"], stored["score_id"]) == ("accepted", new["score_id"])
+    events = await scoring.events()
+    assert (events[-1], events[-2] in TERMINAL) == ("queued", True)
+    assert len([e for e in events if e in TERMINAL]) == 1
+
+
+@pytest.mark.parametrize("way", ["put-back", "taken-back"])
+async def test_a_score_that_only_waits_promotes_nobody(scoring: Scoring, way: str) -> None:
+    """While the score is still open the deferred request stays deferred."""
+    running = await scoring.claimed()
+    await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
+
+    if way == "put-back":
+        await scoring.store.put_back(running, due_s=1, waiting_reason="retry", burns=True, spent_s=1)
+    else:
+        await scoring.lapse(running)
+        await scoring.take_back()
+
+    assert (await scoring.dispositions())[waiting.request_id] == "deferred"
+    assert await scoring.value("SELECT count(*) FROM session_scores") == 1
+
+
+async def test_an_unforced_request_that_was_answered_meanwhile(scoring: Scoring) -> None:
+    """A deferred request that was not forced is answered by a score under its criteria, and makes none."""
+    first = await scoring.claimed(criteria=OTHER_CRITERIA)
+    await scoring.store.end(completion(first))
+    running = await scoring.claimed()
+    await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA, force=False))
+
+    await scoring.store.end(failure(running))
+
+    [stored] = await scoring.rows("SELECT * FROM scoring_requests WHERE request_id = $1", waiting.request_id)
+    assert (stored["disposition"], stored["score_id"]) == ("already_scored", first.score_id)
+    assert await scoring.value("SELECT count(*) FROM session_scores") == 2
+
+
+@pytest.mark.parametrize("production", [True, False], ids=["production", "shadow"])
+async def test_only_production_scores_promote(scoring: Scoring, production: bool) -> None:
+    """The end of a score beside the session's own one leaves the deferred request where it is."""
+    own = await scoring.claimed()
+    await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
+    await scoring.rows(
+        "INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, purpose) "
+        "VALUES ('session-1', gen_random_uuid(), 2, 'alice', 'shadow')"
+    )
+    [shadow] = await scoring.claim()
+
+    await scoring.store.end(failure(own if production else shadow))
+
+    expected = "accepted" if production else "deferred"
+    assert (await scoring.dispositions())[waiting.request_id] == expected
+
+
+async def test_accepting_and_ending_at_the_same_time(scoring: Scoring) -> None:
+    """However a re-score meets the end of the running score, it is never left deferred without a score to wait for."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(30)))
+    running = await scoring.claim()
+    wishes = [rescore(f"session-{n}", criteria=OTHER_CRITERIA) for n in range(30)]
+
+    async def accept_all(requests: Sequence[Request]) -> None:
+        for request in requests:
+            await scoring.accept(request)
+
+    await asyncio.gather(
+        accept_all(wishes[:15]), accept_all(wishes[15:]), *(scoring.store.end(completion(c)) for c in running)
+    )
+
+    assert {(await scoring.dispositions())[w.request_id] for w in wishes} == {"accepted"}
+    pending = await scoring.rows("SELECT criteria FROM session_scores WHERE status = 'pending'")
+    assert [r["criteria"] for r in pending] == [OTHER_CRITERIA] * 30
+
+
+# --- cancel --------------------------------------------------------------------------------------------
+
+
+async def test_cancel_a_pending_score(scoring: Scoring) -> None:
+    """It ends at once, with who cancelled it, and is never claimed."""
+    await scoring.accept(rescore())
+    [score_id] = [r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores")]
+
+    assert await scoring.store.cancel(score_id, "bob")
+
+    row = await scoring.score(score_id)
+    assert (row["status"], row["error_kind"], row["error_message"]) == ("cancelled", "cancelled", "cancelled by bob")
+    assert await scoring.events(score_id) == ["queued", "failed"]
+    assert await scoring.claim() == []
+
+
+async def test_cancel_a_running_score(scoring: Scoring) -> None:
+    """Its worker finds its lease gone, at the next heartbeat or the next write."""
+    claimed = await scoring.claimed()
+
+    assert await scoring.store.cancel(claimed.score_id, "bob")
+
+    assert await scoring.store.keep_leases([claimed], 60) == set()
+    with pytest.raises(LeaseLost):
+        await scoring.store.end(completion(claimed))
+    assert (await scoring.events(claimed.score_id))[-1] == "failed"
+
+
+async def test_cancel_what_is_not_open(scoring: Scoring) -> None:
+    """An ended score stays as it is, whoever asks; a score nobody knows cannot be cancelled."""
+    claimed = await scoring.claimed()
+    await scoring.store.end(completion(claimed))
+    before = await scoring.everything()
+
+    assert await scoring.store.cancel(claimed.score_id, "bob") is False
+    assert await scoring.store.cancel(uuid.uuid4(), "bob") is False
+    assert await scoring.everything() == before
+
+
+async def test_cancel_and_end_at_the_same_time(scoring: Scoring) -> None:
+    """One of them wins, and the score has the one terminal event that fits."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(40)))
+    running = await scoring.claim()
+
+    cancelled, ended = await asyncio.gather(
+        asyncio.gather(*(scoring.store.cancel(c.score_id, "bob") for c in running)),
+        asyncio.gather(*(scoring.store.end(completion(c)) for c in running), return_exceptions=True),
+    )
+
+    assert [c is isinstance(e, LeaseLost) for c, e in zip(cancelled, ended, strict=True)] == [True] * 40
+    for claimed, was_cancelled in zip(running, cancelled, strict=True):
+        terminal = [e for e in await scoring.events(claimed.score_id) if e in TERMINAL]
+        assert terminal == ["failed" if was_cancelled else "completed"]
+
+
+# --- a rollout -----------------------------------------------------------------------------------------
+
+
+async def test_a_column_is_added_under_a_running_worker(database_url: str) -> None:
+    """A `pre` migration makes plans of open connections invalid: what waits goes on, a read says "away" once."""
+
+    async def migrate(name: str) -> None:
+        for table in ("session_scores", "judge_turns", "scoring_requests", "scoring_events", "sessions"):
+            await worker.rows(f"ALTER TABLE {table} ADD COLUMN {name} int")
+
+    async with open_scoring(database_url, pool_size=1) as worker:
+        claimed = await worker.claimed()
+        await worker.store.record(step(claimed, "storing", 1))
+        assert await worker.store.stored_turns(claimed.score_id) != []
+        assert await worker.reader.score(claimed.score_id) is not None
+
+        await migrate("added")
+        assert await worker.store.stored_turns(claimed.score_id) != []
+        await worker.store.end(completion(claimed))
+
+        assert await worker.reader.score(claimed.score_id) is not None
+        await migrate("added_too")
+        with pytest.raises(DatabaseAway):
+            await worker.reader.score(claimed.score_id)
+        assert await worker.reader.score(claimed.score_id) is not None

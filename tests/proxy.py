@@ -1,0 +1,128 @@
+"""A TCP proxy in front of PostgreSQL that loses replies, goes silent or hangs up, as networks do."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+from tarsy_scoring.embedded.process import free_port
+
+LISTEN = b'LISTEN "'  # with the quote: a pool says UNLISTEN whenever a connection comes back
+COMMIT = b"COMMIT;"
+
+
+class DatabaseProxy:
+    """
+    Forwards to a server until told to misbehave.
+
+    `lose_commit_reply(text)`: the next transaction with `text` in one of its statements commits, but its
+    client is cut off before it hears of it. `silence_listeners()`: connections that LISTEN stay open and
+    receive nothing any more. Until it is entered, nobody listens on its port.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._target = urlsplit(url)
+        self._port = free_port()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._statement: bytes | None = None
+        self._silent = False
+        self.replies_lost = 0
+        self.bytes_silenced = 0
+
+    @property
+    def url(self) -> str:
+        """The database, by way of the proxy."""
+        login = self._target.netloc.rpartition("@")[0]
+        return urlunsplit(self._target._replace(netloc=f"{login}@127.0.0.1:{self._port}"))
+
+    def lose_commit_reply(self, statement: str) -> None:
+        self._statement = statement.encode()
+
+    def silence_listeners(self) -> None:
+        self._silent = True
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
+            connection = _Connection(self, client, to_client, server, to_server)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(connection.carry_requests())
+                group.create_task(connection.carry_replies())
+        except (OSError, ExceptionGroup, asyncio.CancelledError):
+            pass  # one side hung up, and with it the other; or the test is over
+        finally:
+            with contextlib.suppress(UnboundLocalError):
+                to_server.close()
+            to_client.close()
+            self._tasks.discard(task)
+
+    def hears_of_commit(self, sent: bytes, was_armed: bool) -> bool:
+        """Whether this connection's next COMMIT is the one to lose, after it has sent this."""
+        return was_armed or (self._statement is not None and self._statement in sent)
+
+    def loses_commit(self) -> None:
+        self._statement = None
+        self.replies_lost += 1
+
+    def silences(self, data: bytes, listens: bool) -> bool:
+        if self._silent and listens:
+            self.bytes_silenced += len(data)
+            return True
+        return False
+
+
+class _Connection:
+    """One client and its server."""
+
+    def __init__(
+        self,
+        proxy: DatabaseProxy,
+        client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        server: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+    ) -> None:
+        self._proxy = proxy
+        self._client, self._to_client = client, to_client
+        self._server, self._to_server = server, to_server
+        self._is_armed = False
+        self._loses_next_reply = False
+        self._listens = False
+
+    async def carry_requests(self) -> None:
+        while data := await self._client.read(65536):
+            self._listens |= LISTEN in data
+            self._is_armed = self._proxy.hears_of_commit(data, self._is_armed)
+            if self._is_armed and COMMIT in data:
+                self._loses_next_reply = True
+            self._to_server.write(data)
+            await self._to_server.drain()
+        raise ConnectionResetError
+
+    async def carry_replies(self) -> None:
+        while data := await self._server.read(65536):
+            if self._loses_next_reply:  # the server has answered, so it has committed
+                self._proxy.loses_commit()
+                raise ConnectionResetError
+            if not self._proxy.silences(data, self._listens):
+                self._to_client.write(data)
+                await self._to_client.drain()
+        raise ConnectionResetError

@@ -1,0 +1,111 @@
+"""Many callers, few writes: merging, isolation of a bad item, and what a cancelled caller leaves."""
+
+import asyncio
+from collections.abc import Sequence
+
+import asyncpg
+import pytest
+
+from infrastructure import wait_until
+from tarsy_scoring.database import Batcher
+
+
+class Writes:
+    """A write that remembers its batches, and waits where a test holds it."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.may_go = asyncio.Event()
+        self.may_go.set()
+        self.bad: dict[int, Exception] = {}
+
+    async def __call__(self, items: Sequence[int]) -> Sequence[int]:
+        self.batches.append(list(items))
+        await self.may_go.wait()
+        for item in items:
+            if item in self.bad:
+                raise self.bad[item]
+        return [item * 10 for item in items]
+
+
+async def test_an_idle_batcher_writes_at_once() -> None:
+    """No timer: a single item is a batch of one."""
+    writes = Writes()
+
+    assert await Batcher(writes).submit(4) == 40
+    assert writes.batches == [[4]]
+
+
+async def test_what_arrives_during_a_write_goes_into_the_next() -> None:
+    """A hundred callers meet one write under way: they share the next one, and each gets its own result."""
+    writes = Writes()
+    writes.may_go.clear()
+    batcher = Batcher(writes, limit=100)
+    first = asyncio.create_task(batcher.submit(0))
+    await wait_until(lambda: writes.batches, 5, "the first write")
+
+    others = [asyncio.create_task(batcher.submit(n)) for n in range(1, 101)]
+    await asyncio.sleep(0)
+    writes.may_go.set()
+
+    assert await asyncio.gather(first, *others) == [n * 10 for n in range(101)]
+    assert writes.batches == [[0], list(range(1, 101))]
+
+
+async def test_a_write_is_never_larger_than_the_limit() -> None:
+    """More callers than the limit are written in their order, in several writes."""
+    writes = Writes()
+    batcher = Batcher(writes, limit=3)
+
+    assert await asyncio.gather(*(batcher.submit(n) for n in range(8))) == [n * 10 for n in range(8)]
+    assert writes.batches == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    "error", [asyncpg.DataError("refused"), ValueError("cannot be encoded")], ids=["database", "anything-else"]
+)
+async def test_a_bad_item_does_not_fail_its_neighbours(error: Exception) -> None:
+    """After a failed write each item is written alone: only the bad one fails, with its own error."""
+    writes = Writes()
+    writes.bad[1] = error
+    batcher = Batcher(writes)
+
+    results = await asyncio.gather(*(batcher.submit(n) for n in range(3)), return_exceptions=True)
+
+    assert results == [0, error, 20]
+    assert writes.batches == [[0, 1, 2], [0], [1], [2]]
+
+
+async def test_a_failed_write_does_not_strand_who_comes_later() -> None:
+    """Whatever a write raises, callers that were waiting for the next one are served."""
+    writes = Writes()
+    writes.bad[0] = RuntimeError("unforeseen")
+    writes.may_go.clear()
+    batcher = Batcher(writes)
+    bad = asyncio.create_task(batcher.submit(0))
+    await wait_until(lambda: writes.batches, 5, "the first write")
+    later = asyncio.create_task(batcher.submit(1))
+    await asyncio.sleep(0)
+
+    writes.may_go.set()
+
+    assert await asyncio.wait_for(later, 5) == 10
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        await bad
+
+
+async def test_a_cancelled_caller_leaves_its_item_in() -> None:
+    """A cancel ends the waiting of that caller alone; its item may be written, its neighbours are."""
+    writes = Writes()
+    writes.may_go.clear()
+    batcher = Batcher(writes)
+    callers = [asyncio.create_task(batcher.submit(n)) for n in range(2)]
+    await wait_until(lambda: writes.batches, 5, "the write")
+
+    callers[0].cancel()
+    writes.may_go.set()
+
+    assert await callers[1] == 10
+    with pytest.raises(asyncio.CancelledError):
+        await callers[0]
+    assert writes.batches == [[0, 1]]
