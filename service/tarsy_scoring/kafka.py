@@ -177,9 +177,8 @@ class Consumer:
                 await asyncio.sleep(RETRY_S)
             except KafkaError as error:
                 await consumer.stop()
-                raise StartRefused(
-                    f"cannot join the group {self._settings.kafka_group!r} at {self._settings.require_kafka()}: {error!r}"
-                ) from error
+                group, brokers = self._settings.kafka_group, self._settings.require_kafka()
+                raise StartRefused(f"cannot join the group {group!r} at {brokers}: {error!r}") from error
             except asyncio.CancelledError:
                 await consumer.stop()
                 raise
