@@ -74,7 +74,9 @@ class EmbeddedKafka(EmbeddedBroker):
             shutil.rmtree(self._data, ignore_errors=True)
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             tool = await self._java("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1")
-            await self._run([*tool, "format", f"--cluster-id={cluster}", "-c", str(self._properties)], "formatting its storage")
+            # With "=": an id may begin with a dash.
+            command = [*tool, "format", f"--cluster-id={cluster}", "-c", str(self._properties)]
+            await self._run(command, "formatting its storage")
 
     async def _command(self) -> list[str]:
         return [*await self._java("kafka.Kafka", "-Xmx512m", "-XX:+UseSerialGC"), str(self._properties)]
