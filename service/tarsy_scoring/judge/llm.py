@@ -215,7 +215,7 @@ class JudgeClient:
             async with asyncio.timeout(self.settings.timeout_s):
                 # Encoded here: twice as fast as the client does it, which counts for prompts of 100 KB and more.
                 return await self._client.post(
-                    self.settings.base_url+"/chat/completions", cast_to=httpx2.Response, content=to_json(body), options=self._options
+                    "/chat/completions", cast_to=httpx2.Response, content=to_json(body), options=self._options
                 )
         except openai.APIStatusError as error:
             return error.response

@@ -1,0 +1,134 @@
+"""What processes cost while something is measured, and what a series of completions says about throughput."""
+
+import asyncio
+import contextlib
+import os
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+SAMPLE_EVERY_S = 0.1
+
+
+@dataclass(slots=True)
+class Meter:
+    """
+    CPU and memory of named processes (each with its children, this one without), sampled on the wall clock.
+
+    Args:
+        pids: By name; `measured` is the one that the result is about.
+    """
+
+    pids: Mapping[str, int]
+    times: list[float] = field(default_factory=list)
+    cpu_s: dict[str, list[float]] = field(default_factory=dict)
+    machine_s: list[float] = field(default_factory=list)
+    peak_rss: int = 0
+    _used: dict[str, dict[int, float]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Sample for ever."""
+        while True:
+            self.sample()
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
+    def sample(self) -> None:
+        """Read all processes now; one that has ended keeps what it had used."""
+        self.times.append(time.time())
+        busy = psutil.cpu_times()
+        self.machine_s.append(busy.user + busy.system + busy.nice + busy.softirq + busy.irq)
+        for name, pid in self.pids.items():
+            known = self._used.setdefault(name, {})
+            with contextlib.suppress(psutil.NoSuchProcess):
+                parent = psutil.Process(pid)
+                children = () if pid == os.getpid() else parent.children(recursive=True)
+                for process in (parent, *children):
+                    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                        used = process.cpu_times()
+                        known[process.pid] = used.user + used.system
+                if name == "measured":
+                    self.peak_rss = max(self.peak_rss, _peak_rss(parent))
+            self.cpu_s.setdefault(name, []).append(sum(known.values()))
+
+    def used_s(self, name: str, since: float, until: float) -> float:
+        """CPU seconds of a process between two times of the wall clock."""
+        return self._between(self.cpu_s[name], since, until)
+
+    def bystanders_share(self, since: float, until: float) -> float:
+        """Share (0-1) of the machine that was used by processes which are no part of the measurement."""
+        ours = sum(self.used_s(name, since, until) for name in self.pids)
+        whole = (until - since) * (psutil.cpu_count() or 1)
+        return max(0.0, self._between(self.machine_s, since, until) - ours) / whole if whole > 0 else 0.0
+
+    def _between(self, values: Sequence[float], since: float, until: float) -> float:
+        return self._at(values, until) - self._at(values, since)
+
+    def _at(self, values: Sequence[float], when: float) -> float:
+        """The value at a time, interpolated between samples."""
+        i = bisect_left(self.times, when)
+        if i == 0:
+            return values[0]
+        if i == len(self.times):
+            return values[-1]
+        share = (when - self.times[i - 1]) / (self.times[i] - self.times[i - 1])
+        return values[i - 1] + share * (values[i] - values[i - 1])
+
+
+def _peak_rss(process: psutil.Process) -> int:
+    """Bytes; where the kernel keeps the peak itself, nothing between two samples is missed."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return int(process.memory_info().rss)
+
+
+@contextlib.asynccontextmanager
+async def metered(pids: Mapping[str, int]) -> AsyncIterator[Meter]:
+    """Sample these processes while the block runs."""
+    meter = Meter(pids)
+    task = asyncio.create_task(meter.run())
+    try:
+        yield meter
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        meter.sample()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of the wall clock and the scores that were completed in it."""
+
+    since: float
+    until: float
+    scores: int
+
+    @property
+    def rate(self) -> float:
+        """Scores per second."""
+        return self.scores / (self.until - self.since) if self.until > self.since else 0.0
+
+
+def whole_window(first_claim: float, completions: Sequence[float]) -> Window:
+    """From the first claim to the last completion, with ramp and tail."""
+    return Window(first_claim, max(completions), len(completions))
+
+
+def steady_window(completions: Sequence[float], slots: int) -> Window | None:
+    """
+    Without ramp and tail: from the completion that ends the first round of all slots to the one that begins the last.
+
+    Counting whole rounds makes it exact also where all slots complete in step. None where fewer than three
+    rounds were measured.
+    """
+    ordered = sorted(completions)
+    rounds = len(ordered) // slots
+    if rounds < 3:
+        return None
+    first, last = slots - 1, (rounds - 1) * slots - 1
+    return Window(ordered[first], ordered[last], last - first)

@@ -1,0 +1,73 @@
+"""
+What the minimal Faust and FastStream programs do per message, with the same parts as the service.
+
+Timeline from its file, the same rendering, two calls through the same judge client, one row, and an event
+for the caller to send. No checkpoint between the calls, no lease, no retry across restarts, no outbox.
+"""
+
+import json
+import os
+import time
+from typing import Self
+
+import asyncpg
+
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.judge.extraction import extract_missing_tools, extract_total
+from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.verdict import Message
+from tarsy_scoring.settings import load_settings
+from tarsy_scoring.timeline.context import build_context
+from tarsy_scoring.timeline.fence import new_nonce
+from tarsy_scoring.timeline.files import SessionFiles
+
+TABLE = """
+CREATE TABLE plain_scores (
+  session_id text PRIMARY KEY, started_at float8 NOT NULL, completed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  total_score int, analysis text, missing_tools jsonb
+)
+"""
+_INSERT = """
+INSERT INTO plain_scores (session_id, started_at, total_score, analysis, missing_tools) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (session_id) DO NOTHING
+"""
+_BUDGET_TOKENS = 100_000
+_DEADLINE_S = 600.0
+
+
+class Pipeline:
+    """One process's parts; configured by the environment that the service uses."""
+
+    def __init__(self) -> None:
+        self.settings = load_settings()
+        assert self.settings.timeline_dir is not None
+        self._source = SessionFiles(self.settings.timeline_dir)
+        self._criteria = load_criteria().get("investigation-methodology")
+        (self._judge,) = create_clients(self.settings).values()
+
+    async def __aenter__(self) -> Self:
+        self._pool = await asyncpg.create_pool(self.settings.require_database(), min_size=0, max_size=12)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._judge.close()
+        await self._pool.close()
+
+    async def score(self, session_id: str) -> bytes:
+        """Score a session; gives the event to send."""
+        started = time.time()
+        timeline = await self._source.fetch_timeline(session_id)
+        context = build_context(timeline, new_nonce(), _BUDGET_TOKENS)
+        messages = self._criteria.open_conversation(context)
+        analysis = await self._judge.ask(messages, "analysis", deadline_s=_DEADLINE_S)
+        messages += [Message("assistant", analysis.reply), Message("user", self._criteria.follow_up_prompt or "")]
+        missing = await self._judge.ask(messages, "missing_tools", deadline_s=_DEADLINE_S)
+        total = extract_total(analysis.reply)
+        tools = json.dumps([tool.tool_name for tool in extract_missing_tools(missing.reply)])
+        await self._pool.execute(_INSERT, session_id, started, total, analysis.reply, tools)
+        return json.dumps({"type": "scoring.completed", "session_id": session_id, "total_score": total}).encode()
+
+
+def slots() -> int:
+    """How many messages are worked on at once."""
+    return int(os.environ["SCORING_SLOTS"])

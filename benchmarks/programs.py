@@ -1,0 +1,86 @@
+"""The processes that are measured, and the scripted judge in a process of its own; each ends with its context."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+STOP_S = 20.0
+START_S = 30.0
+
+
+class ProgramFailed(Exception):
+    """A program ended early or did not answer; with the last lines that it wrote."""
+
+
+@asynccontextmanager
+async def program(*arguments: str, env: Mapping[str, str], log_file: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python` with these arguments; SIGTERM at the end, SIGKILL when that does not help. Standard output is a pipe."""
+    surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
+    with log_file.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *arguments),
+            env=surroundings | dict(env),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            limit=2**24,
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), STOP_S)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+def require_running(process: asyncio.subprocess.Process, log_file: Path) -> None:
+    """
+    Raises:
+        ProgramFailed: It has ended.
+    """
+    if process.returncode is not None:
+        last = log_file.read_text(errors="replace").strip().splitlines()[-5:]
+        raise ProgramFailed(f"ended early with status {process.returncode}: " + " | ".join(last)[-1500:])
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A scripted judge that answers after `latency_s`."""
+
+    base_url: str
+    pid: int
+
+    async def calls(self) -> int:
+        """Calls that it has met so far."""
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+            session.get(self.base_url.removesuffix("/v1") + "/script") as response,
+        ):
+            script: dict[str, Any] = await response.json()
+            return int(script["calls"])
+
+
+@asynccontextmanager
+async def judge(latency_s: float, folder: Path) -> AsyncIterator[Judge]:
+    """Raises: ProgramFailed."""
+    log_file = folder / "judge.log"
+    options = ("--latency", str(latency_s), "--record", "0")
+    async with program("-m", "tarsy_scoring.embedded.scripted_judge", *options, env={}, log_file=log_file) as process:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), START_S)
+        if not line:
+            await process.wait()
+            require_running(process, log_file)
+        yield Judge(line.decode().strip(), process.pid)

@@ -1,0 +1,133 @@
+"""
+Measure this service beside the bare client, Faust and FastStream: `python -m benchmarks.run`.
+
+PostgreSQL, the broker and the scripted judge are real processes on this machine; the judge's CPU is its own.
+"""
+
+import argparse
+import asyncio
+import fnmatch
+import json
+import logging
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.programs import ProgramFailed
+from benchmarks.report import as_json, print_table
+from benchmarks.scenarios import Bench, Result, Scenario
+from benchmarks.sessions import BODIES, CONTEXT_BYTES, write_sessions
+from tarsy_scoring import schema
+from tarsy_scoring.embedded.stack import Stack
+from tarsy_scoring.errors import StartRefused
+
+REPORT_WIDTH = 124  # the widest row
+
+
+def scenarios(*, quick: bool) -> list[Scenario]:
+    """All of them in order; those that are compared stand side by side."""
+    slots = 50 if quick else 200
+    fast, slow = (4 * slots, 3 * slots) if quick else (10 * slots, 8 * slots)
+    return [
+        Scenario("bare-0ms", "bare", 0.0, slots, fast),
+        Scenario("service-plumbing", "plumbing", None, slots, fast),
+        Scenario("service-0ms", "service", 0.0, slots, fast),
+        Scenario("bare-200ms", "bare", 0.2, slots, fast),
+        Scenario("service-200ms", "service", 0.2, slots, fast),
+        Scenario("faust-200ms", "faust", 0.2, slots, fast),
+        Scenario("faststream-200ms", "faststream", 0.2, slots, fast),
+        Scenario("bare-2s", "bare", 2.0, slots, slow),
+        Scenario("service-2s", "service", 2.0, slots, slow),
+    ]
+
+
+async def measure_all(
+    wanted: list[Scenario], broker: Literal["auto", "apache-kafka", "tansu"], console: Console
+) -> tuple[list[Result], dict[str, Any], list[str]]:
+    """
+    Results, what they were measured with, and what went wrong.
+
+    Raises:
+        StartRefused: PostgreSQL, broker or judge did not start.
+    """
+    results, failures = [], []
+    with tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-") as place:
+        folder = Path(place)
+        sessions = folder / "sessions"
+        sessions.mkdir()
+        console.print("writing sessions, starting PostgreSQL and a broker ...")
+        ids = await asyncio.to_thread(write_sessions, sessions, max(s.scores for s in wanted))
+        async with Stack(broker=broker) as stack:
+            console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
+            await asyncio.to_thread(schema.migrate, stack.env["SCORING_DATABASE_URL"])
+            bench = Bench(stack, folder, sessions, ids)
+            await asyncio.to_thread(bench.write_conversations, BODIES)
+            for scenario in wanted:
+                try:
+                    results.append(await _measure(bench, scenario, console))
+                except (ProgramFailed, TimeoutError) as error:
+                    failures.append(f"{scenario.name}: {error or 'took too long'}")
+                    console.print(f"  {scenario.name}: {error or 'took too long'}", markup=False, highlight=False)
+            about = {"broker": stack.broker, "context_bytes": CONTEXT_BYTES}
+    return results, about, failures
+
+
+async def _measure(bench: Bench, scenario: Scenario, console: Console) -> Result:
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(scenario.name, total=scenario.scores)
+        result = await bench.measure(scenario, lambda done: bar.update(task, completed=done))
+    words = f"{result.rate:6.1f} scores/s  {1000 * result.cpu_s:5.2f} ms CPU per score"
+    console.print(f"  {scenario.name:<18} {words}", highlight=False)
+    return result
+
+
+def main() -> int:
+    """Exit status 0: everything was measured; 1: something failed; 2: asked wrongly."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few seconds each: 50 slots, few scores, rough numbers")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    parser.add_argument("--only", metavar="NAME,...", help="of these scenarios; patterns such as 'service-*' are fine")
+    parser.add_argument("--broker", choices=("auto", "apache-kafka", "tansu"), default="auto")
+    asked = parser.parse_args()
+    everything = scenarios(quick=asked.quick)
+    patterns = asked.only.split(",") if asked.only else ["*"]
+    wanted = [s for s in everything if any(fnmatch.fnmatch(s.name, p) for p in patterns)]
+    if not wanted:
+        parser.error(f"--only: no scenario of that name (known: {', '.join(s.name for s in everything)})")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    console = Console()
+    if not console.is_terminal:
+        console.width = REPORT_WIDTH
+    try:
+        results, about, failures = asyncio.run(_until_signalled(wanted, asked.broker, console))
+    except StartRefused as error:
+        sys.stderr.write(f"benchmarks: {error}\n")
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    print_table(console, results, about)
+    if asked.json:
+        asked.json.write_text(json.dumps(as_json(results, about), indent=2) + "\n", encoding="utf-8")
+    return 1 if failures else 0
+
+
+async def _until_signalled(
+    wanted: list[Scenario], broker: Literal["auto", "apache-kafka", "tansu"], console: Console
+) -> tuple[list[Result], dict[str, Any], list[str]]:
+    """SIGTERM ends it as Ctrl-C does: with everything that was started."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await measure_all(wanted, broker, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,315 @@
+"""What is measured: the bare client, the service, and two stream frameworks, on the same sessions and judge."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from benchmarks.bare_client import NONCE
+from benchmarks.meter import Meter, Window, metered, steady_window, whole_window
+from benchmarks.pipeline import TABLE
+from benchmarks.programs import Judge, ProgramFailed, judge, program, require_running
+from benchmarks.sessions import ALERT_TYPE
+from tarsy_scoring.embedded.postgres import create_database
+from tarsy_scoring.embedded.scripted_judge import MODEL
+from tarsy_scoring.embedded.stack import Stack
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.kafka import Publisher, ensure_topics
+from tarsy_scoring.settings import load_settings
+from tarsy_scoring.timeline.context import build_context
+from tarsy_scoring.timeline.files import read_session_file
+
+TURNS = 2
+POLL_S = 0.5
+STALL_S = 30.0
+PUBLISH_TIMEOUT_S = 60.0
+_FAKE_NONCE = "0123456789abcdef"
+
+Progress = Callable[[int], None]
+"""Told how many scores are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """
+    Args:
+        kind: What does the scoring.
+        latency_s: Of the judge per turn; None: there are no calls.
+        slots: Scores at once.
+    """
+
+    name: str
+    kind: str
+    latency_s: float | None
+    slots: int
+    scores: int
+
+    @property
+    def ideal(self) -> float | None:
+        """Scores per second if only the judge took time."""
+        return self.slots / (TURNS * self.latency_s) if self.latency_s else None
+
+    @property
+    def limit_s(self) -> float:
+        """When to give up."""
+        return 120 + 5 * self.scores / min(self.ideal or 1000.0, 50.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """
+    One measured scenario. CPU in seconds, memory in bytes, rates in scores per second.
+
+    `whole` reaches from the first claim to the last completion; `steady` leaves ramp and tail out. CPU is that
+    of the whole run per completed score, intake and publishing included, the start of the process not.
+    """
+
+    scenario: Scenario
+    completed: int
+    whole: Window
+    steady: Window | None
+    cpu_s: float
+    steady_cpu_s: float | None
+    peak_rss: int
+    judge_calls: int
+    others_cpu_s: Mapping[str, float]
+    bystanders_share: float
+
+    @property
+    def rate(self) -> float:
+        """Of the steady window, where there is one."""
+        return (self.steady or self.whole).rate
+
+    @property
+    def share_of_ideal(self) -> float | None:
+        return self.rate / self.scenario.ideal if self.scenario.ideal else None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all scenarios share: the stack, whose database `scoring` is the migrated template, and the sessions."""
+
+    stack: Stack
+    folder: Path
+    sessions: Path
+    session_ids: Sequence[str]
+
+    async def measure(self, scenario: Scenario, progress: Progress) -> Result:
+        """
+        Raises:
+            ProgramFailed: What is measured ended early, failed scores, or stood still.
+        """
+        async with AsyncExitStack() as stack:
+            asked = await stack.enter_async_context(judge(scenario.latency_s or 0.0, self.folder))
+            async with asyncio.timeout(scenario.limit_s):
+                if scenario.kind == "bare":
+                    return await self._measure_bare(scenario, asked, progress)
+                return await self._measure_consumer(scenario, asked, progress)
+
+    # --- the bare client -------------------------------------------------------------------------------
+
+    def write_conversations(self, count: int) -> None:
+        """The conversations that the service would have about the first sessions."""
+        criteria = load_criteria().get("investigation-methodology")
+        conversations = []
+        for session_id in self.session_ids[:count]:
+            timeline = read_session_file(self.sessions / f"{session_id}.json")
+            context = build_context(timeline, _FAKE_NONCE, 100_000)
+            system, prompt = (m.content for m in criteria.open_conversation(context))
+            conversations.append([system, prompt.replace(_FAKE_NONCE, NONCE), criteria.follow_up_prompt])
+        self._conversations.write_text(json.dumps(conversations), encoding="utf-8")
+
+    @property
+    def _conversations(self) -> Path:
+        return self.folder / "conversations.json"
+
+    async def _measure_bare(self, scenario: Scenario, asked: Judge, progress: Progress) -> Result:
+        log_file = self.folder / "bare.log"
+        options = {
+            "--base-url": asked.base_url,
+            "--model": MODEL,
+            "--conversations": str(self._conversations),
+            "--slots": str(scenario.slots),
+            "--scores": str(scenario.scores),
+        }
+        arguments = ["-m", "benchmarks.bare_client", *(part for pair in options.items() for part in pair)]
+        async with (
+            program(*arguments, env={}, log_file=log_file) as process,
+            metered({"measured": process.pid, "judge": asked.pid, "driver": os.getpid()}) as meter,
+        ):
+            assert process.stdout is not None
+            said = asyncio.create_task(process.stdout.read())
+            while not said.done():
+                await asyncio.wait([said], timeout=POLL_S)
+                progress(await asked.calls() // TURNS)
+        if process.returncode:
+            require_running(process, log_file)
+        told = json.loads(await said)
+        calls = scenario.scores * TURNS  # as it counts itself; it raises where a call fails
+        return _result(scenario, told["started"], told["started"], told["completions"], meter, calls)
+
+    # --- consumers of Kafka ----------------------------------------------------------------------------
+
+    async def _measure_consumer(self, scenario: Scenario, asked: Judge, progress: Progress) -> Result:
+        env = await self._environment(scenario, asked)
+        await self._announce(env, scenario.scores)
+        log_file = self.folder / f"{scenario.name}.log"
+        is_service = scenario.kind in ("service", "plumbing")
+        connection = await asyncpg.connect(env["SCORING_DATABASE_URL"], timeout=10)
+        try:
+            if not is_service:
+                await connection.execute(TABLE)
+            async with program(*_PROGRAMS[scenario.kind], env=env, log_file=log_file) as process:
+                pids = {
+                    "measured": process.pid,
+                    "judge": asked.pid,
+                    "database": self.stack.postgres.pid,
+                    "broker": self.stack.kafka.pid,
+                    "driver": os.getpid(),
+                }
+                async with metered(pids) as meter:
+                    count = _count_service if is_service else _count_plain
+                    await _follow(scenario, process, log_file, lambda: count(connection), progress)
+            since, first_claim, completions = await (_read_service if is_service else _read_plain)(connection)
+        finally:
+            await connection.close()
+        calls = await asked.calls()
+        return _result(scenario, since, first_claim, completions, meter, calls)
+
+    async def _environment(self, scenario: Scenario, asked: Judge) -> dict[str, str]:
+        """A database and topics of its own."""
+        prefix = f"{scenario.name}-{time.time_ns() // 10**6}"
+        database = await create_database(self.stack.postgres.url, prefix, template="scoring")
+        return self.stack.env | {
+            "SCORING_DATABASE_URL": database,
+            "SCORING_TIMELINE_SOURCE": "files",
+            "SCORING_TIMELINE_DIR": str(self.sessions),
+            "SCORING_SLOTS": str(scenario.slots),
+            "SCORING_METRICS_PORT": "0",
+            "SCORING_LOG_FORMAT": "json",
+            "SCORING_KAFKA_GROUP": prefix,
+            "SCORING_TOPIC_SESSION_COMPLETED": f"{prefix}-session-completed",
+            "SCORING_TOPIC_RESCORE_REQUESTED": f"{prefix}-rescore-requested",
+            "SCORING_TOPIC_SCORING_EVENTS": f"{prefix}-scoring-events",
+            "SCORING_TOPIC_DEAD_LETTERS": f"{prefix}-dead-letters",
+            "OPENAI_BASE_URL": asked.base_url,
+        }
+
+    async def _announce(self, env: Mapping[str, str], scores: int) -> None:
+        """Put the requests on Kafka."""
+        settings = load_settings(env)
+        await ensure_topics(settings, [settings.topic_session_completed, settings.topic_scoring_events])
+        messages = []
+        for session_id in self.session_ids[:scores]:
+            event = {"session_id": session_id, "chain_id": "kubernetes", "alert_type": ALERT_TYPE}
+            messages.append((session_id.encode(), json.dumps(event).encode(), ()))
+        publisher = Publisher(settings)
+        try:
+            if not all(await publisher.publish(settings.topic_session_completed, messages, PUBLISH_TIMEOUT_S)):
+                raise ProgramFailed("the broker did not take the requests")
+        finally:
+            await publisher.stop()
+
+
+_PROGRAMS = {
+    "service": ("-m", "tarsy_scoring", "worker"),
+    "plumbing": ("-m", "benchmarks.plumbing_worker", "worker"),
+    "faust": ("-m", "benchmarks.faust_agent", "worker", "--without-web"),
+    "faststream": ("-m", "benchmarks.faststream_consumer"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    completed: int
+    failed: int = 0
+    unpublished: int = 0
+
+
+async def _count_service(connection: asyncpg.Connection) -> _Count:
+    row = await connection.fetchrow(
+        "SELECT count(*) FILTER (WHERE status = 'completed'), "
+        "count(*) FILTER (WHERE status NOT IN ('completed', 'pending', 'in_progress')), "
+        "(SELECT count(*) FROM scoring_events WHERE published_at IS NULL) FROM session_scores"
+    )
+    assert row is not None
+    return _Count(*row)
+
+
+async def _count_plain(connection: asyncpg.Connection) -> _Count:
+    return _Count(await connection.fetchval("SELECT count(*) FROM plain_scores"))
+
+
+async def _read_service(connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
+    """When the first request was stored and the first score claimed, and all completions; the last event's time too."""
+    row = await connection.fetchrow(
+        "SELECT extract(epoch FROM (SELECT min(received_at) FROM scoring_requests))::float8, "
+        "extract(epoch FROM min(started_at))::float8, "
+        "array_agg(extract(epoch FROM completed_at)::float8) FROM session_scores WHERE status = 'completed'"
+    )
+    assert row is not None
+    return row[0], row[1], row[2]
+
+
+async def _read_plain(connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
+    row = await connection.fetchrow(
+        "SELECT min(started_at), array_agg(extract(epoch FROM completed_at)::float8) FROM plain_scores"
+    )
+    assert row is not None
+    return row[0], row[0], row[1]
+
+
+async def _follow(
+    scenario: Scenario,
+    process: asyncio.subprocess.Process,
+    log_file: Path,
+    count: Callable[[], Awaitable[_Count]],
+    progress: Progress,
+) -> None:
+    """
+    Wait until everything is scored and published.
+
+    Raises:
+        ProgramFailed: The program ended, failed scores, or made no progress for 30 s.
+    """
+    last, moved_at = _Count(0), time.monotonic()
+    while True:
+        now = await count()
+        if now != last:
+            last, moved_at = now, time.monotonic()
+        progress(now.completed)
+        if now.failed:
+            raise ProgramFailed(f"{now.failed} scores failed; see {log_file.name}")
+        if now.completed >= scenario.scores and not now.unpublished:
+            return
+        require_running(process, log_file)
+        if time.monotonic() - moved_at > STALL_S + TURNS * (scenario.latency_s or 0):
+            raise ProgramFailed(f"no progress: {now.completed} of {scenario.scores} after {STALL_S:g} s of silence")
+        await asyncio.sleep(POLL_S)
+
+
+def _result(
+    scenario: Scenario, since: float, first_claim: float, completions: Sequence[float], meter: Meter, calls: int
+) -> Result:
+    whole = whole_window(first_claim, completions)
+    steady = steady_window(completions, scenario.slots)
+    until = max(whole.until, meter.times[-1]) if scenario.kind != "bare" else whole.until
+    beside = meter.pids.keys() - {"measured", "driver"}
+    return Result(
+        scenario=scenario,
+        completed=len(completions),
+        whole=whole,
+        steady=steady,
+        cpu_s=meter.used_s("measured", since, until) / len(completions),
+        steady_cpu_s=meter.used_s("measured", steady.since, steady.until) / steady.scores if steady else None,
+        peak_rss=meter.peak_rss,
+        judge_calls=calls,
+        others_cpu_s={name: meter.used_s(name, since, until) / len(completions) for name in sorted(beside)},
+        bystanders_share=meter.bystanders_share(since, whole.until),
+    )
