@@ -8,17 +8,19 @@ half works looks healthy and is not.
 """
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+import asyncpg
 import structlog
 
 from tarsy_scoring import outbox
 from tarsy_scoring.admission import Policy
 from tarsy_scoring.database import RETRY_MAX_S, Database, DatabaseAway
-from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.intake import Intake
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
@@ -41,6 +43,12 @@ log = structlog.get_logger()
 
 Role = Literal["intake", "judging", "relay"]
 ROLES: tuple[Role, ...] = ("intake", "judging", "relay")
+# Waiting changes none of these: wrong user or password, no such database, no right to read.
+_REFUSALS = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
 POOL_SIZE = 12  # claims, beats, batches of steps and ends, intake, relay: each at most two at a time
 BACKLOG_EVERY_S = 5.0
 
@@ -92,13 +100,15 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
         wait: Wait for a database that is away, loudly; False: raise.
 
     Raises:
-        StartRefused: The database is not migrated.
+        StartRefused: The database is not migrated, or does not let us in.
         DatabaseAway: It cannot be reached, and `wait` is False.
     """
     while True:
         try:
             await database.once(lambda c: check_migrated(c, database.schema))
             return
+        except _REFUSALS as error:
+            raise StartRefused(f"the database refuses us: {error}; check SCORING_DATABASE_URL") from error
         except DatabaseAway as error:
             if not wait:
                 raise
@@ -233,11 +243,25 @@ async def _judge(parts: Parts, stopping: asyncio.Event) -> None:
         scorer = Scorer(parts.settings, parts.store, source, parts.registry, clients, parts.metrics)
         worker = Worker(parts.settings, parts.store, parts.reader, scorer, parts.metrics)
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
+        _calm_garbage_collector()
         await worker.run(stopping)
     finally:
         for client in clients.values():
             await client.close()
         await source.close()
+
+
+def _calm_garbage_collector() -> None:
+    """
+    Look for cycles seldom, and not among what was built at start.
+
+    A context of 100 KB is thousands of small objects that reference counting frees by itself; with Python's
+    own thresholds the collector walks all contexts under way again and again. Source: `make bench`, 200
+    slots at 200 ms per turn: 17-19 % less CPU per score, peak memory unchanged.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:

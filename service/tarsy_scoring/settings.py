@@ -36,6 +36,11 @@ Positive = Annotated[float, Field(gt=0)]
 SessionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
 
 
+_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/?#@\[\]]*)(?::\d{1,5})?"
+_POSTGRESQL_URL = re.compile(rf"postgres(?:ql)?://(?:[^/?#]*@)?{_HOST}(?:,{_HOST})*(?:[/?]|$)")
+_BROKER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::\d{1,5})?")
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, protected_namespaces=())
 
@@ -213,6 +218,21 @@ class Settings(_Frozen):
     )
     config: Config = Config()
     unknown_variables: tuple[str, ...] = Field((), description="`SCORING_*` variables that mean nothing to us.")
+
+    @field_validator("database_url", "timeline_database_url")
+    @classmethod
+    def _is_postgresql(cls, value: SecretStr | None) -> SecretStr | None:
+        """A URL that cannot be meant would look like a database that is away for ever."""
+        if value is not None and not _POSTGRESQL_URL.match(value.get_secret_value()):
+            raise ValueError("expected postgresql://user:password@host:5432/database")
+        return value
+
+    @field_validator("kafka_bootstrap_servers")
+    @classmethod
+    def _are_brokers(cls, value: str | None) -> str | None:
+        if value is not None and not all(_BROKER.fullmatch(part.strip()) for part in value.split(",")):
+            raise ValueError("expected host:port, several separated by commas")
+        return value
 
     @model_validator(mode="after")
     def _sasl_is_whole(self) -> Self:

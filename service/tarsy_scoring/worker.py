@@ -45,6 +45,7 @@ class Worker:
         self._metrics = metrics
         self._database: Database = store.database
         self._running: dict[uuid.UUID, tuple[ClaimedScore, asyncio.Task[None]]] = {}
+        self._lost: set[uuid.UUID] = set()  # tokens of attempts that are being cancelled for it
         self.owner = uuid.uuid4()  # per boot: a restarted worker does not continue old leases
         metrics.slots.set(settings.slots)
 
@@ -96,7 +97,10 @@ class Worker:
             finished = await self._scorer.attempt(claimed)
             outcome, fields = finished.outcome, finished.fields
         except LeaseLost:
-            self._metrics.leases_lost.inc()
+            outcome, fields = "lease_lost", {}
+        except asyncio.CancelledError:
+            if claimed.lease_token not in self._lost:
+                raise
             outcome, fields = "lease_lost", {}
         except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
             # The message of an unforeseen error may quote anything, so only its type and place are told.
@@ -106,9 +110,12 @@ class Worker:
         finally:
             if self._running.get(claimed.score_id, (None,))[0] is claimed:
                 del self._running[claimed.score_id]
+            self._lost.discard(claimed.lease_token)
             self._metrics.slots_busy.set(len(self._running))
             self._database.wake("scores")
         duration_s = time.monotonic() - started
+        if outcome == "lease_lost":
+            self._metrics.leases_lost.inc()
         self._metrics.attempts.labels(outcome).inc()
         self._metrics.attempt_duration.observe(duration_s)
         line.info("attempt.finished", outcome=outcome, duration_s=round(duration_s, 3), **fields)
@@ -132,6 +139,7 @@ class Worker:
         for claimed, task in before:
             if claimed.score_id not in held and not task.done():
                 log.warning("attempt.lease_lost", score_id=str(claimed.score_id), attempt=claimed.attempt)
+                self._lost.add(claimed.lease_token)
                 task.cancel()
 
     async def take_back_expired(self) -> None:

@@ -1,0 +1,77 @@
+"""
+A worker that ends itself, with SIGKILL or another signal, at an exact point of its work.
+
+    python dying_worker.py POINT[:N] [options of `tarsy-scoring worker`]
+
+It dies the N-th time (default 1) that it comes to the point; calls that found nothing to do do not count.
+`DYING_SIGNAL` names another signal than KILL, `DYING_MATCH` a text that the arguments must hold.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+from aiokafka import AIOKafkaProducer
+
+from tarsy_scoring import outbox
+from tarsy_scoring.cli import main
+from tarsy_scoring.inbox import Inbox
+from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.kafka import Consumer, Publisher
+from tarsy_scoring.store import Store
+from tarsy_scoring.timeline.files import SessionFiles
+
+When = Literal["before", "after", "after a flush"]
+
+POINTS: dict[str, tuple[Any, str, When]] = {
+    "before-accept": (Inbox, "accept", "before"),
+    "accepted-not-committed": (Inbox, "_add_requests", "after"),
+    "after-accept": (Inbox, "accept", "after"),
+    "before-offset-commit": (Consumer, "commit", "before"),
+    "after-offset-commit": (Consumer, "commit", "after"),
+    "after-claim": (Store, "claim_due", "after"),
+    "fetching": (SessionFiles, "fetch_timeline", "before"),
+    "before-judge": (JudgeClient, "ask", "before"),
+    "after-judge": (JudgeClient, "ask", "after"),
+    "after-record": (Store, "record", "after"),
+    "before-end": (Store, "end", "before"),
+    "after-end": (Store, "end", "after"),
+    "between-sends": (AIOKafkaProducer, "send", "after a flush"),
+    "after-acknowledgement": (Publisher, "publish", "after"),
+    "marked-not-committed": (outbox, "mark_published", "after"),
+}
+
+
+def die_at(owner: Any, name: str, when: When, nth: int) -> None:
+    """Replace the coroutine function `name` of `owner` by one that ends the process around its n-th call."""
+    original: Callable[..., Any] = getattr(owner, name)
+    number = signal.Signals[f"SIG{os.environ.get('DYING_SIGNAL', 'KILL')}"]
+    match = os.environ.get("DYING_MATCH", "")
+    calls = 0
+
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        fits = match in repr(args[1:])
+        if when == "after":
+            result = await original(*args, **kwargs)
+            calls += fits and result not in ([], 0)
+            if calls == nth and fits:
+                os.kill(os.getpid(), number)
+            return result
+        calls += fits
+        if calls == nth and fits:
+            if when == "after a flush":  # what was sent before is with the broker, and nobody here knows
+                await args[0].flush()
+            os.kill(os.getpid(), number)
+        return await original(*args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+if __name__ == "__main__":
+    point, _, nth = sys.argv[1].partition(":")
+    die_at(*POINTS[point], int(nth or 1))
+    sys.argv = ["tarsy-scoring", "worker", *sys.argv[2:]]
+    main()

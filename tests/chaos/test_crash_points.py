@@ -1,0 +1,471 @@
+"""
+Every point at which one process can break, by its number in the crash matrix of `docs/architecture.md`.
+
+One law for all of them: each request ends in one completed score, told on the topic from start to end.
+"""
+
+import asyncio
+import signal
+
+import pytest
+
+from infrastructure import Kafka, Postgres, wait_until
+from processes import Process, Service, assert_whole
+from proxy import DatabaseProxy
+from tarsy_scoring.embedded.scripted_judge import Fault
+
+KILLED = -signal.SIGKILL
+
+
+async def dies(worker: Process) -> None:
+    """Wait until a dying worker has killed itself."""
+    assert await worker.ended(20) == KILLED, "it reached its point"
+
+
+# --- one process dies at an exact point ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("before-accept", id="1-before-the-request-is-stored"),
+        pytest.param("accepted-not-committed", id="1-before-the-insert-commits"),
+        pytest.param("after-accept", id="2-stored-but-offset-not-committed"),
+        pytest.param("after-offset-commit", id="2-stored-and-offset-committed"),
+        pytest.param("after-claim", id="4-claimed-but-judge-not-asked"),
+        pytest.param("before-judge", id="4-about-to-ask-the-judge"),
+        pytest.param("after-judge", id="6-answered-but-turn-not-stored"),
+        pytest.param("after-record:2", id="6-between-the-turns"),
+        pytest.param("before-end", id="6-judged-but-not-ended"),
+        pytest.param("after-end", id="8-ended-but-not-relayed"),
+        pytest.param("between-sends:3", id="9-half-of-the-events-sent"),
+        pytest.param("after-acknowledgement", id="10-acknowledged-but-not-marked"),
+        pytest.param("marked-not-committed", id="10-marked-but-not-committed"),
+    ],
+)
+async def test_a_worker_that_dies_loses_and_doubles_nothing(service: Service, point: str) -> None:
+    """Whatever a worker was doing when it was killed, the next one completes each request once."""
+    events = await service.announce(*service.add_sessions(5))
+    await dies(service.worker(dies_at=point))
+    service.worker()
+    await service.all_end(5)
+    await assert_whole(service, events)
+
+
+@pytest.mark.slow
+async def test_2_a_redelivered_request_only_counts_as_another_arrival(service: Service) -> None:
+    """Stored, but the offset not committed: the record comes again and changes nothing but `arrivals`."""
+    (event,) = await service.announce(*service.add_sessions(1))
+    await dies(service.worker("--only", "intake", dies_at="after-accept"))
+    service.worker()
+    await wait_until(lambda: _has_arrived_again(service), 20, "the record comes again")
+    await service.all_end(1)
+    await assert_whole(service, [event])
+    assert await service.value("SELECT arrivals FROM scoring_requests") == 2
+
+
+@pytest.mark.slow
+async def test_3_a_rejected_offset_commit_is_harmless(service: Service) -> None:
+    """The group moved on while a member stood still between storing and committing: its commit is refused."""
+    events = await service.announce(*service.add_sessions(5))
+    late = service.worker("--only", "intake", dies_at="before-offset-commit", DYING_SIGNAL="STOP")
+    await service.scores_reach(1, "status = 'pending'")
+    service.worker()
+    await wait_until(lambda: _has_arrived_again(service), 20, "another member has the records again")
+    late.resume()
+
+    async def was_refused() -> bool:
+        return "offset_commits_refused_total 1.0" in (await late.get("/metrics"))[1]
+
+    await wait_until(was_refused, 20, "the late commit is refused")
+    more = await service.announce(*service.add_sessions(5, "later"))
+    await service.all_end(10)
+    await assert_whole(service, events + more)
+    assert late.status is None, "it goes on"
+
+
+async def _has_arrived_again(service: Service) -> bool:
+    return bool(await service.value("SELECT count(*) FROM scoring_requests WHERE arrivals > 1"))
+
+
+async def test_5_a_worker_killed_while_the_judge_thinks_costs_one_call_per_score(service: Service) -> None:
+    """kill -9 in the middle of judge calls: the scores are judged anew, and only what was under way is lost."""
+    service.judge.script(Fault(kind="hang", times=3))
+    events = await service.announce(*service.add_sessions(3))
+    worker = service.worker()
+    await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
+    await worker.kill()
+    service.worker()
+    await service.all_end(3)
+    await assert_whole(service, events)
+    assert service.judge.calls_by_turn == {"analysis": 6, "missing_tools": 3}
+
+
+async def test_6_a_stored_turn_is_never_paid_for_again(service: Service) -> None:
+    """Killed after the first turn was stored: the next attempt replays it and asks only for the second."""
+    service.judge.script(Fault(kind="hang", times=1, turn="missing_tools"))
+    events = await service.announce(*service.add_sessions(1))
+    worker = service.worker()
+    await wait_until(lambda: service.judge.calls_by_turn["missing_tools"] == 1, 20, "the second turn is asked")
+    await worker.kill()
+    service.worker()
+    await service.all_end(1)
+    await assert_whole(service, events)
+    assert service.judge.calls_by_turn == {"analysis": 1, "missing_tools": 2}
+
+
+async def test_8_a_dead_relay_is_replaced_by_any_other(service: Service) -> None:
+    """Scores ended with nobody to relay them: whoever starts next publishes all of it."""
+    events = await service.announce(*service.add_sessions(3))
+    worker = service.worker("--only", "intake,judge")
+    await service.all_end(3)
+    await worker.kill()
+    assert await service.scoring_events() == []
+    service.worker("--only", "relay")
+    await assert_whole(service, events)
+
+
+async def test_10_an_event_sent_twice_is_the_same_event(service: Service) -> None:
+    """Acknowledged but not marked: the events are sent again with the same ids and the same bytes."""
+    events = await service.announce(*service.add_sessions(3))
+    await dies(service.worker(dies_at="after-acknowledgement"))
+    service.worker()
+    await service.all_end(3)
+    seen = await assert_whole(service, events)
+    assert len(seen) > len({e.payload["event_id"] for e in seen}), "there were repeats to be dropped"
+
+
+# --- replies that are lost -----------------------------------------------------------------------------
+
+CLAIMING, ENDING, ACCEPTING = "attempt = s.attempt + 1", "status = v.status", ".scoring_requests\n"
+
+
+async def test_6a_a_claim_whose_reply_was_lost_lapses(service: Service) -> None:
+    """Leased rows that nobody tracks are in nobody's heartbeat: they lapse and are claimed again."""
+    async with DatabaseProxy(service.database_url) as proxy:
+        events = await service.announce(*service.add_sessions(3))
+        service.worker("--only", "intake,relay")
+        await service.scores_reach(3, "status = 'pending'")
+        proxy.lose_commit_reply(CLAIMING)
+        worker = service.worker("--only", "judge", SCORING_DATABASE_URL=proxy.url)
+        await service.all_end(3)
+        await assert_whole(service, events)
+        assert proxy.replies_lost == 1
+        await worker.stop()
+    assert await service.count("attempt = 2 AND attempts_burned = 1") == 3
+    assert service.judge.calls == 6, "the lost claim cost no call"
+
+
+async def test_7_an_end_whose_reply_was_lost_is_not_written_twice(service: Service) -> None:
+    """The score is completed although its worker never heard so; the repetition matches no lease."""
+    async with DatabaseProxy(service.database_url) as proxy:
+        worker = service.worker(SCORING_DATABASE_URL=proxy.url)
+        await worker.ready()
+        proxy.lose_commit_reply(ENDING)
+        events = await service.announce(*service.add_sessions(3))
+        await service.all_end(3)
+        await assert_whole(service, events)
+        assert proxy.replies_lost == 1
+        await worker.stop()
+    assert await service.count("attempt = 1") == 3
+    assert service.judge.calls == 6
+
+
+async def test_2_an_acceptance_whose_reply_was_lost_is_one_request(service: Service) -> None:
+    """Storing is repeated after a lost reply: one request, one score."""
+    async with DatabaseProxy(service.database_url) as proxy:
+        worker = service.worker(SCORING_DATABASE_URL=proxy.url)
+        await worker.ready()
+        proxy.lose_commit_reply(ACCEPTING)
+        events = await service.announce(*service.add_sessions(3))
+        await service.all_end(3)
+        await assert_whole(service, events)
+        assert proxy.replies_lost == 1
+        await worker.stop()
+
+
+async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Service) -> None:
+    """Bells of other processes go unheard: polling finds the work within about a second all the same."""
+    async with DatabaseProxy(service.database_url) as proxy:
+        judging = service.worker("--only", "judge", SCORING_DATABASE_URL=proxy.url)
+        service.worker("--only", "relay")
+        intake = service.worker("--only", "intake")
+        await intake.ready()
+        await judging.ready()
+        proxy.silence_listeners()
+        events = await service.announce(*service.add_sessions(3))
+        await service.all_end(3)
+        await assert_whole(service, events)
+        assert proxy.bytes_silenced > 0, "there were bells to be missed"
+        await judging.stop()
+    waited_s = await service.value("SELECT max(extract(epoch FROM started_at - created_at)) FROM session_scores")
+    assert waited_s < 2.5, "a poll of 1 s, and some for a busy machine"
+
+
+# --- zombies and races ---------------------------------------------------------------------------------
+
+
+async def test_11_a_zombie_that_wakes_up_writes_nothing(service: Service) -> None:
+    """A worker that stood still for longer than its lease finds its scores with another, and says nothing more."""
+    service.judge.script(Fault(kind="latency", seconds=1, times=3))
+    events = await service.announce(*service.add_sessions(3))
+    zombie = service.worker()
+    await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
+    zombie.pause()
+    service.worker()
+    await service.all_end(3)
+    zombie.resume()
+    await wait_until(lambda: len(zombie.lines("attempt.finished")) == 3, 10, "the zombie has given up")
+    await assert_whole(service, events)
+    assert await service.count("attempt = 2 AND attempts_burned = 1") == 3
+    assert {line["outcome"] for line in zombie.lines("attempt.finished")} == {"lease_lost"}
+    assert "leases_lost_total 3.0\n" in (await zombie.get("/metrics"))[1]
+    assert await zombie.stop() == 0
+
+
+@pytest.mark.slow
+async def test_12_racing_workers_take_each_lost_score_back_once(service: Service) -> None:
+    """Three workers find the same lapsed leases at the same time: each score loses one attempt, not three."""
+    service.judge.script(Fault(kind="hang", times=16))
+    events = await service.announce(*service.add_sessions(16))
+    doomed = service.worker()
+    await wait_until(lambda: service.judge.calls == 16, 20, "all are being judged")
+    others = [service.worker() for _ in range(3)]
+    for worker in others:
+        await worker.says("worker.started")
+    await doomed.kill()
+    await service.all_end(16)
+    await assert_whole(service, events)
+    assert len(service.all_lines("score.taken_back")) == 16
+    assert await service.count("attempts_burned = 1 AND attempt = 2") == 16
+
+
+@pytest.mark.slow
+async def test_13_a_taking_back_that_races_a_completion_has_one_winner(service: Service) -> None:
+    """A worker wakes up with its answers there, just as its leases lapse: a score is completed by one of both."""
+    service.judge.latency_s = 0.4
+    events = await service.announce(*service.add_sessions(16))
+    sleepy = service.worker(SCORING_LEASE_S="1")
+    await wait_until(lambda: service.judge.calls >= 16, 20, "all are being judged")
+    service.worker("--only", "judge", SCORING_LEASE_S="1")
+    sleepy.pause()
+    await service.scores_reach(1, "lease_expires_at < now() + interval '0.05 s'")
+    sleepy.resume()
+    await service.all_end(16)
+    await assert_whole(service, events)
+
+
+@pytest.mark.slow
+async def test_19_rebalances_lose_nothing(service: Service) -> None:
+    """Members join and leave, in order and by kill, while events come in."""
+    first = service.worker()
+    await first.ready()
+    events = await service.announce(*service.add_sessions(20, "first"))
+    second = service.worker()
+    events += await service.announce(*service.add_sessions(20, "second"))
+    await second.ready()
+    events += await service.announce(*service.add_sessions(20, "third"))
+    assert await first.stop() == 0
+    events += await service.announce(*service.add_sessions(20, "fourth"))
+    third = service.worker()
+    await second.kill()
+    await third.ready()
+    events += await service.announce(*service.add_sessions(20, "fifth"))
+    await service.all_end(100)
+    await assert_whole(service, events)
+
+
+# --- the end of a worker -------------------------------------------------------------------------------
+
+
+async def test_20_sigterm_lets_running_attempts_finish(service: Service) -> None:
+    """A worker that is told to stop finishes what it runs, publishes it, and exits 0."""
+    service.judge.latency_s = 0.5
+    events = await service.announce(*service.add_sessions(3))
+    worker = service.worker()
+    await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
+    assert await worker.stop() == 0
+    await assert_whole(service, events)
+    assert await service.count("attempt = 1 AND attempts_burned = 0") == 3
+
+
+async def test_20_beyond_the_drain_time_scores_are_given_back_unburned(service: Service) -> None:
+    """What does not finish in time is pending again at once, with no attempt burned; the exit status is 0."""
+    service.judge.script(Fault(kind="hang", times=2))
+    events = await service.announce(*service.add_sessions(2))
+    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="0.5", SCORING_LEASE_S="60")
+    await wait_until(lambda: service.judge.calls == 2, 20, "both are being judged")
+    assert await worker.stop() == 0
+    assert await service.count("status = 'pending' AND attempts_burned = 0 AND next_attempt_at <= now()") == 2
+    service.worker()
+    await service.all_end(2)
+    await assert_whole(service, events)
+    assert await service.count("attempt = 2 AND attempts_burned = 0") == 2
+
+
+async def test_20_a_second_sigterm_does_not_wait(service: Service) -> None:
+    """Who is in a hurry signals twice; the work is the next worker's."""
+    service.judge.script(Fault(kind="hang", times=1))
+    events = await service.announce(*service.add_sessions(1))
+    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="60")
+    await wait_until(lambda: service.judge.calls == 1, 20, "it is being judged")
+    worker.signal(signal.SIGTERM)
+    await worker.says("worker.draining")
+    worker.signal(signal.SIGTERM)
+    await worker.ended(8)
+    service.worker()
+    await service.all_end(1)
+    await assert_whole(service, events)
+
+
+async def test_22_all_workers_dead_at_once_leave_everything_to_the_next(service: Service) -> None:
+    """No survivor has to tell a newcomer anything."""
+    service.judge.latency_s = 0.3
+    events = await service.announce(*service.add_sessions(40))
+    workers = [service.worker(), service.worker()]
+    await service.scores_reach(5, "status = 'completed'")
+    for worker in workers:
+        worker.signal(signal.SIGKILL)
+    await asyncio.gather(*(worker.ended() for worker in workers))
+    service.worker()
+    await service.all_end(40)
+    await assert_whole(service, events)
+
+
+# --- scores that cannot succeed ------------------------------------------------------------------------
+
+
+async def test_23_a_judge_that_always_fails_fails_the_score_after_the_last_attempt(service: Service) -> None:
+    """Five attempts, each put back with backoff; then the score is failed and says why."""
+    service.judge.script(Fault(kind="status", status=500, headers={"retry-after-ms": "10"}))
+    (event,) = await service.announce(*service.add_sessions(1))
+    service.worker()
+    for burned in range(1, 5):
+        row = await service.score_becomes("session-0000", "pending", attempts_burned=burned)
+        assert row["waiting_reason"] == "retry"
+        await service.let_retries_be_due()
+    row = await service.score_becomes("session-0000", "failed", error_kind="judge_unavailable")
+    assert (row["attempt"], row["attempts_burned"]) == (5, 5)
+    await assert_whole(service, [], failed=[event])
+    assert service.judge.calls == 5 * 4, "four calls per attempt"
+
+
+@pytest.mark.slow
+async def test_24_a_request_that_kills_its_worker_is_quarantined(service: Service) -> None:
+    """Attempts count at the claim, so a score that kills whoever touches it ends as `worker_lost`."""
+    (event,) = await service.announce(*service.add_sessions(1, "poison"))
+    options = {"DYING_MATCH": "poison", "SCORING_LEASE_S": "1", "SCORING_MAX_ATTEMPTS": "3"}
+    for _ in range(3):
+        await dies(service.worker(dies_at="fetching", **options))
+    healthy = service.worker(dies_at="fetching", **options)
+    events = await service.announce(*service.add_sessions(3))
+    await service.all_end(4)
+    await assert_whole(service, events, failed=[event])
+    row = await service.score_of("poison-0000")
+    assert row is not None
+    assert (row["status"], row["error_kind"], row["attempt"]) == ("failed", "worker_lost", 3)
+    assert healthy.status is None
+
+
+# --- PostgreSQL and the broker go away -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("away_s", "lease_s"),
+    [
+        pytest.param(0.0, "10", id="14-restarted-at-once"),
+        pytest.param(3.0, "2", id="15-away-for-longer-than-the-lease", marks=pytest.mark.slow),
+    ],
+)
+async def test_a_database_that_crashes_costs_no_judge_call(
+    service: Service, postgres: Postgres, away_s: float, lease_s: str
+) -> None:
+    """Results are kept in memory until PostgreSQL is back; what was judged is not judged again."""
+    if not postgres.crashable:
+        pytest.skip("this PostgreSQL is not ours to crash")
+    service.judge.latency_s = 0.5
+    events = await service.announce(*service.add_sessions(8))
+    worker = service.worker(SCORING_LEASE_S=lease_s)
+    await wait_until(lambda: service.judge.calls == 8, 20, "all are being judged")
+    await postgres.kill()
+    await asyncio.sleep(away_s)
+    await postgres.start()
+    await service.all_end(8)
+    await assert_whole(service, events)
+    assert service.judge.calls == 16
+    assert await service.count("attempt = 1 AND attempts_burned = 0") == 8
+    assert await worker.stop() == 0
+
+
+async def test_14_events_that_arrive_while_the_database_is_away_wait_in_kafka(
+    service: Service, postgres: Postgres
+) -> None:
+    """Nothing is committed that is not stored."""
+    if not postgres.crashable:
+        pytest.skip("this PostgreSQL is not ours to crash")
+    worker = service.worker()
+    await worker.ready()
+    await postgres.kill()
+    events = await service.announce(*service.add_sessions(5))
+    await worker.says("database.away")
+    await postgres.start()
+    await service.all_end(5)
+    await assert_whole(service, events)
+
+
+@pytest.mark.slow
+async def test_14_a_worker_can_be_stopped_while_the_database_is_away(service: Service, postgres: Postgres) -> None:
+    """SIGTERM ends a process within bounds also when nothing can be given back; its scores lapse."""
+    if not postgres.crashable:
+        pytest.skip("this PostgreSQL is not ours to crash")
+    service.judge.script(Fault(kind="hang", times=2))
+    events = await service.announce(*service.add_sessions(2))
+    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="0.5")
+    await wait_until(lambda: service.judge.calls == 2, 20, "both are being judged")
+    await postgres.kill()
+    more = await service.announce(*service.add_sessions(2, "later"))
+    await worker.stop(timeout_s=30)
+    await postgres.start()
+    service.worker()
+    await service.all_end(4)
+    await assert_whole(service, events + more)
+
+
+@pytest.mark.slow
+async def test_17_a_worker_can_be_stopped_while_the_broker_is_down(service: Service, kafka: Kafka) -> None:
+    """SIGTERM ends a process within bounds, and what was not published is the next relay's."""
+    if not kafka.survives_restart:
+        pytest.skip(f"the broker {kafka.name} is not ours to restart, or forgets everything when it ends")
+    service.judge.latency_s = 0.5
+    events = await service.announce(*service.add_sessions(3))
+    worker = service.worker()
+    await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
+    await kafka.kill()
+    try:
+        assert await worker.stop(timeout_s=40) == 0
+        assert await service.count("status = 'completed'") == 3
+    finally:
+        await kafka.start()
+    service.worker("--only", "relay")
+    await assert_whole(service, events)
+
+
+@pytest.mark.slow
+async def test_17_judging_goes_on_while_the_broker_is_down(service: Service, kafka: Kafka) -> None:
+    """Stored work needs no broker; its events are published when there is one again, and intake resumes."""
+    if not kafka.survives_restart:
+        pytest.skip(f"the broker {kafka.name} is not ours to restart, or forgets everything when it ends")
+    service.judge.latency_s = 0.5
+    events = await service.announce(*service.add_sessions(8))
+    worker = service.worker(SCORING_SLOTS="4")
+    await wait_until(lambda: service.judge.calls >= 4, 20, "some are being judged, some wait")
+    await service.scores_reach(8, "true")
+    await kafka.kill()
+    try:
+        await service.all_end(8)
+    finally:
+        await kafka.start()
+    events += await service.announce(*service.add_sessions(4, "later"))
+    await service.all_end(12, timeout_s=40)
+    await assert_whole(service, events)
+    assert worker.status is None

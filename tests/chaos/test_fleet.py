@@ -1,0 +1,83 @@
+"""A fleet under load while processes and servers are taken from it: nothing lost, doubled, stuck or late."""
+
+import asyncio
+import random
+from datetime import datetime
+
+import pytest
+
+from infrastructure import Postgres, wait_until
+from processes import Service, assert_whole
+from tarsy_scoring.embedded.scripted_judge import Fault
+
+# What a busy machine may add to a time that the service promises.
+SCHEDULING_S = 0.6
+
+
+@pytest.mark.slow
+async def test_two_thousand_requests_survive_ten_kills(service: Service) -> None:
+    """2,000 requests, a tenth of them twice, three workers, ten kill -9: 2,000 scores, each once."""
+    chance = random.Random(20260105)
+    ids = service.add_sessions(2_000)
+    arriving = ids + chance.sample(ids, 200)
+    chance.shuffle(arriving)
+    service.judge.latency_s = 0.2
+    options = {"SCORING_SLOTS": "24", "SCORING_MAX_ATTEMPTS": "12", "SCORING_LOG_LEVEL": "warning"}
+    workers = [service.worker(**options) for _ in range(3)]
+    events = set(await service.announce(*arriving))
+    for killed in range(1, 11):
+        await service.scores_reach(min(1_800, 150 * killed), "completed_at IS NOT NULL", timeout_s=60)
+        victim = workers.pop(chance.randrange(len(workers)))
+        await victim.kill()
+        workers.append(service.worker(**options))
+    await service.all_end(2_000, timeout_s=90)
+
+    async def all_arrived() -> bool:
+        return int(await service.value("SELECT sum(arrivals) FROM scoring_requests")) >= 2_200
+
+    await wait_until(all_arrived, 30, "the repeats have arrived, too")
+    await assert_whole(service, events)
+    assert await service.count("true") == 2_000
+    assert service.judge.calls <= 4_000 + 10 * 24, "a kill costs at most one call per slot"
+
+
+@pytest.mark.slow
+async def test_eight_seconds_without_a_database_lose_no_finished_turn(service: Service, postgres: Postgres) -> None:
+    """PostgreSQL is away for 8 s while 20 scores are judged: all are completed, and each turn was asked once."""
+    if not postgres.crashable:
+        pytest.skip("this PostgreSQL is not ours to crash")
+    service.judge.latency_s = 1.0
+    events = await service.announce(*service.add_sessions(20))
+    worker = service.worker(SCORING_SLOTS="20")
+    await wait_until(lambda: service.judge.calls == 20, 20, "all twenty are being judged")
+    await postgres.kill()
+    await asyncio.sleep(8)
+    await postgres.start()
+    await service.all_end(20)
+    await assert_whole(service, events)
+    assert service.judge.calls_by_turn == {"analysis": 20, "missing_tools": 20}
+    assert await service.count("attempt = 1 AND attempts_burned = 0") == 20
+    assert worker.status is None
+
+
+@pytest.mark.slow
+async def test_work_is_taken_over_at_once_and_orphans_after_their_lease(service: Service) -> None:
+    """After a kill the stored work goes to a new worker within 2 s, and what was held within 1.3 lease times."""
+    lease_s = 4.0
+    service.judge.script(Fault(kind="hang", times=4))
+    events = await service.announce(*service.add_sessions(12))
+    doomed = service.worker(SCORING_LEASE_S=str(lease_s), SCORING_SLOTS="4")
+    await service.scores_reach(12, "true")
+    await wait_until(lambda: service.judge.calls == 4, 20, "all slots are taken")
+    killed_at: datetime = await service.value("SELECT clock_timestamp()")
+    await doomed.kill()
+    service.worker(SCORING_LEASE_S=str(lease_s))
+    await service.all_end(12)
+    await assert_whole(service, events)
+    statement = "SELECT attempt, extract(epoch FROM attempt_started_at - $1)::float8 AS s FROM session_scores"
+    waited = await service.rows(statement, killed_at)
+    first_claim_s = min(r["s"] for r in waited)
+    orphans_s = [r["s"] for r in waited if r["attempt"] == 2]
+    assert first_claim_s < 2 + SCHEDULING_S
+    assert len(orphans_s) == 4
+    assert max(orphans_s) < 1.3 * lease_s + SCHEDULING_S

@@ -1,0 +1,289 @@
+"""Messages, sessions and answers that are wrong: each with the one outcome that the specification gives it."""
+
+import json
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from infrastructure import wait_until
+from processes import LARGEST_MESSAGE, Service, assert_whole, small_session
+from tarsy_scoring.embedded.scripted_judge import Fault
+
+POISON: list[tuple[str, bytes]] = [
+    ("empty", b""),
+    ("not_json", b"{not json"),
+    ("not_utf8", b'{"session_id": "caf\xe9"}'),
+    ("not_an_object", b'["session-1"]'),
+    ("nul_character", b'{"session_id": "session-1", "reason": "\\u0000"}'),
+    ("invalid_field", b'{"event_id": "no session"}'),
+    ("invalid_field", b'{"session_id": 17}'),
+    ("invalid_field", b'{"session_id": "../etc/passwd"}'),
+    ("invalid_field", b'{"session_id": "session-1", "labels": "none"}'),
+    ("invalid_field", b'{"session_id": "session-1", "type": "session.started"}'),
+]
+
+
+async def test_messages_nobody_understands_become_dead_letters(service: Service) -> None:
+    """Each is kept whole with the reason and its place, and the messages around it are scored."""
+    service.worker()
+    (first,) = await service.announce(*service.add_sessions(1))
+    await service.send(service.topics.session_completed, [(b"session-0000", value) for _, value in POISON])
+    (last,) = await service.announce(*service.add_sessions(1, "later"))
+    await service.all_end(2)
+
+    async def all_buried() -> list[Any]:
+        letters = await service.dead_letters()
+        return letters if len(letters) >= len(POISON) else []
+
+    letters = await wait_until(all_buried, 20, "every poisonous message is a dead letter")
+    assert sorted((dict(r.headers)["scoring-error"].decode(), r.value) for r in letters) == sorted(POISON)
+    for record in letters:
+        headers = {name: value.decode() for name, value in record.headers}
+        assert record.key == b"session-0000"
+        assert headers["scoring-error-message"]
+        assert headers["scoring-original-topic"] == service.topics.session_completed
+        assert int(headers["scoring-original-timestamp"]) > 0
+        assert headers["scoring-failed-at"].endswith("Z")
+    places = {
+        (dict(r.headers)["scoring-original-partition"], dict(r.headers)["scoring-original-offset"]) for r in letters
+    }
+    assert len(places) == len(POISON)
+    await assert_whole(service, [first, last])
+
+
+async def test_a_message_of_ten_megabytes_is_kept_and_referred_to(service: Service) -> None:
+    """Too large for the dead-letter topic: PostgreSQL keeps it, and its dead letter says where."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=service.topics.bootstrap_servers)
+    topic = f"large-{service.topics.session_completed}"
+    await admin.start()
+    limits = {"max.message.bytes": str(LARGEST_MESSAGE)}
+    await admin.create_topics([NewTopic(topic, 1, 1, topic_configs=limits)])
+    await admin.close()
+    env = {"SCORING_TOPIC_SESSION_COMPLETED": topic}
+    service.worker(**env)
+    value = b"x" * (10 * 2**20)
+    service.add_session("session-1")
+    await service.send(topic, [(b"large", value), (b"session-1", b'{"session_id": "session-1", "event_id": "after"}')])
+    await service.all_end(1)
+    (letter,) = await service.dead_letters()
+    headers = {name: text.decode() for name, text in letter.headers}
+    assert (letter.value, headers["scoring-error"]) == (b"", "not_json")
+    kept = await service.rows(
+        "SELECT key, value FROM dead_letter_bodies WHERE body_id = $1", headers["scoring-body-id"]
+    )
+    assert [(r["key"], r["value"]) for r in kept] == [(b"large", value)]
+    shown = await service.run("dead-letters", "show", f"{letter.partition}:{letter.offset}", "--json", **env)
+    assert shown.status == 0
+    assert shown.document["value"].startswith("xxx")
+    assert str(len(value)) in shown.document["value"]
+    await assert_whole(service, ["after"])
+
+
+async def test_dead_letters_are_listed_shown_and_replayed(service: Service) -> None:
+    """What still cannot be understood is buried again under its first place; nothing else changes."""
+    worker = service.worker()
+    await service.send(service.topics.session_completed, [(b"k", b"not json")])
+    await worker.says("intake.dead_letter")
+    listed = await service.run("dead-letters", "list", "--json")
+    letter = listed.document
+    assert (listed.status, letter["error"], letter["key"], letter["bytes"]) == (0, "not_json", "k", 8)
+    assert letter["original_topic"] == service.topics.session_completed
+    shown = await service.run("dead-letters", "show", letter["place"])
+    assert shown.status == 0
+    assert "value: not json" in shown.stdout
+    replayed = await service.run("dead-letters", "replay", letter["place"])
+    assert (replayed.status, replayed.stdout.strip()) == (0, "replayed: 1")
+    await wait_until(lambda: len(worker.lines("intake.dead_letter")) == 2, 20, "it is buried again")
+    again = [json.loads(text) for text in (await service.run("dead-letters", "list", "--json")).stdout.splitlines()]
+    origins = {(d["original_topic"], d["original_partition"], d["original_offset"]) for d in again}
+    assert len(again) == 2
+    assert origins == {(letter["original_topic"], letter["original_partition"], letter["original_offset"])}
+    assert (await service.run("dead-letters", "show", "0:999")).status == 2
+
+
+async def test_a_replay_is_the_request_that_it_was(service: Service) -> None:
+    """A dead letter without an event id carries the place of its message, and with it the identity."""
+    service.worker()
+    service.add_session("session-1")
+    value = b'{"session_id": "session-1"}'
+    await service.send(service.topics.session_completed, [(b"session-1", value)])
+    await service.all_end(1)
+    (request,) = await service.rows("SELECT * FROM scoring_requests")
+    (record,) = [r for r in await service.records(service.topics.session_completed) if r.value == value]
+    headers = {
+        "scoring-error": "not_storable",
+        "scoring-original-topic": record.topic,
+        "scoring-original-partition": str(record.partition),
+        "scoring-original-offset": str(record.offset),
+        "scoring-original-timestamp": str(record.timestamp),
+    }
+    await service.send(service.topics.dead_letters, [(record.key, record.value)], headers=headers)
+    assert (await service.run("dead-letters", "replay", "--all")).stdout.strip() == "replayed: 1"
+
+    async def arrived_again() -> bool:
+        return int(await service.value("SELECT sum(arrivals) FROM scoring_requests")) == 2
+
+    await wait_until(arrived_again, 20, "the replay has arrived")
+    assert [r["request_id"] for r in await service.rows("SELECT * FROM scoring_requests")] == [request["request_id"]]
+    assert await service.count("true") == 1
+
+
+async def test_events_that_are_not_scored_are_recorded_with_the_reason(service: Service) -> None:
+    """Other statuses, disabled chains and samples make no score, and one can look up why."""
+    config = {
+        "chains": {
+            "off": {"enabled": False},
+            "unsampled": {"sample_rate": 0},
+            "failures": {"auto_score_statuses": ["failed"]},
+        }
+    }
+    path = service.folder / "config.yaml"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    service.worker(SCORING_CONFIG=str(path))
+    expected = {}
+    for name, fields in {
+        "running": {"status": "running"},
+        "failed": {"chain_id": "kubernetes", "status": "failed"},
+        "off": {"chain_id": "off"},
+        "unsampled": {"chain_id": "unsampled"},
+        "failures": {"chain_id": "failures", "status": "failed"},
+    }.items():
+        service.add_session(name, chain_id=fields.get("chain_id", "kubernetes"))
+        (event,) = await service.announce(name, **fields)
+        expected[name] = event
+    found = {name: await service.disposition(event) for name, event in expected.items()}
+    assert found == {
+        "running": "status_not_scored",
+        "failed": "status_not_scored",
+        "off": "disabled",
+        "unsampled": "sampled_out",
+        "failures": "accepted",
+    }
+    await service.all_end(1)
+    await assert_whole(service, [expected["failures"]])
+
+
+async def test_a_chain_that_is_learnt_late_is_obeyed(service: Service) -> None:
+    """No chain in the event: the source names it at the first claim, and what that chain refuses is not judged."""
+    chains = {"off": {"enabled": False}, "failures": {"auto_score_statuses": ["failed"]}}
+    path = service.folder / "config.yaml"
+    path.write_text(json.dumps({"chains": chains}), encoding="utf-8")
+    service.worker(SCORING_CONFIG=str(path))
+    service.add_session("disabled", chain_id="off")
+    service.add_session("unwanted", chain_id="kubernetes", status="failed")
+    service.add_session("wanted", chain_id="failures", status="failed")
+    declined = [*await service.announce("disabled"), *await service.announce("unwanted", "wanted", status="failed")]
+    wanted = declined.pop()
+    await service.all_end(3)
+    assert [await service.disposition(event) for event in declined] == ["disabled", "status_not_scored"]
+    assert await service.count("status = 'cancelled' AND chain_id IN ('off', 'kubernetes')") == 2
+    assert service.judge.calls == 2, "for the wanted one"
+    await assert_whole(service, [wanted], failed=declined)
+
+
+async def test_sessions_that_cannot_be_scored_say_why(service: Service) -> None:
+    """Unknown and running sessions fail after the grace, a broken file is retried, an empty one is never judged."""
+    service.worker(SCORING_TIMELINE_GRACE_S="2")
+    service.add_session("running", status="in_progress")
+    service.add_session("empty", stages=[])
+    (service.sessions / "broken.json").write_text("{", encoding="utf-8")
+    events = await service.announce("unknown", "running", "empty", "broken")
+    await service.score_becomes("unknown", "pending", waiting_reason="session", attempts_burned=0)
+    unknown = await service.score_becomes("unknown", "failed", error_kind="session_not_found", attempts_burned=1)
+    running = await service.score_becomes("running", "failed", error_kind="session_not_terminal")
+    empty = await service.score_becomes("empty", "failed", error_kind="evidence_incomplete")
+    await service.score_becomes("broken", "pending", error_kind="timeline_unavailable", waiting_reason="retry")
+    for row in (unknown, running, empty):
+        assert row["session_id"] in row["error_message"]
+        assert row["total_score"] is None
+    assert service.judge.calls == 0
+    service.add_session("broken")
+    await service.let_retries_be_due()
+    await service.score_becomes("broken", "completed")
+    await assert_whole(service, events[3:], failed=events[:3])
+
+
+async def test_an_event_may_be_faster_than_its_session(service: Service) -> None:
+    """A session that appears within the grace is scored as if nothing had been."""
+    service.worker(SCORING_TIMELINE_GRACE_S="30")
+    events = await service.announce("session-1")
+    await service.score_becomes("session-1", "pending", waiting_reason="session")
+    service.add_session("session-1")
+    await service.let_retries_be_due()
+    await service.score_becomes("session-1", "completed", attempts_burned=0)
+    await assert_whole(service, events)
+
+
+QUICK = {"retry-after-ms": "10"}
+TOO_LONG = {"error": {"message": "maximum context length is 8000 tokens", "code": "context_length_exceeded"}}
+NO_QUOTA = {"error": {"message": "pay", "code": "insufficient_quota"}}
+# Fault of the judge -> status, error_kind, waiting_reason, attempts burned
+FAULTS: dict[str, tuple[Fault, tuple[str, str | None, str | None, int]]] = {
+    "key-rejected": (Fault(kind="status", status=401), ("pending", "judge_auth", "key", 0)),
+    "quota-used-up": (Fault(kind="status", status=429, json=NO_QUOTA), ("pending", "judge_unavailable", "quota", 0)),
+    "rate-limited": (
+        Fault(kind="status", status=429, headers={"retry-after": "60"}),
+        ("pending", "judge_unavailable", "rate_limit", 0),
+    ),
+    "broken": (Fault(kind="status", status=500, headers=QUICK), ("pending", "judge_unavailable", "retry", 1)),
+    "dropped-once": (Fault(kind="drop", times=1), ("completed", None, None, 0)),
+    "refusing": (Fault(kind="refusal"), ("failed", "refused", None, 1)),
+    "filtered": (Fault(kind="content_filter"), ("failed", "content_filtered", None, 1)),
+    "empty": (Fault(kind="empty"), ("failed", "empty_answer", None, 1)),
+    "cut": (Fault(kind="cut"), ("failed", "answer_cut", None, 1)),
+    "cut-once": (Fault(kind="cut", times=1), ("completed", None, None, 0)),
+    "without-score": (Fault(kind="no_score"), ("failed", "no_score_in_answer", None, 1)),
+    "reminded": (Fault(kind="no_score", times=1), ("completed", None, None, 0)),
+    "too-long": (Fault(kind="status", status=400, json=TOO_LONG), ("failed", "context_too_long", None, 1)),
+    "too-long-once": (Fault(kind="status", status=400, json=TOO_LONG, times=1), ("completed", None, None, 0)),
+    "rejecting": (Fault(kind="status", status=404), ("failed", "judge_rejected_request", None, 1)),
+    "out-of-range": (Fault(kind="reply", content="Total: 167"), ("failed", "no_score_in_answer", None, 1)),
+    "no-second-turn": (Fault(kind="refusal", turn="missing_tools"), ("completed", None, None, 0)),
+}
+
+
+async def test_each_fault_of_the_judge_has_its_outcome(service: Service) -> None:
+    """A failure is never a number: each ends, waits or is retried under its own name, with words for people."""
+    for name, (fault, _) in FAULTS.items():
+        service.add_session(name)
+        service.judge.script(fault.model_copy(update={"match": f"alert of {name} "}))
+    large = small_session("too-long-once", result="checkout-7 was killed\n" * 2_000)  # there is something to leave out
+    service.add_session(**large)
+    service.worker(SCORING_SLOTS="32")
+    events = dict(zip(FAULTS, await service.announce(*FAULTS), strict=True))
+    names = ("status", "error_kind", "waiting_reason", "attempts_burned")
+    expected = {name: outcome for name, (_, outcome) in FAULTS.items()}
+
+    async def found() -> dict[str, Any]:
+        rows = await service.rows("SELECT * FROM session_scores")
+        return {r["session_id"]: tuple(r[n] for n in names) for r in rows}
+
+    async def settled() -> bool:
+        return not await service.count("status = 'in_progress' OR attempt = 0")
+
+    await service.scores_reach(len(FAULTS), "true")
+    await wait_until(settled, 30, "every first attempt has ended")
+    assert await found() == expected
+    failed = await service.rows("SELECT error_message FROM session_scores WHERE error_kind IS NOT NULL")
+    assert all(len(r["error_message"]) > 20 for r in failed)
+    assert await service.count("flags @> '[\"missing_tools_unavailable\"]'") == 1
+
+    service.judge.clear()  # somebody mends the judge: what waits goes on, what failed stays
+    await service.let_retries_be_due()
+    await service.all_end(len(FAULTS))
+    failed_for_good = [events[n] for n, (status, *_) in expected.items() if status == "failed"]
+    await assert_whole(service, set(events.values()) - set(failed_for_good), failed=failed_for_good)
+
+
+async def test_intake_pauses_over_max_pending_and_resumes(service: Service) -> None:
+    """Over the limit no more records are taken; below 80 % of it they are; none is lost."""
+    intake = service.worker("--only", "intake,relay", SCORING_MAX_PENDING="10")
+    events = await service.announce(*service.add_sessions(40))
+    await intake.says("intake.paused")
+    stored = await service.count("true")
+    assert 10 < stored < 40
+    assert "tarsy_scoring_intake_paused 1.0\n" in (await intake.get("/metrics"))[1]
+    service.worker("--only", "judge")
+    await intake.says("intake.resumed")
+    await service.all_end(40)
+    await assert_whole(service, events)
