@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,10 @@ class _Attempt:
     claimed: ClaimedScore
     started: float
     deadline: float
+    on_judged: Callable[[], None]
     turns: list[Turn] = field(default_factory=list)
+    unstored: StoredTurn | None = None
+    """The turn that returned last, until it is stored: with the next phase, or with the end of the score."""
     timeline: Timeline | None = None
     context: FittedContext | None = None
 
@@ -121,9 +124,12 @@ class Scorer:
         self._policy: Policy = store.inbox.policy
         self._kept_criteria: set[str] = set()
 
-    async def attempt(self, claimed: ClaimedScore) -> Finished:
+    async def attempt(self, claimed: ClaimedScore, *, on_judged: Callable[[], None] = lambda: None) -> Finished:
         """
         Try to score what was claimed and store how it ended. Waits for a database that is away.
+
+        Args:
+            on_judged: Called when the judgement is done and only has to be stored.
 
         A cancel leaves the score in progress: whoever cancels gives it back, or it lapses.
 
@@ -131,7 +137,7 @@ class Scorer:
             LeaseLost: The score belongs to somebody else now.
         """
         now = time.monotonic()
-        attempt = _Attempt(claimed, now, now + self._settings.attempt_timeout_s)
+        attempt = _Attempt(claimed, now, now + self._settings.attempt_timeout_s, on_judged)
         try:
             return await self._judge(attempt)
         except WaitFor as error:
@@ -148,7 +154,7 @@ class Scorer:
         Raises:
             LeaseLost: The score belongs to somebody else now.
         """
-        attempt = _Attempt(claimed, time.monotonic() - spent_s, 0)
+        attempt = _Attempt(claimed, time.monotonic() - spent_s, 0, lambda: None)
         return await self._retry(attempt, RetryLater(f"the attempt broke off ({what}); the worker's log says where"))
 
     # --- the attempt -----------------------------------------------------------------------------------
@@ -233,18 +239,19 @@ class Scorer:
         for _ in range(OVERFLOW_TRIES):
             attempt.context = context = await _render(timeline, claimed.nonce, budget)
             ask = _DurableAsk(attempt, client, self._store, self._metrics, stored, context.context_hash, criteria)
+            verdict: Verdict | None = None
             try:
                 verdict = await assess(
                     context, criteria, ask, max_reminders=chain.max_reminders, is_final=self._is_final(attempt)
                 )
-                await ask.flush(phase="storing")
-                return verdict
+                return verdict  # its last turn is stored in the transaction that ends the score
             except ContextTooLong:
                 budget = int(min(budget, context.tokens) * OVERFLOW_STEP)
                 stored = ask.all_stored
                 log.warning("attempt.context_too_long", score_id=str(claimed.score_id), next_budget_tokens=budget)
             finally:
-                await ask.flush()
+                if verdict is None:
+                    await ask.flush()
         raise ContextTooLong(
             f"the judge at {chain.providers[0]!r} refuses even {budget} estimated tokens as too long; "
             "set context_window_tokens to what the model really has"
@@ -286,8 +293,15 @@ class Scorer:
             "labels": dict(claimed.labels),
         } | {name: columns[name] for name in ("total_score", "judge_fingerprint", "failure_tags", "flags", "usage")}
         tools = verdict.missing_tools if verdict else []
+        attempt.on_judged()
         await self._store.end(
-            Ending(claimed, columns, NewEvent(claimed.score_id, "scoring.completed", event), missing_tools=tools)
+            Ending(
+                claimed,
+                columns,
+                NewEvent(claimed.score_id, "scoring.completed", event),
+                missing_tools=tools,
+                turn=attempt.unstored,
+            )
         )
         self._metrics.scores.labels("completed", "").inc()
         if verdict is not None:
@@ -389,8 +403,8 @@ class _DurableAsk:
     The judge, with a memory: a turn that an earlier attempt paid for is replayed, a new one is stored.
 
     A returned turn is stored together with the phase that follows it, in one write and before anything
-    else is asked; `flush` stores the last one. A cancel in between loses at most the storing of a turn
-    that returned in the same instant.
+    else is asked; the last one together with the end of the score, or by `flush` where there is no end.
+    A cancel in between loses at most the storing of a turn that returned in the same instant.
     """
 
     def __init__(
@@ -410,7 +424,6 @@ class _DurableAsk:
         self._question = (criteria.criteria_hash, context_hash, attempt.claimed.nonce)
         self._replay = [s.turn for s in stored if (s.criteria_hash, s.context_hash, s.nonce) == self._question]
         self._next_ordinal = max((s.ordinal for s in stored), default=0) + 1
-        self._unstored: StoredTurn | None = None
         self._phase: str | None = None
         self.all_stored = list(stored)
         attempt.turns[:] = [s.turn for s in stored]
@@ -419,22 +432,30 @@ class _DurableAsk:
         if self._replay and self._replay[0].kind == kind:
             self._metrics.turns.labels(kind, "replayed").inc()
             return self._replay.pop(0)
+        has_unstored = self._attempt.unstored is not None
         self._replay.clear()  # the conversation went another way; what follows was asked under another prefix
-        await self.flush(phase=PHASE_OF_TURN[kind])
-        left_s = self._attempt.left_s
-        if left_s <= 0:
-            raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
-        turn = await self._client.ask(messages, kind, deadline_s=left_s, reply_limit_factor=reply_limit_factor)
-        self._unstored = StoredTurn(self._next_ordinal, *self._question, turn)
+        # A paid turn is stored before the next is asked; a phase alone may be announced meanwhile, so that a
+        # burst of claims asks its judges one after the other and not all at the end of a common write.
+        announcing = asyncio.create_task(self.flush(phase=PHASE_OF_TURN[kind]))
+        try:
+            if has_unstored:
+                await announcing
+            left_s = self._attempt.left_s
+            if left_s <= 0:
+                raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
+            turn = await self._client.ask(messages, kind, deadline_s=left_s, reply_limit_factor=reply_limit_factor)
+        finally:
+            await announcing
+        self._attempt.unstored = stored = StoredTurn(self._next_ordinal, *self._question, turn)
         self._next_ordinal += 1
-        self.all_stored.append(self._unstored)
+        self.all_stored.append(stored)
         self._attempt.turns.append(turn)
         self._count(turn)
         return turn
 
     async def flush(self, phase: str | None = None) -> None:
         """Store what returned last, and announce `phase`. Raises: LeaseLost."""
-        turn, self._unstored = self._unstored, None
+        turn, self._attempt.unstored = self._attempt.unstored, None
         is_new = phase is not None and phase != self._phase
         if turn is not None or is_new:
             self._phase = phase or self._phase

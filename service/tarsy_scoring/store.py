@@ -53,7 +53,7 @@ WITH held AS (
 )
 UPDATE {schema}.session_scores s SET lease_expires_at = now() + make_interval(secs => $3)
 FROM held WHERE s.score_id = held.score_id
-RETURNING s.score_id
+RETURNING s.lease_token
 """
 
 # While PostgreSQL was down nobody could renew: after its start every living worker gets one lease time
@@ -228,12 +228,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a score ends: the columns of `session_scores` to set, its rows, and what its last event adds."""
+    """
+    How a score ends: the columns of `session_scores` to set, its rows, and what its last event adds.
+
+    `turn` is a last turn that was not recorded yet; it is stored, and `storing` announced, with the end.
+    """
 
     claimed: ClaimedScore
     columns: Mapping[str, Any]
     event: NewEvent
     missing_tools: Sequence[MissingTool] = ()
+    turn: StoredTurn | None = None
     disposition: Disposition | None = None
 
 
@@ -285,10 +290,10 @@ class Store:
         return claimed
 
     async def keep_leases(self, held: Sequence[ClaimedScore], lease_s: float) -> set[UUID]:
-        """Renew these leases; returns the scores still held. Raises: DatabaseAway."""
+        """Renew these leases; returns the tokens still held. Raises: DatabaseAway."""
         ids, tokens = [c.score_id for c in held], [c.lease_token for c in held]
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(KEEP_LEASES), ids, tokens, lease_s))
-        return {r["score_id"] for r in rows}
+        return {r["lease_token"] for r in rows}
 
     async def take_back_expired(self, lease_s: float, max_attempts: int, deadline_s: float) -> list[Lost]:
         """
@@ -347,7 +352,7 @@ class Store:
             # By token: a batch may hold the steps of a lost lease beside those of the lease that followed it.
             stages = {r["lease_token"]: r["current_stage"] for r in rows}
             ours = [s for s in steps if s.claimed.lease_token in stages]
-            turns = [_turn_row(s) for s in ours if s.turn is not None]
+            turns = [_turn_row(s.claimed, s.turn) for s in ours if s.turn is not None]
             if turns:
                 await connection.execute(self.database.sql(ADD_TURNS), turns)
             events = []
@@ -488,10 +493,18 @@ class Store:
             ended = {r["lease_token"] for r in rows}
             ours = [e for token, e in by_token.items() if token in ended]
             await self._add_missing_tools(connection, ours)
+            turns = [_turn_row(e.claimed, e.turn) for e in ours if e.turn is not None]
+            if turns:
+                await connection.execute(self.database.sql(ADD_TURNS), turns)
             for e in ours:
                 if e.disposition is not None:
                     await self.inbox.answer(connection, e.claimed.request_id, e.disposition, e.claimed.score_id)
-            await outbox.emit(self.database, connection, [e.event for e in ours])
+            events = []
+            for e in ours:
+                if e.turn is not None:
+                    events.append(NewEvent(e.claimed.score_id, "scoring.progress", {"phase": "storing"}))
+                events.append(e.event)
+            await outbox.emit(self.database, connection, events)
             production = {r["session_id"] for r in rows if r["purpose"] == "production"}
             await self.inbox.promote(connection, chains, production)
             return ended
@@ -539,14 +552,12 @@ class Store:
         return cancelled
 
 
-def _turn_row(step: Step) -> dict[str, Any]:
-    assert step.turn is not None
-    stored = step.turn
+def _turn_row(claimed: ClaimedScore, stored: StoredTurn) -> dict[str, Any]:
     return {
         **asdict(stored.turn),
-        "score_id": step.claimed.score_id,
+        "score_id": claimed.score_id,
         "ordinal": stored.ordinal,
-        "attempt": step.claimed.attempt,
+        "attempt": claimed.attempt,
         "criteria_hash": stored.criteria_hash,
         "context_hash": stored.context_hash,
         "nonce": stored.nonce,

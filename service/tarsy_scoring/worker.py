@@ -12,6 +12,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -30,9 +31,21 @@ GAUGES_EVERY_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
 
 
+@dataclass(slots=True)
+class _Running:
+    """An attempt under way. `is_judging` ends when its judgement is done and only has to be stored."""
+
+    claimed: ClaimedScore
+    task: asyncio.Task[None]
+    is_judging: bool = True
+    has_lost_its_lease: bool = False
+
+
 class Worker:
     """
     The judging half of a process.
+
+    A slot is taken while a score is judged; while the end of one is being stored, the next is judged.
 
     Cancelling `run` leaves claimed scores to lapse after their lease; draining gives them back at once.
     """
@@ -44,8 +57,8 @@ class Worker:
         self._scorer = scorer
         self._metrics = metrics
         self._database: Database = store.database
-        self._running: dict[uuid.UUID, tuple[ClaimedScore, asyncio.Task[None]]] = {}
-        self._lost: set[uuid.UUID] = set()  # tokens of attempts that are being cancelled for it
+        # By lease token: the same score may be claimed again here while its lost attempt is being cancelled.
+        self._running: dict[uuid.UUID, _Running] = {}
         self.owner = uuid.uuid4()  # per boot: a restarted worker does not continue old leases
         metrics.slots.set(settings.slots)
 
@@ -61,31 +74,42 @@ class Worker:
             await _first_to_end([claiming, *keepers])
             await self._drain()
         finally:
-            await _cancelled([claiming, *keepers, *(task for _, task in self._running.values())])
+            await _cancelled([claiming, *keepers, *(r.task for r in self._running.values())])
 
     async def _claim_until(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
-            free = self._settings.slots - len(self._running)
+            free = self._free_slots()
             claimed = 0
             if free > 0:
                 try:
                     claimed = await self.claim(free)
                 except DatabaseAway as error:
                     log.warning("worker.waiting", reason=str(error), retry_in_s=POLL_S)
-            if claimed < free or free == 0:  # nothing more is due, or there is no slot: a bell or an end wakes us
+            if claimed < free or free <= 0:  # nothing more is due, or there is no slot: a bell or an end wakes us
                 await self._database.heard("scores", POLL_S)
+
+    def _free_slots(self) -> int:
+        """Slots without a judgement; none while as many ends again wait for a slow database."""
+        slots = self._settings.slots
+        judging = sum(r.is_judging for r in self._running.values())
+        self._metrics.slots_busy.set(judging)
+        return min(slots - judging, 2 * slots - len(self._running))
 
     async def claim(self, limit: int) -> int:
         """Claim up to `limit` due scores and start an attempt at each. Raises: DatabaseAway."""
         claimed = await self._store.claim_due(self.owner, limit, self._settings.lease_s)
         for score in claimed:
-            task = asyncio.create_task(self._attempt(score))
-            self._running[score.score_id] = (score, task)
-        self._metrics.slots_busy.set(len(self._running))
+            self._running[score.lease_token] = _Running(score, asyncio.create_task(self._attempt(score)))
         return len(claimed)
 
     async def _attempt(self, claimed: ClaimedScore) -> None:
         """One attempt from claim to end; the only place that survives an error nobody foresaw."""
+        running = self._running[claimed.lease_token]
+
+        def free_slot() -> None:
+            running.is_judging = False
+            self._database.wake("scores")
+
         started = time.monotonic()
         line = log.bind(
             score_id=str(claimed.score_id),
@@ -94,12 +118,12 @@ class Worker:
             attempt=claimed.attempt,
         )
         try:
-            finished = await self._scorer.attempt(claimed)
+            finished = await self._scorer.attempt(claimed, on_judged=free_slot)
             outcome, fields = finished.outcome, finished.fields
         except LeaseLost:
             outcome, fields = "lease_lost", {}
         except asyncio.CancelledError:
-            if claimed.lease_token not in self._lost:
+            if not running.has_lost_its_lease:
                 raise
             outcome, fields = "lease_lost", {}
         except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
@@ -108,10 +132,7 @@ class Worker:
             line.error("attempt.broke", error=type(error).__name__, place=place[-4:])
             outcome, fields = await self._give_up(claimed, type(error).__name__, time.monotonic() - started)
         finally:
-            if self._running.get(claimed.score_id, (None,))[0] is claimed:
-                del self._running[claimed.score_id]
-            self._lost.discard(claimed.lease_token)
-            self._metrics.slots_busy.set(len(self._running))
+            del self._running[claimed.lease_token]
             self._database.wake("scores")
         duration_s = time.monotonic() - started
         if outcome == "lease_lost":
@@ -133,14 +154,15 @@ class Worker:
         if not before:
             return
         try:
-            held = await self._store.keep_leases([claimed for claimed, _ in before], self._settings.lease_s)
+            held = await self._store.keep_leases([r.claimed for r in before], self._settings.lease_s)
         except DatabaseAway:
             return  # the next beat comes; leases outlive two missed ones
-        for claimed, task in before:
-            if claimed.score_id not in held and not task.done():
+        for running in before:
+            if running.claimed.lease_token not in held and not running.task.done():
+                claimed = running.claimed
                 log.warning("attempt.lease_lost", score_id=str(claimed.score_id), attempt=claimed.attempt)
-                self._lost.add(claimed.lease_token)
-                task.cancel()
+                running.has_lost_its_lease = True
+                running.task.cancel()
 
     async def take_back_expired(self) -> None:
         """Take scores back from workers that stopped answering."""
@@ -168,16 +190,16 @@ class Worker:
 
     async def _drain(self) -> None:
         """Let attempts finish, then give the rest back: pending, due now, no attempt burned."""
-        tasks = [task for _, task in self._running.values()]
+        tasks = [r.task for r in self._running.values()]
         if tasks:
             log.info("worker.draining", running=len(tasks), timeout_s=self._settings.drain_timeout_s)
             await asyncio.wait(tasks, timeout=self._settings.drain_timeout_s)
         left = list(self._running.values())
-        await _cancelled([task for _, task in left])
+        await _cancelled([r.task for r in left])
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                for claimed, _ in left:
-                    await self._release(claimed)
+                for running in left:
+                    await self._release(running.claimed)
         except TimeoutError:
             log.warning("worker.not_released", running=len(left), effect="they lapse after their lease")
 

@@ -87,7 +87,7 @@ async def test_claim(lossy: Lossy) -> None:
     assert lossy.proxy.replies_lost == 1
     assert [c.session_id for c in tracked] == ["next"]
     await lossy.seen.rows("UPDATE session_scores SET lease_expires_at = now() - interval '1 s'")
-    assert await lossy.scoring.store.keep_leases(tracked, 60) == {tracked[0].score_id}
+    assert await lossy.scoring.store.keep_leases(tracked, 60) == {tracked[0].lease_token}
     assert await lossy.seen.take_back() == {"lost": "pending"}
 
 

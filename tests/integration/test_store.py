@@ -118,11 +118,11 @@ async def test_a_claim_that_nobody_tracks_lapses(scoring: Scoring) -> None:
     tracked = await scoring.store.claim_due(owner, 1, LEASE_S)
     [untracked] = await scoring.store.claim_due(owner, 1, LEASE_S)
 
-    assert await scoring.store.keep_leases(tracked, 2 * LEASE_S) == {tracked[0].score_id}
+    assert await scoring.store.keep_leases(tracked, 2 * LEASE_S) == {tracked[0].lease_token}
     await _pass_time(scoring, LEASE_S + 1)
 
     assert await scoring.take_back() == {untracked.session_id: "pending"}
-    assert await scoring.store.keep_leases(tracked, LEASE_S) == {tracked[0].score_id}
+    assert await scoring.store.keep_leases(tracked, LEASE_S) == {tracked[0].lease_token}
 
 
 async def test_a_wrong_token_renews_nothing(scoring: Scoring) -> None:
@@ -186,7 +186,7 @@ async def test_a_lease_renewed_meanwhile_is_respected(scoring: Scoring) -> None:
         taking = asyncio.create_task(scoring.take_back())
         await wait_until(lambda: _waits_for_a_lock(scoring), 10, "the taking to wait for the session")
 
-        assert await scoring.store.keep_leases([claimed], LEASE_S) == {claimed.score_id}
+        assert await scoring.store.keep_leases([claimed], LEASE_S) == {claimed.lease_token}
         await held.rollback()
 
         assert await asyncio.wait_for(taking, 10) == {}
@@ -248,7 +248,7 @@ async def test_a_lease_outlives_a_restart_of_the_server(scoring: Scoring, postgr
             return False
 
     await wait_until(looked, 10, "a look at expired leases that takes none")
-    assert await scoring.store.keep_leases([claimed], LEASE_S) == {claimed.score_id}
+    assert await scoring.store.keep_leases([claimed], LEASE_S) == {claimed.lease_token}
     assert await scoring.take_back() == {}
 
 

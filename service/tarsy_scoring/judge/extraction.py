@@ -5,6 +5,7 @@ Pure functions, linear in the length of the answer, and strict: where an answer 
 plainly there is None or nothing, never a guess.
 """
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -111,14 +112,19 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
         All categories, or None where one of them is not stated: a part cannot be added up.
     """
     breakdown: dict[str, float] = {}
+    with_numbers = "\n".join(_LINE_WITH_A_NUMBER.findall(reply))  # a statement is one line; most have no number
     for category_id, max_points in categories.items():
-        stated = [float(m["points"]) for m in _statements_of(category_id, max_points).finditer(reply)]
+        stated = [float(m["points"]) for m in _statements_of(category_id, max_points).finditer(with_numbers)]
         if not stated or stated[-1] > max_points:
             return None
         breakdown[category_id] = int(stated[-1]) if stated[-1].is_integer() else stated[-1]
     return breakdown or None
 
 
+_LINE_WITH_A_NUMBER = re.compile(r"^[^0-9\n]*[0-9].*$", re.MULTILINE)
+
+
+@functools.cache
 def _statements_of(category_id: str, max_points: int) -> re.Pattern[str]:
     name = r"[ \t_-]{1,3}".join(re.escape(word) for word in category_id.split("_"))
     return re.compile(
