@@ -27,9 +27,8 @@ log = structlog.get_logger()
 COMMAND_TIMEOUT_S = 30.0
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement; see docs)
-# Writes of one kind at once. One alone waits for a busy event loop at each of its round trips, and with it
-# everybody whose item came later; many make small batches. Source: `make bench`, 200 slots at 200 ms.
-WRITERS = int(__import__("os").environ.get("WRITERS", "2"))
+# Writes of one kind at once: a slow one does not hold up everybody, and batches stay large under load.
+WRITERS = 2
 PROBE_S = 10.0  # a LISTEN connection dies silently when PostgreSQL restarts
 
 # What "away" looks like: refused, cut, starting up, shutting down, read-only after a fail-over, too slow,

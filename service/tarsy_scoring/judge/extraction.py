@@ -112,16 +112,16 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
         All categories, or None where one of them is not stated: a part cannot be added up.
     """
     breakdown: dict[str, float] = {}
-    with_numbers = "\n".join(_LINE_WITH_A_NUMBER.findall(reply))  # a statement is one line; most have no number
+    with_fractions = "\n".join(_LINE_WITH_A_FRACTION.findall(reply))  # a statement is one line, and most are not
     for category_id, max_points in categories.items():
-        stated = [float(m["points"]) for m in _statements_of(category_id, max_points).finditer(with_numbers)]
+        stated = [float(m["points"]) for m in _statements_of(category_id, max_points).finditer(with_fractions)]
         if not stated or stated[-1] > max_points:
             return None
         breakdown[category_id] = int(stated[-1]) if stated[-1].is_integer() else stated[-1]
     return breakdown or None
 
 
-_LINE_WITH_A_NUMBER = re.compile(r"^[^0-9\n]*[0-9].*$", re.MULTILINE)
+_LINE_WITH_A_FRACTION = re.compile(r"^.*?[0-9][ \t*_`]{0,6}(?:/|out[ \t]of).*$", re.MULTILINE | re.IGNORECASE)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ CONTEXT_POLICY = "1"
 # token per character. With these weights prose comes out some 10 % too long, hashes, base64 and tables
 # about right: a prompt that is too long costs a refused call, one too short a few lines.
 _BLANK, _LOWER, _OTHER = 8, 28, 72
-_LOWER_LETTERS = bytes.maketrans(bytes(range(ord("a"), ord("z") + 1)), b"a" * 26)
+_LOWER_LETTERS = bytes(range(ord("a"), ord("z") + 1))
 
 _KEPT_CHARACTERS = 600  # what a shortened text keeps at first: enough for an error and the last line
 _HEAD_SHARE = 2 / 3
@@ -141,7 +141,7 @@ def _in_tokens(cost: int) -> int:
 def _cost(text: str) -> int:
     """Hundredths of a token; the cost of a concatenation is the sum of the costs."""
     data = encode(text)
-    blanks, lower = data.count(b" "), data.translate(_LOWER_LETTERS).count(b"a")
+    blanks, lower = data.count(b" "), len(data) - len(data.translate(None, _LOWER_LETTERS))
     return _BLANK * blanks + _LOWER * lower + _OTHER * (len(data) - blanks - lower)
 
 

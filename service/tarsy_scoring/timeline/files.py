@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic_core import from_json
+
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.timeline.evidence import Loss, take_stock
 from tarsy_scoring.timeline.model import (
@@ -24,7 +26,7 @@ from tarsy_scoring.timeline.model import (
 )
 from tarsy_scoring.timeline.parsing import label_map, model_names, moment, text_or_none, tool_call, whole_number
 
-_LARGE_FILE_BYTES = 64_000  # parsing takes about a millisecond; beyond it the event loop should not wait
+_LARGE_FILE_BYTES = 512_000  # beyond it, parsing (about 3 ms per MB) holds the event loop too long
 
 
 class SessionFiles:
@@ -82,14 +84,23 @@ class NotASessionFile(Exception):
 
 
 def _read(path: Path) -> Timeline:
+    content = path.read_bytes()
     try:
-        session = json.loads(path.read_bytes())
+        session: object = from_json(content)
+    except ValueError:
+        session = _parse_tolerantly(content)
+    return parse_session(session)
+
+
+def _parse_tolerantly(content: bytes) -> object:
+    """What the fast parser refuses: lone surrogates are taken, and what is no JSON is named with its line."""
+    try:
+        return json.loads(content)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "it is not UTF-8"
         raise NotASessionFile(f"not JSON ({where})") from error
     except RecursionError as error:
         raise NotASessionFile("nested too deeply") from error
-    return parse_session(session)
 
 
 def parse_session(session: object) -> Timeline:
