@@ -25,6 +25,9 @@ BellName = Literal["scores", "events"]
 log = structlog.get_logger()
 
 COMMAND_TIMEOUT_S = 30.0
+# A worker that stands still, or is cut off, in the middle of a transaction holds its locks: until then
+# nobody could take its scores back. Longer than the relay waits for acknowledgements (10 s).
+IDLE_IN_TRANSACTION_S = 15
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement; see docs)
 # Writes of one kind at once: a slow one does not hold up everybody, and batches stay large under load.
@@ -78,7 +81,7 @@ class Database:
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=10,
             statement_cache_size=self._statement_cache,
-            init=_speak_json,
+            init=_prepare_session,
             reset=_nothing_to_reset,
         )
 
@@ -262,7 +265,12 @@ async def _nothing_to_reset(_connection: Connection) -> None:
     """Work is done in transactions and leaves nothing in its session, so a round trip per use is saved."""
 
 
-async def _speak_json(connection: asyncpg.Connection) -> None:
+async def _prepare_session(connection: asyncpg.Connection) -> None:
+    await connection.execute(
+        f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_S}s'; "
+        # Between preparing a statement and running it a session is not idle, but in a statement.
+        f"SET statement_timeout = '{COMMAND_TIMEOUT_S:.0f}s'"
+    )
     await connection.set_type_codec(
         "jsonb", schema="pg_catalog", encoder=lambda v: to_json(v).decode(), decoder=from_json, format="text"
     )

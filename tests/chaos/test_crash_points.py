@@ -165,7 +165,7 @@ async def test_7_an_end_whose_reply_was_lost_is_not_written_twice(service: Servi
         events = await service.announce(*service.add_sessions(3))
         await service.all_end(3)
         await assert_whole(service, events)
-        assert proxy.replies_lost == 1
+        assert proxy.replies_lost in (1, 2), "two ends may be written at once"
         await worker.stop()
     assert await service.count("attempt = 1") == 3
     assert service.judge.calls == 6
@@ -213,7 +213,7 @@ async def test_11_a_zombie_that_wakes_up_writes_nothing(service: Service) -> Non
     await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
     zombie.pause()
     service.worker()
-    await service.all_end(3)
+    await service.all_end(3, timeout_s=60)  # it may stand still in a transaction, whose locks end after 30 s
     zombie.resume()
     await wait_until(lambda: len(zombie.lines("attempt.finished")) == 3, 10, "the zombie has given up")
     await assert_whole(service, events)
