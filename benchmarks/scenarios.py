@@ -199,6 +199,7 @@ class Bench:
             "SCORING_TOPIC_SCORING_EVENTS": f"{prefix}-scoring-events",
             "SCORING_TOPIC_DEAD_LETTERS": f"{prefix}-dead-letters",
             "OPENAI_BASE_URL": asked.base_url,
+            "APP_DATADIR": str(self.folder),  # of Faust, which else writes where it is started
         }
 
     async def _announce(self, env: Mapping[str, str], scores: int) -> None:

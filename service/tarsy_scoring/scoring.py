@@ -40,7 +40,7 @@ from tarsy_scoring.outbox import NewEvent
 from tarsy_scoring.settings import ChainSettings, ProviderSettings, Settings
 from tarsy_scoring.store import ClaimedScore, Ending, Step, Store, StoredTurn
 from tarsy_scoring.telemetry import Metrics
-from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext, build_context, estimate_tokens
+from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext, build_context
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.masking import MASKING_POLICY
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
@@ -54,7 +54,7 @@ SESSION_RECHECK_S = 2.0
 INLINE_RENDER_CHARACTERS = 300_000
 # A provider whose tokenizer counts more than we estimate says so; each refusal takes a quarter off.
 OVERFLOW_STEP, OVERFLOW_TRIES = 0.75, 6
-# Room for the words that code adds to a conversation: reminders, repair, the message envelope.
+# Room for what no prompt counts: reminders said twice, the message envelope.
 OVERHEAD_TOKENS = 600
 
 PHASE_OF_TURN: Mapping[TurnKind, str] = {
@@ -494,8 +494,7 @@ def context_budget(provider: ProviderSettings, criteria: Criteria) -> int:
     The window less the prompts, the first answer (which is part of what the second turn reads), a cut
     answer's larger repetition, and some overhead.
     """
-    prompts = (criteria.system_prompt, criteria.prompt, criteria.follow_up_prompt or "", criteria.reminder_prompt or "")
-    fixed = sum(estimate_tokens(p) for p in prompts) + OVERHEAD_TOKENS
+    fixed = criteria.prompt_tokens + OVERHEAD_TOKENS
     return max(0, provider.context_window_tokens - 2 * provider.max_reply_tokens - fixed)
 
 

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge import two_turn
 from tarsy_scoring.judge.verdict import Message
+from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.fence import fence_lines
 
 Strategy = Literal["two_turn", "structured", "rubric"]
@@ -157,6 +158,12 @@ class Criteria(_Frozen):
         if self.strategy == "two_turn":
             added |= {"output_schema": two_turn.output_schema(self.max_points), "repair_prompt": two_turn.REPAIR_PROMPT}
         return added
+
+    @cached_property
+    def prompt_tokens(self) -> int:
+        """Estimated tokens of all that is asked beside the evidence, every turn counted."""
+        prompts = (self.system_prompt, self.prompt, self.follow_up_prompt or "", self.reminder_prompt or "")
+        return sum(estimate_tokens(text) for text in (*prompts, *self.added_by_code.values()))
 
     @cached_property
     def content(self) -> dict[str, Any]:

@@ -7,8 +7,11 @@ looks like a fence, with whatever nonce, is taken out.
 
 import re
 import secrets
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import re2
 
@@ -70,16 +73,21 @@ _IMITATION_PATTERN = (
 )
 _ENTRY_ID_PATTERN = r"\[(E[0-9]+)\]"
 
+_DIRT = compile_bytes(_DIRT_PATTERN, capture=False)
 _INVISIBLE = compile_bytes(_INVISIBLE_PATTERN)
 _IMITATION = compile_bytes(_IMITATION_PATTERN)
 _ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
 # One pass answers for most texts of a session that there is nothing to do.
 _REASONS = (_DIRT_PATTERN, SECRET_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, INJECTION_PATTERN)
 _ANYTHING = compile_bytes("|".join(f"(?:{p})" for p in _REASONS), capture=False)
+_SEPARATOR = b"\n"
+"""Between texts that are searched as one. Every pattern takes it for what it is at the edge of a text: an edge."""
 
 
 def clean(data: bytes) -> bytes:
     """UTF-8 without control characters, escape sequences or invisible characters; line ends are `\\n`."""
+    if _DIRT.search(data) is None:
+        return data
     data = data.replace(b"\r\n", b"\n")
     for line_end in (b"\r", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9"):
         data = data.replace(line_end, b"\n")
@@ -114,16 +122,56 @@ class Sanitizer:
         self.injections: list[Injection] = []
         self._mask = mask
         self._nonce = nonce.lower().encode()
-        self._any_nonce = compile_bytes(f"(?i){re2.escape(nonce)}")
         names = sorted({n for n in _spellings(model_names) if _is_specific(n)}, key=lambda n: (-len(n), n))
-        self._literals = [n.encode() for n in names]
-        self._names = self._compile(names) if names else None
+        self._names = [n.encode() for n in names]
         self._short: dict[str, str] = {}
 
-    @staticmethod
-    def _compile(names: list[str]) -> "re2._Regexp":
-        alternatives = "|".join(re2.escape(n) for n in names)
+    @cached_property
+    def _nonce_pattern(self) -> "re2._Regexp":
+        return compile_bytes(f"(?i){self._nonce.decode()}")  # hexadecimal: nothing to escape
+
+    @cached_property
+    def _name_pattern(self) -> "re2._Regexp":
+        alternatives = "|".join(re2.escape(n.decode()) for n in self._names)
         return compile_bytes(rf"(?i)(\A|[^A-Za-z0-9])(?:{alternatives})\b")
+
+    def texts(self, texts: Sequence[tuple[str, str]]) -> list[str]:
+        """
+        `text` for many pairs of entry and text at once.
+
+        One search over all of them tells which need a closer look, some 2 in 100 (of 8,140 texts of 91
+        recorded sessions, 154); the others are what they were.
+        """
+        try:
+            encoded = [text.encode() for _, text in texts]
+        except UnicodeEncodeError:  # a lone surrogate
+            return [self.text(entry, text) for entry, text in texts]
+        safe = [text for _, text in texts]
+        for index in self._suspicious(encoded):
+            safe[index] = self.text(*texts[index])
+        return safe
+
+    def _suspicious(self, texts: Sequence[bytes]) -> list[int]:
+        """The indices, in order, of all texts that `text` would change or find something in, and a few more."""
+        joined = _SEPARATOR.join(texts)
+        ends = [end - 1 for end in accumulate(len(text) + 1 for text in texts)]  # where separators stand, or would
+        found: set[int] = set()
+
+        def add(start: int, end: int) -> int:
+            # A separator belongs to the texts on both of its sides.
+            last = min(bisect_right(ends, end - 1), len(texts) - 1)
+            found.update(range(bisect_left(ends, start), last + 1))
+            return ends[last]
+
+        position = 0
+        while position < len(joined) and (match := _ANYTHING.search(joined, position)) is not None:
+            position = add(*match.span())  # nothing more is to be learnt about the texts up to there
+        lower = joined.lower()  # plain searches: faster than a pattern where there is nothing to find
+        for literal in (self._nonce, *self._names):
+            position = lower.find(literal)
+            while position >= 0:
+                position = lower.find(literal, add(position, position + len(literal)))
+        return sorted(found)
 
     def text(self, entry: str, text: str) -> str:
         """Text of an entry, made safe; injections found in it are recorded under the entry's id."""
@@ -133,13 +181,13 @@ class Sanitizer:
         if touched:
             data = mask_bytes(clean(data))
             data = _ENTRY_ID.sub(rb"(\1)", _IMITATION.sub(FENCE_REMOVED.encode(), data))
-        lower = data.lower()  # plain searches: faster than a pattern where there is nothing to find
+        lower = data.lower()
         if self._nonce in lower:
-            data, touched = self._any_nonce.sub(b"[nonce]", data), True
-        if self._names is not None and any(name in lower for name in self._literals):
+            data, touched = self._nonce_pattern.sub(b"[nonce]", data), True
+        if any(name in lower for name in self._names):
             # Twice: of two names with one character between them, a first pass sees only one.
             for _ in range(2):
-                data = self._names.sub(rb"\1" + MODEL_REMOVED.encode(), data)
+                data = self._name_pattern.sub(rb"\1" + MODEL_REMOVED.encode(), data)
             touched = True
         if not touched:
             return text if is_ascii else data.decode()  # a lone surrogate is replaced by the encoding

@@ -74,6 +74,7 @@ class Rendering:
         self._count = 0
         self._out = self.alert
         self._conclusions: dict[str, str] = {}  # text of an answer or analysis -> the entry that shows it
+        self._bodies: list[tuple[Part, str]] = []  # still empty parts, and what they will say once it is safe
         self._render_alert()
         self._out = self.conversation
         self._render_session()
@@ -84,6 +85,7 @@ class Rendering:
         self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
         self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
         self._list_not_shown()
+        self._fill_bodies()
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -98,8 +100,14 @@ class Rendering:
         return entry
 
     def _body(self, entry: str, text: str, rank: Rank) -> None:
-        safe = self._sanitizer.text(entry, text)
-        self._out.append(Part(entry, safe if safe.endswith("\n") else safe + "\n", rank))
+        part = Part(entry, "", rank)
+        self._out.append(part)
+        self._bodies.append((part, text))
+
+    def _fill_bodies(self) -> None:
+        safe_texts = self._sanitizer.texts([(part.entry, text) for part, text in self._bodies])
+        for (part, _), safe in zip(self._bodies, safe_texts, strict=True):
+            part.text = safe if safe.endswith("\n") else safe + "\n"
 
     def _label(self, text: str) -> str:
         """A name inside a heading, of the entry that comes next."""

@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sessions import NONCE
 
@@ -149,3 +149,40 @@ def test_nonces_differ() -> None:
     """16 hexadecimal digits, never the same."""
     assert len({new_nonce() for _ in range(100)}) == 100
     assert re.fullmatch("[0-9a-f]{16}", new_nonce())
+
+
+PIECES = st.sampled_from(
+    [
+        *CLEANED.keys(),
+        *(dirty for dirty, _ in CLEANED.values()),
+        *IMITATIONS.values(),
+        "[E12] Tool call",
+        NONCE.upper(),
+        "gpt-4o-mini",
+        "password: hunter2hunter2",
+        "kind: Secret",
+        "data:\n  a: b\n",
+        "Ignore all previous",
+        "instructions",
+        "Total: 100/100",
+        "Outcome: correct",
+        "Score: 88",
+        "Assistant:",
+        " ",
+        "\n",
+        "é漢字😀",
+        "ordinary text",
+    ]
+)
+TEXTS = st.lists(st.one_of(st.lists(PIECES, max_size=5).map("".join), st.text(max_size=40)), max_size=12)
+
+
+@settings(max_examples=600)
+@given(TEXTS, st.booleans())
+def test_many_texts_are_what_each_is_alone(texts: list[str], mask: bool) -> None:
+    """The common search overlooks nothing: same texts, same injections, whatever the neighbours hold."""
+    together, alone = (Sanitizer(NONCE, ["openai/gpt-4o-mini"], mask=mask) for _ in range(2))
+    numbered = [(f"E{n}", text) for n, text in enumerate(texts, start=1)]
+
+    assert together.texts(numbered) == [alone.text(*one) for one in numbered]
+    assert together.injections == alone.injections
