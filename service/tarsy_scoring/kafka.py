@@ -255,11 +255,14 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
         if not partitions:
             raise StartRefused(f"there is no topic {topic}")
         ends = await consumer.end_offsets(partitions)
-        for partition in partitions:
-            while await consumer.position(partition) < ends[partition]:
+        for partition in (p for p in partitions if ends[p] > 0):
+            end: int | None = None
+            while end is None or await consumer.position(partition) < end:
                 batches = await consumer.getmany(partition, timeout_ms=1000)
+                # Tansu answers the question for the end with the start of the last batch, but a fetch correctly.
+                end = max(ends[partition], consumer.highwater(partition) or 0) if end is None else end
                 for record in batches.get(partition, ()):
-                    if record.offset < ends[partition]:
+                    if record.offset < end:
                         yield _record(record)
     except KafkaError as error:
         raise BrokerAway(f"cannot read topic {topic}: {error!r}") from error
