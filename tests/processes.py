@@ -520,7 +520,10 @@ def _assert_topic_is_the_log(seen: list[Seen], stored: list[Any]) -> None:
 
 def _without_repeats(seen: Iterable[Seen]) -> list[Seen]:
     """First arrivals, as a consumer keeps them that drops by `event_id`."""
-    return list({e.payload["event_id"]: e for e in reversed(list(seen))}.values())[::-1]
+    first: dict[str, Seen] = {}
+    for event in seen:
+        first.setdefault(event.payload["event_id"], event)
+    return list(first.values())
 
 
 def _assert_story(events: list[dict[str, Any]], score: Any) -> None:
