@@ -12,7 +12,7 @@ from tarsy_scoring.timeline.fence import Injection, Sanitizer, encode, fence
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.rendering import Part, Rank, Rendering
 
-CONTEXT_POLICY = "1"
+CONTEXT_POLICY = "2"
 """Part of the judge's fingerprint: raise it when the same session would read differently."""
 
 # Hundredths of a token per byte. Byte-pair vocabularies of the GPT-4, Llama 3 and Claude kind keep an
@@ -95,10 +95,11 @@ def build_context(
     rendering = Rendering(timeline, sanitizer)
     parts = rendering.alert + rendering.conversation
     cost = _cost("".join(p.text for p in parts))
-    frame = 2 * _cost(fence("", nonce)) + _cost(_not_shown_section(rendering.not_shown, ()))
+    fences = 2 * _cost(fence("", nonce))
     cut: tuple[str, ...] = ()
-    if cost + frame > budget_tokens * 100:
-        cut = _shorten_oldest(parts, cost + frame - budget_tokens * 100, budget_tokens)
+    if cost + fences + _cost(_not_shown_section(rendering.not_shown, ())) > budget_tokens * 100:
+        fixed = fences + _cost(_not_shown_section(rendering.not_shown, ("",)))
+        cut = _shorten_oldest(parts, cost + fixed - budget_tokens * 100, budget_tokens)
         cost = _cost("".join(p.text for p in parts))
     closing = _not_shown_section(rendering.not_shown, cut)
     spans: dict[str, tuple[int, int]] = {}
@@ -112,7 +113,7 @@ def build_context(
         alert=alert,
         conversation=conversation,
         nonce=nonce,
-        tokens=_in_tokens(cost + 2 * _cost(fence("", nonce)) + _cost(closing)),
+        tokens=_in_tokens(cost + fences + _cost(closing)),
         shown_share=_shown_share(parts),
         cut_entries=cut,
         not_shown=tuple(rendering.not_shown),
@@ -124,7 +125,7 @@ def build_context(
 
 
 _CUT_LIST = "Shortened to fit, beginning with the oldest: "
-_CUT_ITEM = ", E"
+_CUT_ITEM = ", "
 
 
 def _not_shown_section(not_shown: list[str], cut: tuple[str, ...]) -> str:
@@ -159,7 +160,7 @@ def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> 
 
 def _shown_share(parts: list[Part]) -> float:
     removed = sum(p.removed for p in parts)
-    whole = removed + sum(len(p.text) for p in parts)
+    whole = sum(len(p.original or p.text) for p in parts)  # the markers are no part of the session
     return 1 - removed / whole if whole else 1.0
 
 
@@ -173,16 +174,14 @@ def _shorten_oldest(parts: list[Part], excess: int, budget_tokens: int) -> tuple
     Returns the ids of the shortened entries in the order in which they are shown.
     """
     cut: set[str] = set()
-    excess += _cost(_CUT_LIST + ".\n")
     by_age = sorted((p for p in parts if p.rank is not Rank.KEPT), key=lambda p: p.rank)  # stable: oldest first
     for kept_characters in (_KEPT_CHARACTERS, 0):
         for part in by_age:
             if excess <= 0:
                 break
             listing = 0 if part.entry in cut else _cost(_CUT_ITEM + part.entry)
-            gained = _shorten(part, kept_characters, excess + listing)
-            if gained > listing:
-                excess -= gained - listing
+            if gained := _shorten(part, kept_characters, excess, listing):
+                excess -= gained
                 cut.add(part.entry)
     if excess > 0:
         raise ContextTooLong(
@@ -197,11 +196,11 @@ def _marker(removed: int) -> str:
     return f"\n[... {removed} characters not shown ...]\n"
 
 
-def _shorten(part: Part, kept_characters: int, excess: int) -> int:
+def _shorten(part: Part, kept_characters: int, excess: int, listing: int) -> int:
     """
     Keep head and tail: as much as the excess allows, at least `kept_characters`.
 
-    Returns what was gained; 0 and no change where the part is too small to give anything.
+    Returns what was gained less what `listing` the entry costs; 0 and no change where that is nothing.
     """
     text = part.original or part.text
     marker_cost = _cost(_marker(len(text)))
@@ -210,17 +209,17 @@ def _shorten(part: Part, kept_characters: int, excess: int) -> int:
     before = _cost(part.text)
     head_length = int(kept_characters * _HEAD_SHARE)
     head, tail = text[:head_length], text[len(text) - (kept_characters - head_length) :]
-    smallest = _cost(head) + _cost(tail) + marker_cost
+    smallest = _cost(head) + _cost(tail) + marker_cost + listing
     if smallest >= before:
         return 0
     if before - smallest > excess:
-        room = before - excess - marker_cost
+        room = before - excess - marker_cost - listing
         head = text[: _longest(text, int(room * _HEAD_SHARE))]
         rest = text[len(head) :]
         tail = rest[len(rest) - _longest(rest[::-1], room - _cost(head)) :]
     part.removed = len(text) - len(head) - len(tail)
     part.original, part.text = text, head + _marker(part.removed) + tail
-    return before - _cost(part.text)
+    return before - _cost(part.text) - listing
 
 
 def _longest(text: str, room: int) -> int:

@@ -7,9 +7,12 @@ left out and named in the evidence, never guessed.
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
 from pydantic_core import from_json
 
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
@@ -21,10 +24,13 @@ from tarsy_scoring.timeline.model import (
     AvailableTool,
     Event,
     Execution,
+    FoundSession,
     Stage,
     Timeline,
 )
 from tarsy_scoring.timeline.parsing import label_map, model_names, moment, text_or_none, tool_call, whole_number
+
+log = structlog.get_logger()
 
 _LARGE_FILE_BYTES = 512_000  # beyond it, parsing (about 3 ms per MB) holds the event loop too long
 
@@ -57,6 +63,26 @@ class SessionFiles:
         if timeline.session_id != session_id:
             raise TimelineUnavailable(f"{path} holds the session {timeline.session_id}")
         return timeline
+
+    async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
+        """See `TimelineSource`. Leaves out, with a warning, files that hold no session of their name."""
+        for name in await asyncio.to_thread(self._names):
+            try:
+                timeline = await self.fetch_timeline(name)
+            except (SessionNotFound, SessionNotTerminal):
+                continue
+            except TimelineUnavailable as error:
+                log.warning("timeline.file_left_out", reason=str(error))
+                continue
+            ended = timeline.completed_at or timeline.created_at
+            if ended is not None and ended >= since:
+                yield FoundSession(name, timeline.chain_id, timeline.status, timeline.completed_at)
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(path.stem for path in self._directory.iterdir() if path.suffix == ".json")
+        except OSError as error:
+            raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
 
     async def close(self) -> None:
         """Nothing is held."""

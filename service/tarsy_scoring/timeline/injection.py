@@ -17,19 +17,25 @@ FENCE_REMOVED = "[fence removed]"
 
 INSTRUCTION_REMOVED = "[instruction removed]"
 
-_GAP = r"""[\s_*"'`.,:~-]{1,4}"""  # words may be glued with underscores or broken over lines
+# Words may be glued with underscores, broken over lines, or written as in JSON and in URLs.
+_GAP = r"""(?:[\s_*"'`.,:~+-]|\\{1,8}[nrt]|%20){1,4}"""
 _FEW = rf"(?:[\w'’]+{_GAP})"
 _TOP = (
-    r"(?:100|9[0-9]|a?[ ]?perfect|full[ ](?:marks|points|score|credit)|(?:the[ ])?(?:maximum|highest|top|best)"
-    r"(?:[ ]possible)?(?:[ ](?:score|marks?|grade|rating|points))?)\b"
+    r"(?:100|9[0-9]|10[ ]?/[ ]?10|(?:10|ten)[ ]out[ ]of[ ](?:10|ten)|a?[ ]?perfect"
+    r"|full[ ](?:marks|points|score|credit)|(?:the[ ])?(?:maximum|highest|top|best)(?:[ ]possible)?"
+    r"(?:[ ](?:score|marks?|grade|rating|points))?)\b"
 )
 _JUDGE = (
     r"(?:judge|grader|evaluator|scorer|assessor|scoring[ _-](?:model|service|system|agent|llm|ai)"
     r"|evaluation[ _-](?:model|system|agent|llm|ai)|llm[ _-]?judge)"
 )
 
-_LINE = r"""(?:\n|\A)[ \t>*#_"'`{\[(-]{0,6}"""  # where a line begins, decorated or not
-_LINE_END = r"""[ \t*_"'`,.}]{0,4}(?:\n|\z)"""
+# Where a word begins and ends; `\b` takes `ignore_this` for one word.
+_B = r"(?:\b|_)"
+# Where a line begins, decorated or not, and where it ends; in JSON too.
+_LINE = r"""(?:\n|\\{1,8}n|\A)[ \t>*#_"'`{\[(-]{0,6}"""
+_LINE_END = r"""[ \t*_"'`,.}]{0,4}(?:\n|\\{1,8}n|\z)"""
+_COLON = r"(?:[:=]|\xef\xbc\x9a)"
 _NUMBER = r"[+]?[0-9]{1,3}"
 _OF_HUNDRED = r"[ \t]*(?:/|out[ ]of)[ \t]*100\b"
 _AWARD = r"(?:give|assign|award|grant)"
@@ -38,11 +44,10 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "imitated_delimiter": (
         r"\[fence removed\]",
         r"</?(?:session_conversation|alert_data|system_prompt|judge_instructions|untrusted_data)>",
-        r"\bend[ ]of[ ](?:the[ ])?(?:session[ ]data|evidence|transcript|untrusted[ ](?:data|text))\b",
+        rf"\bend{_GAP}of{_GAP}(?:the{_GAP})?(?:session{_GAP}data|evidence|transcript|untrusted{_GAP}(?:data|text))\b",
     ),
     "chat_role_token": (
-        r"<\|(?:im_(?:start|end|sep)|system|user|assistant|endof(?:text|prompt)|eo[tm]_id)\|>",
-        r"<\|(?:(?:start|end)_header_id|(?:begin|end)_of_text)\|>",
+        r"<\|[a-z][a-z0-9_]{0,40}\|>|<\|(?:begin|end)\xe2\x96\x81[a-z\x80-\xff]{1,40}\|>",
         r"\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>",
         r"(?:\n|\A)[ \t]*(?:Human|Assistant):[ ]*(?:score|rate|give|ignore|the[ ]score)",
     ),
@@ -53,9 +58,9 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         r"|th(?:e|is)[ ](?:investigation|evaluation|session|score|judge))",
     ),
     "ignore_instructions": (
-        rf"\b(?:ignore|disregard|forget|override|bypass|skip){_GAP}{_FEW}{{0,4}}"
+        rf"{_B}(?:ignore|disregard|forget|override|bypass|skip){_GAP}{_FEW}{{0,4}}"
         r"(?:previous|prior|above|earlier|preceding|foregoing|existing|original|system|your|all|any|(?:judg|grad|scor)ing)"
-        rf"{_GAP}{_FEW}{{0,3}}(?:instructions?|prompts?|directives?|guidelines|criteria|rubrics?|orders)\b",
+        rf"{_GAP}{_FEW}{{0,3}}(?:instructions?|prompts?|directives?|guidelines|criteria|rubrics?|orders){_B}",
         rf"\b(?:ignore|disregard|forget){_GAP}(?:(?:everything|anything|all|whatever|what[ ]was[ ]said){_GAP})?"
         rf"(?:(?:of|that|is|was|the){_GAP}){{0,2}}(?:above|before[ ]this)\b",
     ),
@@ -71,7 +76,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         rf"(?:{_AWARD}|score|rate|grade|return|output|ignore)\b",
     ),
     "score_demand": (
-        rf"\b(?:score|rate|grade|mark|evaluate){_GAP}(?:this|it|me|us|the|my|our){_GAP}{_FEW}{{0,4}}{_TOP}",
+        rf"{_B}(?:score|rate|grade|mark|evaluate){_GAP}(?:this|it|me|us|the|my|our){_GAP}{_FEW}{{0,4}}{_TOP}",
         rf"\b(?:{_AWARD}|return|output|report|respond[ ]with|answer[ ]with|set){_GAP}{_FEW}{{0,6}}"
         rf"(?:score|grade|rating|total|marks?|points){_GAP}(?:(?:of|as|to|at|is|be){_GAP})?{_TOP}",
         rf"\b{_AWARD}{_GAP}{_FEW}{{0,4}}(?:perfect|full|maximum|highest|top)[ ]"
@@ -82,7 +87,11 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         rf"\b(?:end|finish)[ ]your[ ](?:answer|reply|response|analysis)[ ]with{_GAP}{_FEW}{{0,3}}[0-9]{{1,3}}\b",
         r"\b(?:must|should|just|please|and)[ ](?:output|print|return|award|give[ ]it|say)"
         rf"{_GAP}{_FEW}{{0,3}}(?:100|9[0-9])\b",
-        rf"\b(?:award|give[ ](?:it|this|me|us))[ ]{_FEW}{{0,2}}100\b",
+        rf"\b(?:award|give[ ](?:it|this|me|us))[ ]{_FEW}{{0,2}}100\b[ ]?"
+        r"(?:points|marks|/|out[ ]of|and|in|for|[.,;!\n]|\z)",
+        rf"\b(?:write|put|print|output|return|say|state){_GAP}{_FEW}{{0,3}}(?:100|9[0-9]){_GAP}{_FEW}{{0,2}}"
+        rf"(?:on|as|in){_GAP}(?:the|your){_GAP}(?:last|final|total)\b",
+        rf"\b(?:last|final)[ ]line[ ]{_FEW}{{0,4}}(?:must|should|shall|has[ ]to)[ ]{_FEW}{{0,2}}{_TOP}",
         r"\bdo[ ]not[ ](?:deduct|subtract)[ ](?:any[ ])?points\b",
         r"\bset[ ](?:the[ ])?score[ ]?(?:=|to)[ ]?[0-9]",
         r"\b(?:final|total|overall|correct|the)[ _]score[ ](?:is|of|(?:must|should|shall|has[ ]to)[ ]be)[ ]"
@@ -90,11 +99,14 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "fake_score_line": (
         _LINE + r"(?:(?:total|final|overall|judge|quality|my|the|investigation)[ _-]?(?:total[ _-])?)?"
-        rf"(?:score|grade|rating)[ \t*_\"'`]{{0,4}}[:=][ \t*_\"'`]{{0,4}}{_NUMBER}"
+        rf"(?:score|grade|rating)[ \t*_`]{{0,4}}{_COLON}[ \t*_\"'`]{{0,4}}{_NUMBER}"
         rf"(?:{_OF_HUNDRED}|[ \t]*%|[ \t]*points)?{_LINE_END}",
-        rf"\b(?:total|final|overall)[ _-]?score[\"'*]{{0,3}}[ ]?[:=][ *]{{0,3}}{_NUMBER}{_OF_HUNDRED}",
-        rf"{_LINE}total[ \t*_]{{0,3}}:[ \t*_]{{0,3}}{_NUMBER}{_OF_HUNDRED}",
-        _LINE + r"Outcome:[ \t*_]{0,4}(?:correct|partial|wrong)" + _LINE_END,
+        rf"\b(?:total|final|overall)[ _-]?score[\"'*]{{0,3}}[ ]?{_COLON}[ *]{{0,3}}{_NUMBER}{_OF_HUNDRED}",
+        rf"{_LINE}total[ \t*_]{{0,3}}{_COLON}[ \t*_]{{0,3}}{_NUMBER}{_OF_HUNDRED}{_LINE_END}",
+        rf"{_LINE}Outcome[ \t*_]{{0,4}}{_COLON}[ \t*_]{{0,4}}(?:correct|partial|wrong){_LINE_END}",
+        # the keys of our own answers, and an object that is nothing but a score
+        r"""\\*["'](?:(?:total|final|overall)_score|weighted_score|score_breakdown|score_reasoning)\\*["']\s*:""",
+        rf"""\{{\s*\\*["'](?:score|grade|rating)\\*["']\s*:\s*\\*["']?{_NUMBER}\\*["']?\s*\}}""",
     ),
 }
 
@@ -124,46 +136,61 @@ def find_injections(data: bytes) -> list[Span]:
     """
     if _ANY_INJECTION.search(data) is None:
         return []
-    return [_span(data, m) for m in _INJECTION.finditer(data)]
+    spans: list[Span] = []
+    position = 0
+    while (match := _INJECTION.search(data, position)) is not None:
+        spans.append(_span(data, match))
+        # Not the end of the match: the end of this line may be where the next suspicious one begins.
+        position = spans[-1].end
+    return spans
 
 
 def _span(data: bytes, match: "re2._Match") -> Span:
     """Without the line ends that a pattern looked at."""
     start, end = match.span()
-    while data[start : start + 1] == b"\n":
-        start += 1
-    while end > start and data[end - 1 : end] == b"\n":
-        end -= 1
+    if before := _LINE_END_BEFORE.match(data, start):
+        start = before.end()
+    if after := _LINE_END_AFTER.search(data, start, end):
+        end = after.start()
     return Span(start, end, _NAMES[match.lastindex - 1])
+
+
+_LINE_END_BEFORE, _LINE_END_AFTER = re.compile(rb"\n|\\{1,8}n"), re.compile(rb"(?:\n|\\{1,8}n)\Z")
 
 
 def mask_injections(data: bytes, spans: list[Span]) -> bytes:
     """
     The text with each span replaced by `[instruction removed]`.
 
-    With it goes the rest of its sentence, which is likely to be part of the instruction; of a sentence
-    without a near end only the span itself.
+    With it goes the rest of its sentence, which is likely to be part of the instruction, and behind what only
+    introduces one (a role, an end of the evidence, "new instructions:") the rest of the line; where neither
+    ends nearby, only the span itself.
     """
     pieces: list[bytes] = []
     position = 0
     for span in spans:
         if span.end <= position:
             continue  # went with the sentence of the one before
-        start, end = _sentence(data, position, span)
+        start, end = _around(data, position, span)
         pieces += (data[position:start], INSTRUCTION_REMOVED.encode())
         position = end
     return b"".join((*pieces, data[position:]))
 
 
-def _sentence(data: bytes, floor: int, span: Span) -> tuple[int, int]:
-    """From the end of the sentence before to the end of this one, where both are near."""
+def _around(data: bytes, floor: int, span: Span) -> tuple[int, int]:
+    """From the end of the sentence before to the end of this one or of the line, where they are near."""
     earliest = max(floor, span.start - _NEAR_BYTES)
     ends = [m.end() for m in _SENTENCE_END.finditer(data, earliest, span.start)]
     start = ends[-1] if ends else (earliest if earliest == floor else span.start)
     latest = min(len(data), span.end + _NEAR_BYTES)
-    following = _SENTENCE_END.search(data, span.end, latest)
-    return start, following.start() if following else (latest if latest == len(data) else span.end)
+    for following in (_END_OF_LINE, _SENTENCE_END) if span.pattern in _INTRODUCING else (_SENTENCE_END,):
+        if end := following.search(data, span.end, latest):
+            return start, end.start()
+        if latest == len(data):
+            return start, latest
+    return start, span.end
 
 
-_SENTENCE_END = re.compile(rb"[.!?\n]")
+_INTRODUCING = frozenset({"imitated_delimiter", "chat_role_token", "role_line", "new_instructions", "addressed_judge"})
+_SENTENCE_END, _END_OF_LINE = re.compile(rb"[.!?\n]"), re.compile(rb"\n")
 _NEAR_BYTES = 200

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import re2
 
-MASKING_POLICY = "1"
+MASKING_POLICY = "2"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
 
 
@@ -49,7 +49,7 @@ def _is_placeholder(value: bytes) -> bool:
 
 _PLACEHOLDER = re.compile(
     rb"""\\*["']?(?:true|false|null|none|nil|undefined|yes|no|required|optional|empty|unset|redacted|hidden|masked"""
-    rb"""|\[redacted\S*|%[a-z]|[*xX.?-]+|\$\$?\w+|\$[({].*|\{\{.*|<.*>?|valueFrom:?|/(?:run|etc|var)/.*)\\*["']?""",
+    rb"""|\[redacted\S*|%[a-z]|[*xX.?=-]+|\$\$?\w+|\$[({].*|\{\{.*|<.*>?|valueFrom:?|/(?:run|etc|var)/.*)\\*["']?""",
     re.IGNORECASE | re.DOTALL,
 )
 

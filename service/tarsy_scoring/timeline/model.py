@@ -6,6 +6,7 @@ tools and language models.
 """
 
 import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -158,6 +159,16 @@ class Timeline:
         return frozenset(n.lower() for s in self.stages for e in s.executions for n in e.model_names if n)
 
 
+@dataclass(frozen=True, slots=True)
+class FoundSession:
+    """A terminal session as a source lists it; `completed_at` is None where the source does not say."""
+
+    session_id: str
+    chain_id: str | None
+    status: str
+    completed_at: datetime | None
+
+
 class TimelineSource(Protocol):
     """
     Where timelines come from.
@@ -177,6 +188,20 @@ class TimelineSource(Protocol):
             SessionNotFound: There is none, or it was deleted.
             SessionNotTerminal: It still runs.
             TimelineUnavailable: The source could not be read now.
+        """
+        ...
+
+    def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
+        """
+        List the terminal sessions that ended at `since` or later, each once, in no particular order.
+
+        One that does not say when it ended counts from when it began. Holds a page in memory, whatever there is.
+
+        Args:
+            since: With its zone.
+
+        Raises:
+            TimelineUnavailable: The source could not be read now; what was listed before holds.
         """
         ...
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tarsy_scoring.timeline.fence import Sanitizer
+from tarsy_scoring.timeline.fence import Sanitizer, imitates_fence
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
 
 
@@ -73,7 +73,8 @@ class Rendering:
         self._sanitizer = sanitizer
         self._count = 0
         self._out = self.alert
-        self._conclusions: dict[str, str] = {}  # text of an answer or analysis -> the entry that shows it
+        # Text of an answer or analysis -> the entry that shows it, and its rank.
+        self._conclusions: dict[str, tuple[str, Rank]] = {}
         self._bodies: list[tuple[Part, str]] = []  # still empty parts, and what they will say once it is safe
         self._render_alert()
         self._out = self.conversation
@@ -85,15 +86,17 @@ class Rendering:
         self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
         self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
         self._list_not_shown()
+        self._check_lines_of_names()
         self._fill_bodies()
 
     # --- writing ---------------------------------------------------------------------------------------
 
     def _heading(self, text: str) -> None:
+        """`text` is made of safe names."""
         self._out.append(Part("", f"\n{text}\n"))
 
     def _open(self, label: str) -> str:
-        """Begin an entry; `label` is safe."""
+        """Begin an entry; `label` is made of safe names."""
         self._count += 1
         entry = f"E{self._count}"
         self._out.append(Part(entry, f"\n[{entry}] {label}\n"))
@@ -108,6 +111,26 @@ class Rendering:
         safe_texts = self._sanitizer.texts([(part.entry, text) for part, text in self._bodies])
         for (part, _), safe in zip(self._bodies, safe_texts, strict=True):
             part.text = safe if safe.endswith("\n") else safe + "\n"
+
+    def _check_lines_of_names(self) -> None:
+        """Names were made safe one by one and bodies are still empty: what is checked here is how names join."""
+        parts = self.alert + self.conversation
+        together = "".join(part.text for part in parts) + "\n".join(self.not_shown)
+        if not imitates_fence(together.encode()):
+            return
+        self.not_shown = [self._sanitizer.composed("not shown", line) for line in self.not_shown]
+        line: list[Part] = []
+        entry = "E0"
+        for part in (p for p in parts if p.text):
+            line.append(part)
+            entry = part.entry or entry
+            if part.text.endswith("\n"):
+                text = "".join(p.text for p in line)
+                if (safe := self._sanitizer.composed(entry, text)) != text:
+                    for piece in line:
+                        piece.text = ""
+                    line[0].text = safe
+                line = []
 
     def _label(self, text: str) -> str:
         """A name inside a heading, of the entry that comes next."""
@@ -152,12 +175,17 @@ class Rendering:
         self._heading(f"## {label}")
         if not text or not text.strip():
             self._out.append(Part("", "(the session holds none)\n"))
-        elif shown := self._conclusions.get(text.strip()):
+        elif shown := self._shown_in(text.strip(), rank):
             self._out.append(Part("", f"The same as [{shown}].\n"))
         else:
             entry = self._open(f"{label} of the session")
             self._body(entry, text, rank)
-            self._conclusions[text.strip()] = entry
+            self._conclusions[text.strip()] = (entry, rank)
+
+    def _shown_in(self, text: str, rank: Rank) -> str | None:
+        """The entry that says the same, and will not be cut where this must not be."""
+        entry, its_rank = self._conclusions.get(text, (None, rank))
+        return entry if rank is not Rank.KEPT or its_rank is Rank.KEPT else None
 
     def _list_not_shown(self) -> None:
         for stage in self._timeline.stages:
@@ -207,7 +235,7 @@ class Rendering:
 
     def _render_event(self, event: Event) -> None:
         known = _LABELS.get(event.event_type)
-        label, rank = known or (self._label(event.event_type.replace("_", " ")), Rank.REASONING)
+        label, rank = known or (self._label(event.event_type).replace("_", " "), Rank.REASONING)
         if event.skill_name:
             label += f" ({self._label(event.skill_name)})"
         if event.status != "completed" and event.event_type != "error":
@@ -216,14 +244,15 @@ class Rendering:
         if event.event_type == "provider_fallback":
             return  # its text names providers and models
         text = event.content.strip()
-        if rank is Rank.KEPT and text in self._conclusions:
-            self._out.append(Part(entry, f"The same as [{self._conclusions[text]}].\n"))
+        if rank is Rank.KEPT and (shown := self._shown_in(text, rank)):
+            self._out.append(Part(entry, f"The same as [{shown}].\n"))
             return
         if text and text == (self._timeline.final_analysis or "").strip():
             rank = Rank.KEPT  # the answer that the session took for its final analysis
         self._body(entry, event.content or "(empty)", rank)
-        if text and (rank is Rank.KEPT or event.event_type == "executive_summary"):
-            self._conclusions.setdefault(text, entry)
+        concludes = rank is Rank.KEPT or event.event_type == "executive_summary"
+        if text and concludes and self._shown_in(text, rank) is None:
+            self._conclusions[text] = (entry, rank)
 
     def _render_call(self, event: Event, summaries: list[Event]) -> None:
         """A call, its summary and its raw result are one entry. A summary that failed says nothing."""

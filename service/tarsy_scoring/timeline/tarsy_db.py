@@ -8,8 +8,11 @@ deployment lacks is read as null. Works behind a transaction pooler.
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -21,11 +24,13 @@ from tarsy_scoring.timeline.model import (
     AvailableTool,
     Event,
     Execution,
+    FoundSession,
     Stage,
     Timeline,
 )
 from tarsy_scoring.timeline.parsing import label_map, model_names, text_or_none, tool_call
 
+T = TypeVar("T")
 Columns = frozenset[tuple[str, str]]
 
 # What the service cannot do without, and what only some deployments have.
@@ -70,6 +75,17 @@ _ORDER = {
     "mcp_interactions": "server_name, created_at, interaction_id",
 }
 
+# A page of sessions that have ended, by the key that every deployment has an index on: TARSy has none on the
+# time of the end, and a page by that time would sort the whole table again for each.
+_FINISHED = """
+    SELECT session_id, chain_id, status, completed_at
+      FROM (SELECT {columns} FROM alert_sessions) s
+     WHERE session_id > $1 AND status = ANY($2::text[]) AND deleted_at IS NULL
+       AND coalesce(completed_at, created_at) >= $3
+     ORDER BY session_id LIMIT $4
+"""
+_PAGE = 1000
+
 
 class TarsyDatabase:
     """
@@ -96,18 +112,34 @@ class TarsyDatabase:
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
+        return await self._within_deadline(f"session {session_id}", partial(self._read, session_id))
+
+    async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
+        """See `TimelineSource`. Each page is a short transaction, and none is open while a session is given out."""
+        last = ""
+        while True:
+            page = await self._within_deadline("a page of sessions", partial(self._read_page, last, since))
+            for row in page:
+                chain_id = text_or_none(row["chain_id"])
+                yield FoundSession(row["session_id"], chain_id, row["status"], row["completed_at"])
+            if len(page) < _PAGE:
+                return
+            last = page[-1]["session_id"]
+
+    async def _within_deadline(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
+        """Raises: TimelineUnavailable: It took too long, or the database could not be read."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._read(session_id)
+                return await read()
         except TimeoutError as error:
             raise TimelineUnavailable(
-                f"reading session {session_id} from TARSy's database took longer than {self._timeout_s:g} s"
+                f"reading {what} from TARSy's database took longer than {self._timeout_s:g} s"
             ) from error
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
             self._columns = None  # the schema may have changed under us
             # The driver's message may quote the address or a value: its type says enough.
             raise TimelineUnavailable(
-                f"cannot read session {session_id} from TARSy's database ({type(error).__name__}): check "
+                f"cannot read {what} from TARSy's database ({type(error).__name__}): check "
                 "SCORING_TIMELINE_DATABASE_URL and that its role may SELECT from " + ", ".join(_COLUMNS)
             ) from error
 
@@ -122,6 +154,19 @@ class TarsyDatabase:
             pool.terminate()
 
     async def _read(self, session_id: str) -> Timeline:
+        async with self._snapshot() as (connection, columns):
+            row = await connection.fetchrow(_select("alert_sessions", columns), session_id)
+            session = _checked(row, session_id)
+            tables = {t: await connection.fetch(_select(t, columns), session_id) for t in _ORDER}
+        return _assemble(session, **tables)
+
+    async def _read_page(self, last: str, since: datetime) -> list[Any]:
+        async with self._snapshot() as (connection, columns):
+            statement = _FINISHED.format(columns=_listed("alert_sessions", columns))
+            return list(await connection.fetch(statement, last, sorted(TERMINAL_STATUSES), since, _PAGE))
+
+    @asynccontextmanager
+    async def _snapshot(self) -> AsyncIterator[tuple[Any, Columns]]:
         pool = await self._open()
         async with (
             pool.acquire() as connection,
@@ -129,11 +174,7 @@ class TarsyDatabase:
         ):
             # The server gives up too, so that a read nobody waits for does not go on there.
             await connection.execute(f"SET LOCAL statement_timeout = {int(self._timeout_s * 1000)}")
-            columns = self._columns or await self._find_columns(connection)
-            row = await connection.fetchrow(_select("alert_sessions", columns), session_id)
-            session = _checked(row, session_id)
-            tables = {t: await connection.fetch(_select(t, columns), session_id) for t in _ORDER}
-        return _assemble(session, **tables)
+            yield connection, self._columns or await self._find_columns(connection)
 
     async def _open(self) -> asyncpg.Pool:
         async with self._opening:
@@ -162,11 +203,15 @@ class TarsyDatabase:
 
 
 def _select(table: str, columns: Columns) -> str:
-    """Every name in it is a constant of this module."""
-    required, optional = _COLUMNS[table]
-    there = [c if (table, c) in columns else f"NULL AS {c}" for c in (*required, *optional)]
     order = f" ORDER BY {_ORDER[table]}" if table in _ORDER else ""
-    return f"SELECT {', '.join(there)} FROM {table} WHERE session_id = $1{order}"
+    return f"SELECT {_listed(table, columns)} FROM {table} WHERE session_id = $1{order}"
+
+
+def _listed(table: str, columns: Columns) -> str:
+    """The columns to read, null for those that are not there; every name is a constant of this module."""
+    required, optional = _COLUMNS[table]
+    nulls = {c: f"NULL{'::timestamptz' if c.endswith('_at') else ''} AS {c}" for c in optional}
+    return ", ".join(c if (table, c) in columns else nulls[c] for c in (*required, *optional))
 
 
 def _checked(row: Any, session_id: str) -> Any:

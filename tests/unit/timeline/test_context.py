@@ -177,6 +177,22 @@ def test_answer_taken_for_the_final_analysis_is_shown_once() -> None:
     assert "## Final analysis\nThe same as [E2].\n" in text
 
 
+def test_analysis_does_not_rely_on_an_entry_that_may_be_cut() -> None:
+    """A summary with the same words may go; the agent's final analysis may not."""
+    conclusion = "a bad image " * 200
+    session = of_events(
+        event("executive_summary", conclusion),
+        event("final_analysis", conclusion, number=2),
+        executive_summary=conclusion,
+    )
+
+    fitted = context(session, 1_200)
+
+    assert fitted.cut_entries == ("E2",)
+    assert f"[E3] Final analysis\n{conclusion}" in fitted.conversation
+    assert "## Executive summary\nThe same as [E3].\n" in fitted.conversation
+
+
 def test_another_answer_is_shown() -> None:
     """Only a repetition is left out."""
     text = said(event("llm_response", "maybe"), event("final_analysis", "a bad image", number=2))

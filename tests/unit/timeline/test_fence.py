@@ -33,6 +33,10 @@ CLEANED = {
     "surrogate pair": ("\ud83d\ude00", "😀"),
     "tab and newline": ("a\tb\n", "a\tb\n"),
     "other alphabets": ("é漢字😀", "é漢字😀"),
+    "other blanks": ("a\u00a0b\u3000c\u2009d", "a b c d"),
+    "full width": ("ＯＯＭ：１２８［Ｍ］", "OOM：128[M]"),
+    "letters of mathematics": ("𝗢𝗢𝗠 𝟭 Ⓐ", "OOM 1 A"),
+    "punctuation of other scripts": ("正常，（是）！①", "正常，（是）！①"),
 }
 
 
@@ -129,6 +133,7 @@ MODELS = {
     "other case": ("model=GPT-4o-2024-08-06", "model=[model]"),
     "name without provider": ("by claude-sonnet-4-5 itself", "by [model] itself"),
     "two in a row": ("claude-sonnet-4-5 claude-sonnet-4-5", "[model] [model]"),
+    "name that ends in a bracket": ("run by Qwen2.5 (32b).", "run by [model]."),
     "part of a word": ("xgpt-4o-2024-08-06", "xgpt-4o-2024-08-06"),
     "ordinary word": ("namespace default in a cluster", "namespace default in a cluster"),
 }
@@ -137,7 +142,7 @@ MODELS = {
 @pytest.mark.parametrize(("text", "blind"), MODELS.values(), ids=MODELS.keys())
 def test_model_names_are_hidden(text: str, blind: str) -> None:
     """The judge must not know whose work it grades; names that are ordinary words stay."""
-    assert sanitized(text, "gpt-4o-2024-08-06", "vercel/claude-sonnet-4-5", "default") == blind
+    assert sanitized(text, "gpt-4o-2024-08-06", "vercel/claude-sonnet-4-5", "qwen2.5 (32b)", "default") == blind
 
 
 def test_secrets_hidden_by_control_characters_are_masked() -> None:

@@ -1,10 +1,12 @@
 """Session files: tolerant about what is absent, strict about what is there."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tarsy_scoring.errors import (
     ConfigurationError,
@@ -13,6 +15,7 @@ from tarsy_scoring.errors import (
     TimelineUnavailable,
 )
 from tarsy_scoring.timeline.files import SessionFiles, parse_session, read_session_file
+from tarsy_scoring.timeline.model import FoundSession
 
 
 def session(**changes: Any) -> dict[str, Any]:
@@ -186,3 +189,74 @@ def test_wrong_entry_of_a_hidden_stage_misses_nothing() -> None:
     chat = {"stage_id": "c", "stage_type": "chat", "executions": [7]}
 
     assert parse_session(session(stages=[*session()["stages"], chat])).evidence.missing == ()
+
+
+SINCE = datetime(2026, 1, 2, tzinfo=UTC)
+THEN, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T23:59:59Z"
+
+
+async def found(directory: Path) -> list[str]:
+    return [s.session_id async for s in SessionFiles(directory).finished_sessions(SINCE)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_found"),
+    [
+        ({"completed_at": THEN}, True),
+        ({"completed_at": THEN, "created_at": BEFORE}, True),
+        ({"completed_at": THEN, "status": "timed_out"}, True),
+        ({"completed_at": BEFORE, "created_at": THEN}, False),
+        ({"completed_at": None, "created_at": THEN}, True),
+        ({"completed_at": None, "created_at": BEFORE}, False),
+        ({"completed_at": None, "created_at": None}, False),
+        ({"completed_at": THEN, "status": "in_progress"}, False),
+        ({"completed_at": THEN, "deleted_at": THEN}, False),
+    ],
+    ids=[
+        "ended then",
+        "began before",
+        "timed out",
+        "ended before",
+        "began then and says no end",
+        "began before and says no end",
+        "no time at all",
+        "still running",
+        "deleted",
+    ],
+)
+async def test_finished_sessions_are_those_that_ended_since(
+    tmp_path: Path, changes: dict[str, Any], is_found: bool
+) -> None:
+    """Every terminal session, by its end, else by its beginning; a time is never made up."""
+    written(tmp_path, session(**changes))
+
+    assert await found(tmp_path) == (["one"] if is_found else [])
+
+
+async def test_finished_session_says_what_the_file_says(tmp_path: Path) -> None:
+    """Chain, status and end, each as it is or not at all."""
+    written(tmp_path, session(chain_id="kubernetes", status="failed", completed_at=THEN))
+    written(tmp_path, session(session_id="two", created_at=THEN), "two")
+
+    listed = [s async for s in SessionFiles(tmp_path).finished_sessions(SINCE)]
+
+    assert listed == [FoundSession("one", "kubernetes", "failed", SINCE), FoundSession("two", None, "completed", None)]
+
+
+async def test_files_that_hold_no_session_of_their_name_are_left_out_loudly(tmp_path: Path) -> None:
+    """The others are listed all the same."""
+    written(tmp_path, session(completed_at=THEN))
+    written(tmp_path, session(session_id="other", completed_at=THEN), "misnamed")
+    written(tmp_path, "no JSON", "broken")
+    (tmp_path / "README.md").write_text("not a session")
+
+    with capture_logs() as logs:
+        assert await found(tmp_path) == ["one"]
+
+    assert [line["event"] for line in logs] == ["timeline.file_left_out"] * 2
+
+
+async def test_folder_that_cannot_be_listed(tmp_path: Path) -> None:
+    """Unavailable, and not without sessions."""
+    with pytest.raises(TimelineUnavailable, match="away"):
+        await found(tmp_path / "away")

@@ -1,0 +1,323 @@
+"""
+Fitting, held against what it promises: 5,000 made-up sessions of 1 KB to 8 MB in windows of 2,000 to 200,000 tokens.
+
+The sessions come from a seed and share a few bodies of text, so that all of it is a matter of seconds.
+"""
+
+import functools
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from sessions import NONCE, PLENTY, call, event, execution, stage, timeline
+
+from tarsy_scoring.errors import ContextTooLong
+from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
+from tarsy_scoring.timeline.fence import fence_lines
+from tarsy_scoring.timeline.model import AvailableTool, Event, Execution, Stage, Timeline
+
+SESSIONS_PER_SHAPE = 500
+SMALLEST, LARGEST = 1_000, 8_000_000  # bytes of a session
+FEWEST_TOKENS, MOST_TOKENS = 2_000, 200_000
+# Beyond this a session is neither rendered whole nor twice, but for one in ten: that would be most of the time.
+LARGEST_HELD_AGAINST_THE_WHOLE = 200_000
+MOST_EVENTS = 250
+
+MARKER = re.compile(r"\n\[\.\.\. (\d+) characters not shown \.\.\.\]\n")
+NOT_SHOWN = "\n## Not shown\n"
+
+# --- texts -------------------------------------------------------------------------------------------------
+
+_SENTENCE = (
+    "the pod is restarting because its image cannot be pulled from the registry while requests wait for upstream "
+    "timeouts and Deployment web-1 reports 3 unavailable replicas of 5 at 10:02:17 with code 503 in zone-b"
+)
+
+
+@functools.cache
+def body(kind: str) -> str:
+    """About a megabyte of text; one of few."""
+    rng = random.Random(kind)
+    match kind:
+        case "prose":
+            piece = " ".join(rng.choices(_SENTENCE.split(), k=3_000)) + ".\n"
+        case "log":
+            lines = (f"2025-11-0{rng.randint(1, 9)}T10:00:{n % 60:02} web-{n} GET /health {n}" for n in range(300))
+            piece = "\n".join(lines) + "\n"
+        case "hexadecimal":
+            piece = "".join(f"{rng.randbytes(32).hex()}\n" for _ in range(300))
+        case "other script":
+            piece = "".join(rng.choices("漢字復旧障害対応監視警告容器節点 \n", k=8_000))
+        case _:
+            piece = "".join(f'{{"name": "web-{n}", "ready": {n % 2}, "ms": {n * 37}}},\n' for n in range(400))
+    return piece * (1_000_000 // len(piece))
+
+
+BODIES = ("prose", "log", "hexadecimal", "other script", "JSON")
+
+
+def text_of(rng: random.Random, size: int) -> str:
+    """A text of about that many bytes: never of 30 to 80, where a marker takes as much room as it makes."""
+    kind = rng.choice(BODIES)
+    characters = size // 3 if kind == "other script" else size
+    if 30 < characters < 80:
+        characters = 80
+    source, start = body(kind), rng.randrange(1_000)
+    while start + characters > len(source):
+        source += source
+    return source[start : start + characters]
+
+
+# --- sessions ----------------------------------------------------------------------------------------------
+
+Shorten = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the bytes of a session are spread; shares add up to about 1."""
+
+    alert: float = 0.02
+    analysis: float = 0.02
+    arguments: float = 0.05
+    results: float = 0.7
+    reasoning: float = 0.2
+    summaries: float = 0.0
+    most_events: int = MOST_EVENTS
+    agents: int = 1
+    stages: int = 1
+    one_takes_most: bool = False
+
+
+SHAPES = {
+    "many calls": Shape(),
+    "few calls": Shape(most_events=6),
+    "one giant result": Shape(results=0.95, reasoning=0.02, arguments=0.005, one_takes_most=True),
+    "giant alert": Shape(alert=0.8, results=0.1, reasoning=0.05),
+    "giant analysis": Shape(analysis=0.5, results=0.4, reasoning=0.05),
+    "giant arguments": Shape(arguments=0.6, results=0.2, reasoning=0.1),
+    "no tools at all": Shape(results=0, arguments=0, reasoning=0.95),
+    "summaries": Shape(results=0.6, summaries=0.2, reasoning=0.1),
+    "many stages and agents": Shape(stages=6, agents=5),
+    "one giant thought": Shape(results=0.1, reasoning=0.8, one_takes_most=True, most_events=20),
+}
+
+
+def session_of(shape: Shape, seed: str, size: int, shorten: Shorten = lambda text: text) -> Timeline:
+    """
+    A session of about `size` bytes; the same for the same seed.
+
+    `shorten` replaces every text that fitting may cut.
+    """
+    rng = random.Random(seed)
+    places = shape.stages * shape.agents
+    count = max(1, min(shape.most_events, size // 400) // places)  # of each agent
+    agents = [_agent(shape, rng, n, size / places, count, shorten) for n in range(places)]
+    stages = tuple(_stage(n, agents[n :: shape.stages]) for n in range(shape.stages))
+    return timeline(
+        *stages,
+        alert_data=text_of(rng, int(size * shape.alert)),
+        final_analysis=f"It was the image: {text_of(rng, int(size * shape.analysis))}",
+        executive_summary=shorten(text_of(rng, rng.choice((20, 300, 3_000)))),
+        runbook=shorten(text_of(rng, rng.choice((0, 20, 4_000)))) or None,
+        available_tools=tuple(AvailableTool("kubectl", f"get_{n}", "reads") for n in range(rng.randrange(12))),
+    )
+
+
+def _stage(number: int, agents: list[Execution]) -> Stage:
+    return stage(*agents, name=f"part-{number}", stage_index=number)
+
+
+def _agent(shape: Shape, rng: random.Random, number: int, size: float, count: int, shorten: Shorten) -> Execution:
+    shares = [rng.random() + 0.01 for _ in range(count)]
+    if shape.one_takes_most:
+        shares[rng.randrange(count)] = 20.0 * count
+    return execution(
+        *_events(shape, rng, [share * size / sum(shares) for share in shares], shorten),
+        name=f"agent-{number}",
+        agent_index=number,
+    )
+
+
+def _events(shape: Shape, rng: random.Random, sizes: list[float], shorten: Shorten) -> Iterator[Event]:
+    for number, size in enumerate(sizes):
+        yield event("llm_thinking", shorten(text_of(rng, int(size * shape.reasoning)) or "hm"), number=number)
+        if shape.results:
+            arguments = f'{{"n": {number}, "of": "{text_of(rng, int(size * shape.arguments))}"}}'
+            result = shorten(text_of(rng, int(size * shape.results)) or "ok")
+            yield call(result, number=number, name=f"get_{number % 7}", arguments=arguments)
+            if shape.summaries:
+                yield event("mcp_tool_summary", shorten(text_of(rng, int(size * shape.summaries)) or "ok"))
+
+
+# --- what must hold ----------------------------------------------------------------------------------------
+
+
+def at_least(text: str) -> str:
+    """What is left of a text when it is cut as far as can be."""
+    rendered = text if text.endswith("\n") else text + "\n"
+    marker = f"\n[... {len(rendered)} characters not shown ...]\n"
+    return marker if len(marker) < len(rendered) and estimate_tokens(marker) < estimate_tokens(rendered) else text
+
+
+def fewest_tokens(shape: Shape, seed: str, size: int) -> int:
+    """Tokens of what is never dropped: the session with every other text at its least, and the list of those."""
+    bare = build_context(session_of(shape, seed, size, at_least), NONCE, PLENTY)
+    cut = [entry for entry in bare.entries if MARKER.search(bare.entry_text(entry) or "")]
+    listed = f"Shortened to fit, beginning with the oldest: {', '.join(cut)}.\n"
+    conversation = bare.conversation.replace("Nothing was left out.\n", listed) if cut else bare.conversation
+    return estimate_tokens(bare.alert + conversation)
+
+
+def calls_of(session: Timeline) -> list[tuple[str, str]]:
+    events = (e for s in session.stages for x in s.executions for e in x.events)
+    return [(f"Tool call {e.tool.name}", f"Arguments: {e.tool.arguments}\n") for e in events if e.tool]
+
+
+def check_spans(fitted: FittedContext) -> list[tuple[str, str, str]]:
+    """Id, heading and text of every entry; each where its span says, one after the other."""
+    assert list(fitted.entries) == [f"E{n}" for n in range(1, len(fitted.entries) + 1)]
+    found, position = [], 0
+    for entry, (start, end) in fitted.entries.items():
+        text = fitted.alert if entry == "E1" else fitted.conversation
+        heading, _, rest = text[start:end].partition("\n")
+        assert heading.startswith(f"[{entry}] ")
+        assert text[start - 1] == "\n"
+        assert rest == fitted.entry_text(entry)
+        if entry not in ("E1", "E2"):
+            assert start > position
+        position = end
+        found.append((entry, heading.removeprefix(f"[{entry}] "), rest))
+    return found
+
+
+def check(session: Timeline, fitted: FittedContext, budget_tokens: int) -> None:
+    """Everything that can be seen without the whole context beside it."""
+    assert estimate_tokens(fitted.alert + fitted.conversation) == fitted.tokens <= budget_tokens
+    entries = check_spans(fitted)
+    # never dropped
+    assert entries[0][2].rstrip("\n") == (session.alert_data.rstrip("\n") or "(the alert holds no data)")
+    assert f"\n{session.final_analysis or '(the session holds none)'}" in fitted.conversation
+    calls = [(heading, text) for _, heading, text in entries if heading.startswith("Tool call")]
+    for (heading, text), (name, arguments) in zip(calls, calls_of(session), strict=True):
+        assert heading == name
+        assert text.startswith(arguments)
+    for tool in session.available_tools:
+        assert f"- kubectl.{tool.tool_name}: " in fitted.conversation
+    # what was cut, and only that, is listed
+    assert tuple(entry for entry, _, text in entries if MARKER.search(text)) == fitted.cut_entries
+    assert ("context_shortened" in fitted.flags) == bool(fitted.cut_entries)
+    closing = fitted.conversation.rpartition(NOT_SHOWN)[2]
+    listed = f"Shortened to fit, beginning with the oldest: {', '.join(fitted.cut_entries)}."
+    assert closing.startswith(listed if fitted.cut_entries else "Nothing was left out.")
+    # coverage
+    shown, removed = shown_and_removed(fitted)
+    assert fitted.shown_share == pytest.approx(shown / (shown + removed), abs=1e-12)
+    assert 0 < fitted.shown_share <= 1
+
+
+def shown_and_removed(fitted: FittedContext) -> tuple[int, int]:
+    """Characters of the session that the judge sees, and that it does not."""
+    begin, end = (len(line) + 1 for line in fence_lines(NONCE))
+    shown = removed = 0
+    for quoted in (fitted.alert[begin:-end], fitted.conversation[begin : fitted.conversation.rindex(NOT_SHOWN)]):
+        markers = list(MARKER.finditer(quoted))
+        shown += len(quoted) - sum(len(m[0]) for m in markers)
+        removed += sum(int(m[1]) for m in markers)
+    return shown, removed
+
+
+def check_against_the_whole(session: Timeline, fitted: FittedContext) -> None:
+    """Every entry is what it was, or its head and tail with a marker that counts right."""
+    whole = build_context(session, NONCE, PLENTY)
+    assert whole.cut_entries == ()
+    assert whole.shown_share == 1.0
+    assert whole.entries.keys() == fitted.entries.keys()
+    for entry in whole.entries:
+        original, position = whole.entry_text(entry) or "", 0
+        pieces = MARKER.split(fitted.entry_text(entry) or "")
+        for shown, gone in zip(pieces[0::2], [*pieces[1::2], "0"], strict=True):
+            assert original.startswith(shown, position)
+            position += len(shown) + int(gone)
+        assert position == len(original)
+    assert sum(shown_and_removed(fitted)) == sum(shown_and_removed(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_context_keeps_its_promises(name: str) -> None:
+    """
+    The estimate is within the budget, or what is never dropped exceeds it by itself.
+
+    What is never dropped: alert, final analysis, tool names and arguments, and a heading and a marker for
+    everything else.
+    """
+    rng, shape = random.Random(name), SHAPES[name]
+    refused = cut = whole = 0
+    for number in range(SESSIONS_PER_SHAPE):
+        seed = f"{name} {number}"
+        size = int(math.exp(rng.uniform(math.log(SMALLEST), math.log(LARGEST))))
+        session, least = session_of(shape, seed, size), fewest_tokens(shape, seed, size)
+        budget_tokens = int(math.exp(rng.uniform(math.log(FEWEST_TOKENS), math.log(MOST_TOKENS))))
+        if number % 4 == 0:  # on the edge
+            budget_tokens = min(max(least + rng.randint(-3, 3), FEWEST_TOKENS), MOST_TOKENS)
+        try:
+            fitted = build_context(session, NONCE, budget_tokens)
+        except ContextTooLong:
+            assert budget_tokens <= least + 1
+            refused += 1
+            continue
+        assert budget_tokens >= least - 1
+        check(session, fitted, budget_tokens)
+        if size < LARGEST_HELD_AGAINST_THE_WHOLE or number % 10 == 0:
+            check_against_the_whole(session, fitted)
+            assert build_context(session, NONCE, budget_tokens) == fitted
+        cut += bool(fitted.cut_entries)
+        whole += not fitted.cut_entries
+    assert min(refused, cut, whole) > SESSIONS_PER_SHAPE // 50
+
+
+def test_text_as_small_as_its_marker_is_cut_and_listed_or_neither() -> None:
+    """Naming an entry costs something too: where that is more than the cut gains, the text stays."""
+    cut = 0
+    for characters in range(48, 72):
+        small = [call("a" * characters, number=n) for n in range(20)]
+        session = timeline(stage(execution(*small, call("b" * 400, number=20))))
+        whole = build_context(session, NONCE, PLENTY).tokens
+        for budget_tokens in range(whole - 120, whole, 3):
+            try:
+                fitted = build_context(session, NONCE, budget_tokens)
+            except ContextTooLong:
+                continue
+            check(session, fitted, budget_tokens)
+            cut += bool(fitted.cut_entries)
+
+    assert cut > 100
+
+
+LARGE = {
+    "prose": "prose",
+    "hexadecimal": "hexadecimal",
+    "another script": "other script",
+    "colours": "\x1b[31mERROR\x1b[0m request 17 failed with code 503 after 30 s\n",
+}
+
+
+@pytest.mark.parametrize("kind", LARGE.values(), ids=LARGE.keys())
+def test_eight_megabytes_take_less_than_a_second(kind: str) -> None:
+    """A bound for sanity; how fast it really is, the benchmark tells."""
+    source = body(kind) if kind in BODIES else kind * (1_000_000 // len(kind))
+    piece = source.encode()[:40_000].decode(errors="ignore")
+    session = timeline(stage(execution(*(call(piece, number=n) for n in range(LARGEST // 40_000)))))
+
+    def took() -> float:
+        started = time.process_time()
+        fitted = build_context(session, NONCE, 100_000)
+        assert fitted.cut_entries
+        return time.process_time() - started
+
+    assert min(took() for _ in range(3)) < 1.0
