@@ -2,99 +2,79 @@
 A stand-in for the judge: an OpenAI-compatible endpoint that answers by a script and judges nothing.
 
 Its answers follow from the bytes of the transcript, so the same session gets the same answer, and each
-of them says that it is made up. Faults are ordered from it, in the process or over HTTP (`/script`).
+of them says that it is made up. Faults, noise and obedience are ordered from it, in the process or over
+HTTP (`/script`).
 """
 
 import argparse
 import asyncio
-import functools
-import hashlib
-import itertools
+import dataclasses
 import json
-import re
+import math
+import random
 import signal
 import sys
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self, get_args
 
 import uvloop
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tarsy_scoring.embedded.scripted_faults import (
+    Fault,
+    FaultKind,
+    error_response,
+    json_response,
+    send_spoilt,
+    spoil,
+)
+from tarsy_scoring.embedded.scripted_replies import (
+    STAND_IN,
+    Flaw,
+    Reading,
+    Task,
+    demanded_total,
+    read_task,
+    read_transcript,
+    write_reply,
+)
+
+__all__ = ["MODEL", "STAND_IN", "Fault", "ScriptedJudge"]
+
 MODEL = "scripted-judge"
-STAND_IN = "This answer comes from a scripted stand-in: no model read or judged this investigation."
-
-Turn = Literal["analysis", "missing_tools", "reminder"]
-FaultKind = Literal[
-    "status",  # `status`, `headers`, `json` as the body
-    "body",  # the same
-    "latency",  # `seconds` of waiting, then the next fault or the answer
-    "cut",  # finish_reason `length`, before any total
-    "no_score",
-    "refusal",
-    "content_filter",
-    "empty",
-    "hang",  # no answer until the client gives up
-    "drop",  # the connection is cut in the middle of the body
-    "error_body",  # 200 with an error object
-    "no_choices",
-    "no_usage",
-    "tool_calls",  # and no text
-    "served_model",  # `model` in place of the requested one
-    "reply",  # `content` in place of the answer
-]
-
-_CATEGORIES = ("Logical Flow", "Consistency", "Tool Relevance", "Synthesis Quality")
-_MISSING_TOOLS = {
-    "read-file": "the content of the files that were named was inferred from their names and never read",
-    "list-processes": "what ran on the node was concluded from resource use instead of a list of processes",
-    "get-previous-logs": "the logs of the container before its restart were out of reach, so its end was guessed",
-    "query-metrics-range": "single readings stood in for the course of the metric around the alert",
-    "get-rollout-history": "whether a deployment preceded the alert could not be verified",
-    "list-network-connections": "traffic between the services was assumed and not observed",
-}
-_LONG_HEX = re.compile(r"[0-9a-f]{16,}")
-_ENTRY_ID = re.compile(r"\bE\d+\b")
 _REMEMBERED_PREFIXES = 20_000
 _CACHE_FROM_TOKENS, _CACHE_STEP_TOKENS = 1024, 128  # Source: OpenAI's guide to prompt caching
+_COMPLETIONS = "/v1/chat/completions"
 _LARGEST_BODY = 64 * 2**20
 
 
-class Fault(BaseModel):
-    """
-    Something to go wrong in calls that fit, instead of or before the answer.
-
-    A call meets the first fault that fits it and is not used up, after any that are mere `latency`.
-    """
+class Script(BaseModel):
+    """What can be ordered over HTTP: further faults, and how the judge is from now on."""
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: FaultKind
-    times: int | None = Field(None, ge=1, description="Calls that meet it; null: all from now on.")
-    match: str | None = Field(None, description="Text that the body, or a message in it, must hold.")
-    turn: Turn | Literal["any"] = "any"
-    status: int = Field(500, ge=200, le=599)
-    headers: dict[str, str] = {}
-    body: dict[str, Any] | None = Field(None, alias="json")
-    seconds: float = Field(0.0, ge=0)
-    model: str = "another-model"
-    content: str = ""
+    faults: list[Fault] = []
+    noise: float = Field(0.0, ge=0, allow_inf_nan=False)
+    obedient: bool = False
+    obeys_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the stand-in makes of a transcript: points that add up, and entries that are really in it."""
-
-    points: tuple[int, ...]
-    entries: tuple[str, ...]
-    missing_tools: tuple[str, ...]
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    raw: bytes
+    body: dict[str, Any]
+    messages: list[tuple[str, str]]
+    transcript: str
+    reading: Reading
+    task: Task
 
     @property
-    def total(self) -> int:
-        return sum(self.points)
+    def prompt_tokens(self) -> int:
+        return sum(_tokens_of(content) for _, content in self.messages)
 
 
 class ScriptedJudge:
@@ -105,15 +85,42 @@ class ScriptedJudge:
         port: 0 takes a free one.
         latency_s: Wait before each answer.
         record: How many of the last request bodies are kept in `requests`; 0 keeps none.
+        noise: Standard deviation of totals around the one that follows from the transcript. The n-th analysis of
+            a transcript is always off by the same, and later turns of a conversation keep its total.
+        obedient: Gives the total that text in the first message of the user demands, unless it is marked as data.
+        obeys_fenced: Gives it also where it is; implies `obedient`.
+        requests_per_minute, tokens_per_minute: Limits of this endpoint over any 60 s; None: no limit. Calls that it
+            refuses do not count; tokens are those of prompts and answers.
+        clock: Seconds, for the limits.
     """
 
-    def __init__(self, *, port: int = 0, latency_s: float = 0.0, record: int = 256) -> None:
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        latency_s: float = 0.0,
+        record: int = 256,
+        noise: float = 0.0,
+        obedient: bool = False,
+        obeys_fenced: bool = False,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.port = port
         self.latency_s = latency_s
+        self.noise = noise
+        self.obedient = obedient
+        self.obeys_fenced = obeys_fenced
         self.requests: deque[dict[str, Any]] = deque(maxlen=record)
         self.faults: list[Fault] = []
         self.calls_by_turn: Counter[str] = Counter()
         self.faults_met: Counter[str] = Counter()
+        self.rate_limited = 0
+        asked = {"requests": requests_per_minute, "tokens": tokens_per_minute}
+        self._limits = {unit: _Limit(unit, most, clock) for unit, most in asked.items() if most is not None}
+        self._analyses: Counter[bytes] = Counter()
+        self._noisy_totals: dict[str, int] = {}  # by the analysis that stated it
         self._prefixes: OrderedDict[int, None] = OrderedDict()
         self._runner: web.AppRunner | None = None
 
@@ -142,7 +149,7 @@ class ScriptedJudge:
         app = web.Application(client_max_size=_LARGEST_BODY)
         app.add_routes(
             [
-                web.post("/v1/chat/completions", self._complete),
+                web.post(_COMPLETIONS, self._complete),
                 web.get("/v1/models", self._list_models),
                 web.post("/script", self._add_to_script),
                 web.get("/script", self._show_script),
@@ -150,6 +157,7 @@ class ScriptedJudge:
                 web.get("/requests", self._show_requests),
             ]
         )
+        app.on_response_prepare.append(self._add_limits)
         # A call that hangs ends with its client, and at the latest with us.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -173,57 +181,104 @@ class ScriptedJudge:
         await self.stop()
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        raw = await request.read()
         try:
-            body = json.loads(raw)
-            messages = [(m["role"], _text_of(m["content"])) for m in body["messages"]]
-            transcript = next(content for role, content in messages if role == "user")
+            call = _understand(await request.read())
         except (ValueError, KeyError, TypeError, StopIteration):
-            return _error(400, "the body is no chat completion with a message of the user")
-        if body.get("stream"):
-            return _error(400, "the scripted judge does not stream")
-        turn = turn_of(messages)
-        self.calls_by_turn[turn] += 1
-        self.requests.append(body)
+            return error_response(400, "the body is no chat completion with a message of the user")
+        if call.body.get("stream"):
+            return error_response(400, "the scripted judge does not stream")
+        self.calls_by_turn[call.task.turn] += 1
+        self.requests.append(call.body)
+        if refusal := self._refuse_for_now(call):
+            return refusal
         if self.latency_s:
             await asyncio.sleep(self.latency_s)
-        fault = self._meet_fault(turn, raw, messages)
+        fault = self._meet_fault(call)
         while fault is not None and fault.kind == "latency":
             await asyncio.sleep(fault.seconds)
-            fault = self._meet_fault(turn, raw, messages)
-        reading = read_transcript(transcript)
-        answer = {
+            fault = self._meet_fault(call)
+        total = self._total(call)
+        answer = self._answer(call, total, fault)
+        if "tokens" in self._limits:
+            self._limits["tokens"].spend(answer["usage"]["completion_tokens"])
+        if fault is not None:
+            spoil(answer, fault)
+        if self.noise and call.task.turn == "analysis" and answer["choices"]:
+            self._noisy_totals[answer["choices"][0]["message"]["content"] or ""] = total
+        return json_response(answer) if fault is None else await send_spoilt(request, answer, fault)
+
+    def _answer(self, call: _Call, total: int, fault: Fault | None) -> dict[str, Any]:
+        task = call.task
+        flaw: Flaw | None = None
+        match fault.kind if fault else None:
+            case "band_violation" | "breakdown_mismatch" as kind:
+                flaw = kind
+            case "ignore_schema":
+                task = dataclasses.replace(task, schema=None)
+        reply = write_reply(task, call.reading, total, flaw)
+        return {
             "id": f"chatcmpl-{self.calls}",
             "object": "chat.completion",
             "created": 0,
-            "model": body.get("model", MODEL),
+            "model": call.body.get("model", MODEL),
             "system_fingerprint": "scripted-stand-in",
-            "choices": [_choice(_REPLIES[turn](reading))],
+            "choices": [_choice(reply)],
+            "usage": self._usage(call, reply),
         }
-        answer["usage"] = self._usage(messages, answer["choices"][0]["message"]["content"])
-        return _json(answer) if fault is None else await _send_spoilt(request, answer, fault)
 
-    def _meet_fault(self, turn: Turn, raw: bytes, messages: list[tuple[str, str]]) -> Fault | None:
-        for fault in self.faults:
-            if fault.turn not in ("any", turn):
-                continue
-            if fault.match and fault.match.encode() not in raw and not any(fault.match in m for _, m in messages):
-                continue
-            self.faults_met[fault.kind] += 1
-            met = fault.model_copy()
-            if fault.times is not None:
-                fault.times -= 1
-                if not fault.times:
-                    self.faults.remove(fault)
-            return met
+    def _total(self, call: _Call) -> int:
+        """What was demanded of an obedient judge, else what the checksum gives, with noise where there is any."""
+        reading, task = call.reading, call.task
+        if self.obedient or self.obeys_fenced:
+            demanded = demanded_total(call.transcript, task.bands, obeys_fenced=self.obeys_fenced)
+            if demanded is not None:
+                return demanded
+        if not self.noise:
+            return reading.total
+        answers = (content for role, content in call.messages if role == "assistant")
+        if (analysis := next(answers, None)) is not None:
+            return self._noisy_totals.get(analysis, reading.total)
+        self._analyses[reading.checksum] += 1
+        dice = random.Random(f"{reading.checksum.hex()} {self._analyses[reading.checksum]}")  # noqa: S311
+        return min(max(round(dice.gauss(reading.total, self.noise)), 0), 100)
+
+    def _refuse_for_now(self, call: _Call) -> web.Response | None:
+        """429 where a limit is used up; else the call is counted."""
+        needed = {"requests": 1, "tokens": call.prompt_tokens}
+        for limit in self._limits.values():
+            if wait_s := limit.wait_s(needed[limit.unit]):
+                self.rate_limited += 1
+                message = f"Rate limit reached for {limit.unit} per min: limit {limit.most}"
+                error = {"message": message, "type": limit.unit, "param": None, "code": "rate_limit_exceeded"}
+                return error_response(429, message, {"retry-after": str(math.ceil(wait_s))}, {"error": error})
+        for limit in self._limits.values():
+            limit.spend(needed[limit.unit])
         return None
 
-    def _usage(self, messages: list[tuple[str, str]], reply: str) -> dict[str, Any]:
+    async def _add_limits(self, request: web.Request, response: web.StreamResponse) -> None:
+        if request.path == _COMPLETIONS:
+            for limit in self._limits.values():
+                for name, value in limit.headers().items():
+                    response.headers.setdefault(name, value)
+
+    def _meet_fault(self, call: _Call) -> Fault | None:
+        fault = next((f for f in self.faults if _fits(f, call)), None)
+        if fault is None:
+            return None
+        self.faults_met[fault.kind] += 1
+        met = fault.model_copy()
+        if fault.times is not None:
+            fault.times -= 1
+            if not fault.times:
+                self.faults.remove(fault)
+        return met
+
+    def _usage(self, call: _Call, reply: str) -> dict[str, Any]:
         """Tokens by length, and a prefix cache that knows where the messages of earlier calls ended."""
         prefix, tokens, cached = 0, 0, 0
-        for message in messages:
+        for message in call.messages:
             prefix = hash((prefix, message))
-            tokens += len(message[1]) // 4 + 4
+            tokens += _tokens_of(message[1])
             if prefix in self._prefixes:
                 cached = tokens
             self._prefixes[prefix] = None
@@ -241,164 +296,110 @@ class ScriptedJudge:
 
     async def _list_models(self, _: web.Request) -> web.Response:
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "stand-in"}
-        return _json({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": [model]})
 
     async def _add_to_script(self, request: web.Request) -> web.Response:
         try:
-            ordered = [Fault.model_validate(f) for f in json.loads(await request.read())["faults"]]
-        except (ValidationError, ValueError, KeyError, TypeError) as error:
-            return _error(400, f'a script is {{"faults": [{{"kind": ...}}]}}: {error}')
-        self.script(*ordered)
+            script = Script.model_validate_json(await request.read())
+        except ValidationError as error:
+            return error_response(400, f"{_script_help()}; but {error}")
+        if not script.model_fields_set:
+            return error_response(400, f"{_script_help()}; but this one orders nothing")
+        self.script(*script.faults)
+        for name, value in script.model_dump(exclude_unset=True, exclude={"faults"}).items():
+            setattr(self, name, value)
         return await self._show_script(request)
 
     async def _show_script(self, _: web.Request) -> web.Response:
-        remaining = [f.model_dump(by_alias=True, exclude_unset=True) for f in self.faults]
-        counters = {"calls": self.calls, "calls_by_turn": self.calls_by_turn, "faults_met": self.faults_met}
-        return _json({"faults": remaining, **counters})
+        shown: dict[str, Any] = {name: getattr(self, name) for name in Script.model_fields}
+        shown["faults"] = [f.model_dump(by_alias=True, exclude_unset=True) for f in self.faults]
+        counters = ("calls", "calls_by_turn", "faults_met", "rate_limited")
+        return json_response(shown | {name: getattr(self, name) for name in counters})
 
     async def _clear_script(self, request: web.Request) -> web.Response:
         self.clear()
         return await self._show_script(request)
 
     async def _show_requests(self, _: web.Request) -> web.Response:
-        return _json({"requests": list(self.requests)})
+        return json_response({"requests": list(self.requests)})
 
 
-def turn_of(messages: list[tuple[str, str]]) -> Turn:
-    """What a conversation of (role, content) asks for: after an answer, missing tools or the total alone."""
-    if not any(role == "assistant" for role, _ in messages):
-        return "analysis"
-    asked = next((content for role, content in reversed(messages) if role == "user"), "").lower()
-    return "missing_tools" if "missing" in asked and "tool" in asked else "reminder"
+class _Limit:
+    """How many requests or tokens are served in any 60 s."""
+
+    WINDOW_S = 60.0
+
+    def __init__(self, unit: str, most: int, clock: Callable[[], float]) -> None:
+        self.unit = unit
+        self.most = most
+        self._clock = clock
+        self._spent: deque[tuple[float, int]] = deque()  # when, how many; oldest first
+
+    def wait_s(self, needed: int) -> float:
+        """Until so many would be served, > 0; 0.0: they are now. More than there can ever be: a whole window."""
+        excess = self._used() + needed - self.most
+        if excess <= 0:
+            return 0.0
+        for spent_at, amount in self._spent:
+            excess -= amount
+            if excess <= 0:
+                return spent_at + self.WINDOW_S - self._clock()
+        return self.WINDOW_S
+
+    def spend(self, amount: int) -> None:
+        self._spent.append((self._clock(), amount))
+
+    def headers(self) -> dict[str, str]:
+        """`x-ratelimit-*`; the reset is when nothing of the limit is used any more."""
+        remaining = max(self.most - self._used(), 0)
+        reset_s = self._spent[-1][0] + self.WINDOW_S - self._clock() if self._spent else 0.0
+        values = {"limit": str(self.most), "remaining": str(remaining), "reset": _duration(reset_s)}
+        return {f"x-ratelimit-{what}-{self.unit}": value for what, value in values.items()}
+
+    def _used(self) -> int:
+        while self._spent and self._spent[0][0] + self.WINDOW_S <= self._clock():
+            self._spent.popleft()
+        return sum(amount for _, amount in self._spent)
 
 
-@functools.lru_cache(maxsize=256)
-def read_transcript(transcript: str) -> Reading:
-    """
-    Points and citations for the message that carries a transcript, the same for the same session.
-
-    The first long hexadecimal word is taken for the nonce of the fence, which is new for each score: it
-    is left out of the checksum, and the longest text between two of it is where entries are looked for,
-    since the instructions around it may name ids that are only examples.
-    """
-    nonce = _LONG_HEX.search(transcript)
-    pieces = transcript.split(nonce[0]) if nonce else [transcript]
-    seed = hashlib.sha256("".join(pieces).encode(errors="replace")).digest()
-    points = _share_out(20 + seed[0] % 76, seed[1:9])
-    found = itertools.islice(_ENTRY_ID.finditer(max(pieces, key=len)), 40)
-    known = list(dict.fromkeys(match[0] for match in found))
-    entries = known[seed[9] % max(1, len(known) - 2) :][:3]
-    tools = list(_MISSING_TOOLS)
-    lacking = [tools[(seed[10] + i) % len(tools)] for i in range(seed[11] % 4)]
-    return Reading(points, tuple(entries), tuple(lacking))
+def _duration(seconds: float) -> str:
+    """`6m0s`, `1s`, `20ms`, rounded up."""
+    if 0 < seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
-def _share_out(total: int, noise: bytes) -> tuple[int, ...]:
-    """`total` points over the categories of at most 25 each, unevenly."""
-    points = [total // 4 + (i < total % 4) for i in range(4)]
-    for giver, taker in zip(noise[0::2], noise[1::2], strict=True):
-        moved = min(giver % 7, points[giver % 4], 25 - points[taker % 4])
-        if giver % 4 != taker % 4:
-            points[giver % 4] -= moved
-            points[taker % 4] += moved
-    return tuple(points)
+def _understand(raw: bytes) -> _Call:
+    """Raises: ValueError, KeyError, TypeError, StopIteration: It is no request for a chat completion."""
+    body = json.loads(raw)
+    messages = [(m["role"], _text_of(m["content"])) for m in body["messages"]]
+    transcript = next(content for role, content in messages if role == "user")
+    reading = read_transcript(transcript)
+    task = read_task(messages, body.get("response_format"), reading.asked)
+    return _Call(raw, body, messages, transcript, reading, task)
 
 
-def _analysis(reading: Reading) -> str:
-    breakdown = [f"{name}: {points}/25" for name, points in zip(_CATEGORIES, reading.points, strict=True)]
-    return "\n".join([_prose(reading), "", *breakdown, "", str(reading.total)])
-
-
-def _prose(reading: Reading) -> str:
-    cited = ", ".join(f"[{entry}]" for entry in reading.entries)
-    where = f"Entries such as {cited} occur in the transcript" if cited else "The transcript carries no entry ids"
-    flow, consistency, tools, synthesis = reading.points
-    return f"""{STAND_IN} The numbers below were computed from a checksum of the transcript and say nothing about its \
-quality. The text has the form of an evaluation, so that all behind it can be tried without a language model.
-
-Logical flow. {where}, and a judge would ask at this place whether each step of the investigation followed from the \
-one before, whether failed attempts were repeated unchanged, and whether the agent moved on in time. The stand-in did \
-not look. It assigned {flow} points because the checksum fell that way, and took {25 - flow} off for the same reason.
-
-Consistency. A judge would compare the confidence of the conclusion with the evidence that was gathered for it, and \
-would name every claim that nothing in the timeline carries. The {consistency} points given here compare nothing with \
-anything. However high or low they are, they should not be read as a statement about the agent.
-
-Tool relevance. A judge would hold the tools that were available against those that were called, and would count what \
-was never attempted. The stand-in knows neither list; its {tools} points are arithmetic.
-
-Synthesis quality. A judge would ask whether the final analysis uses all that was gathered, admits its gaps and \
-recommends no more than the evidence allows. The remaining {synthesis} points complete the sum. To have this \
-investigation evaluated for real, configure a provider and score the session again; this score stays as history."""
-
-
-def _missing_tools(reading: Reading) -> str:
-    if not reading.missing_tools:
-        return f"{STAND_IN}\n\nNo critical missing tools identified."
-    gaps = [f"{i}. **{name}**: {_MISSING_TOOLS[name]}." for i, name in enumerate(reading.missing_tools, 1)]
-    return "\n".join([f"{STAND_IN} The list was drawn by a checksum.", "", *gaps])
-
-
-_REPLIES: dict[Turn, Callable[[Reading], str]] = {
-    "analysis": _analysis,
-    "missing_tools": _missing_tools,
-    "reminder": lambda reading: f"{STAND_IN}\n\n{reading.total}",
-}
-
-
-async def _send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault) -> web.StreamResponse:
+def _fits(fault: Fault, call: _Call) -> bool:
+    if fault.turn not in ("any", call.task.turn):
+        return False
     match fault.kind:
-        case "status" | "body":
-            return _error(fault.status, f"scripted: status {fault.status}", fault.headers, fault.body)
-        case "error_body":
-            return _error(200, "scripted: an error in a success", fault.headers, fault.body)
-        case "drop":
-            return await _drop(request, answer)
-        case "hang":
-            await asyncio.Event().wait()
-    _spoil(answer, fault)
-    return _json(answer)
+        case "no_response_format":
+            asked = call.body.get("response_format")
+            return asked is not None and fault.match in (None, asked["type"])
+        case "band_violation" | "breakdown_mismatch" as flaw if not call.task.can_show(flaw):
+            return False
+        case "ignore_schema" if call.task.schema is None:
+            return False
+    wanted = fault.match
+    return not wanted or wanted.encode() in call.raw or any(wanted in content for _, content in call.messages)
 
 
-def _spoil(answer: dict[str, Any], fault: Fault) -> None:
-    """Change the answer into what the fault makes of it."""
-    choice = answer["choices"][0]
-    message, text = choice["message"], choice["message"]["content"]
-    match fault.kind:
-        case "cut":
-            choice["finish_reason"] = "length"
-            message["content"] = text[: len(text) // 2]
-        case "no_score":
-            message["content"] = f"{STAND_IN} It was told to state no total."
-        case "refusal":
-            message |= {"content": None, "refusal": f"{STAND_IN} It was told to refuse."}
-        case "content_filter":
-            choice["finish_reason"] = "content_filter"
-            message["content"] = ""
-        case "empty":
-            message["content"] = ""
-        case "reply":
-            message["content"] = fault.content
-        case "tool_calls":
-            choice["finish_reason"] = "tool_calls"
-            call = {"name": "read-file", "arguments": "{}"}
-            message |= {"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": call}]}
-        case "no_choices":
-            answer["choices"] = []
-        case "no_usage":
-            del answer["usage"]
-        case "served_model":
-            answer["model"] = fault.model
-
-
-async def _drop(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
-    payload = json.dumps(answer).encode()
-    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(payload))})
-    await response.prepare(request)
-    await response.write(payload[: len(payload) // 2])
-    if request.transport is not None:
-        request.transport.abort()
-    return response
+def _script_help() -> str:
+    kinds = ", ".join(get_args(FaultKind))
+    keys = ", ".join(field.alias or name for name, field in Fault.model_fields.items())
+    options = ", ".join(name for name in Script.model_fields if name != "faults")
+    return f'a script is {{"faults": [{{"kind": ...}}]}} and {options}; kinds are {kinds}; keys of a fault are {keys}'
 
 
 def _choice(content: str) -> dict[str, Any]:
@@ -406,20 +407,12 @@ def _choice(content: str) -> dict[str, Any]:
     return {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
 
 
+def _tokens_of(content: str) -> int:
+    return len(content) // 4 + 4
+
+
 def _text_of(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    body = json.dumps(value).encode()
-    return web.Response(body=body, content_type="application/json", status=status, headers=headers)
-
-
-def _error(
-    status: int, message: str, headers: dict[str, str] | None = None, body: dict[str, Any] | None = None
-) -> web.Response:
-    default = {"error": {"message": message, "type": "scripted", "param": None, "code": None}}
-    return _json(default if body is None else body, status, headers)
 
 
 def main() -> None:
@@ -428,13 +421,27 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--latency", type=float, default=0.0, metavar="SECONDS", help="wait before each answer")
     parser.add_argument("--record", type=int, default=256, metavar="N", help="request bodies to keep for GET /requests")
+    parser.add_argument("--noise", type=float, default=0.0, metavar="POINTS", help="standard deviation of totals")
+    parser.add_argument("--obedient", action="store_true", help="follow orders that are not marked as data")
+    parser.add_argument("--obeys-fenced", action="store_true", help="follow orders in the data too")
+    for unit in ("requests", "tokens"):
+        parser.add_argument(f"--{unit}-per-minute", type=int, metavar="N", help="answer 429 beyond it")
     asked = parser.parse_args()
 
     async def serve() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with ScriptedJudge(port=asked.port, latency_s=asked.latency, record=asked.record) as judge:
+        async with ScriptedJudge(
+            port=asked.port,
+            latency_s=asked.latency,
+            record=asked.record,
+            noise=asked.noise,
+            obedient=asked.obedient,
+            obeys_fenced=asked.obeys_fenced,
+            requests_per_minute=asked.requests_per_minute,
+            tokens_per_minute=asked.tokens_per_minute,
+        ) as judge:
             sys.stdout.write(f"{judge.base_url}\n")
             sys.stdout.flush()
             await stop.wait()
