@@ -53,7 +53,8 @@ def test_an_operators_file_stands_beside_the_shipped_ones(tmp_path: Path) -> Non
     write(tmp_path, "second.yml", MINIMAL | {"name": "second"})
     write(tmp_path, "README.md", "not criteria")
     write(tmp_path, ".hidden.yaml", "not: criteria")
-    assert [c.name for c in load_criteria([tmp_path])] == ["investigation-methodology", "own", "second"]
+    shipped = [c.name for c in load_criteria()]
+    assert [c.name for c in load_criteria([tmp_path])] == sorted([*shipped, "own", "second"])
 
 
 def test_an_operators_file_replaces_a_shipped_one_with_its_name(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_what_code_adds_changes_the_hash(added: str, monkeypatch: pytest.MonkeyP
     """A release that asks the judge something else makes older scores visibly older."""
     before = Criteria.model_validate(MINIMAL).criteria_hash
     owner = criteria_module if added == "FENCE_NOTICE" else two_turn
-    monkeypatch.setattr(owner, added, (lambda max_points: "else") if added == "output_schema" else "else")
+    monkeypatch.setattr(owner, added, (lambda max_points, bands: "else") if added == "output_schema" else "else")
     assert Criteria.model_validate(MINIMAL).criteria_hash != before
 
 

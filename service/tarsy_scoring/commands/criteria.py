@@ -1,0 +1,240 @@
+"""`criteria`: how the judge is asked to judge, what differs, and whether a file of one's own is right."""
+
+import difflib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from tarsy_scoring.commands.shared import ASKED_WRONGLY, print_json
+from tarsy_scoring.judge.criteria import (
+    Criteria,
+    InvalidCriteria,
+    load_criteria,
+    read_criteria_file,
+    read_criteria_folder,
+)
+from tarsy_scoring.settings import Settings, load_settings
+
+SHIPPED = "shipped"
+HASH_DIGITS = 12  # enough to tell criteria apart by eye; JSON has all 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """Criteria and where they come from: `shipped`, or the path of their file."""
+
+    criteria: Criteria
+    source: str
+
+    def identity(self) -> dict[str, str]:
+        return {"name": self.criteria.name, "criteria_hash": self.criteria.criteria_hash, "source": self.source}
+
+
+@click.group()
+def criteria() -> None:
+    """How the judge is asked to judge: list criteria, show and compare them, check files of your own."""
+
+
+@criteria.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable, with the whole hashes.")
+def list_criteria(as_json: bool) -> None:
+    """
+    List the criteria that a worker with these settings has.
+
+    FROM is `shipped` or the file in one of the criteria_dirs. CHAINS names the chains that use them; `defaults`
+    stands for every chain that does not say otherwise.
+    """
+    settings = load_settings()
+    documents: list[dict[str, Any]] = [
+        located.identity()
+        | {
+            "strategy": located.criteria.strategy,
+            "is_default": located.criteria.name == settings.config.defaults.criteria,
+            "chains": [name for name, c in settings.config.chains.items() if c.criteria == located.criteria.name],
+        }
+        for located in _all_of(settings)
+    ]
+    if as_json:
+        print_json(documents)
+        return
+    table = Table(Column("name", no_wrap=True), "strategy", Column("hash", no_wrap=True), "from", "chains")
+    for d in documents:
+        chains = ["defaults"] * d["is_default"] + d["chains"]
+        digits = d["criteria_hash"][:HASH_DIGITS]
+        table.add_row(d["name"], d["strategy"], digits, escape(d["source"]), escape(", ".join(chains)))
+    Console().print(table)
+
+
+@criteria.command("show")
+@click.argument("name")
+@click.option(
+    "--prompt", "only_prompt", is_flag=True, help="The messages that open the conversation, without evidence."
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
+    """
+    Show all that the judge is told: the file, and what code adds to it.
+
+    NAME is a name from `list`, or the path of a file. What stands above the second comment is a criteria file
+    by itself, to start your own from. With --prompt {{OUTPUT_SCHEMA}} is filled in, as it is the same for every
+    session; the two placeholders of the evidence stay.
+    """
+    found = _locate(name, "NAME")
+    if only_prompt:
+        evidence = SimpleNamespace(alert="{{ALERT_DATA}}", conversation="{{SESSION_CONVERSATION}}")
+        messages = found.criteria.open_conversation(evidence)
+        if as_json:
+            print_json({"messages": [{"role": m.role, "content": m.content} for m in messages]})
+            return
+        for message in messages:
+            click.echo(f"--- {message.role} ---\n{message.content}")
+        return
+    content = found.criteria.content
+    added = found.identity() | {key: content[key] for key in ("added_by_code", "prompt_hashes")}
+    if as_json:
+        print_json(content | added)
+        return
+    del added["name"]
+    click.echo(f"# What the file says ({found.source}):\n{_as_yaml(_of_file(found.criteria))}")
+    click.echo(f"# What code adds, and the hashes over all of it:\n{_as_yaml(added)}", nl=False)
+
+
+@criteria.command("diff")
+@click.argument("a")
+@click.argument("b")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def diff_criteria(a: str, b: str, as_json: bool) -> None:
+    """
+    Show what B asks of the judge that A does not, key by key.
+
+    A and B are names from `list` or paths of files. What code adds is compared too. Exit status 0, whether they
+    differ or not.
+    """
+    first, second = _locate(a, "A"), _locate(b, "B")
+    changes = _changes(first, second, a, b)
+    if as_json:
+        print_json({"a": first.identity(), "b": second.identity(), "is_same": not changes, "changes": changes})
+        return
+    if not changes:
+        click.echo(f"no difference: both have the hash {first.criteria.criteria_hash[:HASH_DIGITS]}")
+    for change in changes:
+        click.secho(change["key"], bold=True)
+        for line in change["diff"]:
+            click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
+        click.echo()
+
+
+@criteria.command("validate")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
+    """
+    Check criteria files before a worker reads them; needs no settings.
+
+    Tells every fault with its file, its line and the reason. Faults between keys (weights that do not add up)
+    show once each key is right by itself. Exit status 0: all are valid; 2: some are not.
+    """
+    documents = [_validated(file) for file in files]
+    if as_json:
+        print_json(documents)
+    else:
+        for d in documents:
+            if d["is_valid"]:
+                click.echo(f"{d['file']}: valid ({d['name']}, {d['strategy']}, {d['criteria_hash'][:HASH_DIGITS]})")
+            for fault in d["faults"]:
+                where = f"{d['file']}, line {fault['line']}" if fault["line"] else d["file"]
+                key = f"{fault['key']}: " if fault["key"] else ""
+                click.echo(f"{where}: {key}{fault['reason']}", err=True)
+    sys.exit(0 if all(d["is_valid"] for d in documents) else ASKED_WRONGLY)
+
+
+def _all_of(settings: Settings) -> list[_Located]:
+    directories = settings.config.criteria_dirs
+    registry = load_criteria(directories)
+    own = {c.name: file for directory in directories for file, c in read_criteria_folder(directory)}
+    return [_Located(c, own.get(c.name, SHIPPED)) for c in registry]
+
+
+def _locate(wanted: str, argument: str) -> _Located:
+    """Criteria by name or, where nothing has that name, of the file with this path."""
+    known = _all_of(load_settings())
+    for located in known:
+        if located.criteria.name == wanted:
+            return located
+    path = Path(wanted)
+    if os.sep in wanted or path.suffix in (".yaml", ".yml") or path.is_file():
+        return _Located(read_criteria_file(path), wanted)
+    names = ", ".join(located.criteria.name for located in known)
+    raise click.BadParameter(
+        f"no criteria are called {wanted!r}, and there is no such file (known: {names})", param_hint=argument
+    )
+
+
+def _changes(first: _Located, second: _Located, a: str, b: str) -> list[dict[str, Any]]:
+    old, new = _comparable(first.criteria), _comparable(second.criteria)
+    return [
+        {
+            "key": key,
+            "a": old.get(key),
+            "b": new.get(key),
+            "diff": list(difflib.unified_diff(_lines(old.get(key)), _lines(new.get(key)), a, b, lineterm="")),
+        }
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _comparable(of: Criteria) -> dict[str, Any]:
+    """What the judge is told, by key; the hashes follow from it."""
+    return _of_file(of) | {f"added_by_code.{key}": text for key, text in of.added_by_code.items()}
+
+
+def _of_file(of: Criteria) -> dict[str, Any]:
+    """The keys of a criteria file, in the order in which they are documented; defaults are left out."""
+    return {key: of.content[key] for key in Criteria.model_fields if key in of.content}
+
+
+def _lines(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return (value if isinstance(value, str) else _as_yaml(value)).splitlines()
+
+
+def _validated(file: Path) -> dict[str, Any]:
+    document: dict[str, Any] = {"file": str(file), "is_valid": True, "name": None, "strategy": None}
+    document |= {"criteria_hash": None, "faults": []}
+    try:
+        valid = read_criteria_file(file)
+    except InvalidCriteria as error:
+        faults = [{"line": f.line, "key": f.key or None, "reason": f.reason} for f in error.faults]
+        return document | {"is_valid": False, "faults": faults}
+    return document | {"name": valid.name, "strategy": valid.strategy, "criteria_hash": valid.criteria_hash}
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as people write it: texts of several lines as blocks, pairs of numbers in one line."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+_Dumper.add_representer(
+    list,
+    lambda dumper, items: dumper.represent_sequence(
+        "tag:yaml.org,2002:seq", items, flow_style=all(isinstance(item, int) for item in items)
+    ),
+)
+
+
+def _as_yaml(value: Any) -> str:
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
