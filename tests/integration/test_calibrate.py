@@ -1,0 +1,111 @@
+"""Which stored scores are held against labels, and the whole command with a database."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from click.testing import CliRunner
+
+from builders import connected, open_scoring
+from infrastructure import run_apart
+from tarsy_scoring.commands.calibrate import LATEST_SCORES, calibrate, fetch_bands, fetch_scores
+from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, Band
+from tarsy_scoring.evaluation.calibration import LabelledScore
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+KEEP_SESSION = "INSERT INTO sessions (session_id) VALUES ($1) ON CONFLICT DO NOTHING"
+KEEP_SCORE = """
+INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, status, purpose, completed_at,
+                            total_score, criteria, criteria_hash, judge_fingerprint, judge_outcome)
+VALUES ($1, gen_random_uuid(), 1, 'test', $2, $3, $4, $5, $6, $7, $8, $9)
+"""
+KEEP_CRITERIA = "INSERT INTO scoring_criteria (criteria_hash, name, content) VALUES ($1, 'outcome', $2::jsonb)"
+
+
+async def keep(connection: asyncpg.Connection, session_id: str, total: int | None, **changes: Any) -> None:
+    says: dict[str, Any] = {"status": "completed", "purpose": "production", "completed_at": NOON, "criteria": "outcome"}
+    says |= {"criteria_hash": "hash-1", "judge_fingerprint": "judge-1", "judge_outcome": None} | changes
+    await connection.execute(KEEP_SESSION, session_id)
+    before, after = ("status", "purpose", "completed_at"), ("criteria", "criteria_hash", "judge_fingerprint")
+    values = [says[name] for name in before], [says[name] for name in (*after, "judge_outcome")]
+    await connection.execute(KEEP_SCORE, session_id, *values[0], total, *values[1])
+
+
+async def test_the_latest_production_score_of_each_judge_counts(database_url: str) -> None:
+    """Nothing that failed, runs, was made for a comparison, or belongs to a session that nobody labelled."""
+    async with connected(database_url) as connection:
+        await keep(connection, "s-1", 40, completed_at=NOON + timedelta(hours=1), judge_outcome="shaky")
+        await keep(connection, "s-1", 90)
+        await keep(connection, "s-1", 50, judge_fingerprint="judge-2")
+        await keep(connection, "s-1", 60, criteria="other", criteria_hash="hash-2")
+        await keep(connection, "s-2", 10, purpose="shadow")
+        await keep(connection, "s-2", None, status="failed")
+        await keep(connection, "s-2", None)
+        await keep(connection, "s-3", 70)
+    async with open_scoring(database_url) as scoring:
+        found = await fetch_scores(scoring.database, ["s-1", "s-2"], None)
+        one_criteria = await fetch_scores(scoring.database, ["s-1", "s-2"], "other")
+
+    assert found == [
+        LabelledScore("s-1", 40, "outcome", "hash-1", "judge-1", "shaky"),
+        LabelledScore("s-1", 50, "outcome", "hash-1", "judge-2"),
+        LabelledScore("s-1", 60, "other", "hash-2", "judge-1"),
+    ]
+    assert one_criteria == found[2:]
+
+
+async def test_bands_are_those_that_the_judge_was_given(database_url: str) -> None:
+    """Under the hash of the criteria, lowest first; the default ones where it had none."""
+    async with connected(database_url) as connection:
+        await connection.execute(KEEP_CRITERIA, "hash-1", json.dumps({"bands": {"solid": [60, 100], "bad": [0, 59]}}))
+        await connection.execute(KEEP_CRITERIA, "hash-2", "{}")
+    async with open_scoring(database_url) as scoring:
+        found = await fetch_bands(scoring.database)
+
+    assert found == {"hash-1": (Band("bad", 0, 59), Band("solid", 60, 100)), "hash-2": DEFAULT_BANDS}
+
+
+async def test_the_scores_of_labelled_sessions_are_found_by_index(database_url: str) -> None:
+    """Labels are few and scores are many."""
+    async with connected(database_url) as connection:
+        await connection.execute("INSERT INTO sessions (session_id) SELECT 's-' || n FROM generate_series(1, 5000) n")
+        await connection.execute("""
+            INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, status, completed_at,
+                                        total_score, criteria, criteria_hash, judge_fingerprint)
+            SELECT 's-' || n, gen_random_uuid(), 1, 'test', 'completed', now(), 60, 'outcome', 'hash-1', 'judge-1'
+            FROM generate_series(1, 5000) n""")
+        await connection.execute("VACUUM ANALYZE session_scores")
+        [[plan]] = await connection.fetch(
+            f"EXPLAIN (FORMAT JSON) {LATEST_SCORES.format(schema='public')}", [f"s-{n}" for n in range(1, 60)], None
+        )
+
+    assert '"Index Name": "session_scores_' in plan
+    assert "Seq Scan" not in plan
+
+
+def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels may name the bands of criteria that only the database knows."""
+
+    async def fill() -> None:
+        async with connected(database_url) as connection:
+            await connection.execute(
+                KEEP_CRITERIA, "hash-1", json.dumps({"bands": {"solid": [60, 100], "bad": [0, 59]}})
+            )
+            await keep(connection, "s-1", 80)
+            await keep(connection, "s-2", 70)
+
+    run_apart(fill())
+    labels = tmp_path / "labels.csv"
+    labels.write_text("session_id,outcome\ns-1,solid\ns-2,wrong\ns-3,solid\n", encoding="utf-8")
+    monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
+
+    ended = CliRunner().invoke(calibrate, [str(labels), "--json"], catch_exceptions=False)
+
+    assert ended.exit_code == 0
+    [found] = json.loads(ended.output)["calibrations"]
+    assert (found["matched"], found["unmatched"]) == (2, ["s-3"])
+    assert found["confusion"] == {"categories": ["bad", "solid"], "counts": [[0, 1], [0, 1]]}
+    assert CliRunner().invoke(calibrate, [str(labels), "--criteria", "none"]).exit_code == 1

@@ -1,0 +1,395 @@
+"""Labels are read as they are meant or refused with the line, and held against the scores that they belong to."""
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, Band, bands_of
+from tarsy_scoring.evaluation.calibration import (
+    Calibration,
+    Label,
+    LabelledScore,
+    band_of_label,
+    calibrate,
+    read_labels,
+)
+
+RECORDED_LABELS = Path(__file__).resolve().parents[3] / ".." / "shared" / "session-labels.csv"
+OUTCOME_BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
+HALVES = bands_of({"bad": (0, 49), "good": (50, 100)})
+
+
+def score(session_id: str, total: float, **changes: str) -> LabelledScore:
+    of = LabelledScore(session_id, total, "methodology", "hash-1", "judge-1")
+    return replace(of, **changes)
+
+
+def many(*counts: tuple[str, float, int]) -> tuple[list[Label], list[LabelledScore]]:
+    """Labels and scores: so many sessions with that outcome and that total."""
+    labels, scores = list[Label](), list[LabelledScore]()
+    for outcome, total, times in counts:
+        for _ in range(times):
+            labels.append(Label(f"s-{len(labels)}", outcome=outcome))
+            scores.append(score(labels[-1].session_id, total))
+    return labels, scores
+
+
+def one(labels: Sequence[Label], scores: Sequence[LabelledScore], bands: Sequence[Band] = DEFAULT_BANDS) -> Calibration:
+    [found] = calibrate(labels, scores, {"hash-1": bands})
+    return found
+
+
+# --- calibrating ---------------------------------------------------------------------------------------
+
+
+def test_labels_and_scores_are_matched_by_session() -> None:
+    """The table has a row per band of the label; what has no score is named, an undecided label is nothing."""
+    labels = [
+        *(Label("s-1", "wrong"), Label("s-2", "correct"), Label("s-3", "partial")),
+        *(Label("s-5", "wrong"), Label("s-4", "correct"), Label("s-6")),
+    ]
+    scores = [score("s-1", 30), score("s-2", 60), score("s-3", 60), score("s-6", 10), score("s-7", 20)]
+
+    found = one(labels, scores)
+
+    assert found.matched == 3
+    assert found.confusion.categories == ("0-49", "50-74", "75-100")
+    assert found.confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 1, 0))
+    assert found.unmatched == ("s-4", "s-5")
+    assert (found.unplaced, found.picked, found.disputed) == ((), 0, 0)
+
+
+def test_each_criteria_and_fingerprint_is_calibrated_by_itself() -> None:
+    """Scores of different judges are never thrown together; the one with the most sessions comes first."""
+    labels = [Label("s-1", "wrong"), Label("s-2", "correct")]
+    scores = [
+        score("s-1", 90, judge_fingerprint="judge-2"),
+        *(score("s-1", 10), score("s-2", 90)),
+        score("s-2", 70, criteria="outcome", criteria_hash="hash-2"),
+    ]
+
+    found = calibrate(labels, scores, {"hash-2": OUTCOME_BANDS})
+
+    assert [(c.criteria_hash, c.judge_fingerprint, c.matched) for c in found] == [
+        *(("hash-1", "judge-1", 2), ("hash-1", "judge-2", 1)),
+        ("hash-2", "judge-1", 1),
+    ]
+    assert [c.unmatched for c in found] == [(), ("s-2",), ("s-1",)]
+    assert [c.bands for c in found] == [DEFAULT_BANDS, DEFAULT_BANDS, OUTCOME_BANDS]
+    assert found[0].confusion.agreeing == 2
+
+
+def test_sessions_that_were_picked_for_review_count_for_nothing() -> None:
+    """They were picked because they are hard, so agreement on them says nothing about the rest."""
+    labels, scores = many(("correct", 90, 15), ("wrong", 20, 15), ("correct", 20, 3))
+    clean = one(labels, scores)
+    hard = [Label(f"hard-{i}", "correct", is_random=False) for i in range(50)]
+
+    found = one([*labels, *hard], [*scores, *(score(label.session_id, 0) for label in hard[:40])])
+
+    assert found.picked == 40
+    assert replace(found, picked=0) == clean
+
+
+def test_a_session_that_was_drawn_and_later_picked_counts() -> None:
+    """It came in by chance, whoever looked at it again."""
+    labels = [Label("s-1", "wrong", labeller="ann"), Label("s-1", "wrong", labeller="ben", is_random=False)]
+
+    found = one(labels, [score("s-1", 20)])
+
+    assert (found.matched, found.picked) == (1, 0)
+
+
+def test_several_labellers_of_a_session_make_one_label() -> None:
+    """The lower median of their bands; a session that they put into different bands is counted as disputed."""
+    labels = [
+        *(Label("s-1", "wrong", labeller=who) for who in ("ann", "ben")),
+        *(Label("s-2", what, labeller=who) for who, what in (("ann", "correct"), ("ben", "partial"))),
+        *(Label("s-3", what) for what in ("correct", "correct", "wrong")),
+    ]
+
+    found = one(labels, [score("s-1", 20), score("s-2", 60), score("s-3", 90)])
+
+    assert (found.matched, found.disputed) == (3, 2)
+    assert found.confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+
+
+def test_the_outcome_that_the_judge_stated_is_its_band() -> None:
+    """Where it stated none, or one that the criteria does not know, the band of the total is."""
+    labels = [Label("s-1", "wrong"), Label("s-2", "correct"), Label("s-3", "partial")]
+    scores = [
+        score("s-1", 70, judge_outcome="wrong"),
+        score("s-2", 70),
+        score("s-3", 40, judge_outcome="splendid"),
+    ]
+
+    assert one(labels, scores, OUTCOME_BANDS).confusion.counts == ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+
+
+def test_what_belongs_to_no_band_is_named_and_not_counted() -> None:
+    """A word for the middle where there is none, a total in a gap between bands."""
+    gap = bands_of({"bad": (0, 40), "good": (60, 100)})
+    labels = [Label("s-1", "partial"), Label("s-2", "correct"), Label("s-3", "wrong")]
+
+    found = one(labels, [score("s-1", 20), score("s-2", 50), score("s-3", 10)], gap)
+
+    assert (found.matched, found.unplaced) == (1, ("s-1", "s-2"))
+
+
+def test_totals_are_ranked_against_numbers_only_where_every_session_has_one() -> None:
+    """Ranks of two scales cannot be mixed, so otherwise the order of bands is what is ranked."""
+    labels = [Label(f"s-{i}", "correct", number=80 + i) for i in range(4)]
+    scores = [score(f"s-{i}", 90 - i) for i in range(4)]
+
+    with_numbers = one(labels, scores)
+    assert (with_numbers.spearman_over, with_numbers.spearman.value) == ("numbers", -1)
+
+    mixed = one([*labels, Label("s-4", "wrong")], [*scores, score("s-4", 10)])
+    assert mixed.spearman_over == "bands"
+    assert mixed.spearman.value == pytest.approx(0.7071, abs=1e-4)
+
+
+def test_nothing_matched_gives_reasons_and_a_first_plan() -> None:
+    """No number but the plan, which says that it supposes."""
+    found = one([Label("s-1", "wrong")], [score("s-2", 20)])
+
+    assert (found.matched, found.kappa.value, found.spearman.value) == (0, None, None)
+    assert found.is_supposed
+    assert found.needed.total == found.still_needed == 279
+    assert found.meaning == (
+        "Nothing can be said about agreement: 0 sessions cannot show agreement; it takes 3. As a first plan, about "
+        "279 more labels of randomly drawn sessions would give an interval within 0.10 to either side (supposing a "
+        "kappa of 0.6)."
+    )
+
+
+def test_criteria_with_a_single_band_are_told_so() -> None:
+    """Nothing fails, and nothing is planned."""
+    found = one([Label("s-1", "wrong")], [score("s-1", 20)], [Band("all", 0, 100)])
+
+    assert (found.matched, found.kappa.value, found.needed.total) == (1, None, None)
+    assert found.needed.reason == "agreement beyond chance needs two bands"
+
+
+def test_no_score_no_calibration() -> None:
+    """There is no judge to speak of."""
+    assert calibrate([Label("s-1", "wrong")], [], {}) == []
+
+
+MEANINGS = {
+    "substantial": (
+        (("correct", 90, 40), ("wrong", 20, 40), ("partial", 60, 12), ("wrong", 60, 6), ("correct", 60, 4)),
+        "The judge agrees almost perfectly with the labels (weighted kappa 0.94, 95 % interval 0.89 to 0.97). They "
+        "differ on 10 of 102 sessions: the judge is higher on 6 of them and lower on 4. The labels suffice for an "
+        "interval within 0.10 to either side.",
+    ),
+    "chance": (
+        (("correct", 90, 10), ("wrong", 20, 10), ("wrong", 90, 10), ("correct", 20, 10)),
+        "The judge agrees with the labels no better than chance could explain (weighted kappa 0.00, 95 % interval "
+        "-0.30 to 0.30). They differ on 20 of 40 sessions: the judge is higher on 10 of them and lower on 10. About "
+        "342 more labels of randomly drawn sessions would bring the interval within 0.10 to either side.",
+    ),
+    "worse": (
+        (("correct", 20, 20), ("wrong", 90, 18), ("wrong", 20, 3), ("correct", 90, 3)),
+        "The judge agrees with the labels less than chance would (weighted kappa -0.72, 95 % interval -0.87 to "
+        "-0.45). They differ on 38 of 44 sessions: the judge is higher on 18 of them and lower on 20. About 146 more "
+        "labels of randomly drawn sessions would bring the interval within 0.10 to either side.",
+    ),
+    "few": (
+        (("correct", 90, 5), ("wrong", 20, 5), ("wrong", 60, 1)),
+        "The weighted kappa is 0.95, but 11 sessions are too few for an interval; it takes 20. They differ on 1 of 11 "
+        "sessions: the judge is higher on 1 of them and lower on 0. No label says '50-74' and the judge does, so full "
+        "agreement is out of reach with these labels. As a first plan, about 268 more labels of randomly drawn "
+        "sessions would give an interval within 0.10 to either side (supposing a kappa of 0.6).",
+    ),
+    "perfect": (
+        (("correct", 90, 20), ("wrong", 20, 20)),
+        "The judge agrees with the label on all 40 sessions; perfect agreement leaves no error to measure, so there "
+        "is no interval.",
+    ),
+    "constant": (
+        (("correct", 90, 20), ("correct", 20, 20)),
+        "Nothing can be said about agreement: every label is '75-100', and agreement beyond chance needs two "
+        "categories.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_the_meaning_is_told_in_plain_sentences(name: str) -> None:
+    """How well they agree, which way the judge leans, what the labels cannot show, and how many are lacking."""
+    counts, meaning = MEANINGS[name]
+
+    assert one(*many(*counts)).meaning == meaning
+
+
+def test_no_fewer_than_no_labels_are_still_needed() -> None:
+    """More than the plan asks for is enough."""
+    found = one(*many(*MEANINGS["substantial"][0]))
+
+    assert found.needed.total is not None
+    assert found.needed.total < found.matched
+    assert found.still_needed == 0
+
+
+def test_without_an_error_to_plan_with_nothing_is_planned() -> None:
+    """Enough labels, all in agreement: no number of labels is made up."""
+    found = one(*many(("correct", 90, 20), ("wrong", 20, 20)))
+
+    assert (found.needed.total, found.still_needed, found.is_supposed) == (None, None, False)
+    assert found.needed.reason == "perfect agreement leaves no error to measure"
+
+
+@pytest.mark.parametrize(
+    ("label", "bands", "expected"),
+    [
+        pytest.param(Label("s", "wrong"), OUTCOME_BANDS, "wrong", id="id-of-a-band"),
+        pytest.param(Label("s", "incorrect"), OUTCOME_BANDS, "wrong", id="word-of-a-benchmark"),
+        pytest.param(Label("s", "partially_accurate"), OUTCOME_BANDS, "partial", id="rating-of-tarsy"),
+        pytest.param(Label("s", "accurate"), DEFAULT_BANDS, "75-100", id="highest-of-the-default-bands"),
+        pytest.param(Label("s", "partial"), DEFAULT_BANDS, "50-74", id="middle-of-the-default-bands"),
+        pytest.param(Label("s", "wrong"), HALVES, "bad", id="lower-of-two"),
+        pytest.param(Label("s", "partial"), HALVES, None, id="no-middle-of-two"),
+        pytest.param(Label("s", "75-100"), OUTCOME_BANDS, None, id="band-of-other-criteria"),
+        pytest.param(Label("s", number=49.6), DEFAULT_BANDS, "50-74", id="number"),
+        pytest.param(Label("s", "wrong", number=90), DEFAULT_BANDS, "0-49", id="the-word-before-the-number"),
+        pytest.param(Label("s"), DEFAULT_BANDS, None, id="undecided"),
+    ],
+)
+def test_a_label_means_one_band(label: Label, bands: Sequence[Band], expected: str | None) -> None:
+    """The band it names, else the one its word stands for, else the one of its number."""
+    assert band_of_label(label, bands) == expected
+
+
+# --- reading labels ------------------------------------------------------------------------------------
+
+
+def write(folder: Path, *lines: str, encoding: str = "utf-8") -> Path:
+    path = folder / "labels.csv"
+    path.write_bytes("\r\n".join(lines).encode(encoding))
+    return path
+
+
+def test_all_columns_are_read(tmp_path: Path) -> None:
+    """In any order, with a byte order mark, blank lines and quoted notes; other columns are left alone."""
+    path = write(
+        tmp_path,
+        "Note, Session_ID ,outcome,number,labeller,selection,extra",
+        '"said ""so"", twice",s-1,Partially Accurate,62.5,ann,random,x',
+        "",
+        ",,,,,,",
+        ",s-2,,10,,Picked,",
+        ",s-3,unknown,,,,",
+        encoding="utf-8-sig",
+    )
+
+    assert read_labels(path) == [
+        Label("s-1", "partially_accurate", 62.5, "ann", 'said "so", twice'),
+        Label("s-2", number=10.0, is_random=False),
+        Label("s-3"),
+    ]
+    assert [label.is_decided for label in read_labels(path)] == [True, True, False]
+
+
+@pytest.mark.parametrize("header", ["session_id,quality_rating", "session_id,outcome"], ids=["tarsy", "own"])
+def test_an_outcome_is_found_under_its_usual_names(tmp_path: Path, header: str) -> None:
+    """TARSy's export works as it is."""
+    assert read_labels(write(tmp_path, header, "s-1,inaccurate")) == [Label("s-1", "inaccurate")]
+
+
+def test_columns_have_the_names_that_the_caller_says(tmp_path: Path) -> None:
+    """A given name takes the place of the usual ones, also where those are there."""
+    path = write(tmp_path, "id,outcome,my verdict,points", "s-1,nonsense,correct,80")
+
+    found = read_labels(path, {"session_id": "id", "outcome": "My Verdict", "number": "points"})
+
+    assert found == [Label("s-1", "correct", 80.0)]
+
+
+def test_an_outcome_may_be_the_id_of_a_band(tmp_path: Path) -> None:
+    """Of the default bands always, of criteria where the caller says so."""
+    path = write(tmp_path, "session_id,outcome", "s-1,50-74", "s-2,solid")
+
+    assert [label.outcome for label in read_labels(path, band_ids={"solid"})] == ["50-74", "solid"]
+    with pytest.raises(ConfigurationError, match="line 3: 'solid' is no outcome"):
+        read_labels(path)
+
+
+WRONG_FILES = {
+    "empty": ((), "labels.csv is empty; its first line must name the columns"),
+    "no-session-column": (("id,outcome", "s-1,wrong"), "no column 'session_id' \\(it has: id, outcome\\)"),
+    "nothing-said": (("session_id,basis", "s-1,x"), "neither a column 'outcome' nor 'number'"),
+    "column-twice": (("session_id,outcome,Outcome", "s-1,wrong,wrong"), "two columns 'outcome'"),
+    "no-session-id": (("session_id,outcome", "s-1,wrong", "../etc,wrong"), "line 3: '../etc' is not a session id"),
+    "misspelt-outcome": (
+        ("session_id,outcome", "s-1,corect"),
+        "line 2: 'corect' is no outcome; did you mean 'correct'?",
+    ),
+    "strange-outcome": (("session_id,outcome", "s-1,7"), "line 2: '7' is no outcome; known are wrong, incorrect, "),
+    "no-number": (("session_id,number", "s-1,high"), "line 2: the number is 'high', which is none"),
+    "number-over-100": (("session_id,number", "s-1,50", "s-2,101"), "line 3: the number is 101; it must be 0-100"),
+    "not-a-number": (("session_id,number", "s-1,nan"), "line 2: the number is nan; it must be 0-100"),
+    "share-for-a-number": (
+        ("session_id,number", "s-1,1", "s-2,0.5"),
+        "every value of the column 'number' is between 0",
+    ),
+    "unknown-selection": (
+        ("session_id,outcome,selection", "s-1,wrong,all"),
+        "line 2: the selection is 'all'; it can be",
+    ),
+    "too-few-fields": (("session_id,outcome", "s-1"), "line 2: it has 1 fields and the header 2"),
+    "too-many-fields": (("session_id,outcome", "s-1,wrong,really"), "line 2: it has 3 fields and the header 2"),
+    "labelled-twice": (
+        ("session_id,outcome,basis", "s-1,wrong,ann", "s-1,wrong,ben", "s-1,correct,ann"),
+        "line 4: the same labeller labels this session in line 2 already",
+    ),
+    "open-quotation": (("session_id,outcome", 's-1,"wrong'), "line 2: unexpected end of data"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_what_cannot_be_meant_is_refused_with_line_and_reason(tmp_path: Path, name: str) -> None:
+    """Nothing is skipped or guessed."""
+    lines, reason = WRONG_FILES[name]
+
+    with pytest.raises(ConfigurationError, match=reason.replace("?", r"\?")) as caught:
+        read_labels(write(tmp_path, *lines))
+
+    assert "labels.csv" in str(caught.value)
+
+
+def test_all_zeros_are_labels(tmp_path: Path) -> None:
+    """Only values that look like shares of one are refused."""
+    assert read_labels(write(tmp_path, "session_id,number", "s-1,0"))[0].number == 0
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Absent, or in another encoding; and a column that was asked for must be there."""
+    with pytest.raises(ConfigurationError, match=r"cannot read .*absent\.csv: No such file"):
+        read_labels(tmp_path / "absent.csv")
+    with pytest.raises(ConfigurationError, match="it is not UTF-8"):
+        read_labels(write(tmp_path, "session_id,outcome,note", "s-1,wrong,für", encoding="latin-1"))
+    with pytest.raises(ConfigurationError, match="no column 'verdict' \\(it has: session_id, outcome\\)"):
+        read_labels(write(tmp_path, "session_id,outcome", "s-1,wrong"), {"outcome": "verdict"})
+
+
+@pytest.mark.skipif(not RECORDED_LABELS.exists(), reason="the recorded labels are not beside this repository")
+def test_the_recorded_labels_are_read_as_they_are() -> None:
+    """Right and wrong by benchmarks and by reading; its own `score` column, which means several things, is left."""
+    labels = read_labels(RECORDED_LABELS)
+
+    with RECORDED_LABELS.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert len(labels) == len(rows) == 91
+    assert Counter(label.outcome for label in labels) == {"incorrect": 30, "correct": 22, None: 39}
+    assert {label.number for label in labels} == {None}
+    assert [label.labeller or "" for label in labels] == [r["basis"] for r in rows]
+    found = calibrate(labels, [score(label.session_id, 60) for label in labels], {})
+    assert [(c.matched, len(c.unmatched), c.confusion.counts) for c in found] == [
+        (52, 0, ((0, 30, 0), (0, 0, 0), (0, 22, 0)))
+    ]
