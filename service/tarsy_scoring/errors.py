@@ -14,10 +14,14 @@ The exception tree. Each branch is a reaction, so a caller catches what it means
     │   ├── SessionNotReady
     │   ├── RateLimited
     │   ├── KeyRejected
-    │   └── QuotaExhausted
+    │   ├── QuotaExhausted
+    │   ├── CircuitOpen
+    │   ├── BudgetExhausted
+    │   └── Paused
     ├── Unscorable              fail the score at once
     │   ├── SessionNotFound, SessionNotTerminal, ContextTooLong, UnknownCriteria
-    │   └── NoScoreInAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer, JudgeRejectedRequest
+    │   ├── NoScoreInAnswer, InvalidStructuredAnswer, AnswerCut, EmptyAnswer
+    │   └── Refused, ContentFiltered, JudgeRejectedRequest
     └── LeaseLost               another worker holds the score: stop quietly
 
 A message says what was attempted, on what, why it failed and what would help. It never carries a
@@ -154,6 +158,27 @@ class QuotaExhausted(WaitFor):
     waiting_for = "quota"
 
 
+class CircuitOpen(WaitFor):
+    """The provider failed too often in a row; after a pause one call tries whether it is well again."""
+
+    error_kind = "judge_unavailable"
+    waiting_for = "circuit"
+
+
+class BudgetExhausted(WaitFor):
+    """The money of this day is spent or reserved; the work waits for the next one."""
+
+    error_kind = "judge_unavailable"
+    waiting_for = "budget"
+
+
+class Paused(WaitFor):
+    """Somebody paused the chain, the provider, or all judging."""
+
+    error_kind = "judge_unavailable"
+    waiting_for = "pause"
+
+
 class Unscorable(_OfScore):
     """Permanent: the same attempt would end the same way."""
 
@@ -188,6 +213,12 @@ class NoScoreInAnswer(Unscorable):
     """No total on the last line, after all reminders."""
 
     error_kind = "no_score_in_answer"
+
+
+class InvalidStructuredAnswer(Unscorable):
+    """No JSON that fits the schema, after all reminders."""
+
+    error_kind = "invalid_structured_answer"
 
 
 class Refused(Unscorable):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from builders import completion, connected, open_scoring, rescore, step
+from builders import completion, connected, open_scoring, rescore
 from tarsy_scoring import schema
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.judge.verdict import MissingTool
@@ -30,7 +30,14 @@ TABLES = {
     "scoring_events",
     "relay_position",
     "dead_letter_bodies",
+    "provider_states",
+    "provider_calls",
+    "pauses",
+    "budget_days",
+    "budget_charges",
 }
+REVISIONS = ["0001", "0002"]
+NEWEST = REVISIONS[-1]
 
 
 async def migrated(url: str, of_schema: str = "public", **how: Any) -> list[str]:
@@ -63,7 +70,7 @@ async def shape(url: str) -> list[Any]:
 
 async def test_up_twice(empty_database_url: str) -> None:
     """The first run makes every table of the specification, the second changes nothing."""
-    assert await migrated(empty_database_url) == ["0001"]
+    assert await migrated(empty_database_url) == REVISIONS
     before = await shape(empty_database_url)
 
     assert await migrated(empty_database_url) == []
@@ -76,10 +83,10 @@ async def test_down_and_up_again(empty_database_url: str) -> None:
     await migrated(empty_database_url)
     before = await shape(empty_database_url)
 
-    assert await migrated(empty_database_url, down="base") == ["0001"]
+    assert await migrated(empty_database_url, down="base") == REVISIONS
     assert await tables(empty_database_url) == set()
 
-    assert await migrated(empty_database_url) == ["0001"]
+    assert await migrated(empty_database_url) == REVISIONS
     assert await shape(empty_database_url) == before
 
 
@@ -87,13 +94,27 @@ async def fill(url: str) -> None:
     """A row in every table."""
     async with open_scoring(url) as scoring:
         first = await scoring.claimed("session-1")
-        await scoring.store.record(step(first, "analyzing_methodology", ordinal=1))
+        await scoring.rows(
+            "INSERT INTO judge_turns (score_id, ordinal, kind, reply, provider, model_requested, latency_ms, attempt, "
+            "criteria_hash, context_hash, nonce, asked_hash) VALUES ($1, 1, 'analysis', '67', 'main', 'm', 1, 1, 'h', "
+            "'c', 'n', 'a')",
+            first.score_id,
+        )
         await scoring.store.keep_criteria("hash-default", "investigation-methodology", {"name": "x"})
         await scoring.store.end(completion(first, missing_tools=[MissingTool("read-file", "the script was not seen")]))
         await scoring.accept(rescore("session-1"), rescore("session-2"))
         await scoring.rows("INSERT INTO score_alternative_approaches VALUES ($1, 1, 'a', 'b')", first.score_id)
         await scoring.rows("INSERT INTO score_alternative_approach_steps VALUES ($1, 1, 1, 'look')", first.score_id)
         await scoring.rows("INSERT INTO dead_letter_bodies (body_id, headers) VALUES ($1, '[]')", uuid.uuid4())
+        await scoring.rows("INSERT INTO provider_states (provider) VALUES ('main')")
+        await scoring.rows("INSERT INTO provider_calls VALUES (gen_random_uuid(), 'main', now(), 900)")
+        await scoring.rows("INSERT INTO pauses (paused_by) VALUES ('alice')")
+        await scoring.rows("INSERT INTO budget_days (day, scope, chain_id) VALUES (now()::date, 'all', '')")
+        await scoring.rows(
+            "INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd) "
+            "VALUES (gen_random_uuid(), now()::date, '', 'main', $1, 0.5)",
+            first.score_id,
+        )
         assert all([await scoring.value(f"SELECT count(*) FROM {table}") for table in TABLES])
 
 
@@ -105,6 +126,35 @@ async def test_up_again_keeps_every_row(database_url: str) -> None:
 
     assert await migrated(database_url) == []
     assert await rows(database_url, count) == before
+
+
+async def contents(url: str, columns: dict[str, str]) -> dict[str, list[Any]]:
+    """All rows of these tables as text, as far as these columns go."""
+    return {t: await rows(url, f"SELECT ROW({c})::text AS row FROM {t} ORDER BY 1") for t, c in columns.items()}
+
+
+@pytest.mark.parametrize("down", REVISIONS[:-1])
+async def test_the_newest_revisions_undone_on_a_full_database(database_url: str, down: str) -> None:
+    """Down and up again: whatever the earlier revision knows of stays, and tables of later ones come up empty."""
+    await fill(database_url)
+    newest = await shape(database_url)
+
+    undone = await migrated(database_url, down=down)
+    columns = await rows(
+        database_url,
+        "SELECT table_name, string_agg(quote_ident(column_name), ', ') FROM information_schema.columns "
+        "WHERE table_schema = 'public' GROUP BY 1",
+    )
+    known = {table: names for table, names in columns if table != schema.VERSION_TABLE}
+    before = await contents(database_url, known)
+    again = await migrated(database_url)
+
+    assert known.keys() < TABLES
+    assert all(before.values())
+    assert again == undone
+    assert await shape(database_url) == newest
+    assert await contents(database_url, known) == before
+    assert not any((await contents(database_url, dict.fromkeys(TABLES - known.keys(), "1"))).values())
 
 
 async def test_down_and_up_on_a_full_database(database_url: str) -> None:
@@ -170,13 +220,13 @@ async def test_one_open_production_score_per_session(database_url: str) -> None:
 
 async def test_another_schema(empty_database_url: str) -> None:
     """Everything goes into the configured schema, also with a name that needs quotes."""
-    assert await migrated(empty_database_url, "Team_Scoring") == ["0001"]
+    assert await migrated(empty_database_url, "Team_Scoring") == REVISIONS
 
     assert await tables(empty_database_url, "Team_Scoring") == TABLES
     assert await tables(empty_database_url) == set()
     async with connected(empty_database_url) as connection:
         await check_migrated(connection, "Team_Scoring")
-        with pytest.raises(StartRefused, match="schema 'public' lacks 0001"):
+        with pytest.raises(StartRefused, match=f"schema 'public' lacks {', '.join(REVISIONS)}"):
             await check_migrated(connection, "public")
 
 
@@ -194,14 +244,14 @@ async def owner_url(empty_database_url: str) -> Any:
 
 async def test_a_role_with_rights_in_its_schema_alone(owner_url: str) -> None:
     """Whoever is given a schema needs no right to make schemas."""
-    assert await migrated(owner_url, "scoring") == ["0001"]
-    assert await migrated(owner_url, "scoring", down="base") == ["0001"]
+    assert await migrated(owner_url, "scoring") == REVISIONS
+    assert await migrated(owner_url, "scoring", down="base") == REVISIONS
 
 
 @pytest.mark.parametrize("query", ["sslmode=prefer", "application_name=migrate"])
 async def test_urls_as_postgresql_spells_them(empty_database_url: str, query: str) -> None:
     """A URL that serves the worker serves the migration, with its parameters."""
-    assert await migrated(f"{empty_database_url}?{query}") == ["0001"]
+    assert await migrated(f"{empty_database_url}?{query}") == REVISIONS
 
 
 async def test_two_at_once(empty_database_url: str) -> None:
@@ -211,12 +261,12 @@ async def test_two_at_once(empty_database_url: str) -> None:
         assert [run.exception(timeout=60) for run in runs] == [None, None]
 
     assert await tables(empty_database_url) == TABLES
-    assert await rows(empty_database_url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [("0001",)]
+    assert await rows(empty_database_url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [(NEWEST,)]
 
 
 async def test_a_failed_revision_leaves_nothing(empty_database_url: str, revisions: Path) -> None:
     """One transaction: a later revision that fails undoes the earlier ones too."""
-    add_revision(revisions, "0002", "pre", "CREATE TABLE sessions (again int)")
+    add_revision(revisions, later(1), "pre", "CREATE TABLE sessions (again int)")
 
     with pytest.raises(StartRefused, match="already exists"):
         await migrated(empty_database_url)
@@ -232,6 +282,11 @@ def revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copy / "versions"
 
 
+def later(steps: int) -> str:
+    """The name of a revision that many after ours."""
+    return f"{int(NEWEST) + steps:04}"
+
+
 def add_revision(versions: Path, revision: str, phase: str, up: str) -> None:
     before = f"{int(revision) - 1:04}"
     (versions / f"{revision}_{phase}_test.py").write_text(
@@ -242,28 +297,28 @@ def add_revision(versions: Path, revision: str, phase: str, up: str) -> None:
 
 async def test_phases(empty_database_url: str, revisions: Path) -> None:
     """`pre` stops before the first pending `post`, even where a later `pre` waits; then `post` brings the rest."""
-    add_revision(revisions, "0002", "pre", "ALTER TABLE sessions ADD added int")
-    add_revision(revisions, "0003", "post", "ALTER TABLE sessions DROP added")
-    add_revision(revisions, "0004", "pre", "ALTER TABLE sessions ADD later int")
+    add_revision(revisions, later(1), "pre", "ALTER TABLE sessions ADD added int")
+    add_revision(revisions, later(2), "post", "ALTER TABLE sessions DROP added")
+    add_revision(revisions, later(3), "pre", "ALTER TABLE sessions ADD later int")
 
-    assert await migrated(empty_database_url, phase="pre") == ["0001", "0002"]
+    assert await migrated(empty_database_url, phase="pre") == [*REVISIONS, later(1)]
     assert await migrated(empty_database_url, phase="pre") == []
-    assert await migrated(empty_database_url, phase="post") == ["0003", "0004"]
-    assert await migrated(empty_database_url, down="0002") == ["0003", "0004"]
+    assert await migrated(empty_database_url, phase="post") == [later(2), later(3)]
+    assert await migrated(empty_database_url, down=later(1)) == [later(2), later(3)]
 
 
 async def test_a_start_waits_for_no_post_revision(empty_database_url: str, revisions: Path) -> None:
     """A pending `post` keeps nobody from starting; a pending `pre` does, with its name and the command to run."""
-    add_revision(revisions, "0002", "post", "ALTER TABLE sessions ADD added int")
+    add_revision(revisions, later(1), "post", "ALTER TABLE sessions ADD added int")
     async with connected(empty_database_url) as connection:
-        with pytest.raises(StartRefused, match=r"lacks 0001\); run: tarsy-scoring migrate"):
+        with pytest.raises(StartRefused, match=rf"lacks {', '.join(REVISIONS)}\); run: tarsy-scoring migrate"):
             await check_migrated(connection, "public")
 
         await migrated(empty_database_url, phase="pre")
         await check_migrated(connection, "public")
 
-        add_revision(revisions, "0003", "pre", "ALTER TABLE sessions ADD more int")
-        with pytest.raises(StartRefused, match="lacks 0003"):
+        add_revision(revisions, later(2), "pre", "ALTER TABLE sessions ADD more int")
+        with pytest.raises(StartRefused, match=f"lacks {later(2)}"):
             await check_migrated(connection, "public")
 
 

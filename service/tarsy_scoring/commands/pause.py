@@ -1,0 +1,105 @@
+"""`pause` and `resume`: stop judging and go on, for everything, a chain, a provider."""
+
+import difflib
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import click
+
+from tarsy_scoring.app import open_parts, require_migrated
+from tarsy_scoring.commands.shared import asker, print_json, run, settings_of_environment
+from tarsy_scoring.limits import Limits, Pause
+from tarsy_scoring.settings import Settings
+
+T = TypeVar("T")
+
+SEEN = "workers see it within seconds"
+
+
+@click.command()
+@click.option("--chain", metavar="NAME", help="Only the scores of this chain.")
+@click.option("--provider", metavar="NAME", help="Only calls of this provider; with --chain, only for that chain.")
+@click.option("--reason", metavar="TEXT", help="Kept with the pause, and shown to whoever asks.")
+@click.option("--list", "only_list", is_flag=True, help="Change nothing, show what is paused.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def pause(chain: str | None, provider: str | None, reason: str | None, only_list: bool, as_json: bool) -> None:
+    """
+    Stop judging: everything, or what the options name.
+
+    Requests are still stored, and scores under way go back after the call that they are in; no attempt is
+    burned. A chain whose other providers are not paused goes on with them. What is paused already stays as
+    it is. `tarsy-scoring resume` lifts it.
+    """
+    settings = settings_of_environment()
+    if only_list and (chain is not None or provider is not None or reason is not None):
+        raise click.UsageError("--list shows all pauses; it goes with no other option than --json")
+    _check_names(settings, chain, provider)
+
+    async def work(limits: Limits) -> list[Pause]:
+        if not only_list:
+            await limits.pause(chain, provider, asker(), reason)
+        return await limits.pauses()
+
+    pauses = run(_with_limits(settings, work))
+    if as_json:
+        print_json({"pauses": [_document(p) for p in pauses]})
+        return
+    for each in pauses:
+        click.echo(str(each))
+    if not only_list:
+        click.echo(SEEN)
+    elif not pauses:
+        click.echo("nothing is paused")
+
+
+@click.command()
+@click.option("--chain", metavar="NAME", help="Every pause of this chain, also those of one provider for it.")
+@click.option("--provider", metavar="NAME", help="Every pause of this provider, also those for one chain.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
+    """
+    Go on judging: lift every pause, or those that the options name.
+
+    Says how many were lifted, and what is still paused: `resume --chain NAME` does not lift a pause of
+    everything.
+    """
+    settings = settings_of_environment()
+    _check_names(settings, chain, provider=None)  # of a provider that was taken out of the file, pauses may be left
+
+    async def work(limits: Limits) -> tuple[int, list[Pause]]:
+        return await limits.resume(chain, provider), await limits.pauses()
+
+    lifted, left = run(_with_limits(settings, work))
+    if as_json:
+        print_json({"lifted": lifted, "pauses": [_document(p) for p in left]})
+        return
+    click.echo(f"{lifted} {'pause' if lifted == 1 else 'pauses'} lifted" + (f"; {SEEN}" if lifted else ""))
+    for each in left:
+        click.echo(str(each))
+
+
+async def _with_limits(settings: Settings, work: Callable[[Limits], Awaitable[T]]) -> T:
+    async with open_parts(settings) as parts:
+        await require_migrated(parts.database, wait=False)
+        return await work(Limits(parts.database, settings))
+
+
+def _check_names(settings: Settings, chain: str | None, provider: str | None) -> None:
+    """Raises: click.BadParameter: A name that cannot be meant. Chains need not be configured, providers do."""
+    if chain is not None and not chain.strip():
+        raise click.BadParameter("name a chain; without --chain everything is meant", param_hint="--chain")
+    known = settings.config.providers
+    if provider is not None and provider not in known:
+        close = difflib.get_close_matches(provider, known, n=1)
+        advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+        raise click.BadParameter(f"no provider is called {provider!r}; {advice}", param_hint="--provider")
+
+
+def _document(pause: Pause) -> dict[str, Any]:
+    return {
+        "chain": pause.chain,
+        "provider": pause.provider,
+        "since": pause.since,
+        "by": pause.by,
+        "reason": pause.reason,
+    }

@@ -1,0 +1,1051 @@
+"""Many processes and one memory: budgets, calls per minute, circuits and pauses on a real PostgreSQL."""
+
+import asyncio
+import contextlib
+import json
+import random
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from builders import connected
+from infrastructure import Postgres, fresh_database, run_apart, wait_until
+from proxy import DatabaseProxy
+from tarsy_scoring import limits
+from tarsy_scoring.database import Database, DatabaseAway
+from tarsy_scoring.errors import (
+    BudgetExhausted,
+    CircuitOpen,
+    KeyRejected,
+    Paused,
+    QuotaExhausted,
+    RateLimited,
+    WaitFor,
+)
+from tarsy_scoring.limits import Call, Claimable, Limits, Permit, Result
+from tarsy_scoring.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
+
+FAILED = Result(failed=True, reason="HTTP 503")
+MINUTE_S = 60.0
+
+
+def settings_of(
+    providers: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    daily_usd: float | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **chains: Mapping[str, Any],
+) -> Settings:
+    """Settings with these providers (default: one, `main`), which every chain may use, as in the YAML."""
+    named = {name: ProviderSettings(**p) for name, p in (providers or {"main": {}}).items()}
+    every: dict[str, Any] = {"providers": tuple(named), **(defaults or {})}
+    return Settings(
+        config=Config(
+            providers=named,
+            defaults=ChainSettings(**every),
+            chains={name: ChainSettings(**{**every, **chain}) for name, chain in chains.items()},
+            budget=BudgetSettings(daily_usd=daily_usd),
+        )
+    )
+
+
+def call_of(
+    chain_id: str | None = "kubernetes",
+    *,
+    provider: str = "main",
+    tokens: int = 1_000,
+    usd: float | None = 0.01,
+    score_id: uuid.UUID | None = None,
+) -> Call:
+    return Call(provider, chain_id, score_id or uuid.uuid4(), tokens, usd)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Several processes that share nothing but the database, and a look past them."""
+
+    members: Sequence[Limits]
+    seen: Database
+
+    @property
+    def one(self) -> Limits:
+        return self.members[0]
+
+    def member(self, n: int) -> Limits:
+        return self.members[n % len(self.members)]
+
+    async def refresh(self) -> None:
+        for member in self.members:
+            await member.refresh()
+
+    async def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
+        return [dict(r) for r in await self.seen.once(lambda c: c.fetch(sql, *arguments))]
+
+    async def value(self, sql: str, *arguments: Any) -> Any:
+        return await self.seen.once(lambda c: c.fetchval(sql, *arguments))
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let that much time pass for what is stored of providers and calls, and let everybody look."""
+        times = ("open_until", "probe_until", "blocked_until", "in_line_since", "in_line_until")
+        moved = ", ".join(f"{t} = {t} - make_interval(secs => $1)" for t in times)
+        await self.rows(f"UPDATE provider_states SET {moved}", seconds)
+        await self.rows("UPDATE provider_calls SET called_at = called_at - make_interval(secs => $1)", seconds)
+        await self.refresh()
+
+    async def day(self, scope: str = "all", chain_id: str = "") -> tuple[Decimal, Decimal]:
+        """What is charged today, and how much of it is reserved."""
+        [row] = await self.rows(
+            "SELECT charged_usd, reserved_usd FROM budget_days "
+            "WHERE day = (now() AT TIME ZONE 'UTC')::date AND scope = $1 AND chain_id = $2",
+            *(scope, chain_id),
+        )
+        return row["charged_usd"], row["reserved_usd"]
+
+    async def fail(self, times: int = 5, provider: str = "main", result: Result = FAILED) -> None:
+        """Let that many calls in a row end like this, each at another process; then everybody looks."""
+        permits = [await self.member(n).admit(call_of(provider=provider)) for n in range(times)]
+        for n, permit in enumerate(permits):
+            await self.member(n).settle(permit, result)
+        await self.refresh()
+
+
+@contextlib.asynccontextmanager
+async def open_fleet(url: str, settings: Settings, *, size: int = 3) -> AsyncIterator[Fleet]:
+    databases = [Database(url, "public", pool_size=4) for _ in range(size)]
+    seen = Database(url, "public", pool_size=3)
+    for database in (*databases, seen):
+        await database.open()
+    try:
+        yield Fleet([Limits(database, settings) for database in databases], seen)
+    finally:
+        for database in (*databases, seen):
+            await database.close()
+
+
+async def refusal(limits_of_one: Limits, call: Call) -> WaitFor | None:
+    """Why this call is not admitted now; None where it is."""
+    try:
+        await limits_of_one.admit(call)
+    except WaitFor as error:
+        return error
+    return None
+
+
+async def tried(calls: Mapping[Limits, Sequence[Call]]) -> tuple[list[Permit], list[WaitFor]]:
+    """All calls asked for at once: permits and refusals."""
+
+    async def ask(member: Limits, call: Call) -> Permit | WaitFor:
+        try:
+            return await member.admit(call)
+        except WaitFor as error:
+            return error
+
+    answers = await asyncio.gather(*(ask(m, c) for m, listed in calls.items() for c in listed))
+    return [a for a in answers if isinstance(a, Permit)], [a for a in answers if isinstance(a, WaitFor)]
+
+
+@pytest.fixture(scope="module")
+def _shared_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
+    with fresh_database(postgres, _migrated_template) as url:
+        yield url
+
+
+@pytest.fixture
+async def url(_shared_url: str) -> str:
+    """A migrated database in which nothing is known of any provider, shared with other tests here."""
+    async with connected(_shared_url) as connection:
+        await connection.execute("TRUNCATE provider_states, provider_calls, pauses, budget_days, budget_charges")
+    return _shared_url
+
+
+# --- budgets -------------------------------------------------------------------------------------------
+
+
+async def test_a_budget_is_never_exceeded_and_all_that_fits_gets_through(database_url: str) -> None:
+    """
+    1,000 calls at once at four processes, on five chains: their maxima are five times the budget, what they cost
+    is half of it. No interleaving exceeds it, since the table itself refuses that here, and every call is made.
+    """
+    budget, most = Decimal("2"), Decimal("0.01")
+    settings = settings_of(daily_usd=float(budget), full={"daily_budget_usd": 0.5}, wide={"daily_budget_usd": 1.9})
+    chance = random.Random(7)
+    calls = [call_of(f"{chance.choice(['full', 'wide', 'a', 'b', ''])}" or None) for _ in range(1_000)]
+    costs = {c.score_id: round(chance.uniform(0, 0.002), 6) for c in calls}
+    refusals: list[WaitFor] = []
+    settled = asyncio.Condition()
+
+    async def make(member: Limits, call: Call) -> None:
+        while True:
+            try:
+                permit = await member.admit(call)
+                break
+            except BudgetExhausted as error:
+                refusals.append(error)
+                async with settled:
+                    await settled.wait()
+        await asyncio.sleep(0)
+        await member.settle(permit, Result(cost_usd=costs[call.score_id]))
+        async with settled:
+            settled.notify_all()
+
+    async with open_fleet(database_url, settings, size=4) as fleet:
+        await fleet.rows(
+            "ALTER TABLE budget_days ADD CONSTRAINT never_exceeded CHECK (charged_usd <= "
+            "CASE WHEN scope = 'all' THEN 2 WHEN chain_id = 'full' THEN 0.5 WHEN chain_id = 'wide' THEN 1.9 ELSE 2 END)"
+        )
+        with capture_logs() as logs:
+            await asyncio.wait_for(asyncio.gather(*(make(fleet.member(n), c) for n, c in enumerate(calls))), 60)
+
+        spent = sum(Decimal(repr(cost)) for cost in costs.values())
+        assert await fleet.day() == (spent, 0)
+        assert await fleet.value("SELECT sum(charged_usd) FROM budget_days WHERE scope = 'chain'") == spent
+        assert await fleet.value("SELECT count(*) FROM budget_charges WHERE settled_usd IS NOT NULL") == len(calls)
+    assert len(refusals) > 200
+    assert all(24 <= error.due_s <= 36 for error in refusals)
+    assert [line for line in logs if line["event"] == "database.away"] == []  # no deadlock either
+    assert most * len(calls) > budget
+
+
+async def test_what_does_not_fit_waits_for_the_next_day(url: str) -> None:
+    """As many calls as fit, to the cent; when nothing can come free any more, the rest is due after midnight UTC."""
+    async with open_fleet(url, settings_of(daily_usd=1.0)) as fleet:
+        permits, refusals = await tried({m: [call_of(usd=0.03)] * 40 for m in fleet.members})
+        assert len(permits) == 33
+        assert {type(e) for e in refusals} == {BudgetExhausted}
+        for n, permit in enumerate(permits):
+            await fleet.member(n).settle(permit, Result(cost_usd=None))
+
+        assert await fleet.day() == (Decimal("0.99"), 0)
+        until_midnight_s = await fleet.value(
+            "SELECT extract(epoch FROM date_trunc('day', now() AT TIME ZONE 'UTC') + interval '1 day' "
+            "- now() AT TIME ZONE 'UTC')::float8"
+        )
+        late = await refusal(fleet.one, call_of(usd=0.03))
+        assert isinstance(late, BudgetExhausted)
+        assert until_midnight_s - 5 < late.due_s <= until_midnight_s + 60
+        assert await refusal(fleet.one, call_of(usd=0.01)) is None
+
+
+async def test_a_lost_reservation_is_not_waited_for(url: str) -> None:
+    """What was reserved longer ago than a call can take will not come free: the refused call is due tomorrow."""
+    async with open_fleet(url, settings_of(daily_usd=0.05)) as fleet:
+        await fleet.one.admit(call_of(usd=0.05))
+        fresh = await refusal(fleet.one, call_of(usd=0.05))
+        await fleet.rows("UPDATE budget_days SET reserved_at = now() - interval '7 min'")
+        stale = await refusal(fleet.one, call_of(usd=0.05))
+        await fleet.rows("UPDATE budget_days SET reserved_at = now()")
+        too_large = await refusal(fleet.one, call_of(usd=0.06))
+
+    assert fresh is not None
+    assert stale is not None
+    assert too_large is not None
+    assert fresh.due_s <= 36
+    assert "next UTC day" in str(stale)
+    assert "next UTC day" in str(too_large)
+
+
+@pytest.mark.parametrize(
+    ("spent", "asked", "is_admitted"),
+    [
+        pytest.param(["a", "a"], "a", False, id="its-own-is-spent"),
+        pytest.param(["a", "a"], "b", True, id="that-of-another-is-spent"),
+        pytest.param(["a", "b", "c"], "d", False, id="that-of-all-is-spent"),
+        pytest.param(["new", "new"], "newer", True, id="each-unnamed-chain-has-its-own"),
+        pytest.param(["new", "new"], "new", False, id="that-of-an-unnamed-chain-is-spent"),
+        pytest.param([None, None], None, False, id="that-of-no-chain-is-spent"),
+        pytest.param([None, None], "a", True, id="no-chain-is-a-chain-of-its-own"),
+    ],
+)
+async def test_whose_budget(url: str, spent: list[str | None], asked: str | None, is_admitted: bool) -> None:
+    """2 USD a day for each chain, 3 for all of them together: a call needs both."""
+    settings = settings_of(daily_usd=3, defaults={"daily_budget_usd": 2}, a={}, b={}, c={}, d={})
+    async with open_fleet(url, settings) as fleet:
+        for n, chain_id in enumerate(spent):
+            await fleet.member(n).settle(await fleet.member(n).admit(call_of(chain_id, usd=1)), Result(cost_usd=1))
+
+        error = await refusal(fleet.one, call_of(asked, usd=1))
+        assert isinstance(error, BudgetExhausted | None)
+        assert (error is None) is is_admitted
+
+
+async def test_a_day_ends(url: str) -> None:
+    """A new day has a whole budget; what was reserved yesterday is settled with yesterday."""
+    async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
+        yesterday = await fleet.one.admit(call_of(usd=1))
+        assert await refusal(fleet.one, call_of(usd=1)) is not None
+        for table in ("budget_days", "budget_charges"):
+            await fleet.rows(f"UPDATE {table} SET day = day - 1")
+
+        await fleet.one.admit(call_of(usd=1))
+        await fleet.one.settle(yesterday, Result(cost_usd=0.25))
+
+        assert await fleet.day() == (1, 1)
+        days = await fleet.rows("SELECT charged_usd, reserved_usd FROM budget_days WHERE scope = 'all' ORDER BY day")
+        assert [tuple(d.values()) for d in days] == [(Decimal("0.25"), 0), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("costs", "charged", "reserved"),
+    [
+        pytest.param([], "0.5", "0.5", id="never-settled"),
+        pytest.param([None], "0.5", "0", id="unknown-cost"),
+        pytest.param([0.125], "0.125", "0", id="known-cost"),
+        pytest.param([0.125, 0.125], "0.125", "0", id="told-twice"),
+        pytest.param([0.125, 0.25], "0.125", "0", id="the-first-word-counts"),
+        pytest.param([0.75], "0.75", "0", id="more-than-its-maximum"),
+    ],
+)
+async def test_what_a_call_is_charged(url: str, costs: list[float | None], charged: str, reserved: str) -> None:
+    """Its maximum until its cost is known, then that, once; for all chains and for its own alike."""
+    async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
+        permit = await fleet.one.admit(call_of(usd=0.5))
+        for cost in costs:
+            await fleet.one.settle(permit, Result(cost_usd=cost))
+
+        assert await fleet.day() == (Decimal(charged), Decimal(reserved))
+        assert await fleet.day("chain", "kubernetes") == (Decimal(charged), Decimal(reserved))
+
+
+async def test_who_is_cancelled_before_the_database_is_asked_leaves_nothing(url: str) -> None:
+    """A call that nobody waits for any more is not reserved when its turn comes; one that is being written stays."""
+    async with open_fleet(url, settings_of(daily_usd=1), size=1) as fleet:
+        await fleet.one.admit(call_of(usd=0.1))
+        async with connected(url) as somebody, somebody.transaction():
+            await somebody.execute("SELECT FROM budget_days FOR UPDATE")
+            asking = []
+            for writers in (1, 2):
+                asking.append(asyncio.create_task(fleet.one.admit(call_of(usd=0.1))))
+                await wait_until(lambda n=writers: _waits(fleet, n), 10, "every writer to wait for the lock")
+            asking += [asyncio.create_task(fleet.one.admit(call_of(usd=0.1))) for _ in range(4)]
+            await asyncio.sleep(0)
+            for task in asking[2:]:
+                task.cancel()
+            await asyncio.wait(asking[2:])
+        await asyncio.gather(*asking[:2])
+        await fleet.one.admit(call_of(usd=0.1))
+
+        assert await fleet.value("SELECT count(*) FROM budget_charges") == 4
+        assert await fleet.day() == (Decimal("0.4"), Decimal("0.4"))
+
+
+async def _waits(fleet: Fleet, many: int) -> bool:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    return int(await fleet.value(waiting)) >= many
+
+
+# --- calls per minute ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param({"requests_per_minute": 30}, id="requests"),
+        pytest.param({"tokens_per_minute": 30_000}, id="tokens"),
+        pytest.param({"requests_per_minute": 25, "tokens_per_minute": 20_000}, id="both"),
+    ],
+)
+async def test_no_minute_ever_holds_more_than_its_limits(url: str, limit: dict[str, int]) -> None:
+    """Bursts at three processes, at random distances, for ten minutes: no window of 60 s is over, most are full."""
+    chance = random.Random(11)
+    made: list[tuple[float, int]] = []  # when, in a time in which what was passed over counts; and tokens
+    elapsed_s = 0.0
+    async with open_fleet(url, settings_of({"main": limit})) as fleet:
+        noted: set[uuid.UUID] = set()
+        while elapsed_s < 600:
+            asked = {
+                m: [call_of(tokens=chance.randint(1, 3_000)) for _ in range(chance.randint(1, 20))]
+                for m in fleet.members
+            }
+            await tried(asked)
+            for row in await fleet.rows(
+                "SELECT call_id, tokens, extract(epoch FROM called_at)::float8 AS at FROM provider_calls"
+            ):
+                if row["call_id"] not in noted:
+                    noted.add(row["call_id"])
+                    made.append((elapsed_s + row["at"], row["tokens"]))
+            step_s = chance.uniform(1, 25)
+            elapsed_s += step_s
+            await fleet.pass_time(step_s)
+
+    windows = [[m for m in made if at - MINUTE_S < m[0] <= at] for at, _ in made]
+    most_requests, most_tokens = max(len(w) for w in windows), max(sum(t for _, t in w) for w in windows)
+    assert most_requests <= limit.get("requests_per_minute", len(made))
+    assert most_tokens <= limit.get("tokens_per_minute", 10**9)
+    full = (
+        most_requests / limit.get("requests_per_minute", 10**9),
+        most_tokens / limit.get("tokens_per_minute", 10**9),
+    )
+    assert max(full) > 0.9
+    assert len(made) > 60
+
+
+@pytest.mark.parametrize(
+    ("limit", "ages", "asked", "due_s"),
+    [
+        pytest.param({"requests_per_minute": 2}, [(50, 1), (20, 1)], 1, 10, id="the-oldest-leaves"),
+        pytest.param({"tokens_per_minute": 100}, [(50, 30), (40, 30), (5, 40)], 30, 10, id="one-is-enough"),
+        pytest.param({"tokens_per_minute": 100}, [(50, 30), (40, 30), (5, 40)], 60, 20, id="two-have-to-leave"),
+        pytest.param({"tokens_per_minute": 100}, [(50, 30), (5, 1)], 500, 55, id="larger-than-the-limit"),
+        pytest.param({"requests_per_minute": 3, "tokens_per_minute": 100}, [(50, 90), (5, 1)], 20, 10, id="both"),
+        pytest.param({"requests_per_minute": 2}, [(70, 1), (20, 1)], 1, None, id="one-has-left"),
+        pytest.param({"tokens_per_minute": 100}, [(50, 30)], 70, None, id="just-fits"),
+        pytest.param({"tokens_per_minute": 100}, [(61, 90)], 500, None, id="larger-than-the-limit-and-empty"),
+    ],
+)
+async def test_when_there_is_room_again(
+    url: str, limit: dict[str, int], ages: list[tuple[int, int]], asked: int, due_s: float | None
+) -> None:
+    """A refused call is due when enough calls of before have left the minute."""
+    async with open_fleet(url, settings_of({"main": limit})) as fleet:
+        for age_s, tokens in ages:
+            await fleet.rows(
+                "INSERT INTO provider_calls VALUES (gen_random_uuid(), 'main', now() - make_interval(secs => $1), $2)",
+                *(age_s, tokens),
+            )
+        error = await refusal(fleet.one, call_of(tokens=asked))
+
+    assert (error is None) is (due_s is None)
+    if error is not None and due_s is not None:
+        assert isinstance(error, RateLimited)
+        assert error.due_s == pytest.approx(due_s, abs=2)
+
+
+async def test_a_call_counts_from_when_its_turn_came(url: str) -> None:
+    """Whoever waits for others to decide has not called yet: its minute begins when it is admitted."""
+    async with open_fleet(url, settings_of({"main": {"requests_per_minute": 20}})) as fleet:
+        await fleet.one.admit(call_of())
+        async with connected(url) as somebody, somebody.transaction():
+            await somebody.execute("SELECT FROM provider_states FOR UPDATE")
+            asking = asyncio.create_task(fleet.one.admit(call_of()))
+            await wait_until(lambda: _waits(fleet, 1), 10, "it to wait for its turn")
+            still_waiting = await fleet.value("SELECT clock_timestamp()")
+        permit = await asking
+
+        called_at = await fleet.value("SELECT called_at FROM provider_calls WHERE call_id = $1", permit.permit_id)
+        assert called_at > still_waiting
+
+
+async def test_everybody_asks_at_once(url: str) -> None:
+    """150 calls at once at three processes: exactly as many as the minute holds."""
+    async with open_fleet(url, settings_of({"main": {"requests_per_minute": 20}})) as fleet:
+        permits, refusals = await tried({m: [call_of() for _ in range(50)] for m in fleet.members})
+
+    assert len(permits) == 20
+    assert {type(e) for e in refusals} == {RateLimited}
+
+
+@pytest.mark.parametrize(
+    ("used", "room"), [(100, 900), (900, 100), (None, 100), (0, 1_000)], ids=["less", "equal", "unknown", "none"]
+)
+async def test_what_a_call_really_used_counts(url: str, used: int | None, room: int) -> None:
+    """Tokens that were reserved and not used are there for others; an unknown number stays as estimated."""
+    async with open_fleet(url, settings_of({"main": {"tokens_per_minute": 1_000}})) as fleet:
+        permit = await fleet.one.admit(call_of(tokens=900))
+        await fleet.one.settle(permit, Result(tokens=used))
+
+        assert await refusal(fleet.member(1), call_of(tokens=room)) is None
+        assert isinstance(await refusal(fleet.member(1), call_of(tokens=1)), RateLimited)
+
+
+async def test_small_calls_do_not_keep_a_large_one_out_for_ever(url: str) -> None:
+    """While small calls fill every gap, a large one waits a minute; then all wait for it, also another large one."""
+    large, rival = call_of(tokens=5_000), call_of(tokens=5_000)
+    admitted: list[str] = []
+    async with open_fleet(url, settings_of({"main": {"tokens_per_minute": 1_000}})) as fleet:
+        await fleet.one.admit(call_of(tokens=100))
+        while not (permits := (await tried({fleet.one: [large]}))[0]):
+            admitted += ["small"] if await refusal(fleet.member(1), call_of(tokens=100)) is None else ["none"]
+            assert isinstance(await refusal(fleet.member(2), rival), RateLimited)
+            assert len(admitted) < 30
+            await fleet.pass_time(10)
+
+        assert admitted[:6] == ["small"] * 6
+        assert 0 < admitted.count("none") <= 6
+        assert isinstance(await refusal(fleet.member(1), call_of(tokens=100)), RateLimited), "it fills its minute"
+        await fleet.one.settle(permits[0], Result(tokens=500))
+        assert await refusal(fleet.member(1), call_of(tokens=100)) is None, "nobody waits for it any more"
+
+
+async def test_who_does_not_come_back_loses_its_place(url: str) -> None:
+    """A large call that was promised room and never asks again does not stop the others for long."""
+    async with open_fleet(url, settings_of({"main": {"tokens_per_minute": 1_000}})) as fleet:
+        await fleet.one.admit(call_of(tokens=1_000))
+        await refusal(fleet.one, call_of(tokens=5_000))
+        await fleet.pass_time(61)
+        yielding = await refusal(fleet.member(1), call_of(tokens=100))
+        await fleet.pass_time(20)
+
+        assert isinstance(yielding, RateLimited)
+        assert yielding.due_s <= 20
+        assert await refusal(fleet.member(1), call_of(tokens=100)) is None
+
+
+async def test_a_full_minute_keeps_its_process_from_claiming(url: str) -> None:
+    """Nothing is claimed only to be put back: not until there is room for any call at all."""
+    settings = settings_of({"main": {"tokens_per_minute": 10_000, "max_reply_tokens": 1_000}})
+    async with open_fleet(url, settings) as fleet:
+        await fleet.one.admit(call_of(tokens=5_000))
+        assert isinstance(await refusal(fleet.one, call_of(tokens=6_000)), RateLimited)
+        has_room = fleet.one.claimable()
+        permit = await fleet.one.admit(call_of(tokens=4_500))
+        assert isinstance(await refusal(fleet.one, call_of(tokens=1_000)), RateLimited)
+        is_full = fleet.one.claimable()
+        await fleet.one.settle(permit, Result(tokens=800))
+
+        assert has_room.others_blocked is False
+        assert is_full.others_blocked is True
+        assert fleet.one.claimable().others_blocked is False, "a call took less than was reserved for it"
+
+
+# --- circuits ------------------------------------------------------------------------------------------
+
+
+async def test_the_life_of_a_circuit(url: str) -> None:
+    """Failures at several processes open it for all; then one call of 150 probes; its answer closes it for all."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.fail(4)
+        assert await refusal(fleet.one, call_of()) is None
+        await fleet.fail(1)
+
+        refusals = [await refusal(member, call_of()) for member in fleet.members]
+        assert {type(e) for e in refusals} == {CircuitOpen}
+        assert all(e and 25 < e.due_s <= 30 for e in refusals)
+        assert all(m.claimable().others_blocked for m in fleet.members)
+
+        await fleet.pass_time(31)
+        assert all(m.claimable().others_probing and not m.claimable().others_blocked for m in fleet.members)
+        permits, refusals = await tried({m: [call_of() for _ in range(50)] for m in fleet.members})
+        assert [p.is_probe for p in permits] == [True]
+        assert {type(e) for e in refusals} == {CircuitOpen}
+        assert all(0 < e.due_s <= 30 for e in refusals)
+        await fleet.refresh()
+        assert all(m.claimable().others_blocked for m in fleet.members)
+
+        await fleet.member(2).settle(permits[0], Result())
+        await fleet.refresh()
+        permits, refusals = await tried({m: [call_of() for _ in range(50)] for m in fleet.members})
+        assert len(permits) == 150
+        assert not any(p.is_probe for p in permits)
+        await fleet.fail(4)
+        assert await refusal(fleet.one, call_of()) is None, "the count began again"
+
+
+async def test_a_success_in_between_starts_the_count_again(url: str) -> None:
+    """Four failures, an answer seen by another process, four failures: closed."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.fail(4)
+        await fleet.fail(1, result=Result())
+        await fleet.fail(4)
+        assert await refusal(fleet.one, call_of()) is None
+        await fleet.fail(1)
+        assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
+
+
+async def test_probes_that_fail(url: str) -> None:
+    """Each doubles the cool-down, up to five minutes."""
+    cool_downs = []
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.fail(5)
+        for n in range(5):
+            await fleet.pass_time(301)
+            member = fleet.member(n)
+            await member.settle(await member.admit(call_of()), FAILED)
+            late = await refusal(member, call_of())
+            assert isinstance(late, CircuitOpen)
+            cool_downs.append(round(late.due_s))
+
+    assert cool_downs == pytest.approx([60, 120, 240, 300, 300], abs=1)
+
+
+async def test_a_prober_that_dies(url: str) -> None:
+    """After the deadline of its call another one probes; the first one's late word then counts for nothing."""
+    async with open_fleet(url, settings_of({"main": {"timeout_s": 50}})) as fleet:
+        await fleet.fail(5)
+        await fleet.pass_time(31)
+        lost = await fleet.one.admit(call_of())
+        await fleet.pass_time(49)
+        assert isinstance(await refusal(fleet.member(1), call_of()), CircuitOpen)
+        await fleet.pass_time(2)
+        second = await fleet.member(1).admit(call_of())
+
+        assert (lost.is_probe, second.is_probe) == (True, True)
+        await fleet.one.settle(lost, Result())
+        await fleet.refresh()
+        assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
+        await fleet.member(1).settle(second, Result())
+        await fleet.refresh()
+        assert await refusal(fleet.one, call_of()) is None
+
+
+async def test_calls_under_way_when_it_opens(url: str) -> None:
+    """They neither open it for longer nor close it."""
+    async with open_fleet(url, settings_of()) as fleet:
+        under_way = [await fleet.one.admit(call_of()) for _ in range(40)]
+        await fleet.fail(5)
+        for n, permit in enumerate(under_way):
+            await fleet.one.settle(permit, FAILED if n % 2 else Result())
+        await fleet.refresh()
+        late = await refusal(fleet.one, call_of())
+
+    assert isinstance(late, CircuitOpen)
+    assert 25 < late.due_s <= 30
+
+
+@pytest.mark.parametrize(
+    ("opens", "error", "waiting_for"), [("key", KeyRejected, "key"), ("quota", QuotaExhausted, "quota")]
+)
+async def test_what_somebody_has_to_act_on(url: str, opens: Any, error: type[WaitFor], waiting_for: str) -> None:
+    """One rejected key stops the whole fleet; every reader can say what the scores wait for."""
+    async with open_fleet(url, settings_of(kubernetes={})) as fleet:
+        await fleet.fail(1, result=Result(opens=opens, reason="HTTP 401"))
+
+        assert isinstance(await refusal(fleet.member(2), call_of()), error)
+        assert (await fleet.member(2).waiting()).reason("kubernetes") == waiting_for
+        assert (await fleet.member(2).waiting()).reason(None) == waiting_for
+
+
+async def test_the_process_that_opened_it_knows_at_once(url: str) -> None:
+    """It does not take the next look to stop its own calls."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.one.settle(await fleet.one.admit(call_of()), Result(opens="key"))
+
+        assert isinstance(await refusal(fleet.one, call_of()), KeyRejected)
+
+
+async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> None:
+    """A 429 met by one process keeps all of them from calling, until its time is over."""
+    async with open_fleet(url, settings_of(kubernetes={})) as fleet:
+        await fleet.fail(1, result=Result(blocked_s=20))
+
+        late = await refusal(fleet.member(1), call_of())
+        assert isinstance(late, RateLimited)
+        assert 15 < late.due_s <= 20
+        assert fleet.member(2).claimable().blocked == ["kubernetes"]
+        assert (await fleet.member(2).waiting()).reason("kubernetes") == "rate_limit"
+        await fleet.pass_time(20)
+        assert await refusal(fleet.member(1), call_of()) is None
+
+
+async def test_a_look_does_not_undo_what_was_learned_meanwhile(url: str) -> None:
+    """A look that began before our own transaction ended shows less than we know."""
+    async with open_fleet(url, settings_of(), size=1) as fleet:
+        await fleet.rows("INSERT INTO provider_states (provider) VALUES ('main')")
+        permit = await fleet.one.admit(call_of())
+        async with connected(url) as somebody, somebody.transaction():
+            await somebody.execute("LOCK TABLE pauses")  # the look has read the providers, and waits here
+            looking = asyncio.create_task(fleet.one.refresh())
+            await wait_until(lambda: _waits(fleet, 1), 10, "the look to wait")
+            await fleet.one.settle(permit, Result(opens="key"))
+        await looking
+
+        assert isinstance(await refusal(fleet.one, call_of()), KeyRejected)
+
+
+# --- pauses --------------------------------------------------------------------------------------------
+
+TWO = {"main": {}, "spare": {}}
+NOTHING = Claimable([], [], [], others_blocked=False, others_probing=False)
+
+
+@pytest.mark.parametrize(
+    ("paused", "stopped", "blocked", "others_blocked"),
+    [
+        pytest.param((None, None), {"a/main", "a/spare", "b/main", "b/spare"}, ["a", "b"], True, id="everything"),
+        pytest.param(("a", None), {"a/main", "a/spare"}, ["a"], False, id="chain"),
+        pytest.param((None, "main"), {"a/main", "b/main"}, ["b"], False, id="provider"),
+        pytest.param(("b", "main"), {"b/main"}, ["b"], False, id="the-only-provider-of-a-chain"),
+        pytest.param(("a", "main"), {"a/main"}, [], False, id="one-provider-of-a-chain"),
+    ],
+)
+async def test_pause_and_resume(
+    url: str,
+    paused: tuple[str | None, str | None],
+    stopped: set[str],
+    blocked: list[str],
+    others_blocked: bool,
+) -> None:
+    """Every process stops exactly what was named within one look, and goes on within one look."""
+    settings = settings_of(TWO, a={}, b={"providers": ("main",)})
+    calls = {f"{c}/{p}": call_of(c, provider=p) for c in ("a", "b") for p in TWO}
+    async with open_fleet(url, settings) as fleet:
+        await fleet.one.pause(*paused, "alice", "maintenance")
+        await fleet.refresh()
+        refusals = {name: await refusal(fleet.member(1), call) for name, call in calls.items()}
+        claimable = fleet.member(2).claimable()
+        waiting = await fleet.member(2).waiting()
+        lifted = await fleet.member(2).resume(*paused)
+        await fleet.refresh()
+
+        assert {name for name, error in refusals.items() if error} == stopped
+        assert {type(e) for e in refusals.values() if e} == {Paused}
+        assert "alice" in str(next(e for e in refusals.values() if e))
+        assert claimable == Claimable(["a", "b"], blocked, [], others_blocked=others_blocked, others_probing=False)
+        assert [c for c in ("a", "b") if waiting.reason(c) == "pause"] == blocked
+        assert lifted == 1
+        assert [await refusal(fleet.one, call) for call in calls.values()] == [None] * 4
+
+
+async def test_a_chain_that_nobody_configured_can_be_paused(url: str) -> None:
+    """Pauses name chains as events do."""
+    async with open_fleet(url, settings_of(a={})) as fleet:
+        await fleet.one.pause("new", None, "alice", None)
+        await fleet.refresh()
+
+        assert fleet.one.claimable() == Claimable(["a", "new"], ["new"], [], others_blocked=False, others_probing=False)
+
+
+async def test_what_resume_lifts(url: str) -> None:
+    """What matches all that is named, and everything where nothing is; it says how many."""
+    everything = [(None, None), ("a", None), ("a", "main"), ("b", "main"), (None, "main")]
+    lifted = {}
+    async with open_fleet(url, settings_of(TWO)) as fleet:
+        for named in [(None, None), ("a", None), (None, "main"), ("a", "main"), ("c", None)]:
+            for pause in everything:
+                await fleet.one.pause(*pause, "alice", None)
+            lifted[named] = await fleet.one.resume(*named), len(await fleet.one.pauses())
+            await fleet.one.resume(None, None)
+
+    assert lifted == {
+        (None, None): (5, 0),
+        ("a", None): (2, 3),
+        (None, "main"): (3, 2),
+        ("a", "main"): (1, 4),
+        ("c", None): (0, 5),
+    }
+
+
+@pytest.mark.parametrize("named", [(None, None), ("a", None), (None, "main"), ("a", "main")], ids=str)
+async def test_pausing_twice_is_one_pause(url: str, named: tuple[str | None, str | None]) -> None:
+    """The first one stays, with who and why, and one resume lifts it."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.one.pause(*named, "alice", "maintenance")
+        await fleet.one.pause(*named, "bob", None)
+
+        assert [(p.by, p.reason) for p in await fleet.one.pauses()] == [("alice", "maintenance")]
+        assert await fleet.one.resume(*named) == 1
+
+
+async def test_a_chain_without_a_judge_waits_for_no_provider(url: str) -> None:
+    """Metrics and gates alone need nobody's key; only a pause of the chain stops them."""
+    async with open_fleet(url, settings_of(gated={"judge": {"enabled": False}})) as fleet:
+        await fleet.fail(1, result=Result(opens="key"))
+        without_key = fleet.one.claimable()
+        await fleet.one.pause("gated", None, "alice", None)
+        await fleet.refresh()
+
+        assert (without_key.blocked, without_key.others_blocked) == ([], True)
+        assert fleet.one.claimable().blocked == ["gated"]
+
+
+# --- what the claim passes over ------------------------------------------------------------------------
+
+
+async def test_nothing_is_in_the_way(url: str) -> None:
+    """Before anything was looked at, and where nothing is stored."""
+    async with open_fleet(url, settings_of()) as fleet:
+        assert fleet.one.claimable() == NOTHING
+        await fleet.refresh()
+        assert fleet.one.claimable() == NOTHING
+
+
+async def test_a_chain_is_blocked_when_its_last_provider_is(url: str) -> None:
+    """One provider that may be called is enough; where one waits for a probe, one score at a time may try."""
+    settings = settings_of(TWO, a={}, b={"providers": ("spare",)})
+    async with open_fleet(url, settings) as fleet:
+        await fleet.fail(5, "main")
+        one_open = fleet.one.claimable()
+        await fleet.fail(5, "spare")
+        both_open = fleet.one.claimable()
+        await fleet.rows("UPDATE provider_states SET open_until = now() WHERE provider = 'main'")
+        await fleet.refresh()
+        one_half_open = fleet.one.claimable()
+        waiting = await fleet.one.waiting()
+        await fleet.rows("UPDATE provider_states SET open_until = now() + '9 s' WHERE provider = 'main'")
+        await fleet.rows("UPDATE provider_states SET open_until = now() WHERE provider = 'spare'")
+        await fleet.refresh()
+        the_other_half_open = fleet.one.claimable()
+
+    names = ["a", "b"]
+    assert one_open == Claimable(names, [], [], others_blocked=False, others_probing=False)
+    assert both_open == Claimable(names, ["a", "b"], [], others_blocked=True, others_probing=False)
+    assert one_half_open == Claimable(names, ["b"], ["a"], others_blocked=False, others_probing=True)
+    assert the_other_half_open == Claimable(names, [], ["a", "b"], others_blocked=False, others_probing=True)
+    assert (waiting.reason("a"), waiting.reason("b"), waiting.reason("other")) == ("circuit", "circuit", "circuit")
+
+
+PRICED = {"main": {"max_reply_tokens": 1_000, "prices_usd_per_million_tokens": Prices(input=1, output=100)}}
+
+
+@pytest.mark.parametrize(
+    ("charged", "chain_id", "blocked", "others_blocked"),
+    [
+        pytest.param(1.9, "a", [], False, id="room-for-a-reply"),
+        pytest.param(1.95, "a", ["a"], False, id="no-room-for-a-reply"),
+        pytest.param(1.95, "new", ["new"], False, id="an-unnamed-chain"),
+        pytest.param(1.95, None, [""], False, id="no-chain"),
+        pytest.param(2.95, "free", ["a", "free"], True, id="all-of-them"),
+    ],
+)
+async def test_a_spent_budget_keeps_scores_from_being_claimed(
+    url: str, charged: float, chain_id: str | None, blocked: list[str], others_blocked: bool
+) -> None:
+    """2 USD a chain, 3 for all, at least 0.10 a call: less than that left means that none can be made."""
+    settings = settings_of(PRICED, daily_usd=3, defaults={"daily_budget_usd": 2}, a={}, free={"daily_budget_usd": None})
+    async with open_fleet(url, settings) as fleet:
+        await fleet.one.admit(call_of(chain_id, usd=charged))
+        await fleet.refresh()
+        claimable = fleet.one.claimable()
+        waiting = await fleet.one.waiting()
+
+    assert claimable.blocked == blocked
+    assert claimable.others_blocked is others_blocked
+    assert waiting.reason(chain_id) == ("budget" if blocked else None)
+
+
+async def test_prices_that_are_not_configured(url: str) -> None:
+    """Where prices come from elsewhere, whoever knows them says what a call costs at least."""
+    settings = settings_of(daily_usd=1)
+    async with open_fleet(url, settings) as fleet:
+        told = Limits(fleet.seen, settings, least_usd={"main": 0.1})
+        await fleet.one.admit(call_of(usd=0.95))
+        await fleet.refresh()
+        await told.refresh()
+
+        assert (fleet.one.claimable().others_blocked, told.claimable().others_blocked) == (False, True)
+
+
+async def test_a_budget_of_before_midnight_blocks_nobody(url: str) -> None:
+    """The claim looks at today."""
+    async with open_fleet(url, settings_of(PRICED, daily_usd=1)) as fleet:
+        await fleet.one.admit(call_of(usd=1.0))
+        await fleet.refresh()
+        spent = fleet.one.claimable().others_blocked
+        await fleet.rows("UPDATE budget_days SET day = day - 1")
+        await fleet.refresh()
+
+        assert (spent, fleet.one.claimable().others_blocked) == (True, False)
+
+
+# --- token factors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("learned", "factor"),
+    [
+        pytest.param([], 1.0, id="nothing"),
+        pytest.param([1.02], 1.05, id="rounded-up"),
+        pytest.param([1.1], 1.1, id="a-step-is-kept"),
+        pytest.param([1.31, 1.12], 1.35, id="only-grows"),
+        pytest.param([1.12, 1.31], 1.35, id="grows"),
+        pytest.param([0.4], 1.0, id="never-less-than-one"),
+        pytest.param([17.0], 4.0, id="never-more-than-four"),
+    ],
+)
+async def test_a_token_factor(url: str, learned: list[float], factor: float) -> None:
+    """What one process learns is what all estimate with; it comes in steps, so that contexts seldom change."""
+    async with open_fleet(url, settings_of(TWO)) as fleet:
+        for n, value in enumerate(learned):
+            await fleet.member(n).learn_token_factor("main", value)
+        await fleet.refresh()
+
+        assert [m.token_factor("main") for m in fleet.members] == [factor] * 3
+        assert fleet.one.token_factor("spare") == 1.0
+
+
+async def test_trouble_leaves_the_token_factor_alone(url: str) -> None:
+    """A circuit that opens and closes forgets nothing else."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.one.learn_token_factor("main", 1.5)
+        await fleet.fail(5)
+        await fleet.pass_time(31)
+        await fleet.one.settle(await fleet.one.admit(call_of()), Result())
+        await fleet.refresh()
+
+        assert [m.token_factor("main") for m in fleet.members] == [1.5] * 3
+
+
+# --- a database that goes away -------------------------------------------------------------------------
+
+LIMITED = settings_of({"main": {"requests_per_minute": 100, "tokens_per_minute": 100_000}}, daily_usd=1)
+
+
+@contextlib.asynccontextmanager
+async def open_lossy(url: str, settings: Settings) -> AsyncIterator[tuple[DatabaseProxy, Limits, Fleet]]:
+    """A process behind a proxy that can lose replies to statements it sends for the first time, and a sound fleet."""
+    async with (
+        DatabaseProxy(url) as proxy,
+        open_fleet(url, settings) as fleet,
+        open_fleet(proxy.url, settings, size=1) as lossy,
+    ):
+        yield proxy, lossy.one, fleet
+
+
+async def test_the_reply_to_an_admission_is_lost(url: str) -> None:
+    """Calls that were reserved without our knowing are found again: each is counted once and charged once."""
+    async with open_lossy(url, LIMITED) as (proxy, lossy, fleet):
+        proxy.lose_commit_reply("budget_charges")
+        permits, refusals = await tried({lossy: [call_of(usd=0.3) for _ in range(5)]})
+
+        assert proxy.replies_lost == 1
+        assert (len(permits), len(refusals)) == (3, 2)
+        assert await fleet.day() == (Decimal("0.9"), Decimal("0.9"))
+        assert await fleet.value("SELECT count(*) FROM provider_calls") == 3
+        for permit in permits:
+            await fleet.one.settle(permit, Result(cost_usd=0.1))
+        assert await fleet.day() == (Decimal("0.3"), 0)
+
+
+async def test_the_reply_to_a_probe_is_lost(url: str) -> None:
+    """Who took the probe without knowing it has it."""
+    async with open_lossy(url, settings_of()) as (proxy, lossy, fleet):
+        await fleet.fail(5)
+        await fleet.pass_time(31)
+        await lossy.refresh()
+        proxy.lose_commit_reply("provider_states")
+        permit = await lossy.admit(call_of())
+
+        assert proxy.replies_lost == 1
+        assert permit.is_probe
+        await lossy.settle(permit, Result())
+        assert await refusal(lossy, call_of()) is None
+
+
+@pytest.mark.parametrize(
+    ("failures", "cool_down_s"), [(1, 0), (5, 30)], ids=["of-the-first-failure", "of-the-fifth-failure"]
+)
+async def test_the_reply_to_a_settlement_is_lost(url: str, failures: int, cool_down_s: float) -> None:
+    """What was settled without our knowing is settled once: its money, its tokens and its failure."""
+    async with open_lossy(url, LIMITED) as (proxy, lossy, fleet):
+        permits = [await fleet.one.admit(call_of(usd=0.1)) for _ in range(failures)]
+        for permit in permits[:-1]:
+            await fleet.one.settle(permit, Result(failed=True, cost_usd=0, tokens=0))
+        proxy.lose_commit_reply("budget_charges c SET")
+        await lossy.settle(permits[-1], Result(failed=True, cost_usd=0.05, tokens=400))
+
+        assert proxy.replies_lost == 1
+        assert await fleet.day() == (Decimal("0.05"), 0)
+        assert await fleet.value("SELECT sum(tokens) FROM provider_calls") == 400
+        assert await fleet.value("SELECT cardinality(failed_calls) FROM provider_states") == failures
+        assert await fleet.value("SELECT cool_down_s FROM provider_states") == cool_down_s
+
+
+async def test_the_reply_to_a_failed_probe_is_lost(url: str) -> None:
+    """The cool-down is doubled once."""
+    async with open_lossy(url, settings_of()) as (proxy, lossy, fleet):
+        await fleet.fail(5)
+        await fleet.pass_time(31)
+        permit = await fleet.one.admit(call_of())
+        proxy.lose_commit_reply("provider_states")
+        await lossy.settle(permit, FAILED)
+
+        assert proxy.replies_lost == 1
+        assert await fleet.value("SELECT cool_down_s FROM provider_states") == 60
+
+
+async def test_what_does_not_wait_for_the_database(url: str) -> None:
+    """A look fails at once, and what was known goes on to hold."""
+    proxy = DatabaseProxy(url)
+    async with open_fleet(proxy.url, settings_of(), size=1) as fleet:
+        async with proxy:
+            await fleet.one.pause(None, None, "alice", None)
+            await fleet.one.refresh()
+        for look in (fleet.one.refresh, fleet.one.pauses, fleet.one.waiting):
+            with pytest.raises(DatabaseAway):
+                await look()
+
+        assert fleet.one.claimable().others_blocked is True
+        assert isinstance(await refusal(fleet.one, call_of()), Paused)
+
+
+async def test_a_paid_call_waits_for_the_database(url: str) -> None:
+    """Nothing is called unreserved, and no cost is forgotten: both go on when the database is back."""
+    proxy = DatabaseProxy(url)
+    async with open_fleet(url, LIMITED) as fleet, open_fleet(proxy.url, LIMITED, size=1) as away:
+        permit = await fleet.one.admit(call_of(usd=0.5))
+        work = [
+            asyncio.create_task(away.one.settle(permit, Result(cost_usd=0.25))),
+            asyncio.create_task(away.one.admit(call_of(usd=0.125))),
+        ]
+        done, _ = await asyncio.wait(work, timeout=0.2)
+        assert not done
+        async with proxy:
+            await asyncio.wait_for(asyncio.gather(*work), 30)
+
+        assert await fleet.day() == (Decimal("0.375"), Decimal("0.125"))
+
+
+# --- plans ---------------------------------------------------------------------------------------------
+
+BIG = {"provider_calls", "budget_charges", "budget_days", "provider_states"}
+FILL = """
+INSERT INTO provider_states (provider) SELECT 'provider-' || n FROM generate_series(1, 30000) n;
+INSERT INTO provider_calls
+SELECT md5('call-' || n)::uuid, 'provider-' || n % 20, now() - make_interval(secs => n % 300), 9
+FROM generate_series(1, 30000) n;
+INSERT INTO budget_days (day, scope, chain_id)
+SELECT (now() AT TIME ZONE 'UTC')::date - n % 300, 'chain', 'chain-' || n FROM generate_series(1, 30000) n;
+INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
+SELECT md5('call-' || n)::uuid, now()::date - n % 300, 'chain-' || n, 'main', gen_random_uuid(), 1
+FROM generate_series(1, 30000) n;
+"""
+IDS = "ARRAY[" + ", ".join(f"md5('call-{n}')::uuid" for n in range(100)) + "]"
+NUMBERS = "ARRAY[" + ", ".join(["1"] * 100) + "]"
+DAYS = "ARRAY[now()::date, now()::date], ARRAY['all', 'chain'], ARRAY['', 'chain-300']"
+STATE = f"'{json.dumps([{'provider': 'provider-7', 'failed_calls': [], 'cool_down_s': 0, 'reason': ''}])}'"
+
+# Name: statement, its arguments as SQL, the index that must carry it.
+STATEMENTS = {
+    "meet-providers": (limits.MEET_PROVIDERS, "ARRAY['provider-7', 'provider-8']", "provider_states_pkey"),
+    "save-providers": (limits.SAVE_PROVIDERS, STATE, "provider_states_pkey"),
+    "count-window": (limits.COUNT_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
+    "read-window": (limits.READ_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
+    "correct-calls": (limits.CORRECT_CALLS, f"{IDS}, {NUMBERS}", "provider_calls_pkey"),
+    "meet-days": (limits.MEET_DAYS, "ARRAY['all', 'chain'], ARRAY['', 'chain-300']", "budget_days_pkey"),
+    "lock-days": (limits.LOCK_DAYS, DAYS, "budget_days_pkey"),
+    "change-days": (limits.CHANGE_DAYS, f"{DAYS}, ARRAY[1, 1], ARRAY[1, 1]", "budget_days_pkey"),
+    "settle-charges": (limits.SETTLE_CHARGES, f"{IDS}, {NUMBERS}", "budget_charges_pkey"),
+    "known-calls": (limits.KNOWN_CALLS, IDS, "budget_charges_pkey"),
+    "today": (limits.TODAY, "", "budget_days_pkey"),
+    "learn-factor": (limits.LEARN_FACTOR, "'provider-7', 1.5", "provider_states_pkey"),
+}
+
+
+@pytest.fixture(scope="module")
+def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
+    """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
+
+    async def fill(url: str) -> None:
+        async with connected(url) as connection:
+            await connection.execute(FILL)
+            await connection.execute("VACUUM ANALYZE")
+
+    with fresh_database(postgres, _migrated_template) as url:
+        run_apart(fill(url))
+        yield url
+
+
+@pytest.mark.parametrize("cache", ["force_custom_plan", "force_generic_plan"], ids=["first-runs", "prepared"])
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_plan(full_database_url: str, name: str, cache: str) -> None:
+    """Every statement on the way of a call finds its rows by an index, at first and when prepared."""
+    statement, arguments, index = STATEMENTS[name]
+    async with connected(full_database_url) as connection:
+        await connection.execute(f"SET plan_cache_mode = {cache}")
+        await connection.execute(f"PREPARE it AS {statement.replace('{schema}', 'public')}")
+        [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it{f'({arguments})' if arguments else ''}")
+
+    nodes = list(_nodes(json.loads(plan)[0]["Plan"]))
+    used = {n.get("Index Name") for n in nodes} | {i for n in nodes for i in n.get("Conflict Arbiter Indexes", ())}
+    assert {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"} & BIG == set(), plan
+    assert index in used, plan
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)

@@ -1,0 +1,124 @@
+"""`pause` and `resume` as operators and scripts meet them, on a real PostgreSQL."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tarsy_scoring.commands.pause import pause, resume
+from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.errors import ConfigurationError
+
+YAML = """
+providers:
+  main: {api_key_env: null, model: judge-1}
+  spare: {api_key_env: null, model: judge-2}
+"""
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database_url: str) -> Run:
+    """Runs `pause ...` or `resume ...` for alice, with two providers and a database in which nothing is paused."""
+    config = tmp_path / "scoring.yaml"
+    config.write_text(YAML, encoding="utf-8")
+    monkeypatch.setenv("SCORING_CONFIG", str(config))
+    monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
+    monkeypatch.setenv("USER", "alice")
+
+    def run(command: str, *arguments: str) -> Result:
+        return CliRunner().invoke({"pause": pause, "resume": resume}[command], arguments)
+
+    return run
+
+
+def named(ended: Result) -> list[tuple[str | None, str | None]]:
+    """Chain and provider of the pauses in a JSON answer."""
+    assert ended.exit_code == 0, ended.output
+    return [(p["chain"], p["provider"]) for p in json.loads(ended.stdout)["pauses"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pauses"),
+    [
+        pytest.param([], (None, None), id="everything"),
+        pytest.param(["--chain", "kubernetes"], ("kubernetes", None), id="chain"),
+        pytest.param(["--provider", "spare"], (None, "spare"), id="provider"),
+        pytest.param(["--chain", "kubernetes", "--provider", "main"], ("kubernetes", "main"), id="both"),
+    ],
+)
+def test_what_is_named_is_paused_and_resumed(
+    run: Run, arguments: list[str], pauses: tuple[str | None, str | None]
+) -> None:
+    """The same options that pause it let it go on, in JSON for scripts."""
+    assert named(run("pause", *arguments, "--reason", "key is being changed", "--json")) == [pauses]
+    [shown] = json.loads(run("pause", "--list", "--json").stdout)["pauses"]
+    assert (shown["by"], shown["reason"]) == ("alice", "key is being changed")
+
+    ended = run("resume", *arguments, "--json")
+
+    assert json.loads(ended.stdout) == {"lifted": 1, "pauses": []}
+
+
+def test_words_for_people(run: Run) -> None:
+    """What is paused, since when, by whom and why; how many were lifted, and what still holds."""
+    assert run("pause", "--list").stdout == "nothing is paused\n"
+    assert "everything: paused since 20" in run("pause", "--reason", "maintenance").stdout
+    run("pause", "--chain", "kubernetes")
+    listed = run("pause", "--list").stdout.splitlines()
+    one = run("resume", "--chain", "kubernetes").stdout
+    none = run("resume", "--chain", "kubernetes").stdout
+    run("pause", "--chain", "kubernetes")
+    both = run("resume").stdout
+
+    assert [line.partition(":")[0] for line in listed] == ["everything", "chain 'kubernetes'"]
+    assert listed[0].endswith("UTC by alice (maintenance)")
+    assert one.startswith("1 pause lifted; workers see it within seconds\neverything: paused since ")
+    assert none.startswith("0 pauses lifted\neverything: paused since ")
+    assert both == "2 pauses lifted; workers see it within seconds\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        pytest.param(["pause", "--provider", "mian"], "did you mean 'main'?", id="provider-misspelt"),
+        pytest.param(["pause", "--provider", "xyz"], "known: main, spare", id="provider-unknown"),
+        pytest.param(["pause", "--chain", ""], "name a chain", id="no-chain"),
+        pytest.param(["resume", "--chain", " "], "name a chain", id="no-chain-to-resume"),
+        pytest.param(["pause", "--list", "--chain", "kubernetes"], "--list shows all", id="list-of-something"),
+        pytest.param(["pause", "kubernetes"], "unexpected extra argument", id="no-option"),
+    ],
+)
+def test_what_was_asked_wrongly_ends_with_two(run: Run, arguments: list[str], told: str) -> None:
+    """Status 2 with what would be right, and nothing is paused: least of all everything."""
+    ended = run(*arguments)
+
+    assert ended.exit_code == 2
+    assert told in ended.stderr
+    assert named(run("pause", "--list", "--json")) == []
+
+
+def test_a_pause_outlives_its_provider(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider that was taken out of the file can still be resumed."""
+    run("pause", "--provider", "spare")
+    monkeypatch.delenv("SCORING_CONFIG")
+
+    assert json.loads(run("resume", "--provider", "spare", "--json").stdout)["lifted"] == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        pytest.param("postgresql://127.0.0.1:1/db", DatabaseAway, id="database-away"),
+        pytest.param("", ConfigurationError, id="no-database"),
+    ],
+)
+def test_what_the_command_line_turns_into_words(
+    run: Run, monkeypatch: pytest.MonkeyPatch, url: str, error: type[Exception]
+) -> None:
+    """It does not wait for a database, and raises what `cli` tells in one sentence."""
+    monkeypatch.setenv("SCORING_DATABASE_URL", url)
+
+    assert isinstance(run("pause").exception, error)
