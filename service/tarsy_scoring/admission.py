@@ -27,6 +27,7 @@ Disposition = Literal[
     "sampled_out",
     "stale",
 ]
+Purpose = Literal["production", "consistency", "anchor", "shadow"]
 
 
 class Priority(IntEnum):
@@ -43,7 +44,8 @@ class Request:
     Somebody's wish to have a session scored.
 
     `request_id` is a hash of its identity. `is_stale` was decided from the age of the Kafka record.
-    `session_status` matters for `session-completed` alone.
+    `session_status` matters for `session-completed` alone. With another `purpose` than production it asks for
+    a judgement beside the session's score, which it neither waits for nor holds up.
     """
 
     request_id: uuid.UUID
@@ -61,6 +63,7 @@ class Request:
     reason: str | None = None
     priority: Priority = Priority.AUTOMATIC
     is_stale: bool = False
+    purpose: Purpose = "production"
 
     @property
     def is_automatic(self) -> bool:
@@ -183,6 +186,9 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
         if (why := policy.hopeless(request, chain_id)) is not None:
             return Decision(why)
     name, wanted_hash = policy.bound(chain_id, request.criteria)
+    if request.purpose != "production":
+        new = NewScore(uuid.uuid4(), request, chain_id, name, wanted_hash)
+        return Decision("accepted", new.score_id, new)
     if state.open is not None:
         # A running score whose criteria are bound shows what an unknown chain comes to: the defaults.
         wanted = policy.bound(chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name)

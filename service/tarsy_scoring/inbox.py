@@ -8,8 +8,8 @@ session ids: so nothing deadlocks, and a deferred request is promoted exactly on
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from uuid import UUID
+from typing import Any, Literal
+from uuid import UUID, uuid5
 
 import asyncpg
 
@@ -73,8 +73,9 @@ SELECT * FROM {schema}.scoring_requests WHERE session_id = ANY($1::text[]) AND d
 
 ADD_SCORES = """
 INSERT INTO {schema}.session_scores
-  (score_id, session_id, request_id, chain_id, priority, score_triggered_by, criteria, criteria_hash)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::smallint[], $6::text[], $7::text[], $8::text[])
+  (score_id, session_id, request_id, chain_id, priority, score_triggered_by, criteria, criteria_hash, purpose)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::smallint[], $6::text[], $7::text[], $8::text[],
+                     $9::text[])
 """
 
 SUPERSEDE = "UPDATE {schema}.scoring_requests SET disposition = 'superseded' WHERE request_id = ANY($1::uuid[])"
@@ -96,6 +97,10 @@ SELECT count(*) FROM (
   WHERE status = 'pending' AND priority < 2 AND next_attempt_at <= now() LIMIT $1) due
 """
 
+SCORES_OF_REQUESTS = """
+SELECT request_id, score_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[]) AND score_id IS NOT NULL
+"""
+
 REQUESTS_BY_EVENT = "SELECT * FROM {schema}.scoring_requests WHERE event_id = $1 ORDER BY received_at"
 
 
@@ -106,6 +111,26 @@ class _Admitted:
     new_scores: list[NewScore] = field(default_factory=list)
     decisions: dict[UUID, Decision] = field(default_factory=dict)
     superseded: list[UUID] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """
+    A judgement that is wanted for another purpose than to be the score of its session.
+
+    Args:
+        criteria: None: those of the session's chain, known at the latest at the first claim.
+        number: Tells several of the same apart.
+    """
+
+    session_id: str
+    purpose: Literal["consistency", "anchor", "shadow"]
+    criteria: str | None = None
+    number: int = 1
+
+    def identity(self, run_id: UUID) -> UUID:
+        """The request that this order is within a run."""
+        return uuid5(run_id, "\x1f".join((self.session_id, self.purpose, self.criteria or "", str(self.number))))
 
 
 class NotStorable(ScoringError):
@@ -168,6 +193,42 @@ class Inbox:
             self.database.ring("events")
         return {i: d.disposition for i, d in admitted.decisions.items()}
 
+    async def order(self, run_id: UUID, orders: Sequence[Order], *, requested_by: str) -> dict[Order, UUID]:
+        """
+        Store orders and their pending scores, in one transaction; nothing is decided about them.
+
+        The same order of the same run is stored once, and the score it made is given again. The requests of a
+        run can be looked up with its id as their event id.
+
+        Args:
+            run_id: Of the command that orders.
+
+        Returns:
+            The score of each order; none for an order whose session has been erased since.
+
+        Raises:
+            NotStorable: The database refuses one of them; nothing was stored.
+        """
+        requests = {
+            order: Request(
+                request_id=order.identity(run_id),
+                session_id=order.session_id,
+                source="cli",
+                event_id=str(run_id),
+                requested_by=requested_by,
+                force=True,
+                criteria=order.criteria,
+                priority=Priority.PEOPLE,
+                purpose=order.purpose,
+            )
+            for order in orders
+        }
+        await self.accept(list(requests.values()))
+        ids = [r.request_id for r in requests.values()]
+        rows = await self.database.persist(lambda c: c.fetch(self.database.sql(SCORES_OF_REQUESTS), ids))
+        scores = {r["request_id"]: r["score_id"] for r in rows}
+        return {order: scores[r.request_id] for order, r in requests.items() if r.request_id in scores}
+
     async def _known(self, connection: Connection, ids: list[UUID]) -> set[UUID]:
         return {r["request_id"] for r in await connection.fetch(self.database.sql(KNOWN_REQUESTS), ids)}
 
@@ -216,6 +277,7 @@ class Inbox:
                 [n.request.requested_by for n in new],
                 [n.criteria for n in new],
                 [n.criteria_hash for n in new],
+                [n.request.purpose for n in new],
             )
             events = [NewEvent(n.score_id, "scoring.progress", {"phase": "queued"}) for n in new]
             await outbox.emit(self.database, connection, events)

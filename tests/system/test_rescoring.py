@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from processes import Service, assert_whole
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring.embedded.scripted_judge import MODEL, Fault
 from tarsy_scoring.judge import criteria as shipped
 
 
@@ -98,7 +98,7 @@ async def test_unknown_criteria_fail_where_the_asker_can_see_it(service: Service
 
 
 async def test_the_command_asks_for_named_sessions_and_selections(service: Service) -> None:
-    """Named sessions go first; a selection is counted unless --yes, and goes last."""
+    """Named sessions go first; a selection is only shown unless --yes, and goes last."""
     service.worker()
     service.judge.script(Fault(kind="refusal", match="alert of session-0001 "))
     ok, refused = await service.announce(*service.add_sessions(2))
@@ -107,12 +107,139 @@ async def test_the_command_asks_for_named_sessions_and_selections(service: Servi
     assert (named.status, named.document) == (0, {"sessions": 1, "dispositions": {"accepted": 1}, "done": True})
     await service.all_end(3)
     counted = await service.run("rescore", "--failed", "--error-kind", "refused", "--json")
-    assert (counted.status, counted.document) == (0, {"sessions": 1, "dispositions": {}, "done": False})
+    shown = counted.document
+    estimate = shown.pop("estimate")
+    assert (counted.status, shown) == (0, {"sessions": 1, "dispositions": {}, "done": False})
+    assert estimate["chains"] == [{"chain_id": "kubernetes", "sessions": 1}]
+    assert (estimate["tokens"]["from_chain_average"], estimate["cost_usd"]["unknown"]) == (1, 1)
     service.judge.clear()
     done = await service.run("rescore", "--failed", "--yes", "--json")
-    assert (done.status, done.document) == (0, {"sessions": 1, "dispositions": {"accepted": 1}, "done": True})
+    sent = {"sessions": 1, "dispositions": {"accepted": 1}, "done": True, "estimate": estimate}
+    assert (done.status, done.document) == (0, sent)
     await service.all_end(4)
     await assert_whole(service, [ok], failed=[refused])
     newest = {s: await service.score_becomes(s, "completed") for s in ("session-0000", "session-0001")}
     assert (newest["session-0000"]["priority"], newest["session-0000"]["score_triggered_by"]) == (0, "ada")
     assert newest["session-0001"]["priority"] == 2
+
+
+async def test_obsolete_scores_are_asked_for_again(service: Service, own_criteria: dict[str, str]) -> None:
+    """After a change of criteria: shown with what it takes, sent when somebody says so, and then there are none."""
+    config = service.folder / "config.yaml"
+    judge = {"base_url": service.judge.base_url, "model": MODEL, "api_key_env": "OPENAI_API_KEY"}
+    prices = {"prices_usd_per_million_tokens": {"input": 1000, "output": 1000}}
+    content = yaml.safe_load(config.read_text()) | {"providers": {"main": judge | prices}}
+    defaults = {"criteria": "lenient", "providers": ["main"]}
+    config.write_text(yaml.safe_dump(content | {"defaults": defaults}))
+    worker = service.worker(**own_criteria)
+    events = await service.announce(*service.add_sessions(2))
+    await service.all_end(2)
+    taken = "SELECT sum((usage->>'input_tokens')::int + (usage->>'output_tokens')::int)::int FROM session_scores"
+    tokens = await service.value(taken)
+    await worker.stop()
+    none = await service.run("rescore", "--obsolete", "--json", **own_criteria)
+    assert (none.document["sessions"], none.document["done"]) == (0, True)
+
+    config.write_text(yaml.safe_dump(content | {"defaults": defaults | {"criteria": "strict"}}))
+    shown = await service.run("rescore", "--obsolete", **own_criteria)
+    assert shown.status == 0
+    assert shown.stdout.splitlines() == [
+        "2 sessions would be scored: 2 of kubernetes",
+        f"  tokens: about {tokens:,} (2 as their earlier scores)",
+        f"  cost: about {tokens / 1000:,.2f} USD (2 as their earlier scores)",
+        "nothing was sent; add --yes to do it",
+    ]
+    assert await service.count("true") == 2
+    done = await service.run("rescore", "--obsolete", "--yes", **own_criteria)
+    assert done.stdout.splitlines()[-1] == "2 sessions: 2 accepted"
+
+    service.worker(**own_criteria)
+    await service.all_end(4)
+    await assert_whole(service, events)
+    assert await service.count("criteria = 'strict' AND status = 'completed' AND priority = 2") == 2
+    after = await service.run("rescore", "--obsolete", "--json", **own_criteria)
+    assert after.document["sessions"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["rescore", "--obsolete", "--failed"], id="two-selections"),
+        pytest.param(["rescore", "session-1", "--obsolete"], id="named-and-selected"),
+        pytest.param(["rescore", "--obsolete", "--criteria", "investigation-outcome"], id="obsolete-under-others"),
+        pytest.param(["backfill"], id="backfill-since-when"),
+        pytest.param(["backfill", "--since", "yesterday"], id="backfill-no-time"),
+    ],
+)
+async def test_selections_that_cannot_be_meant(service: Service, arguments: list[str]) -> None:
+    """Status 2, and words instead of a traceback."""
+    ended = await service.run(*arguments)
+    assert ended.status == 2
+    assert "Traceback" not in ended.stderr
+
+
+# --- backfill ------------------------------------------------------------------------------------------
+
+
+async def test_backfill_asks_for_what_was_never_scored(service: Service) -> None:
+    """Terminal sessions since a time without a score, oldest first, after everything else; then there are none."""
+    service.worker()
+    scored = await service.announce(*service.add_sessions(1, "scored"))
+    await service.all_end(1)
+    for session, changes in {
+        "new": {"completed_at": "2026-01-07T00:00:00Z"},
+        "older": {"completed_at": "2026-01-06T00:00:00Z"},
+        "too-old": {"completed_at": "2025-12-31T23:59:59Z"},
+        "failed": {"completed_at": "2026-01-07T00:00:00Z", "status": "failed"},
+        "running": {"completed_at": None, "status": "in_progress"},
+        "elsewhere": {"completed_at": "2026-01-08T00:00:00Z", "chain_id": "billing"},
+    }.items():
+        service.add_session(session, **changes)
+
+    shown = await service.run("backfill", "--since", "2026-01-01")
+    assert shown.status == 0
+    first, tokens, cost, hint = shown.stdout.splitlines()
+    assert first == "3 sessions would be scored: 1 of billing, 2 of kubernetes"
+    assert tokens.endswith("(2 as their chain on average, 1 unknown and not counted)")
+    assert (cost, hint) == ("  cost: unknown", "nothing was sent; add --yes to do it")
+    assert await service.count("true") == 1
+    of_a_chain = await service.run("backfill", "--since", "2026-01-01", "--chain", "billing", "--json")
+    assert (of_a_chain.status, of_a_chain.document["sessions"], of_a_chain.document["done"]) == (0, 1, False)
+
+    done = await service.run("backfill", "--since", "2026-01-01", "--yes", "--json")
+    assert (done.status, done.document["dispositions"], done.document["done"]) == (0, {"accepted": 3}, True)
+    await service.all_end(4)
+    await assert_whole(service, scored)
+    queued = await service.rows(
+        "SELECT session_id FROM scoring_events JOIN session_scores USING (score_id, session_id) "
+        "WHERE payload->>'phase' = 'queued' AND priority = 2 ORDER BY entry"
+    )
+    assert [r["session_id"] for r in queued] == ["older", "new", "elsewhere"]
+    assert await service.count("priority = 2 AND status = 'completed' AND purpose = 'production'") == 3
+    again = await service.run("backfill", "--since", "2026-01-01", "--json")
+    assert (again.document["sessions"], again.document["done"]) == (0, True)
+
+
+async def test_backfill_scores_what_the_chain_says_and_what_nothing_scored_automatically(service: Service) -> None:
+    """The statuses are those of each session's chain; that automatic scoring is off does not matter."""
+    config = service.folder / "config.yaml"
+    chains = {"kubernetes": {"auto_score_statuses": ["failed"], "enabled": False}}
+    config.write_text(yaml.safe_dump({"chains": chains}))
+    env = {"SCORING_CONFIG": str(config), "SCORING_ENABLED": "false"}
+    service.add_session("completed")
+    service.add_session("failed", status="failed")
+    service.worker(**env)
+    done = await service.run("backfill", "--since", "2026-01-01", "--yes", "--json", **env)
+    assert done.document["dispositions"] == {"accepted": 1}
+    await service.score_becomes("failed", "completed")
+    assert await service.score_of("completed") is None
+
+
+async def test_backfill_of_a_source_that_cannot_be_read(service: Service) -> None:
+    """Status 1 with the reason; nothing is sent of half a list."""
+    away = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": service.database_url}
+    ended = await service.run("backfill", "--since", "2026-01-01", "--yes", **away)
+    assert ended.status == 1
+    assert "alert_sessions" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert await service.count("true") == 0

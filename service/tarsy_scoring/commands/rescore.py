@@ -1,29 +1,52 @@
-"""`rescore`: ask for sessions to be scored again."""
+"""
+`rescore` and `backfill`: ask for sessions to be scored, again or for the first time.
 
-import os
+What is selected and not named is shown first, with what it is likely to take; it is sent when somebody says so.
+"""
+
 import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
 
 import click
 
 from tarsy_scoring.admission import Priority, Request
-from tarsy_scoring.app import open_parts, require_migrated
-from tarsy_scoring.commands.shared import moment, print_json, run, settings_of_environment
+from tarsy_scoring.app import Parts, open_parts, require_migrated, timeline_source
+from tarsy_scoring.commands.shared import (
+    asker,
+    moment,
+    print_json,
+    progress_bar,
+    require_criteria,
+    run,
+    session_ids,
+    settings_of_environment,
+    usd,
+)
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+from tarsy_scoring.selecting import Amount, Estimate, estimate_of, never_scored, obsolete_sessions
+from tarsy_scoring.timeline.model import FoundSession
+
+_SENT_AT_ONCE = 500
 
 
 @click.command()
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
+@click.option("--obsolete", is_flag=True, help="All sessions whose score is not under their chain's current criteria.")
 @click.option("--failed", is_flag=True, help="All sessions whose newest score failed or timed out.")
 @click.option("--error-kind", metavar="KIND", help="With --failed: only those that failed like this.")
 @click.option("--since", metavar="TIME", help="Only scores made since then (RFC 3339, or a date).")
 @click.option("--chain", metavar="NAME", help="Only sessions of this chain.")
 @click.option("--criteria", metavar="NAME", help="Score under these criteria instead of the chain's.")
 @click.option("--reason", metavar="TEXT", help="Kept with the request.")
-@click.option("--yes", is_flag=True, help="Really do it; without it, a selection is only counted.")
+@click.option("--yes", is_flag=True, help="Really do it; without it, a selection is only shown.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def rescore(
     sessions: tuple[str, ...],
+    obsolete: bool,
     failed: bool,
     error_kind: str | None,
     since: str | None,
@@ -37,58 +60,174 @@ def rescore(
     Ask for sessions to be scored again: by name, or a selection.
 
     Named sessions are scored before everything else, a selection after everything else. Without --yes a
-    selection is only counted. Needs the database; the workers do the rest.
+    selection is only shown: how many sessions, and about how many tokens and how much money, as far as earlier
+    scores tell. Needs the database; the workers do the rest.
     """
     settings = settings_of_environment()
-    is_selection = failed or since is not None
+    is_selection = obsolete or failed or since is not None
     if bool(sessions) == is_selection:
-        raise click.UsageError("name sessions, or select them with --failed or --since")
+        raise click.UsageError("name sessions, or select them with --obsolete, --failed or --since")
+    if obsolete and failed:
+        raise click.UsageError("--obsolete and --failed are two selections: choose one")
     if error_kind and not failed:
         raise click.UsageError("--error-kind goes with --failed")
-    for name in sessions:
-        if not SESSION_ID_PATTERN.fullmatch(name):
-            raise click.BadParameter(f"{name!r} is not a session id", param_hint="SESSION")
-    registry = load_criteria(settings.config.criteria_dirs)
-    if criteria is not None and criteria not in registry:
-        known = ", ".join(sorted(c.name for c in registry))
-        raise click.BadParameter(f"no criteria are called {criteria!r} (known: {known})", param_hint="--criteria")
+    if obsolete and criteria is not None:
+        raise click.UsageError("--obsolete asks for the criteria of each chain, so it does not go with --criteria")
+    if criteria is not None:
+        require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
+    named = session_ids(sessions)
     earliest = moment(since) if since else None
 
-    async def work() -> tuple[list[str], dict[str, int]]:
+    async def select(parts: Parts) -> list[str]:
+        if obsolete:
+            return await obsolete_sessions(parts.database, parts.inbox.policy, chain, earliest)
+        if failed:
+            return await parts.reader.failed_sessions(error_kind, chain, earliest)
+        return await parts.reader.scored_sessions(chain, earliest)
+
+    async def work() -> None:
         async with open_parts(settings) as parts:
             await require_migrated(parts.database, wait=False)
-            chosen = list(dict.fromkeys(sessions))
-            if failed:
-                chosen = await parts.reader.failed_sessions(error_kind, chain, earliest)
-            elif is_selection:
-                chosen = await parts.reader.scored_sessions(chain, earliest)
-            if is_selection and not yes:
-                return chosen, {}
-            priority = Priority.BULK if is_selection else Priority.PEOPLE
+            chosen = await select(parts) if is_selection else named
             requests = [
                 Request(
                     request_id=uuid.uuid4(),
-                    session_id=s,
+                    session_id=session,
                     source="cli",
-                    requested_by=os.environ.get("USER") or "cli",
+                    requested_by=asker(),
                     force=True,
                     criteria=criteria,
                     reason=reason,
-                    priority=priority,
+                    priority=Priority.BULK if is_selection else Priority.PEOPLE,
                 )
-                for s in chosen
+                for session in chosen
             ]
-            counts: dict[str, int] = {}
-            for start in range(0, len(requests), 500):
-                for disposition in (await parts.inbox.accept(requests[start : start + 500])).values():
-                    counts[disposition] = counts.get(disposition, 0) + 1
-            return chosen, counts
+            if is_selection:
+                await _offer(parts, requests, yes=yes, as_json=as_json)
+            else:
+                _tell(requests, await _send(parts, requests), None, as_json=as_json)
 
-    chosen, counts = run(work())
+    run(work())
+
+
+@click.command()
+@click.option("--since", metavar="TIME", required=True, help="Sessions that ended since then (RFC 3339, or a date).")
+@click.option("--chain", metavar="NAME", help="Only sessions of this chain.")
+@click.option("--yes", is_flag=True, help="Really do it; without it, the sessions are only counted.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def backfill(since: str, chain: str | None, yes: bool, as_json: bool) -> None:
+    """
+    Ask for finished sessions that were never scored, oldest first.
+
+    Lists the sessions of the timeline source and takes those without a score whose status is one of their chain's
+    auto_score_statuses. Whether automatic scoring is enabled, and for which share, does not matter here. Without
+    --yes it only shows how many they are, and about how many tokens and how much money they take, as far as scores
+    of their chains tell. They are scored after everything else.
+    """
+    settings = settings_of_environment()
+    earliest = moment(since)
+
+    async def work() -> None:
+        async with open_parts(settings) as parts:
+            await require_migrated(parts.database, wait=False)
+            found = await _never_scored_since(parts, earliest, chain)
+            requests = [
+                Request(
+                    request_id=uuid.uuid4(),
+                    session_id=session.session_id,
+                    source="cli",
+                    chain_id=session.chain_id,
+                    session_status=session.status,
+                    completed_at=session.completed_at,
+                    requested_by=asker(),
+                    priority=Priority.BULK,
+                )
+                for session in found
+            ]
+            await _offer(parts, requests, yes=yes, as_json=as_json)
+
+    run(work())
+
+
+async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) -> list[FoundSession]:
+    source = timeline_source(parts.settings)
+
+    async def wanted() -> AsyncIterator[FoundSession]:
+        listed = 0
+        with progress_bar("reading sessions", None) as show:
+            async for session in source.finished_sessions(since):
+                show(listed := listed + 1)
+                statuses = parts.settings.chain(session.chain_id).auto_score_statuses
+                if chain in (None, session.chain_id) and session.status in statuses:
+                    yield session
+
+    try:
+        return await never_scored(parts.database, wanted())
+    finally:
+        await source.close()
+
+
+# --- selections ----------------------------------------------------------------------------------------
+
+
+async def _offer(parts: Parts, requests: Sequence[Request], *, yes: bool, as_json: bool) -> None:
+    """Show about what a selection takes, and send it if somebody said yes."""
+    estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
+    if not as_json:
+        _show(estimate)
+    counts = await _send(parts, requests) if yes else Counter()
+    if as_json or yes:
+        _tell(requests, counts, estimate, as_json=as_json)
+    elif requests:
+        click.echo("nothing was sent; add --yes to do it")
+
+
+async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
+    """Store requests, some at a time; what became of how many."""
+    counts: Counter[str] = Counter()
+    with progress_bar("asking", len(requests)) as show:
+        for start in range(0, len(requests), _SENT_AT_ONCE):
+            counts.update((await parts.inbox.accept(requests[start : start + _SENT_AT_ONCE])).values())
+            show(min(start + _SENT_AT_ONCE, len(requests)))
+    return counts
+
+
+def _tell(requests: Sequence[Request], counts: Counter[str], estimate: Estimate | None, *, as_json: bool) -> None:
     if as_json:
-        print_json({"sessions": len(chosen), "dispositions": counts, "done": bool(counts) or not chosen})
-    elif is_selection and not yes:
-        click.echo(f"{len(chosen)} sessions would be scored again; add --yes to do it")
-    else:
-        told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
-        click.echo(f"{len(chosen)} sessions: {told}")
+        document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
+        print_json(document | ({"estimate": _estimate_json(estimate)} if estimate else {}))
+        return
+    told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
+    click.echo(f"{len(requests)} sessions: {told}")
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, Any]:
+    chains = [{"chain_id": chain, "sessions": n} for chain, n in sorted(estimate.chains.items(), key=_by_name)]
+    tokens = asdict(estimate.tokens)
+    tokens["about"] = None if estimate.tokens.about is None else round(estimate.tokens.about)
+    return {"chains": chains, "tokens": tokens, "cost_usd": asdict(estimate.cost_usd)}
+
+
+def _by_name(counted: tuple[str | None, int]) -> str:
+    return counted[0] or ""
+
+
+def _show(estimate: Estimate) -> None:
+    chains = ", ".join(
+        f"{n} of {chain or 'no known chain'}" for chain, n in sorted(estimate.chains.items(), key=_by_name)
+    )
+    click.echo(f"{estimate.sessions} sessions would be scored" + (f": {chains}" if chains else ""))
+    if estimate.sessions:
+        click.echo(f"  tokens: {_about(estimate.tokens, lambda tokens: f'{tokens:,.0f}')}")
+        click.echo(f"  cost: {_about(estimate.cost_usd, usd)}")
+
+
+def _about(amount: Amount, written: Callable[[float], str]) -> str:
+    if amount.about is None:
+        return "unknown"
+    basis = (
+        (amount.from_own_scores, "as their earlier scores"),
+        (amount.from_chain_average, "as their chain on average"),
+        (amount.unknown, "unknown and not counted"),
+    )
+    return f"about {written(amount.about)} ({', '.join(f'{n} {what}' for n, what in basis if n)})"

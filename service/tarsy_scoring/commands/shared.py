@@ -1,16 +1,22 @@
-"""What every command does the same way: settings, the event loop, output, times."""
+"""What every command does the same way: settings, the event loop, output, what people write."""
 
 import asyncio
+import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
 from pydantic_core import to_json
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.settings import Settings, load_settings
 from tarsy_scoring.telemetry import set_up_logging
+from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 T = TypeVar("T")
 
@@ -41,6 +47,46 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def print_json(value: Any) -> None:
     """One JSON document on stdout: indented for people, one line for programs."""
     click.echo(to_json(value, indent=2 if sys.stdout.isatty() else None).decode())
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """
+    A bar on stderr, where that is a terminal; gives the function that tells it how many are done.
+
+    Args:
+        total: None where nobody knows.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def usd(amount: float) -> str:
+    """An amount of money for people; small ones with more digits."""
+    return f"{amount:,.2f} USD" if amount >= 1 else f"{amount:.4f} USD"
+
+
+def asker() -> str:
+    """Who is at the command line, for `requested_by`."""
+    return os.environ.get("USER") or "cli"
+
+
+def session_ids(names: Sequence[str]) -> list[str]:
+    """The sessions that were named, each once. Raises: click.BadParameter."""
+    for name in names:
+        if not SESSION_ID_PATTERN.fullmatch(name):
+            raise click.BadParameter(f"{name!r} is not a session id", param_hint="SESSION")
+    return list(dict.fromkeys(names))
+
+
+def require_criteria(registry: CriteriaRegistry, name: str) -> None:
+    """Raises: click.BadParameter: There are none of this name."""
+    if name not in registry:
+        known = ", ".join(sorted(c.name for c in registry))
+        raise click.BadParameter(f"no criteria are called {name!r} (known: {known})", param_hint="--criteria")
 
 
 def moment(text: str) -> datetime:

@@ -1,0 +1,219 @@
+"""
+Judgements beside the score of a session: ordered by a command, done by the workers, followed until they have ended.
+
+A run has an id. The same run again orders nothing new and shows how its judgements stand.
+"""
+
+import asyncio
+import math
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import click
+
+from tarsy_scoring.app import open_parts, require_migrated
+from tarsy_scoring.commands.shared import FAILED, asker, progress_bar, usd
+from tarsy_scoring.database import Database, DatabaseAway
+from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.evaluation.agreement import band_of, bands_of
+from tarsy_scoring.inbox import Order
+from tarsy_scoring.settings import Settings
+
+JUDGEMENTS = """
+SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.criteria, s.criteria_hash,
+       s.judge_fingerprint, s.total_score, s.judge_outcome, s.flags, s.usage, s.error_kind, s.error_message,
+       c.content -> 'bands' AS bands
+FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash)
+WHERE s.score_id = ANY($1::uuid[])
+"""
+
+# Scores that a living worker holds.
+BUSY = "SELECT count(*) FROM {schema}.session_scores WHERE status = 'in_progress' AND lease_expires_at > now()"
+
+POLL_S = 0.5
+PICK_UP_S = 10.0  # an idle worker looks for due scores every second
+TIMEOUT_S = 600.0
+NOBODY_JUDGES = (
+    "no worker is judging. Start one with `tarsy-scoring worker`; if one runs, see `tarsy-scoring pause --list`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """An ordered score as it stands; the fields are those of the score document."""
+
+    score_id: UUID
+    session_id: str
+    status: str
+    attempt: int
+    waiting_reason: str | None
+    criteria: str | None
+    criteria_hash: str | None
+    judge_fingerprint: str | None
+    total_score: int | None
+    judge_outcome: str | None
+    flags: Sequence[str]
+    usage: Mapping[str, Any] | None
+    error_kind: str | None
+    error_message: str | None
+    bands: Mapping[str, Sequence[int]] | None = None
+
+    @property
+    def is_outstanding(self) -> bool:
+        """Whether it is still going to end."""
+        return self.status in ("pending", "in_progress")
+
+    @property
+    def band(self) -> str | None:
+        """The band of the total under its own criteria; None without a total, or between two bands."""
+        return None if self.total_score is None else band_of(self.total_score, bands_of(self.bands or {}))
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        shown = ("score_id", "status", "total_score", "judge_outcome", "flags", "usage", "error_kind", "error_message")
+        return {name: getattr(self, name) for name in shown} | {"band": self.band, "waiting_for": self.waiting_reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What judgements took so far: sums over those that say so, None where none does; `unknown` ended and do not."""
+
+    tokens: int | None
+    cost_usd: float | None
+    unknown: int
+
+    def __str__(self) -> str:
+        cost = "unknown" if self.cost_usd is None else usd(self.cost_usd)
+        told = cost if self.tokens is None else f"{cost}, {self.tokens:,} tokens"
+        return f"{told}; unknown for {self.unknown}" if self.unknown and self.cost_usd is not None else told
+
+
+def cost_of(judgements: Iterable[Judgement]) -> Cost:
+    """Nothing is made up for a judgement whose provider or prices say nothing."""
+    usages = [j.usage or {} for j in judgements if not j.is_outstanding]
+    costs = [u["cost_usd"] for u in usages if u.get("cost_usd") is not None]
+    counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
+    tokens = [i + o for i, o in counted if i is not None and o is not None]
+    return Cost(sum(tokens) if tokens else None, math.fsum(costs) if costs else None, len(usages) - len(costs))
+
+
+def status_of(judgements: Iterable[Judgement]) -> int:
+    """Exit status of a command: 0 where every judgement came to a total."""
+    return 0 if all(j.total_score is not None for j in judgements) else FAILED
+
+
+# --- a run ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """
+    What a command ordered, and how to ask for it again.
+
+    Args:
+        arguments: Of the command, without `--run`.
+    """
+
+    run_id: UUID
+    arguments: Sequence[str]
+    orders: Sequence[Order]
+
+    @property
+    def again(self) -> str:
+        """The command that shows this run later."""
+        return shlex.join(["tarsy-scoring", *self.arguments, "--run", str(self.run_id)])
+
+
+def run_options(command: Any) -> Any:
+    """The options of every command that orders judgements and follows them."""
+    add_timeout = click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0),
+        default=TIMEOUT_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="Wait so long, then say what is outstanding; 0 only orders.",
+    )
+    add_run = click.option("--run", "run_id", type=click.UUID, metavar="ID", help="Show an earlier run of the command.")
+    return add_timeout(add_run(command))
+
+
+async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, Judgement]:
+    """
+    Order the judgements of a run and follow them until all have ended or time is up; says on stderr what is amiss.
+
+    Whatever ends it, the workers go on with what was ordered.
+
+    Raises:
+        DatabaseAway: It was away at first, or in the end.
+        ScoringError: A session was erased since the run began.
+    """
+    async with open_parts(settings) as parts:
+        await require_migrated(parts.database, wait=False)
+        try:
+            ordered = await parts.inbox.order(run.run_id, run.orders, requested_by=asker())
+            found = await wait_for(parts.database, list(ordered.values()), timeout_s)
+        except (DatabaseAway, asyncio.CancelledError):
+            click.echo(f"the judgements go on without this command; to see them:\n  {run.again}", err=True)
+            raise
+    if len(found) < len(run.orders):
+        raise ScoringError(f"what run {run.run_id} ordered was erased; start a new one, without --run")
+    judgements = {order: found[score_id] for order, score_id in ordered.items()}
+    if outstanding := [j for j in judgements.values() if j.is_outstanding]:
+        states = Counter(j.waiting_reason or j.status.replace("_", " ") for j in outstanding)
+        told = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+        click.echo(
+            f"{len(outstanding)} of {len(judgements)} judgements are outstanding ({told}) and go on without this "
+            f"command; to see them later:\n  {run.again}",
+            err=True,
+        )
+    return judgements
+
+
+async def wait_for(database: Database, ids: Sequence[UUID], timeout_s: float) -> dict[UUID, Judgement]:
+    """
+    The judgements as they stand when all have ended or time is up; says on stderr if none begins.
+
+    Waits for a database that is away, as long as there is time.
+
+    Raises:
+        DatabaseAway: It still was in the end.
+    """
+    started, has_hinted = time.monotonic(), False
+    with progress_bar("judging", len(ids)) as show:
+        while True:
+            waited_s = time.monotonic() - started
+            is_last = waited_s >= timeout_s
+            try:
+                judgements = await _read(database, ids)
+                outstanding = [j for j in judgements.values() if j.is_outstanding]
+                show(len(ids) - len(outstanding))
+                if not has_hinted and (is_last or waited_s >= PICK_UP_S) and len(outstanding) == len(ids):
+                    has_hinted = await _hint(database, outstanding, waited_s)
+                if not outstanding or is_last:
+                    return judgements
+            except DatabaseAway:
+                if is_last:
+                    raise
+            await asyncio.sleep(min(POLL_S, max(0.0, timeout_s - waited_s)))
+
+
+async def _read(database: Database, ids: Sequence[UUID]) -> dict[UUID, Judgement]:
+    rows = await database.once(lambda c: c.fetch(database.sql(JUDGEMENTS), ids))
+    return {r["score_id"]: Judgement(**dict(r)) for r in rows}
+
+
+async def _hint(database: Database, outstanding: Iterable[Judgement], waited_s: float) -> bool:
+    """Say why none of them begins; gives whether that is so."""
+    if any(j.attempt for j in outstanding):
+        return False
+    busy = await database.once(lambda c: c.fetchval(database.sql(BUSY)))
+    why = f"the workers are busy with {busy} other scores" if busy else NOBODY_JUDGES
+    click.echo(f"after {waited_s:.0f} s none of the judgements has begun: {why}", err=True)
+    return True

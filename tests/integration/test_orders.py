@@ -1,0 +1,264 @@
+"""Judgements for another purpose: stored once, worked off like any other, and never the score of their session."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from builders import (
+    DEFAULT_CRITERIA,
+    HASHES,
+    OTHER_CRITERIA,
+    Scoring,
+    completion,
+    failure,
+    open_scoring,
+    policy,
+    rescore,
+    session_completed,
+)
+from tarsy_scoring.admission import Priority
+from tarsy_scoring.commands.judging import Judgement, wait_for
+from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.inbox import NotStorable, Order
+from tarsy_scoring.store import ClaimedScore
+
+RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
+THREE = [Order("session-1", "consistency", DEFAULT_CRITERIA, n) for n in (1, 2, 3)]
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as opened:
+        yield opened
+
+
+async def order(scoring: Scoring, *orders: Order, run: UUID = RUN) -> list[UUID]:
+    found = await scoring.inbox.order(run, orders, requested_by="alice")
+    return [found[o] for o in orders]
+
+
+async def claim_ordered(scoring: Scoring, *orders: Order) -> list[ClaimedScore]:
+    ids = await order(scoring, *orders)
+    return [c for c in await scoring.claim() if c.score_id in ids]
+
+
+async def test_orders_are_pending_scores_with_their_purpose(scoring: Scoring) -> None:
+    """Several of one session at once, each with its request, its event, and a session that was not known before."""
+    ids = await order(scoring, *THREE, Order("session-2", "shadow", OTHER_CRITERIA))
+
+    rows = await scoring.rows("SELECT * FROM session_scores")
+    assert {r["score_id"] for r in rows} == set(ids)
+    assert sorted((r["session_id"], r["purpose"], r["criteria"], r["criteria_hash"]) for r in rows) == [
+        *[("session-1", "consistency", DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])] * 3,
+        ("session-2", "shadow", OTHER_CRITERIA, HASHES[OTHER_CRITERIA]),
+    ]
+    assert {(r["status"], r["priority"], r["score_triggered_by"]) for r in rows} == {
+        ("pending", Priority.PEOPLE, "alice")
+    }
+    assert [await scoring.events(i) for i in ids] == [["queued"]] * 4
+    requests = await scoring.inbox.requests_of_event(str(RUN))
+    assert {(r["disposition"], r["score_id"]) for r in requests} == {("accepted", i) for i in ids}
+
+
+async def test_an_order_of_a_run_is_stored_once(scoring: Scoring) -> None:
+    """Also at once and after its end; another number, criteria, purpose, session or run is another order."""
+    async with open_scoring(scoring.url, pool_size=8) as busy:
+        first, *repeats = await asyncio.gather(*(order(busy, *THREE) for _ in range(8)))
+    assert all(again == first for again in repeats)
+    [ended, *_] = await scoring.claim(1)
+    await scoring.store.end(completion(ended))
+
+    assert await order(scoring, *THREE) == first
+    assert await scoring.value("SELECT count(*) FROM session_scores") == 3
+    others = [
+        await order(scoring, Order("session-1", "consistency", DEFAULT_CRITERIA, 4)),
+        await order(scoring, Order("session-1", "consistency", OTHER_CRITERIA, 1)),
+        await order(scoring, Order("session-1", "consistency", None, 1)),
+        await order(scoring, Order("session-1", "shadow", DEFAULT_CRITERIA, 1)),
+        await order(scoring, Order("session-2", "consistency", DEFAULT_CRITERIA, 1)),
+        await order(scoring, THREE[0], run=uuid.uuid4()),
+    ]
+    assert len({*first, *(i for [i] in others)}) == 9
+
+
+async def test_an_order_without_criteria_is_under_those_of_its_chain(scoring: Scoring) -> None:
+    """Bound at once where the chain is known, else left to the first claim."""
+    async with open_scoring(scoring.url, policy(cli={"criteria": OTHER_CRITERIA})) as ours:
+        await ours.accept(rescore("known", chain_id="cli"))
+        ids = await order(ours, Order("known", "consistency"), Order("unknown", "consistency"))
+
+    assert [((await scoring.score(i))["chain_id"], (await scoring.score(i))["criteria"]) for i in ids] == [
+        ("cli", OTHER_CRITERIA),
+        (None, None),
+    ]
+
+
+async def test_an_order_that_no_database_takes(scoring: Scoring) -> None:
+    """Nothing of it is stored."""
+    with pytest.raises(NotStorable):
+        await order(scoring, THREE[0], Order("session-2", "shadow", "a\0b"))
+
+    assert await scoring.value("SELECT count(*) FROM sessions") == 0
+
+
+async def test_orders_of_an_erased_session_are_not_made_again(scoring: Scoring) -> None:
+    """The request is remembered, its score is not."""
+    await order(scoring, *THREE)
+    await scoring.rows("DELETE FROM session_scores")
+
+    assert await scoring.inbox.order(RUN, THREE, requested_by="alice") == {}
+    assert await scoring.value("SELECT count(*) FROM session_scores") == 0
+
+
+# --- beside the score of the session -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("purpose", ["consistency", "anchor", "shadow"])
+@pytest.mark.parametrize("is_claimed", [False, True], ids=["pending", "in-progress"])
+async def test_orders_block_no_production_request(scoring: Scoring, purpose: Any, is_claimed: bool) -> None:
+    """While they are open a session is scored as if they were not there, and they do not answer for it."""
+    await order(scoring, Order("session-1", purpose, DEFAULT_CRITERIA))
+    if is_claimed:
+        await scoring.claim()
+
+    assert await scoring.accept(session_completed(), rescore(), rescore(criteria=OTHER_CRITERIA)) == [
+        "accepted",
+        "in_progress",
+        "deferred",
+    ]
+    assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'production'") == 1
+
+
+async def test_orders_wait_for_no_production_score(scoring: Scoring) -> None:
+    """A score that is pending, in progress or has a successor waiting is no obstacle."""
+    await scoring.accept(rescore(), rescore(criteria=OTHER_CRITERIA))
+
+    assert len(await claim_ordered(scoring, *THREE, Order("session-1", "shadow", OTHER_CRITERIA))) == 4
+    assert len(await claim_ordered(scoring, Order("session-1", "shadow", DEFAULT_CRITERIA, 2))) == 1
+
+
+@pytest.mark.parametrize("purpose", ["consistency", "anchor", "shadow"])
+async def test_a_completed_order_is_not_the_score_of_its_session(scoring: Scoring, purpose: Any) -> None:
+    """It answers no later request, and no selection for a re-score holds its session."""
+    [claimed] = await claim_ordered(scoring, Order("session-1", purpose, DEFAULT_CRITERIA))
+    await scoring.store.end(completion(claimed))
+
+    assert await scoring.reader.scored_sessions(None, None) == []
+    assert await scoring.accept(session_completed()) == ["accepted"]
+
+
+async def test_a_failed_order_is_no_failure_of_its_session(scoring: Scoring) -> None:
+    """Neither of a session that was never scored, nor does it hide a failure or a success."""
+    await scoring.store.end(failure(await scoring.claimed("failed")))
+    await scoring.store.end(completion(await scoring.claimed("scored")))
+    for session in ("failed", "scored", "new"):
+        for end in (failure, completion):
+            [claimed] = await claim_ordered(scoring, Order(session, "shadow", end.__name__))
+            await scoring.store.end(end(claimed))
+
+    assert await scoring.reader.failed_sessions(None, None, None) == ["failed"]
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "lost"])
+async def test_the_end_of_an_order_promotes_nothing(scoring: Scoring, end: str) -> None:
+    """The deferred request waits for the session's own score, and is promoted by that alone."""
+    own = await scoring.claimed()
+    await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
+    [beside] = await claim_ordered(scoring, THREE[0])
+
+    if end == "cancelled":
+        assert await scoring.store.cancel(beside.score_id, "bob")
+    elif end == "lost":
+        await scoring.lapse(beside)
+        assert await scoring.take_back(max_attempts=1) == {"session-1": "failed"}
+    else:
+        await scoring.store.end(completion(beside) if end == "completed" else failure(beside))
+
+    assert (await scoring.dispositions())[waiting.request_id] == "deferred"
+    await scoring.store.end(completion(own))
+    assert (await scoring.dispositions())[waiting.request_id] == "accepted"
+
+
+async def test_events_of_an_order_say_its_purpose(scoring: Scoring) -> None:
+    """From the first to the last, so that who wants scores of sessions alone can tell."""
+    [claimed] = await claim_ordered(scoring, THREE[0])
+    await scoring.store.end(completion(claimed))
+
+    said = await scoring.rows("SELECT payload ->> 'purpose' AS purpose, type FROM scoring_events ORDER BY entry")
+    assert {r["purpose"] for r in said} == {"consistency"}
+    assert [r["type"] for r in said][-1] == "scoring.completed"
+
+
+# --- following -----------------------------------------------------------------------------------------
+
+
+async def wait(scoring: Scoring, *ids: UUID, timeout_s: float = 0) -> dict[UUID, Judgement]:
+    return await wait_for(scoring.database, ids, timeout_s)
+
+
+async def test_judgements_are_followed_to_their_end(scoring: Scoring, capsys: pytest.CaptureFixture[str]) -> None:
+    """It returns as soon as all have ended, whichever way, with what each came to."""
+    completed, failed = await claim_ordered(scoring, *THREE[:2])
+    waiting = asyncio.create_task(wait(scoring, completed.score_id, failed.score_id, timeout_s=60))
+    await scoring.store.end(completion(completed))
+    await scoring.store.end(failure(failed))
+
+    found = await asyncio.wait_for(waiting, 20)
+
+    assert (found[completed.score_id].total_score, found[completed.score_id].band) == (67, "50-74")
+    assert (found[failed.score_id].total_score, found[failed.score_id].error_kind) == (None, "refused")
+    assert capsys.readouterr().err == ""
+
+
+async def test_bands_are_those_of_the_criteria_as_they_judged(scoring: Scoring) -> None:
+    """Kept under their hash, they outlive the file."""
+    content = {"bands": {"right": [60, 100], "wrong": [0, 59]}}
+    await scoring.store.keep_criteria(HASHES[DEFAULT_CRITERIA], DEFAULT_CRITERIA, content)
+    [claimed] = await claim_ordered(scoring, THREE[0])
+    await scoring.store.end(completion(claimed))
+
+    assert (await wait(scoring, claimed.score_id))[claimed.score_id].band == "right"
+
+
+@pytest.mark.parametrize("state", ["nobody", "busy", "dead-worker", "begun", "waiting-for-a-retry"])
+async def test_why_no_judgement_begins(scoring: Scoring, capsys: pytest.CaptureFixture[str], state: str) -> None:
+    """Said where none was ever picked up, and only there; a lapsed lease is no worker."""
+    if state in ("busy", "dead-worker"):
+        somebody = await scoring.claimed("another-session")
+        if state == "dead-worker":
+            await scoring.lapse(somebody)
+    ids = await order(scoring, *THREE[:2])
+    if state in ("begun", "waiting-for-a-retry"):
+        claimed = (await scoring.claim(1))[0]
+        if state == "waiting-for-a-retry":
+            await scoring.store.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=1)
+
+    found = await wait(scoring, *ids)
+
+    assert all(j.is_outstanding for j in found.values())
+    words = {"nobody": "no worker is judging", "dead-worker": "no worker is judging", "busy": "busy with 1 other"}
+    said = capsys.readouterr().err
+    assert words[state] in said if state in words else said == ""
+
+
+async def test_a_database_that_is_away_is_waited_for(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there is time; then it is an error, and not an empty answer."""
+    [claimed] = await claim_ordered(scoring, THREE[0])
+    await scoring.store.end(completion(claimed))
+    once, faults = scoring.database.once, [DatabaseAway("restarting")] * 2
+
+    async def sometimes(work: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return await once(work)
+
+    monkeypatch.setattr(scoring.database, "once", sometimes)
+    with pytest.raises(DatabaseAway):
+        await wait(scoring, claimed.score_id)
+
+    assert (await wait(scoring, claimed.score_id, timeout_s=60))[claimed.score_id].total_score == 67
+    assert not faults

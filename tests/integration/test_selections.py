@@ -1,0 +1,233 @@
+"""Selections out of real rows: what is obsolete, what was never scored, and what earlier scores took."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from builders import (
+    DEFAULT_CRITERIA,
+    HASHES,
+    OTHER_CRITERIA,
+    Scoring,
+    completion,
+    failure,
+    open_scoring,
+    policy,
+    rescore,
+)
+from tarsy_scoring import selecting
+from tarsy_scoring.admission import Policy, Request
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.selecting import Amount, estimate_of, never_scored, obsolete_sessions
+from tarsy_scoring.timeline.model import FoundSession
+
+EDITED = policy(hashes=HASHES | {DEFAULT_CRITERIA: "edited"})
+USAGE = {"input_tokens": 1000, "cached_input_tokens": 600, "output_tokens": 200, "cost_usd": 0.03}
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as opened:
+        yield opened
+
+
+async def scored(scoring: Scoring, session_id: str, usage: dict[str, Any] | None = None, **request: Any) -> None:
+    """A session with one more completed production score."""
+    await scoring.store.end(completion(await scoring.claimed(session_id, **request), usage=usage))
+
+
+async def other(scoring: Scoring, session_id: str, purpose: str = "consistency", **columns: Any) -> None:
+    """A completed score of another purpose."""
+    claimed = await scoring.claimed(session_id, purpose=purpose, **columns)
+    await scoring.store.end(completion(claimed, usage=USAGE))
+
+
+# --- obsolete ------------------------------------------------------------------------------------------
+
+
+async def obsolete(
+    scoring: Scoring, of: Policy = EDITED, chain: str | None = None, since: datetime | None = None
+) -> list[str]:
+    return await obsolete_sessions(scoring.database, of, chain, since)
+
+
+async def test_a_score_is_obsolete_once_its_criteria_have_changed(scoring: Scoring) -> None:
+    """By the hash, not by the name."""
+    await scored(scoring, "session-1")
+
+    assert await obsolete(scoring, policy()) == []
+    assert await obsolete(scoring, EDITED) == ["session-1"]
+
+
+async def test_the_criteria_of_the_sessions_own_chain_count(scoring: Scoring) -> None:
+    """A chain that changed to other criteria makes its sessions obsolete and leaves those of others alone."""
+    of = policy(billing={"criteria": OTHER_CRITERIA})
+    for session, chain in (("billing-1", "billing"), ("kubernetes-1", "kubernetes"), ("no-chain", None)):
+        await scored(scoring, session, chain_id=chain, criteria=DEFAULT_CRITERIA)
+
+    assert await obsolete(scoring, of) == ["billing-1"]
+    assert await obsolete(scoring, policy({"criteria": OTHER_CRITERIA}, billing={"criteria": DEFAULT_CRITERIA})) == [
+        "kubernetes-1",
+        "no-chain",
+    ]
+
+
+async def test_the_newest_completed_score_decides(scoring: Scoring) -> None:
+    """A newer one under the current criteria settles it, one that failed does not, and one under others undoes it."""
+    async with open_scoring(scoring.url, EDITED) as edited:
+        await scored(scoring, "mended")
+        await scored(edited, "mended")
+        await scored(scoring, "failed-since")
+        await edited.store.end(failure(await edited.claimed("failed-since")))
+        await scored(edited, "undone")
+        await scored(edited, "undone", criteria=OTHER_CRITERIA)
+        await scoring.store.end(failure(await scoring.claimed("never-completed")))
+
+    assert await obsolete(scoring) == ["failed-since", "undone"]
+
+
+@pytest.mark.parametrize("is_claimed", [False, True], ids=["pending", "in-progress"])
+async def test_what_is_on_its_way_is_not_asked_for_twice(scoring: Scoring, is_claimed: bool) -> None:
+    """Only where it is on its way under the current criteria."""
+    await scored(scoring, "session-1")
+    await scored(scoring, "session-2")
+    async with open_scoring(scoring.url, EDITED) as edited:
+        await edited.accept(*(_again(s, **c) for s, c in (("session-1", {}), ("session-2", {"criteria": "others"}))))
+        if is_claimed:
+            await edited.claim()
+
+    assert await obsolete(scoring) == ["session-2"]
+
+
+async def test_obsolete_scores_of_a_chain_or_since_a_time(scoring: Scoring) -> None:
+    """The time is that of the newest completed score."""
+    await scored(scoring, "old")
+    await scoring.rows("UPDATE session_scores SET created_at = created_at - interval '2 days'")
+    await scored(scoring, "new", chain_id="billing")
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+
+    assert await obsolete(scoring) == ["new", "old"]
+    assert await obsolete(scoring, since=yesterday) == ["new"]
+    assert await obsolete(scoring, chain="kubernetes") == ["old"]
+    assert await obsolete(scoring, chain="kubernetes", since=yesterday) == []
+
+
+@pytest.mark.parametrize("purpose", ["consistency", "anchor", "shadow"])
+async def test_scores_of_another_purpose_make_nothing_obsolete_and_mend_nothing(scoring: Scoring, purpose: str) -> None:
+    """Neither a session that has nothing else, nor one that has."""
+    await other(scoring, "judged-beside", purpose)
+    async with open_scoring(scoring.url, EDITED) as edited:
+        await scored(scoring, "obsolete")
+        await other(edited, "obsolete", purpose)
+        await edited.claimed("obsolete", purpose=purpose)
+        await scored(edited, "current")
+        await other(scoring, "current", purpose)
+
+    assert await obsolete(scoring) == ["obsolete"]
+
+
+async def test_criteria_that_nobody_has_are_refused(scoring: Scoring) -> None:
+    """Else everything would be scored again, to fail."""
+    with pytest.raises(ConfigurationError, match=r"chains\.billing\.criteria.*'none'"):
+        await obsolete(scoring, policy(billing={"criteria": "none"}))
+
+
+# --- never scored --------------------------------------------------------------------------------------
+
+
+async def unscored(scoring: Scoring, *sessions: FoundSession) -> list[str]:
+    async def listed() -> AsyncIterator[FoundSession]:
+        for session in sessions:
+            yield session
+
+    return [s.session_id for s in await never_scored(scoring.database, listed())]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+async def test_never_scored_are_sessions_without_a_production_score(
+    scoring: Scoring, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """However that stands and however many are looked up at once; a cancelled one or one beside it is none."""
+    monkeypatch.setattr(selecting, "_BATCH", size)
+    await scored(scoring, "completed")
+    await scoring.store.end(failure(await scoring.claimed("failed")))
+    await scoring.store.end(failure(await scoring.claimed("declined"), status="cancelled", error_kind="cancelled"))
+    await other(scoring, "judged-beside")
+    await scoring.claimed("in-progress")
+    await scoring.accept(_again("pending"))
+
+    names = ["completed", "failed", "declined", "judged-beside", "in-progress", "pending", "unheard-of"]
+    sessions = [FoundSession(name, "kubernetes", "completed", None) for name in names]
+    assert await unscored(scoring, *sessions) == ["declined", "judged-beside", "unheard-of"]
+    assert await unscored(scoring) == []
+
+
+async def test_never_scored_come_oldest_first(scoring: Scoring) -> None:
+    """By their end; what says none comes first."""
+    ends = {"b": datetime(2026, 1, 2, tzinfo=UTC), "a": datetime(2026, 1, 3, tzinfo=UTC), "c": None}
+
+    found = await unscored(scoring, *(FoundSession(name, None, "completed", end) for name, end in ends.items()))
+
+    assert found == ["c", "b", "a"]
+
+
+# --- estimates -----------------------------------------------------------------------------------------
+
+
+async def test_an_estimate_rests_on_the_newest_score_that_says_what_it_took(
+    scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens and cost each by themselves: an older price is better than none."""
+    monkeypatch.setattr(selecting, "_BATCH", 1)
+    await scored(scoring, "session-1", USAGE | {"input_tokens": 9})
+    await scored(scoring, "session-1", USAGE)
+    await scored(scoring, "session-1", USAGE | {"output_tokens": 300, "cost_usd": None})
+    await scored(scoring, "session-1", {"input_tokens": None, "output_tokens": None, "cost_usd": None})
+    await scored(scoring, "session-2", USAGE)
+
+    estimate = await estimate_of(scoring.database, {"session-1": None, "session-2": None})
+
+    assert estimate.tokens == Amount(1300 + 1200, 2, 0, 0)
+    assert estimate.cost_usd == Amount(pytest.approx(0.06), 2, 0, 0)
+    assert estimate.chains == {"kubernetes": 2}
+
+
+async def test_without_scores_of_its_own_a_session_takes_the_average_of_its_chain(scoring: Scoring) -> None:
+    """The chain that the caller knows, else the stored one; where the chain has no score, nothing is known."""
+    await scored(scoring, "scored-1", USAGE)
+    await scored(scoring, "scored-2", USAGE | {"input_tokens": 3000, "cost_usd": None})
+    await scoring.store.end(failure(await scoring.claimed("failed"), usage=USAGE | {"input_tokens": 10**6}))
+
+    estimate = await estimate_of(
+        scoring.database, {"failed": None, "new": "kubernetes", "elsewhere": "billing", "unheard-of": None}
+    )
+
+    assert estimate.tokens == Amount(2 * 2200, 0, 2, 2)
+    assert estimate.cost_usd == Amount(pytest.approx(0.06), 0, 2, 2)
+    assert estimate.chains == {"kubernetes": 2, "billing": 1, None: 1}
+    without_a_price = await estimate_of(scoring.database, {"scored-2": None})
+    assert without_a_price.tokens == Amount(3200, 1, 0, 0)
+    assert without_a_price.cost_usd == Amount(pytest.approx(0.03), 0, 1, 0)
+
+
+async def test_sessions_of_no_chain_take_the_average_of_such(scoring: Scoring) -> None:
+    """And not that of all."""
+    await scored(scoring, "of-a-chain", USAGE | {"input_tokens": 10**6})
+    await scored(scoring, "of-none", USAGE, chain_id=None)
+
+    assert (await estimate_of(scoring.database, {"new": None})).tokens == Amount(1200, 0, 1, 0)
+
+
+async def test_scores_of_another_purpose_say_nothing_about_cost(scoring: Scoring) -> None:
+    """They may be under other criteria, and repeated ones find the provider's cache warm."""
+    await other(scoring, "session-1", "shadow")
+
+    estimate = await estimate_of(scoring.database, {"session-1": None, "new": "kubernetes"})
+
+    assert estimate.tokens == estimate.cost_usd == Amount(None, 0, 0, 2)
+
+
+def _again(session_id: str, **changes: Any) -> Request:
+    return rescore(session_id, chain_id="kubernetes", **changes)

@@ -1,0 +1,128 @@
+"""Judgements that do not become the score of a session: ordered, followed and shown by commands."""
+
+import shlex
+import signal
+import statistics
+from typing import Any
+
+import pytest
+
+from processes import Process, Service, assert_whole
+from tarsy_scoring.embedded.scripted_judge import Fault
+
+CRITERIA = ("investigation-methodology", "investigation-outcome")
+
+
+@pytest.fixture
+def worker(service: Service) -> Process:
+    return service.worker()
+
+
+async def run_again(service: Service, stderr: str) -> Any:
+    """The command that a line of its own names."""
+    [named] = [line for line in stderr.splitlines() if line.startswith("  tarsy-scoring ")]
+    program, *arguments = shlex.split(named)
+    assert program == "tarsy-scoring"
+    return await service.run(*arguments, "--json")
+
+
+async def test_consistency_of_a_session(service: Service, worker: Process) -> None:
+    """As many judgements as were asked for, under one criteria, and none of them is the score of the session."""
+    service.judge.noise = 8
+    service.add_session("session-1")
+
+    ended = await service.run("consistency", "session-1", "-n", "4", "--json", USER="ada")
+
+    assert ended.status == 0, ended.stderr
+    document = ended.document
+    totals = document["totals"]
+    assert len(totals) == 4
+    assert document["spread"]["width"] == max(totals) - min(totals) > 0
+    assert document["spread"]["standard_deviation"] == pytest.approx(statistics.stdev(totals))
+    assert document["flip_rate"]["pairs"] == 6
+    assert (document["criteria"], document["outstanding"]) == (CRITERIA[0], 0)
+    assert len(document["judge_fingerprints"]) == 1
+    assert (document["cost"]["cost_usd"], document["cost"]["unknown"]) == (None, 4)
+    assert await service.count("purpose = 'consistency' AND score_triggered_by = 'ada' AND status = 'completed'") == 4
+    seen = await assert_whole(service, [])
+    assert {e.payload["purpose"] for e in seen} == {"consistency"}
+
+    again = await service.run("consistency", "session-1", "-n", "4", "--json", "--run", document["run_id"])
+    assert (again.status, again.document) == (0, document)
+    assert await service.count("true") == 4
+    for_people = await service.run("consistency", "session-1", "-n", "4", "--run", document["run_id"])
+    assert " ".join(map(str, sorted(totals))) in for_people.stdout
+
+
+async def test_consistency_beside_production(service: Service) -> None:
+    """While judgements hang a session is scored as ever, and is still scored by that score when they have ended."""
+    service.worker(SCORING_ATTEMPT_TIMEOUT_S="4")
+    service.add_session("session-1")
+    service.judge.script(Fault(kind="hang", times=2))
+    ordering = service.command("consistency", "session-1", "-n", "2", "--json")
+    await service.scores_reach(2, "current_stage = 'analyzing_methodology'")
+
+    events = await service.announce("session-1")
+    await service.scores_reach(1, "purpose = 'production' AND status = 'completed'")
+    await service.scores_reach(2, "purpose = 'consistency' AND status = 'pending' AND attempts_burned = 1")
+    await service.let_retries_be_due()
+    assert await ordering.ended(30) == 0
+    await assert_whole(service, events)
+    chosen = await service.run("rescore", "--since", "2020-01-01", "--json")
+    assert chosen.document["sessions"] == 1
+    assert await service.count("purpose = 'production'") == 1
+
+
+async def test_judgements_without_a_worker_are_waited_for_and_can_be_seen_later(service: Service) -> None:
+    """The command says who is missing, what is outstanding, and how to see it; nothing is ordered twice."""
+    service.add_session("session-1")
+
+    ended = await service.run("consistency", "session-1", "-n", "2", "--criteria", CRITERIA[1], "--timeout", "0.2")
+
+    assert ended.status == 1
+    assert "no worker is judging" in ended.stderr
+    assert "2 of 2 judgements are outstanding (2 pending)" in ended.stderr
+    service.worker("--only", "judge")
+    later = await run_again(service, ended.stderr)
+    assert (later.status, later.document["outstanding"], len(later.document["totals"])) == (0, 0, 2)
+    assert later.document["criteria"] == CRITERIA[1]
+    assert await service.count("true") == 2
+
+
+async def test_a_command_that_is_interrupted_says_how_to_go_on(service: Service) -> None:
+    """Ctrl-C ends the waiting and nothing else."""
+    service.add_session("session-1")
+    waiting = service.command("consistency", "session-1", "-n", "2")
+    await service.scores_reach(2, "purpose = 'consistency'")
+
+    waiting.signal(signal.SIGINT)
+
+    assert await waiting.ended() == 130
+    service.worker("--only", "judge")
+    later = await run_again(service, waiting.log)
+    assert (later.status, len(later.document["totals"])) == (0, 2)
+
+
+async def test_comparison_of_two_criteria(service: Service, worker: Process) -> None:
+    """Both judge the same sessions, as shadow scores; a session that nobody has fails and spoils nothing."""
+    sessions = service.add_sessions(2)
+
+    ended = await service.run("compare", "--criteria", *CRITERIA, *sessions, "--json")
+
+    assert ended.status == 0, ended.stderr
+    document = ended.document
+    assert [c["name"] for c in document["criteria"]] == list(CRITERIA)
+    assert [s["session_id"] for s in document["sessions"]] == sessions
+    differences = []
+    for found in document["sessions"]:
+        first, second = (j["total_score"] for j in found["judgements"])
+        assert found["difference"] == second - first
+        differences.append(second - first)
+    assert document["differences"]["mean"] == pytest.approx(statistics.mean(differences))
+    assert await service.count("purpose = 'shadow'") == await service.count("true") == 4
+
+    missing = await service.run("compare", "--criteria", *CRITERIA, *sessions, "no-such-session")
+    assert missing.status == 1
+    assert missing.stdout.count("session_not_found") == 2
+    assert "over 2 of 3 sessions" in missing.stdout
+    await assert_whole(service, [])

@@ -1,0 +1,47 @@
+"""About what a selection takes: out of what earlier scores took, and never invented."""
+
+import pytest
+
+from tarsy_scoring.selecting import Amount, Taken, add_up
+
+KNOWN, AVERAGE = Taken(1000, 0.02), Taken(3000, 0.04)
+
+
+def test_nothing_selected() -> None:
+    """No session, no amount."""
+    estimate = add_up({}, {}, {})
+
+    assert (estimate.sessions, estimate.chains) == (0, {})
+    assert estimate.tokens == estimate.cost_usd == Amount(None, 0, 0, 0)
+
+
+def test_own_scores_before_the_average_before_nothing() -> None:
+    """Each session rests on the best that is known of it, and what rests on nothing is counted as unknown."""
+    chains = {"a": "kubernetes", "b": "kubernetes", "c": "billing", "d": None}
+
+    estimate = add_up(chains, {"a": KNOWN}, {"kubernetes": AVERAGE})
+
+    assert estimate.tokens == Amount(4000, 1, 1, 2)
+    assert estimate.cost_usd == Amount(pytest.approx(0.06), 1, 1, 2)
+    assert (estimate.sessions, estimate.chains) == (4, {"kubernetes": 2, "billing": 1, None: 1})
+
+
+def test_sessions_without_a_chain_have_an_average_of_their_own() -> None:
+    """It is not that of all chains."""
+    assert add_up({"a": None}, {}, {None: AVERAGE}).tokens == Amount(3000, 0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("own", "average", "cost"),
+    [
+        pytest.param(Taken(1000, None), None, Amount(None, 0, 0, 1), id="prices-unknown"),
+        pytest.param(Taken(1000, None), Taken(9, 0.04), Amount(0.04, 0, 1, 0), id="prices-known-by-now"),
+        pytest.param(Taken(1000, 0.0), Taken(9, 0.04), Amount(0.0, 1, 0, 0), id="free-of-charge"),
+    ],
+)
+def test_tokens_and_cost_are_known_apart(own: Taken, average: Taken | None, cost: Amount) -> None:
+    """Tokens without a price are tokens; a cost of nothing is a cost, and none is not nothing."""
+    estimate = add_up({"a": "kubernetes"}, {"a": own}, {"kubernetes": average} if average else {})
+
+    assert estimate.tokens == Amount(1000, 1, 0, 0)
+    assert estimate.cost_usd == cost

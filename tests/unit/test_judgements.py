@@ -1,0 +1,193 @@
+"""What ordered judgements come to, and what is said of those that did not come to a total."""
+
+import shlex
+import uuid
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tarsy_scoring.commands import compare, consistency
+from tarsy_scoring.commands.judging import Cost, Judgement, Run, cost_of, status_of
+from tarsy_scoring.inbox import Order
+
+RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
+USAGE = {"input_tokens": 1000, "cached_input_tokens": 0, "output_tokens": 200, "cost_usd": 0.01}
+
+
+def judgement(total: int | None = 67, **changes: Any) -> Judgement:
+    """A completed one."""
+    said: dict[str, Any] = {
+        "score_id": uuid.uuid4(),
+        "session_id": "session-1",
+        "status": "completed",
+        "attempt": 1,
+        "waiting_reason": None,
+        "criteria": "strict",
+        "criteria_hash": "hash-strict",
+        "judge_fingerprint": "judge-1",
+        "judge_outcome": None,
+        "flags": [],
+        "usage": USAGE,
+        "error_kind": None,
+        "error_message": None,
+    }
+    return Judgement(total_score=total, **(said | changes))
+
+
+REFUSED = judgement(None, status="failed", error_kind="refused", judge_fingerprint=None)
+PENDING = judgement(None, status="pending", usage=None, judge_fingerprint=None, waiting_reason="retry")
+NO_JUDGE = judgement(None, usage={**dict.fromkeys(USAGE)}, judge_fingerprint=None)
+
+
+@pytest.mark.parametrize(
+    ("judgements", "cost", "words"),
+    [
+        pytest.param([judgement(), judgement()], Cost(2400, 0.02, 0), "0.0200 USD, 2,400 tokens", id="all-known"),
+        pytest.param(
+            [judgement(), NO_JUDGE], Cost(1200, 0.01, 1), "0.0100 USD, 1,200 tokens; unknown for 1", id="one-unknown"
+        ),
+        pytest.param(
+            [judgement(usage=USAGE | {"cost_usd": None})], Cost(1200, None, 1), "unknown, 1,200 tokens", id="no-prices"
+        ),
+        pytest.param([judgement(), PENDING], Cost(1200, 0.01, 0), "0.0100 USD, 1,200 tokens", id="one-outstanding"),
+        pytest.param([REFUSED], Cost(1200, 0.01, 0), "0.0100 USD, 1,200 tokens", id="a-refusal-costs-too"),
+        pytest.param([PENDING], Cost(None, None, 0), "unknown", id="nothing-yet"),
+        pytest.param(
+            [judgement(usage=USAGE | {"cost_usd": 0.0})], Cost(1200, 0.0, 0), "0.0000 USD, 1,200 tokens", id="0"
+        ),
+    ],
+)
+def test_cost(judgements: list[Judgement], cost: Cost, words: str) -> None:
+    """A cost is added up where it is known, counted where it is not, and never made up."""
+    assert cost_of(judgements) == cost
+    assert str(cost_of(judgements)) == words
+
+
+@pytest.mark.parametrize(
+    ("judgements", "status"),
+    [
+        ([judgement(), judgement(0)], 0),
+        ([judgement(), REFUSED], 1),
+        ([judgement(), PENDING], 1),
+        ([judgement(), NO_JUDGE], 1),
+    ],
+    ids=["totals", "failed", "outstanding", "no judge"],
+)
+def test_exit_status(judgements: list[Judgement], status: int) -> None:
+    """0 only where every judgement came to a total, be it 0."""
+    assert status_of(judgements) == status
+
+
+def test_the_command_to_see_a_run_again_can_be_pasted() -> None:
+    """Whatever the shell would make of a name."""
+    run = Run(RUN, ["consistency", "session 1", "-n", "3"], [])
+
+    assert shlex.split(run.again) == ["tarsy-scoring", "consistency", "session 1", "-n", "3", "--run", str(RUN)]
+
+
+# --- consistency ---------------------------------------------------------------------------------------
+
+
+def test_consistency_of_judgements() -> None:
+    """Totals in the order of the judgements; what did not come to a total counts for nothing."""
+    judgements = [
+        judgement(70, flags=["ungrounded"]),
+        REFUSED,
+        judgement(50, flags=["ungrounded", "self_judged"]),
+        PENDING,
+        judgement(74),
+    ]
+
+    document = consistency.document_of(RUN, judgements)
+
+    assert document["totals"] == [70, 50, 74]
+    assert (document["spread"]["width"], document["spread"]["median"], document["outstanding"]) == (24, 70, 1)
+    assert document["spread"]["standard_deviation"] == pytest.approx(12.858, abs=0.001)
+    assert document["flip_rate"]["rate"] == 0
+    assert document["flags"] == {"ungrounded": 2, "self_judged": 1}
+    assert document["judge_fingerprints"] == ["judge-1"]
+    assert [j["error_kind"] for j in document["judgements"]] == [None, "refused", None, None, None]
+    assert document["judgements"][3]["waiting_for"] == "retry"
+
+
+def test_bands_are_those_of_the_criteria_that_judged() -> None:
+    """Two of three pairs differ where the criteria draws its edge at 60, none with the bands of badges."""
+    bands = {"correct": [60, 100], "wrong": [0, 59]}
+    judgements = [judgement(total, bands=bands) for total in (55, 65, 70)]
+
+    document = consistency.document_of(RUN, judgements)
+
+    assert document["flip_rate"]["rate"] == pytest.approx(2 / 3)
+    assert document["flip_rate"]["by_band"] == [{"band": "correct", "count": 2}, {"band": "wrong", "count": 1}]
+    assert [j["band"] for j in document["judgements"]] == ["wrong", "correct", "correct"]
+
+
+def test_consistency_without_totals() -> None:
+    """No number, and why; criteria that are not bound yet are none."""
+    unbound = judgement(None, status="pending", criteria=None, criteria_hash=None, usage=None)
+
+    document = consistency.document_of(RUN, [unbound, unbound])
+
+    assert (document["criteria"], document["spread"]["width"], document["flip_rate"]["rate"]) == (None, None, None)
+    assert document["spread"]["reason"]
+
+
+# --- compare -------------------------------------------------------------------------------------------
+
+
+def pairs() -> list[compare.Pair]:
+    criteria = ("strict", "lenient")
+    totals = {"a": (60, 70), "b": (50, 48), "c": (40, None)}
+    found = {}
+    for session, both in totals.items():
+        for name, total in zip(criteria, both, strict=True):
+            kind = {} if total is not None else {"status": "failed", "error_kind": "refused"}
+            said = judgement(total, session_id=session, criteria=name, criteria_hash=f"hash-{name}", **kind)
+            found[Order(session, "shadow", name)] = said
+    return compare.pairs_of(found, criteria)
+
+
+def test_comparison_of_two_criteria() -> None:
+    """The second minus the first, over the sessions that have both."""
+    document = compare.document_of(RUN, ("strict", "lenient"), pairs())
+
+    assert [(s["session_id"], s["difference"]) for s in document["sessions"]] == [("a", 10), ("b", -2), ("c", None)]
+    assert [[j["total_score"] for j in s["judgements"]] for s in document["sessions"]] == [
+        [60, 70],
+        [50, 48],
+        [40, None],
+    ]
+    assert (document["differences"]["n"], document["differences"]["mean"]) == (2, 4)
+    assert document["criteria"] == [
+        {"name": "strict", "criteria_hash": "hash-strict"},
+        {"name": "lenient", "criteria_hash": "hash-lenient"},
+    ]
+
+
+# --- asked wrongly -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        pytest.param(consistency.consistency, [], id="no-session"),
+        pytest.param(consistency.consistency, ["../etc"], id="no-session-id"),
+        pytest.param(consistency.consistency, ["s", "-n", "1"], id="one-is-no-spread"),
+        pytest.param(consistency.consistency, ["s", "--criteria", "none"], id="unknown-criteria"),
+        pytest.param(consistency.consistency, ["s", "--timeout", "-1"], id="no-time"),
+        pytest.param(consistency.consistency, ["s", "--run", "yesterday"], id="no-run-id"),
+        pytest.param(compare.compare, ["s"], id="compare-what"),
+        pytest.param(compare.compare, ["--criteria", "investigation-methodology"], id="one-criteria"),
+        pytest.param(
+            compare.compare, ["--criteria", "investigation-methodology", "investigation-outcome"], id="no-sessions"
+        ),
+        pytest.param(compare.compare, ["--criteria", "a", "a", "s"], id="the-same-twice"),
+        pytest.param(compare.compare, ["--criteria", "investigation-methodology", "none", "s"], id="one-unknown"),
+    ],
+)
+def test_what_was_asked_wrongly_ends_with_two(command: Any, arguments: list[str]) -> None:
+    """Before anything is ordered, also without a database."""
+    ended = CliRunner().invoke(command, arguments)
+
+    assert ended.exit_code == 2, ended.output
