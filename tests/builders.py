@@ -72,7 +72,7 @@ def turn(reply: str = "Well reasoned.\n\n67", **changes: Any) -> Turn:
 def step(claimed: ClaimedScore, phase: str | None = None, ordinal: int | None = None, **changes: Any) -> Step:
     """A step of an attempt; with an `ordinal` it carries a turn."""
     asked = ("hash-default", "context-1", claimed.nonce)
-    stored = None if ordinal is None else StoredTurn(ordinal, *asked, turn(**changes))
+    stored = () if ordinal is None else (StoredTurn(ordinal, *asked, f"asked-{ordinal}", turn(**changes)),)
     return Step(claimed, phase, stored)
 
 

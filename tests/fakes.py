@@ -1,10 +1,12 @@
 """Fakes at the outermost edge alone: a judge that answers what a test tells it, and sessions in memory."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import Any
 
 from tarsy_scoring.errors import SessionNotFound
 from tarsy_scoring.judge.verdict import Message, Turn, TurnKind
-from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.model import FoundSession, Timeline
 
 Answer = str | Exception | Callable[[list[Message]], str]
 
@@ -31,8 +33,10 @@ class FakeJudge:
         self.asked: list[tuple[TurnKind, list[Message]]] = []
         self.finish_reason = "stop"
 
+    provider = "default"
+
     async def ask(
-        self, messages: list[Message], kind: TurnKind, *, deadline_s: float, reply_limit_factor: int = 1
+        self, messages: Sequence[Message], kind: TurnKind, *, deadline_s: float, reply_limit_factor: int = 1, **_: Any
     ) -> Turn:
         self.asked.append((kind, list(messages)))
         assert self._answers, f"the judge was asked once more than the test foresaw ({kind})"
@@ -41,7 +45,7 @@ class FakeJudge:
             raise answer
         return Turn(
             kind=kind,
-            reply=answer(messages) if callable(answer) else answer,
+            reply=answer(list(messages)) if callable(answer) else answer,
             provider="default",
             model_requested="judge-1",
             model_served="judge-1",
@@ -75,6 +79,11 @@ class FakeSessions:
         if isinstance(found, Exception):
             raise found
         return found
+
+    async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
+        for session_id, found in self.sessions.items():
+            if isinstance(found, Timeline) and found.completed_at is not None and found.completed_at >= since:
+                yield FoundSession(session_id, found.chain_id, found.status, found.completed_at)
 
     async def close(self) -> None:
         """Nothing to give back."""

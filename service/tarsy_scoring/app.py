@@ -25,8 +25,10 @@ from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.intake import Intake
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.kafka import ensure_topics
 from tarsy_scoring.lifecycle import HealthServer, unless_stopped
+from tarsy_scoring.limits import Limits, require_affordable
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.relay import Relay
 from tarsy_scoring.schema import check_migrated
@@ -49,7 +51,7 @@ _REFUSALS = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
 )
-POOL_SIZE = 12  # claims, beats, batches of steps and ends, intake, relay: each at most two at a time
+POOL_SIZE = 16  # claims, beats, batches of steps, ends, permits and accounts, intake, relay: each at most two at a time
 BACKLOG_EVERY_S = 5.0
 
 
@@ -136,6 +138,11 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
         timeline_source(settings)
         for name in settings.config.providers:
             settings.api_key(name, environ)
+        full_window_usd = {
+            name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
+            for name, provider in settings.config.providers.items()
+        }
+        require_affordable(settings, full_window_usd)
     for variable in settings.unknown_variables:
         log.warning("settings.unknown_variable", variable=variable)
     for where, chain in chains.items():
@@ -146,11 +153,8 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
 def not_yet_effective(chain: ChainSettings) -> list[str]:
     """Settings that are understood, stored and without effect in this version."""
     plain = ChainSettings()
-    names = (
-        *("samples", "pass_threshold", "daily_budget_usd", "command_pattern", "shell_tools", "gates", "composite"),
-    )
-    ahead = [n for n in names if getattr(chain, n) != getattr(plain, n)]
-    return ahead + (["providers (only the first is asked)"] if len(chain.providers) > 1 else [])
+    names = ("pass_threshold", "command_pattern", "shell_tools", "gates", "composite")
+    return [n for n in names if getattr(chain, n) != getattr(plain, n)]
 
 
 def timeline_source(settings: Settings) -> TimelineSource:
@@ -240,8 +244,10 @@ async def _judge(parts: Parts, stopping: asyncio.Event) -> None:
     source = timeline_source(parts.settings)
     clients = create_clients(parts.settings)
     try:
-        scorer = Scorer(parts.settings, parts.store, source, parts.registry, clients, parts.metrics)
-        worker = Worker(parts.settings, parts.store, parts.reader, scorer, parts.metrics)
+        replies_usd = {name: c.prices.cost_usd(0, 0, c.settings.max_reply_tokens) or 0.0 for name, c in clients.items()}
+        limits = Limits(parts.database, parts.settings, least_usd=replies_usd)
+        scorer = Scorer(parts.settings, parts.store, source, parts.registry, clients, parts.metrics, limits)
+        worker = Worker(parts.settings, parts.store, parts.reader, scorer, parts.metrics, limits)
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
         _calm_garbage_collector()
         await worker.run(stopping)

@@ -10,9 +10,14 @@ from typing import NoReturn
 import click
 
 from tarsy_scoring import __version__
+from tarsy_scoring.commands.calibrate import calibrate
+from tarsy_scoring.commands.compare import compare
+from tarsy_scoring.commands.consistency import consistency
+from tarsy_scoring.commands.criteria import criteria
 from tarsy_scoring.commands.dead_letters import dead_letters
 from tarsy_scoring.commands.local import demo, stack
-from tarsy_scoring.commands.rescore import rescore
+from tarsy_scoring.commands.pause import pause, resume
+from tarsy_scoring.commands.rescore import backfill, rescore
 from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.service import check_config, migrate, worker
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED
@@ -75,5 +80,10 @@ def cli() -> None:
     """
 
 
-for command in (worker, migrate, check_config, score, rescore, dead_letters, stack, demo):
+for command in (
+    *(worker, migrate, check_config, pause, resume, dead_letters),
+    *(score, rescore, backfill),
+    *(criteria, compare, consistency, calibrate),
+    *(stack, demo),
+):
     cli.add_command(command)

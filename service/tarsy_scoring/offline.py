@@ -4,7 +4,6 @@ Score one session without Kafka and without a database, for a look, a pipeline o
 The same timeline rules, context, judge and document as in a worker; only nothing is stored.
 """
 
-import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -12,20 +11,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.errors import ContextTooLong, KeyRejected, RetryLater, Unscorable, WaitFor
-from tarsy_scoring.judge.assess import assess
+from tarsy_scoring.errors import KeyRejected, RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
-from tarsy_scoring.judge.llm import JudgeClient, cost_usd
-from tarsy_scoring.judge.verdict import Message, Turn, TurnKind, Verdict
+from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind, Verdict
+from tarsy_scoring.judging import Judgement, Judges, context_budget, judge
 from tarsy_scoring.reading import SHOWN, document
-from tarsy_scoring.scoring import (
-    OVERFLOW_STEP,
-    OVERFLOW_TRIES,
-    context_budget,
-    evidence_columns,
-    judgement_columns,
-    sum_usage,
-)
+from tarsy_scoring.scoring import evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.settings import Settings
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
@@ -63,7 +56,7 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
     messages = criteria.open_conversation(context)
     tokens = sum(estimate_tokens(m.content) for m in messages)
     reply = provider.max_reply_tokens
-    cost = cost_usd(provider.prices_usd_per_million_tokens, 2 * tokens + reply, 0, 2 * reply)
+    cost = Prices(provider).cost_usd(2 * tokens + reply, 0, 2 * reply)
     coverage = evidence_columns(timeline, context)["coverage"]
     return DryRun(messages, tokens, cost, coverage, sorted(context.flags))
 
@@ -94,7 +87,8 @@ async def score_offline(
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         verdict: Verdict | None = None
         if with_judge and chain.judge.enabled:
-            context, verdict = await _judge(settings, criteria, clients, timeline, chain_id, turns)
+            judgement = await _judge(settings, criteria, clients, timeline, chain_id, turns)
+            context, verdict = judgement.context, judgement.verdict
         ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config.providers)
     except KeyRejected as error:
         ended = {"status": "failed", "error_kind": "judge_auth", "error_message": str(error)}
@@ -126,7 +120,8 @@ async def score_offline(
     }
     told = [{name: value for name, value in asdict(t).items() if name in TURN_FIELDS} for t in turns]
     tools = [asdict(t) for t in verdict.missing_tools] if verdict else []
-    return document(row, tools, told, {criteria.name: criteria.criteria_hash})
+    approaches = [asdict(a) for a in verdict.alternative_approaches] if verdict else []
+    return document(row, tools, approaches, told, {criteria.name: criteria.criteria_hash})
 
 
 async def _judge(
@@ -136,31 +131,29 @@ async def _judge(
     timeline: Timeline,
     chain_id: str | None,
     turns: list[Turn],
-) -> tuple[FittedContext, Verdict]:
-    chain = settings.chain(chain_id)
-    client = clients[chain.providers[0]]
+) -> Judgement:
     deadline = time.monotonic() + settings.attempt_timeout_s
 
-    async def ask(kind: TurnKind, messages: list[Message], *, reply_limit_factor: int = 1) -> Turn:
-        left_s = deadline - time.monotonic()
-        turn = await client.ask(messages, kind, deadline_s=left_s, reply_limit_factor=reply_limit_factor)
-        turns.append(turn)
-        return turn
-
-    nonce = new_nonce()
-    budget = context_budget(settings.config.providers[chain.providers[0]], criteria)
-    for _ in range(OVERFLOW_TRIES):
-        context = await asyncio.to_thread(build_context, timeline, nonce, budget)
-        try:
-            # Nobody tries again, so every error of an optional turn is final.
-            verdict = await assess(
-                context, criteria, ask, max_reminders=chain.max_reminders, is_final=lambda _error: True
+    def ask_of(provider: str, _context: FittedContext) -> Ask:
+        async def ask(
+            kind: TurnKind,
+            messages: Sequence[Message],
+            *,
+            reply_limit_factor: int = 1,
+            reply_format: ReplyFormat | None = None,
+        ) -> Turn:
+            turn = await clients[provider].ask(
+                messages,
+                kind,
+                deadline_s=deadline - time.monotonic(),
+                reply_limit_factor=reply_limit_factor,
+                reply_format=reply_format,
             )
-        except ContextTooLong:
-            budget = int(min(budget, context.tokens) * OVERFLOW_STEP)
-        else:
-            return context, verdict
-    raise ContextTooLong(
-        f"the judge at {chain.providers[0]!r} refuses even {budget} estimated tokens as too long; "
-        "set context_window_tokens to what the model really has"
-    )
+            turns.append(turn)
+            return turn
+
+        return ask
+
+    judges = Judges(settings.config.providers, ask_of)
+    # Nobody tries again, so every error of an optional turn is final.
+    return await judge(timeline, new_nonce(), settings.chain(chain_id), criteria, judges, lambda _error: True)

@@ -23,6 +23,14 @@ WHERE s.session_id = $1 ORDER BY s.created_at DESC, s.score_id LIMIT $2
 
 MISSING_TOOLS = "SELECT tool_name, rationale FROM {schema}.score_missing_tools WHERE score_id = $1 ORDER BY ordinal"
 
+APPROACHES = """
+SELECT a.name, a.description,
+       coalesce(jsonb_agg(s.step ORDER BY s.ordinal) FILTER (WHERE s.step IS NOT NULL), '[]') AS steps
+FROM {schema}.score_alternative_approaches a
+LEFT JOIN {schema}.score_alternative_approach_steps s ON s.score_id = a.score_id AND s.approach_ordinal = a.ordinal
+WHERE a.score_id = $1 GROUP BY a.ordinal, a.name, a.description ORDER BY a.ordinal
+"""
+
 TURNS = """
 SELECT kind, provider, model_requested, model_served, input_tokens, cached_input_tokens, output_tokens, cost_usd,
        latency_ms, finish_reason
@@ -98,8 +106,15 @@ class Reader:
             if row is None:
                 return None
             tools = await connection.fetch(self.database.sql(MISSING_TOOLS), score_id)
+            approaches = await connection.fetch(self.database.sql(APPROACHES), score_id)
             turns = await connection.fetch(self.database.sql(TURNS), score_id)
-            return document(dict(row), [dict(t) for t in tools], [dict(t) for t in turns], self._current_hashes)
+            return document(
+                dict(row),
+                [dict(t) for t in tools],
+                [dict(a) for a in approaches],
+                [dict(t) for t in turns],
+                self._current_hashes,
+            )
 
         return await self.database.once(work)
 
@@ -141,6 +156,7 @@ class Reader:
 def document(
     row: Mapping[str, Any],
     missing_tools: Sequence[Mapping[str, Any]],
+    alternative_approaches: Sequence[Mapping[str, Any]],
     turns: Sequence[Mapping[str, Any]],
     current_hashes: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -158,7 +174,7 @@ def document(
         row["criteria_hash"] is not None and current_hashes.get(row["criteria"] or "") == row["criteria_hash"]
     )
     shown["missing_tools"] = list(missing_tools)
-    shown["alternative_approaches"] = []
+    shown["alternative_approaches"] = list(alternative_approaches)
     shown["turns"] = list(turns)
     if row["status"] == "in_progress":
         shown["current_stage"] = row["current_stage"]

@@ -11,8 +11,9 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import structlog
@@ -21,7 +22,6 @@ from pydantic_core import to_json
 from tarsy_scoring.admission import Disposition, Policy, Priority, Request
 from tarsy_scoring.errors import (
     AttemptTimedOut,
-    ContextTooLong,
     EvidenceIncomplete,
     RetryLater,
     SessionNotFound,
@@ -32,15 +32,16 @@ from tarsy_scoring.errors import (
     WaitFor,
 )
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
-from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.judge.verdict import IsFinal, Message, Turn, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import IsFinal, Message, ReplyFormat, Turn, TurnKind, Verdict
+from tarsy_scoring.judging import Judges, flags_of, judge, token_factor
+from tarsy_scoring.limits import Call, Limits, Permit, Result
 from tarsy_scoring.outbox import NewEvent
 from tarsy_scoring.settings import ChainSettings, ProviderSettings, Settings
 from tarsy_scoring.store import ClaimedScore, Ending, Step, Store, StoredTurn
 from tarsy_scoring.telemetry import Metrics
-from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext, build_context
+from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.masking import MASKING_POLICY
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
@@ -50,12 +51,6 @@ log = structlog.get_logger()
 FETCH_TIMEOUT_S = 60.0
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 SESSION_RECHECK_S = 2.0
-# Rendering holds the event loop, on which heartbeats run; beyond this it goes to a thread.
-INLINE_RENDER_CHARACTERS = 300_000
-# A provider whose tokenizer counts more than we estimate says so; each refusal takes a quarter off.
-OVERFLOW_STEP, OVERFLOW_TRIES = 0.75, 6
-# Room for what no prompt counts: reminders said twice, the message envelope.
-OVERHEAD_TOKENS = 600
 
 PHASE_OF_TURN: Mapping[TurnKind, str] = {
     "analysis": "analyzing_methodology",
@@ -83,9 +78,11 @@ class _Attempt:
     started: float
     deadline: float
     on_judged: Callable[[], None]
-    turns: list[Turn] = field(default_factory=list)
-    unstored: StoredTurn | None = None
-    """The turn that returned last, until it is stored: with the next phase, or with the end of the score."""
+    turns: list[StoredTurn] = field(default_factory=list)
+    """All turns of the score, those of earlier attempts first."""
+    unstored: list[StoredTurn] = field(default_factory=list)
+    """What returned last, until it is stored: with the next phase, or with the end of the score."""
+    phase: str | None = None
     timeline: Timeline | None = None
     context: FittedContext | None = None
 
@@ -114,8 +111,10 @@ class Scorer:
         registry: CriteriaRegistry,
         clients: Mapping[str, JudgeClient],
         metrics: Metrics,
+        limits: Limits | None = None,
     ) -> None:
         self._settings = settings
+        self._limits = limits
         self._store = store
         self._source = source
         self._registry = registry
@@ -171,8 +170,7 @@ class Scorer:
         check_evidence(timeline, self._settings.config.evidence.max_missing_share, may_change=self._source.may_change)
         if not chain.judge.enabled:
             return await self._complete(attempt, None, criteria)
-        client = self._clients[chain.providers[0]]
-        verdict = await self._assess(attempt, timeline, chain, criteria, client)
+        verdict = await self._assess(attempt, timeline, chain, criteria)
         return await self._complete(attempt, verdict, criteria)
 
     async def _fetch(self, attempt: _Attempt) -> Timeline:
@@ -229,33 +227,27 @@ class Scorer:
             await self._store.keep_criteria(criteria.criteria_hash, criteria.name, criteria.content)
             self._kept_criteria.add(criteria.criteria_hash)
 
-    async def _assess(
-        self, attempt: _Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria, client: JudgeClient
-    ) -> Verdict:
-        """Judge; where the provider says the context is too long, with a smaller one."""
+    async def _assess(self, attempt: _Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria) -> Verdict:
+        """Judge, every turn durable; the last one is stored in the transaction that ends the score."""
         claimed = attempt.claimed
-        stored = await self._store.stored_turns(claimed.score_id) if claimed.attempt > 1 else []
-        budget = context_budget(self._settings.config.providers[chain.providers[0]], criteria)
-        for _ in range(OVERFLOW_TRIES):
-            attempt.context = context = await _render(timeline, claimed.nonce, budget)
-            ask = _DurableAsk(attempt, client, self._store, self._metrics, stored, context.context_hash, criteria)
-            verdict: Verdict | None = None
-            try:
-                verdict = await assess(
-                    context, criteria, ask, max_reminders=chain.max_reminders, is_final=self._is_final(attempt)
-                )
-                return verdict  # its last turn is stored in the transaction that ends the score
-            except ContextTooLong:
-                budget = int(min(budget, context.tokens) * OVERFLOW_STEP)
-                stored = ask.all_stored
-                log.warning("attempt.context_too_long", score_id=str(claimed.score_id), next_budget_tokens=budget)
-            finally:
-                if verdict is None:
-                    await ask.flush()
-        raise ContextTooLong(
-            f"the judge at {chain.providers[0]!r} refuses even {budget} estimated tokens as too long; "
-            "set context_window_tokens to what the model really has"
-        )
+        if claimed.attempt > 1:
+            attempt.turns += await self._store.stored_turns(claimed.score_id)
+
+        def ask_of(provider: str, context: FittedContext) -> _DurableAsk:
+            attempt.context = context
+            gate = _Gate(self._limits, claimed) if self._limits else None
+            return _DurableAsk(attempt, self._clients[provider], self._store, self._metrics, gate, criteria)
+
+        factor = self._limits.token_factor if self._limits else lambda _provider: 1.0
+        judges = Judges(self._settings.config.providers, ask_of, factor)
+        verdict: Verdict | None = None
+        try:
+            judgement = await judge(timeline, claimed.nonce, chain, criteria, judges, self._is_final(attempt))
+            attempt.context, verdict = judgement.context, judgement.verdict
+            return verdict
+        finally:
+            if verdict is None:
+                await flush(self._store, attempt)
 
     def _is_final(self, attempt: _Attempt) -> IsFinal:
         """
@@ -281,8 +273,10 @@ class Scorer:
     async def _complete(self, attempt: _Attempt, verdict: Verdict | None, criteria: Criteria) -> Finished:
         claimed = attempt.claimed
         columns = self._columns(attempt, "completed")
+        shown = attempt.context.context_hash if attempt.context else None
+        turns = [s.turn for s in attempt.turns if s.context_hash == shown]
         columns |= judgement_columns(
-            verdict, attempt.turns, attempt.timeline, attempt.context, criteria, self._settings.config.providers
+            verdict, turns, attempt.timeline, attempt.context, criteria, self._settings.config.providers
         )
         event = {
             "outcome": None,
@@ -292,19 +286,19 @@ class Scorer:
             "alert_type": claimed.alert_type,
             "labels": dict(claimed.labels),
         } | {name: columns[name] for name in ("total_score", "judge_fingerprint", "failure_tags", "flags", "usage")}
-        tools = verdict.missing_tools if verdict else []
         attempt.on_judged()
         await self._store.end(
             Ending(
                 claimed,
                 columns,
                 NewEvent(claimed.score_id, "scoring.completed", event),
-                missing_tools=tools,
-                turn=attempt.unstored,
+                missing_tools=verdict.missing_tools if verdict else (),
+                alternative_approaches=verdict.alternative_approaches if verdict else (),
+                turns=attempt.unstored,
             )
         )
         self._metrics.scores.labels("completed", "").inc()
-        if verdict is not None:
+        if verdict is not None and claimed.purpose == "production":
             self._metrics.score.observe(verdict.total_score)
         told = {"total_score": columns["total_score"], "flags": columns["flags"]}
         return Finished("completed", told | self._told(attempt))
@@ -379,7 +373,7 @@ class Scorer:
             "status": status,
             "spent_s": attempt.spent_s,
             "attempts_burned": 0,
-            "usage": sum_usage(attempt.turns),
+            "usage": sum_usage(s.turn for s in attempt.turns),
             "samples": [],
             "failure_tags": [],
             "flags": [],
@@ -388,7 +382,7 @@ class Scorer:
 
     def _told(self, attempt: _Attempt) -> dict[str, Any]:
         """Numbers for the canonical line."""
-        usage = sum_usage(attempt.turns)
+        usage = sum_usage(s.turn for s in attempt.turns)
         return {
             "chain_id": attempt.claimed.chain_id,
             "criteria": attempt.claimed.criteria,
@@ -403,8 +397,9 @@ class _DurableAsk:
     The judge, with a memory: a turn that an earlier attempt paid for is replayed, a new one is stored.
 
     A returned turn is stored together with the phase that follows it, in one write and before anything
-    else is asked; the last one together with the end of the score, or by `flush` where there is no end.
-    A cancel in between loses at most the storing of a turn that returned in the same instant.
+    else is asked; a sample, beside which others run, at once; the last one together with the end of the score,
+    or by `flush` where there is no end. A cancel in between loses at most the storing of a turn that returned
+    in the same instant.
     """
 
     def __init__(
@@ -413,53 +408,67 @@ class _DurableAsk:
         client: JudgeClient,
         store: Store,
         metrics: Metrics,
-        stored: list[StoredTurn],
-        context_hash: str,
+        gate: "_Gate | None",
         criteria: Criteria,
     ) -> None:
+        assert attempt.context is not None
         self._attempt = attempt
         self._client = client
         self._store = store
         self._metrics = metrics
-        self._question = (criteria.criteria_hash, context_hash, attempt.claimed.nonce)
-        self._replay = [s.turn for s in stored if (s.criteria_hash, s.context_hash, s.nonce) == self._question]
-        self._next_ordinal = max((s.ordinal for s in stored), default=0) + 1
-        self._phase: str | None = None
-        self.all_stored = list(stored)
-        attempt.turns[:] = [s.turn for s in stored]
+        self._gate = gate
+        self._criteria = criteria
+        self._context = attempt.context
+        self._question = (criteria.criteria_hash, attempt.context.context_hash, attempt.claimed.nonce)
+        self._stored: dict[str | None, deque[Turn]] = defaultdict(deque)
+        for s in attempt.turns:
+            # That one provider would not answer says nothing about another.
+            is_of_use = s.turn.provider == client.provider or is_usable(s.turn)
+            if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
+                self._stored[s.asked_hash].append(s.turn)
 
-    async def __call__(self, kind: TurnKind, messages: list[Message], *, reply_limit_factor: int = 1) -> Turn:
-        if self._replay and self._replay[0].kind == kind:
+    async def __call__(
+        self,
+        kind: TurnKind,
+        messages: Sequence[Message],
+        *,
+        reply_limit_factor: int = 1,
+        reply_format: ReplyFormat | None = None,
+    ) -> Turn:
+        asked = asked_hash(kind, messages)
+        if known := self._stored[asked]:
             self._metrics.turns.labels(kind, "replayed").inc()
-            return self._replay.pop(0)
-        has_unstored = self._attempt.unstored is not None
-        self._replay.clear()  # the conversation went another way; what follows was asked under another prefix
+            return known.popleft()
+        has_unstored = bool(self._attempt.unstored)
         # A paid turn is stored before the next is asked; a phase alone may be announced meanwhile, so that a
         # burst of claims asks its judges one after the other and not all at the end of a common write.
-        announcing = asyncio.create_task(self.flush(phase=PHASE_OF_TURN[kind]))
+        announcing = asyncio.create_task(flush(self._store, self._attempt, PHASE_OF_TURN[kind]))
         try:
             if has_unstored:
                 await announcing
             left_s = self._attempt.left_s
             if left_s <= 0:
                 raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
-            turn = await self._client.ask(messages, kind, deadline_s=left_s, reply_limit_factor=reply_limit_factor)
+            turn = await self._client.ask(
+                messages,
+                kind,
+                deadline_s=left_s,
+                reply_limit_factor=reply_limit_factor,
+                reply_format=reply_format,
+                gate=self._gate,
+            )
         finally:
             await announcing
-        self._attempt.unstored = stored = StoredTurn(self._next_ordinal, *self._question, turn)
-        self._next_ordinal += 1
-        self.all_stored.append(stored)
-        self._attempt.turns.append(turn)
+        ordinal = max((s.ordinal for s in self._attempt.turns), default=0) + 1
+        stored = StoredTurn(ordinal, *self._question, asked, turn)
+        self._attempt.turns.append(stored)
+        self._attempt.unstored.append(stored)
         self._count(turn)
+        if kind == "sample":
+            await flush(self._store, self._attempt)
+        if self._gate is not None and kind in ("analysis", "sample"):
+            await self._gate.learn(turn, self._context, self._criteria)
         return turn
-
-    async def flush(self, phase: str | None = None) -> None:
-        """Store what returned last, and announce `phase`. Raises: LeaseLost."""
-        turn, self._attempt.unstored = self._attempt.unstored, None
-        is_new = phase is not None and phase != self._phase
-        if turn is not None or is_new:
-            self._phase = phase or self._phase
-            await self._store.record(Step(self._attempt.claimed, phase if is_new else None, turn))
 
     def _count(self, turn: Turn) -> None:
         self._metrics.turns.labels(turn.kind, "asked").inc()
@@ -473,7 +482,49 @@ class _DurableAsk:
         self._metrics.cost.inc(turn.cost_usd or 0)
 
 
+async def flush(store: Store, attempt: _Attempt, phase: str | None = None) -> None:
+    """Store what returned last, and announce `phase` where it is new. Raises: LeaseLost."""
+    turns, attempt.unstored = attempt.unstored, []
+    is_new = phase is not None and phase != attempt.phase
+    if turns or is_new:
+        attempt.phase = phase or attempt.phase
+        await store.record(Step(attempt.claimed, phase if is_new else None, turns))
+
+
+class _Gate:
+    """The fleet's limits, for the calls of one score."""
+
+    def __init__(self, limits: Limits, claimed: ClaimedScore) -> None:
+        self._limits = limits
+        self._claimed = claimed
+
+    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
+        """See `llm.Gate`."""
+        call = Call(provider, self._claimed.chain_id, self._claimed.score_id, tokens, most_usd)
+        return await self._limits.admit(call)
+
+    async def settle(self, permit: Permit, **result: Any) -> None:
+        """See `llm.Gate`."""
+        await self._limits.settle(permit, Result(**result))
+
+    async def learn(self, turn: Turn, context: FittedContext, criteria: Criteria) -> None:
+        """Remember that the model counts more tokens than we estimate."""
+        factor = token_factor(turn, context, criteria)
+        if factor is not None and factor > self._limits.token_factor(turn.provider):
+            await self._limits.learn_token_factor(turn.provider, factor)
+
+
 # --- decisions -----------------------------------------------------------------------------------------
+
+
+def asked_hash(kind: TurnKind, messages: Sequence[Message]) -> str:
+    """What was asked, as SHA-256: only an equal question may use a stored answer."""
+    return hashlib.sha256(kind.encode() + b"".join(m.digest for m in messages)).hexdigest()
+
+
+def is_usable(turn: Turn) -> bool:
+    """Whether the turn says anything: neither refused nor filtered."""
+    return not turn.refusal and turn.finish_reason not in ("refusal", "content_filter")
 
 
 def backoff_s(burned: int, jitter: float) -> float:
@@ -485,17 +536,6 @@ def backoff_s(burned: int, jitter: float) -> float:
         jitter: -1 to 1.
     """
     return float(min(BACKOFF_FIRST_S * 2 ** (burned - 1), BACKOFF_MOST_S) * (1 + BACKOFF_JITTER * jitter))
-
-
-def context_budget(provider: ProviderSettings, criteria: Criteria) -> int:
-    """
-    Room for alert and conversation in estimated tokens.
-
-    The window less the prompts, the first answer (which is part of what the second turn reads), a cut
-    answer's larger repetition, and some overhead.
-    """
-    fixed = criteria.prompt_tokens + OVERHEAD_TOKENS
-    return max(0, provider.context_window_tokens - 2 * provider.max_reply_tokens - fixed)
 
 
 def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -> dict[str, Any]:
@@ -511,7 +551,7 @@ def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -
 
 def judgement_columns(
     verdict: Verdict | None,
-    turns: Iterable[Turn],
+    turns: Sequence[Turn],
     timeline: Timeline | None,
     context: FittedContext | None,
     criteria: Criteria,
@@ -524,14 +564,23 @@ def judgement_columns(
     if verdict is None:
         return {"total_score": None, "judge_fingerprint": None, "flags": sorted(flags)}
     who = verdict.total_turn
+    grounding, rubric = verdict.grounding, verdict.rubric
+    if context is not None:
+        flags |= flags_of(turns, context, criteria)
     return {
         "total_score": verdict.total_score,
         "score_analysis": verdict.score_analysis,
         "score_breakdown": verdict.score_breakdown,
         "missing_tools_analysis": verdict.missing_tools_analysis,
-        "judge_fingerprint": judge_fingerprint(criteria.criteria_hash, providers[who.provider], who) if who else None,
-        "samples": [{"total_score": verdict.total_score}],
-        "spread": 0,
+        "judge_fingerprint": judge_fingerprint(criteria.criteria_hash, providers[who.provider], who),
+        "judge_outcome": verdict.judge_outcome,
+        "rubric": asdict(rubric) if rubric else None,
+        "samples": [{"total_score": total} for total in verdict.samples],
+        "spread": verdict.spread,
+        "failure_tags": verdict.failure_tags,
+        "grounding": {"checked": grounding.checked, "held": grounding.held, "share": grounding.share}
+        if grounding
+        else None,
         "flags": sorted(flags | verdict.flags),
     }
 
@@ -565,11 +614,3 @@ def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn
         "masking_policy": MASKING_POLICY,
     }
     return hashlib.sha256(to_json(who)).hexdigest()
-
-
-async def _render(timeline: Timeline, nonce: str, budget_tokens: int) -> FittedContext:
-    """The context, in a thread where the session is large."""
-    size = sum(len(e.content) for s in timeline.shown_stages for x in s.executions for e in x.events)
-    if size > INLINE_RENDER_CHARACTERS:
-        return await asyncio.to_thread(build_context, timeline, nonce, budget_tokens)
-    return build_context(timeline, nonce, budget_tokens)

@@ -17,7 +17,8 @@ from tarsy_scoring.admission import Disposition
 from tarsy_scoring.database import Batcher, Connection, Database
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.inbox import Inbox
-from tarsy_scoring.judge.verdict import MissingTool, Turn
+from tarsy_scoring.judge.extraction import tool_of_step
+from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
 from tarsy_scoring.outbox import NewEvent
 
 # --- claim and lease -----------------------------------------------------------------------------------
@@ -26,6 +27,8 @@ CLAIM = """
 WITH due AS MATERIALIZED (
   SELECT score_id FROM {schema}.session_scores
   WHERE status = 'pending' AND next_attempt_at <= now()
+    AND CASE WHEN coalesce(chain_id, '') = ANY($4::text[]) THEN coalesce(chain_id, '') <> ALL($5::text[])
+             ELSE NOT $6 END
   ORDER BY priority, next_attempt_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), claimed AS (
   UPDATE {schema}.session_scores s SET
@@ -110,7 +113,7 @@ SELECT lease_token, current_stage FROM held
 
 TURN_COLUMNS = """score_id, ordinal, kind, reply, refusal, has_tool_calls, provider, model_requested, model_served,
   input_tokens, cached_input_tokens, output_tokens, cost_usd, latency_ms, finish_reason,
-  attempt, criteria_hash, context_hash, nonce"""
+  attempt, criteria_hash, context_hash, nonce, asked_hash"""
 
 ADD_TURNS = f"""
 INSERT INTO {{schema}}.judge_turns ({TURN_COLUMNS})
@@ -159,6 +162,7 @@ UPDATE {schema}.session_scores s SET
   total_score = v.total_score, score_analysis = v.score_analysis, score_breakdown = v.score_breakdown,
   missing_tools_analysis = v.missing_tools_analysis, judge_fingerprint = v.judge_fingerprint,
   samples = v.samples, spread = v.spread, failure_tags = v.failure_tags, flags = v.flags,
+  judge_outcome = v.judge_outcome, rubric = v.rubric, grounding = v.grounding,
   coverage = v.coverage, evidence = v.evidence, usage = v.usage,
   error_kind = v.error_kind, error_message = v.error_message
 FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
@@ -170,6 +174,19 @@ INSERT INTO {schema}.score_missing_tools (score_id, ordinal, tool_name, rational
 SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[])
 """
 
+ADD_APPROACHES = """
+WITH v AS (
+  SELECT * FROM jsonb_to_recordset($1::jsonb) AS r(score_id uuid, ordinal int, name text, description text, steps jsonb)
+), added AS (
+  INSERT INTO {schema}.score_alternative_approaches (score_id, ordinal, name, description)
+  SELECT score_id, ordinal, name, description FROM v
+  RETURNING score_id, ordinal
+)
+INSERT INTO {schema}.score_alternative_approach_steps (score_id, approach_ordinal, ordinal, step, tool_name)
+SELECT v.score_id, v.ordinal, s.n, s.step ->> 'step', s.step ->> 'tool_name'
+FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.steps) WITH ORDINALITY AS s(step, n)
+"""
+
 SESSION_OF_SCORE = "SELECT session_id FROM {schema}.session_scores WHERE score_id = $1"
 
 CANCEL = """
@@ -179,6 +196,24 @@ UPDATE {schema}.session_scores SET
 WHERE score_id = $1 AND status IN ('pending', 'in_progress')
 RETURNING session_id, purpose
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFilter:
+    """
+    Chains whose scores may not be claimed now.
+
+    Args:
+        named: Chains that have an answer of their own, '' for scores without one; all others go by `others_blocked`.
+        blocked: Those of them that must wait.
+    """
+
+    named: Sequence[str] = ()
+    blocked: Sequence[str] = ()
+    others_blocked: bool = False
+
+
+EVERY_CHAIN = ChainFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,22 +243,27 @@ class ClaimedScore:
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn with what it was asked under; only an equal question may use its answer."""
+    """
+    A turn with what it was asked under; only an equal question may use its answer.
+
+    `asked_hash` is None for a turn of a version that did not keep it.
+    """
 
     ordinal: int
     criteria_hash: str
     context_hash: str
     nonce: str
+    asked_hash: str | None
     turn: Turn
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happened within an attempt: a phase was entered, a turn returned, or both."""
+    """Something that happened within an attempt: a phase was entered, turns returned, or both."""
 
     claimed: ClaimedScore
     phase: str | None = None
-    turn: StoredTurn | None = None
+    turns: Sequence[StoredTurn] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +271,15 @@ class Ending:
     """
     How a score ends: the columns of `session_scores` to set, its rows, and what its last event adds.
 
-    `turn` is a last turn that was not recorded yet; it is stored, and `storing` announced, with the end.
+    `turns` returned last and were not recorded yet; they are stored, and `storing` announced, with the end.
     """
 
     claimed: ClaimedScore
     columns: Mapping[str, Any]
     event: NewEvent
     missing_tools: Sequence[MissingTool] = ()
-    turn: StoredTurn | None = None
+    alternative_approaches: Sequence[AlternativeApproach] = ()
+    turns: Sequence[StoredTurn] = ()
     disposition: Disposition | None = None
 
 
@@ -266,9 +307,11 @@ class Store:
 
     # --- claim and lease -------------------------------------------------------------------------------
 
-    async def claim_due(self, owner: UUID, limit: int, lease_s: float) -> list[ClaimedScore]:
+    async def claim_due(
+        self, owner: UUID, limit: int, lease_s: float, chains: ChainFilter = EVERY_CHAIN
+    ) -> list[ClaimedScore]:
         """
-        Take up to `limit` due scores under a lease, most urgent first.
+        Take up to `limit` due scores of these chains under a lease, most urgent first.
 
         Raises:
             DatabaseAway: Not waited for: if the reply to a commit is lost, the rows are held by nobody
@@ -276,7 +319,8 @@ class Store:
         """
 
         async def work(connection: Connection) -> list[ClaimedScore]:
-            rows = await connection.fetch(self.database.sql(CLAIM), owner, limit, lease_s)
+            filtered = (chains.named, chains.blocked, chains.others_blocked)
+            rows = await connection.fetch(self.database.sql(CLAIM), owner, limit, lease_s, *filtered)
             events = []
             for r in rows:
                 events.append(NewEvent(r["score_id"], "scoring.started", {}))
@@ -352,7 +396,7 @@ class Store:
             # By token: a batch may hold the steps of a lost lease beside those of the lease that followed it.
             stages = {r["lease_token"]: r["current_stage"] for r in rows}
             ours = [s for s in steps if s.claimed.lease_token in stages]
-            turns = [_turn_row(s.claimed, s.turn) for s in ours if s.turn is not None]
+            turns = [_turn_row(s.claimed, turn) for s in ours for turn in s.turns]
             if turns:
                 await connection.execute(self.database.sql(ADD_TURNS), turns)
             events = []
@@ -375,6 +419,7 @@ class Store:
                 r["criteria_hash"],
                 r["context_hash"],
                 r["nonce"],
+                r["asked_hash"],
                 Turn(**{name: r[name] for name in Turn.__dataclass_fields__}),
             )
             for r in rows
@@ -493,7 +538,8 @@ class Store:
             ended = {r["lease_token"] for r in rows}
             ours = [e for token, e in by_token.items() if token in ended]
             await self._add_missing_tools(connection, ours)
-            turns = [_turn_row(e.claimed, e.turn) for e in ours if e.turn is not None]
+            await self._add_approaches(connection, ours)
+            turns = [_turn_row(e.claimed, turn) for e in ours for turn in e.turns]
             if turns:
                 await connection.execute(self.database.sql(ADD_TURNS), turns)
             for e in ours:
@@ -501,7 +547,7 @@ class Store:
                     await self.inbox.answer(connection, e.claimed.request_id, e.disposition, e.claimed.score_id)
             events = []
             for e in ours:
-                if e.turn is not None:
+                if e.turns:
                     events.append(NewEvent(e.claimed.score_id, "scoring.progress", {"phase": "storing"}))
                 events.append(e.event)
             await outbox.emit(self.database, connection, events)
@@ -522,6 +568,21 @@ class Store:
                 [r[2].tool_name for r in rows],
                 [r[2].rationale for r in rows],
             )
+
+    async def _add_approaches(self, connection: Connection, endings: Sequence[Ending]) -> None:
+        rows = [
+            {
+                "score_id": e.claimed.score_id,
+                "ordinal": n,
+                "name": approach.name,
+                "description": approach.description,
+                "steps": [{"step": step, "tool_name": tool_of_step(step)} for step in approach.steps],
+            }
+            for e in endings
+            for n, approach in enumerate(e.alternative_approaches, start=1)
+        ]
+        if rows:
+            await connection.execute(self.database.sql(ADD_APPROACHES), rows)
 
     async def cancel(self, score_id: UUID, by: str) -> bool:
         """
@@ -561,4 +622,5 @@ def _turn_row(claimed: ClaimedScore, stored: StoredTurn) -> dict[str, Any]:
         "criteria_hash": stored.criteria_hash,
         "context_hash": stored.context_hash,
         "nonce": stored.nonce,
+        "asked_hash": stored.asked_hash,
     }

@@ -7,6 +7,7 @@ Judging never waits for Kafka.
 """
 
 import asyncio
+import contextlib
 import random
 import time
 import traceback
@@ -18,15 +19,17 @@ import structlog
 
 from tarsy_scoring.database import Database, DatabaseAway
 from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.limits import Claimable, Limits
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.scoring import Scorer
 from tarsy_scoring.settings import Settings
-from tarsy_scoring.store import ClaimedScore, Store
+from tarsy_scoring.store import ChainFilter, ClaimedScore, Store
 from tarsy_scoring.telemetry import Metrics
 
 log = structlog.get_logger()
 
 POLL_S = 1.0
+LIMITS_EVERY_S = 1.0  # how soon every worker knows of a pause or an open circuit
 GAUGES_EVERY_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
 
@@ -50,12 +53,15 @@ class Worker:
     Cancelling `run` leaves claimed scores to lapse after their lease; draining gives them back at once.
     """
 
-    def __init__(self, settings: Settings, store: Store, reader: Reader, scorer: Scorer, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, reader: Reader, scorer: Scorer, metrics: Metrics, limits: Limits
+    ) -> None:
         self._settings = settings
         self._store = store
         self._reader = reader
         self._scorer = scorer
         self._metrics = metrics
+        self._limits = limits
         self._database: Database = store.database
         # By lease token: the same score may be claimed again here while its lost attempt is being cancelled.
         self._running: dict[uuid.UUID, _Running] = {}
@@ -67,8 +73,10 @@ class Worker:
         keepers = [
             asyncio.create_task(_every(self._settings.lease_s / 3, self.keep_leases)),
             asyncio.create_task(_every(self._settings.lease_s / 4, self.take_back_expired)),
+            asyncio.create_task(_every(LIMITS_EVERY_S, self.refresh_limits)),
             asyncio.create_task(_every(GAUGES_EVERY_S, self.read_gauges)),
         ]
+        await self.refresh_limits()
         claiming = asyncio.create_task(self._claim_until(stopping))
         try:
             await _first_to_end([claiming, *keepers])
@@ -97,10 +105,28 @@ class Worker:
 
     async def claim(self, limit: int) -> int:
         """Claim up to `limit` due scores and start an attempt at each. Raises: DatabaseAway."""
-        claimed = await self._store.claim_due(self.owner, limit, self._settings.lease_s)
+        known = self._limits.claimable()
+        open_chains = ChainFilter(
+            known.configured, [*known.blocked, *known.probing], known.others_blocked or known.others_probing
+        )
+        claimed = await self._store.claim_due(self.owner, limit, self._settings.lease_s, open_chains)
+        if len(claimed) < limit and (probed := self._chains_to_probe(known)):
+            claimed += await self._store.claim_due(self.owner, 1, self._settings.lease_s, probed)
         for score in claimed:
             self._running[score.lease_token] = _Running(score, asyncio.create_task(self._attempt(score)))
         return len(claimed)
+
+    def _chains_to_probe(self, known: Claimable) -> ChainFilter | None:
+        """Chains whose providers are tried again after a pause; None where one of their scores runs here already."""
+
+        def is_probing(chain_id: str) -> bool:
+            return chain_id in known.probing if chain_id in known.configured else known.others_probing
+
+        is_under_way = any(is_probing(r.claimed.chain_id or "") for r in self._running.values())
+        if is_under_way or not (known.probing or known.others_probing):
+            return None
+        others = [c for c in known.configured if c not in known.probing]
+        return ChainFilter(known.configured, others, not known.others_probing)
 
     async def _attempt(self, claimed: ClaimedScore) -> None:
         """One attempt from claim to end; the only place that survives an error nobody foresaw."""
@@ -175,6 +201,11 @@ class Worker:
         for score in lost:
             self._metrics.taken_back.labels(score.status).inc()
             log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
+
+    async def refresh_limits(self) -> None:
+        """Learn of pauses, open circuits and pauses that providers asked for."""
+        with contextlib.suppress(DatabaseAway):  # what was known goes on to hold
+            await self._limits.refresh()
 
     async def read_gauges(self) -> None:
         """Depth and age of the queue."""

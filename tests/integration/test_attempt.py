@@ -13,7 +13,6 @@ from tarsy_scoring.admission import Policy, Priority, Request
 from tarsy_scoring.database import Database
 from tarsy_scoring.errors import (
     AttemptTimedOut,
-    ContextTooLong,
     JudgeRejectedRequest,
     JudgeUnavailable,
     KeyRejected,
@@ -27,6 +26,7 @@ from tarsy_scoring.errors import (
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.judge.llm import PromptTooLong
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.scoring import Finished, Scorer
 from tarsy_scoring.settings import Settings, load_settings
@@ -335,7 +335,7 @@ async def test_too_long_a_context_is_shortened_and_asked_again(service: Service)
     """A provider that counts more tokens than we do is believed; this is never a transient error."""
     await service.request()
     claimed = await service.claim()
-    judge = FakeJudge(ContextTooLong("too long"), ANALYSIS, MISSING_TOOLS)
+    judge = FakeJudge(PromptTooLong("too long", None, None), ANALYSIS, MISSING_TOOLS)
     result = Event("e3", 3, "llm_tool_call", "completed", "line of a log\n" * 2000)
     long = a_timeline()
     (stage,) = long.stages
@@ -348,7 +348,8 @@ async def test_too_long_a_context_is_shortened_and_asked_again(service: Service)
     score = await service.score(claimed.score_id)
     assert score["status"] == "completed"
     assert len(judge.asked[1][1][1].content) < len(judge.asked[0][1][1].content)
-    assert (score["flags"], bool(score["coverage"]["cut_entries"])) == (["context_shortened"], True)
+    assert "context_shortened" in score["flags"]
+    assert score["coverage"]["cut_entries"]
 
 
 async def test_the_source_names_the_chain_where_the_event_did_not(service: Service) -> None:

@@ -25,9 +25,9 @@ from tarsy_scoring.errors import (
     RateLimited,
     ScoringError,
 )
-from tarsy_scoring.judge.llm import JudgeClient, PromptTooLong, cost_usd, create_clients
+from tarsy_scoring.judge.llm import JudgeClient, PromptTooLong, create_clients
 from tarsy_scoring.judge.verdict import Message, Turn
-from tarsy_scoring.settings import Prices, ProviderSettings, load_settings
+from tarsy_scoring.settings import ProviderSettings, load_settings
 
 KEY = "sk-test-0123456789"
 PRIVATE = "private words of a transcript"
@@ -698,24 +698,6 @@ async def test_every_configured_provider_gets_a_client(tmp_path: Path) -> None:
         await client.close()
     with pytest.raises(ConfigurationError, match="MAIN_KEY"):
         create_clients(settings, {})
-
-
-@pytest.mark.parametrize(
-    ("prices", "tokens", "cost"),
-    [
-        pytest.param(Prices(input=1, cached_input=0.1, output=10), (1000, 600, 200), 0.00246, id="cached"),
-        pytest.param(Prices(input=1, cached_input=None, output=10), (1000, 600, 200), 0.003, id="cache_not_priced"),
-        pytest.param(Prices(input=1, cached_input=0.1, output=10), (1000, None, 200), 0.003, id="cache_unknown"),
-        pytest.param(Prices(input=1, cached_input=0, output=0), (100, 900, 1), 0, id="more_cached_than_read"),
-        pytest.param(Prices(input=0, cached_input=0, output=0), (1000, 0, 200), 0, id="free"),
-        pytest.param(None, (1000, 0, 200), None, id="no_prices"),
-        pytest.param(Prices(input=1, cached_input=1, output=1), (None, 0, 200), None, id="input_unknown"),
-        pytest.param(Prices(input=1, cached_input=1, output=1), (1000, 0, None), None, id="output_unknown"),
-    ],
-)
-def test_cost(prices: Prices | None, tokens: tuple[int | None, int | None, int | None], cost: float | None) -> None:
-    """Unknown is None and never 0; cached tokens are charged at their own price."""
-    assert cost_usd(prices, *tokens) == (cost if cost is None else pytest.approx(cost))
 
 
 async def until(state: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from builders import connected
 from infrastructure import Postgres, fresh_database, run_apart
-from tarsy_scoring import inbox, outbox, reading, store
+from tarsy_scoring import inbox, outbox, reading, selecting, store
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns"}
 SESSIONS = 24_000
@@ -84,7 +84,7 @@ PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
 
 # Name: statement, its arguments as SQL, the index that must carry it.
 STATEMENTS = {
-    "claim": (store.CLAIM, "md5('owner')::uuid, 16, 60", "session_scores_due"),
+    "claim": (store.CLAIM, "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false", "session_scores_due"),
     "keep-leases": (store.KEEP_LEASES, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
     "expired": (store.EXPIRED, "60", "session_scores_running"),
     "take-back": (store.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
@@ -102,6 +102,7 @@ STATEMENTS = {
     "deferred-requests": (inbox.DEFERRED_REQUESTS, SOME_SESSIONS, "scoring_requests_one_deferred"),
     "answer-request": (inbox.ANSWER_REQUEST, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
     "count-due": (inbox.COUNT_DUE, "100001", "session_scores_due"),
+    "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77'", "scoring_requests_event"),
     "emit": (
         outbox.EMIT,
@@ -114,6 +115,8 @@ STATEMENTS = {
     "backlog": (outbox.BACKLOG, "", "scoring_events_unpublished"),
     "score": (reading.SCORE, SCORE, "session_scores_pkey"),
     "scores-of-session": (reading.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
+    "never-scored": (selecting.NEVER_SCORED, SOME_SESSIONS, "session_scores_of_session"),
+    "taken-by-sessions": (selecting.TAKEN_BY_SESSIONS, SOME_SESSIONS, "session_scores_scored"),
 }
 
 

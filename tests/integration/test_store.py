@@ -267,8 +267,8 @@ async def test_steps_are_stored_as_they_happen(scoring: Scoring) -> None:
     stored = await scoring.store.stored_turns(claimed.score_id)
     asked = ("hash-default", "context-1", claimed.nonce)
     assert stored == [
-        StoredTurn(1, *asked, turn(reply)),
-        StoredTurn(2, *asked, turn(kind="missing_tools", input_tokens=None, cost_usd=None)),
+        StoredTurn(1, *asked, "asked-1", turn(reply)),
+        StoredTurn(2, *asked, "asked-2", turn(kind="missing_tools", input_tokens=None, cost_usd=None)),
     ]
     assert (await scoring.events(claimed.score_id))[3:] == ["analyzing_methodology", "identifying_missing_tools"]
     assert (await scoring.score(claimed.score_id))["current_stage"] == "identifying_missing_tools"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from tarsy_scoring.embedded.tarsy import create_tables, load_session
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.timeline.files import parse_session
-from tarsy_scoring.timeline.model import AvailableTool
+from tarsy_scoring.timeline import tarsy_db
+from tarsy_scoring.timeline.files import SessionFiles, parse_session
+from tarsy_scoring.timeline.model import AvailableTool, FoundSession
 from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
 
 RECORDED_DIR = Path(__file__).resolve().parents[2] / ".." / "shared" / "sessions"
@@ -269,4 +271,78 @@ async def test_tables_can_be_made_twice(tarsy_database_url: str) -> None:
 
     source = TarsyDatabase(tarsy_database_url)
     assert (await source.fetch_timeline("one")).session_id == "one"
+    await source.close()
+
+
+THEN, BEFORE = datetime(2026, 1, 2, tzinfo=UTC), "2026-01-01T23:59:59Z"
+
+
+async def listed(source: Any) -> list[FoundSession]:
+    return [found async for found in source.finished_sessions(THEN)]
+
+
+async def test_finished_sessions_are_the_same_from_both_sources(
+    connection: Any, source: TarsyDatabase, tmp_path: Path
+) -> None:
+    """Contract of the sources: terminal, not deleted, by their end, else by their beginning."""
+    written = [
+        session("ended-then", completed_at=THEN.isoformat(), created_at=BEFORE, chain_id="billing", status="failed"),
+        session("ended-before", completed_at=BEFORE),
+        session("no-end", completed_at=None),
+        session("no-end-and-began-before", completed_at=None, created_at=BEFORE),
+        session("running", status="in_progress"),
+        session("unknown-status", status="a_new_status"),
+        session("deleted", deleted_at="2026-01-03T00:00:00Z"),
+    ]
+    for each in written:
+        await load_session(connection, each)
+        (tmp_path / f"{each['session_id']}.json").write_text(json.dumps(each))
+
+    found = await listed(source)
+
+    expected = [
+        FoundSession("ended-then", "billing", "failed", THEN),
+        FoundSession("no-end", "kubernetes", "completed", None),
+    ]
+    assert found == expected
+    assert await listed(SessionFiles(tmp_path)) == expected
+
+
+@pytest.mark.parametrize("count", [5, 6, 7], ids=["the last page is short", "it is full", "there is one more"])
+async def test_finished_sessions_come_in_pages(
+    connection: Any, source: TarsyDatabase, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Each once, whatever the pages hold; one that begins meanwhile harms nothing."""
+    monkeypatch.setattr(tarsy_db, "_PAGE", 3)
+    for n in range(count):
+        await load_session(connection, session(f"s-{n}"))
+
+    found = []
+    async for each in source.finished_sessions(THEN):
+        found.append(each.session_id)
+        if len(found) == 1:
+            await load_session(connection, session("a-new-one"))
+            open_ = """SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND application_name = $1 AND state <> 'idle'"""
+            assert await connection.fetchval(open_, "tarsy-scoring timeline") == 0, "no transaction stays open"
+
+    assert found == [f"s-{n}" for n in range(count)]
+
+
+async def test_finished_sessions_of_an_older_deployment(connection: Any, source: TarsyDatabase) -> None:
+    """Without a column for the end the beginning counts; without one for deletion nothing is deleted."""
+    await load_session(connection, session())
+    await load_session(connection, session("before", created_at=BEFORE))
+    await connection.execute("ALTER TABLE alert_sessions DROP COLUMN completed_at, DROP COLUMN deleted_at")
+
+    assert await listed(source) == [FoundSession("one", "kubernetes", "completed", None)]
+
+
+async def test_listing_an_unreachable_database() -> None:
+    """Unavailable, never a list without sessions."""
+    source = TarsyDatabase("postgresql://reader:hunter2@127.0.0.1:9/tarsy", timeout_s=5)
+
+    with pytest.raises(TimelineUnavailable, match="a page of sessions"):
+        await listed(source)
+
     await source.close()

@@ -1,6 +1,7 @@
 """Messages, sessions and answers that are wrong: each with the one outcome that the specification gives it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -242,15 +243,22 @@ FAULTS: dict[str, tuple[Fault, tuple[str, str | None, str | None, int]]] = {
 }
 
 
-async def test_each_fault_of_the_judge_has_its_outcome(service: Service) -> None:
+async def test_each_fault_of_the_judge_has_its_outcome(service: Service, tmp_path: Path) -> None:
     """A failure is never a number: each ends, waits or is retried under its own name, with words for people."""
+    # A provider of its own for each: a rejected key or a used-up quota stops all calls of its provider.
+    provider = {"base_url": service.judge.base_url, "api_key_env": None, "model": "scripted-judge"}
+    config = {
+        "providers": {f"of-{name}": provider for name in FAULTS},
+        "chains": {name: {"providers": [f"of-{name}"]} for name in FAULTS},
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config), "utf-8")  # JSON is YAML
     for name, (fault, _) in FAULTS.items():
         service.add_session(name)
         service.judge.script(fault.model_copy(update={"match": f"alert of {name} "}))
     large = small_session("too-long-once", result="checkout-7 was killed\n" * 2_000)  # there is something to leave out
     service.add_session(**large)
-    service.worker(SCORING_SLOTS="32")
-    events = dict(zip(FAULTS, await service.announce(*FAULTS), strict=True))
+    service.worker(SCORING_SLOTS="32", SCORING_CONFIG=str(tmp_path / "config.yaml"))
+    events = {name: (await service.announce(name, chain_id=name))[0] for name in FAULTS}
     names = ("status", "error_kind", "waiting_reason", "attempts_burned")
     expected = {name: outcome for name, (_, outcome) in FAULTS.items()}
 
@@ -270,6 +278,8 @@ async def test_each_fault_of_the_judge_has_its_outcome(service: Service) -> None
 
     service.judge.clear()  # somebody mends the judge: what waits goes on, what failed stays
     await service.let_retries_be_due()
+    await service.rows("UPDATE provider_states SET open_until = now() WHERE open_until IS NOT NULL")
+    await service.rows("UPDATE provider_states SET blocked_until = NULL")
     await service.all_end(len(FAULTS))
     failed_for_good = [events[n] for n, (status, *_) in expected.items() if status == "failed"]
     await assert_whole(service, set(events.values()) - set(failed_for_good), failed=failed_for_good)

@@ -1,5 +1,6 @@
 """What becomes of a request, as tables: every disposition, and which one wins."""
 
+import copy
 import uuid
 from typing import Any
 
@@ -183,6 +184,20 @@ def test_state_follows_within_a_batch() -> None:
     ]
 
     assert dispositions == ["accepted", "in_progress", "deferred", "in_progress"]
+
+
+@pytest.mark.parametrize("purpose", ["consistency", "anchor", "shadow"])
+@pytest.mark.parametrize("force", [True, False], ids=["forced", "unforced"])
+@pytest.mark.parametrize("state", [SessionState(), running(), scored()], ids=["new", "running", "scored"])
+def test_another_purpose_stands_beside_the_score(purpose: Any, force: bool, state: SessionState) -> None:
+    """It is always accepted, and leaves everything that decides about production requests as it was."""
+    before = copy.deepcopy(state)
+
+    decision = admit(rescore(purpose=purpose, force=force), state, policy())
+
+    assert (decision.disposition, state) == ("accepted", before)
+    assert decision.new_score is not None
+    assert decision.new_score.score_id == decision.score_id
 
 
 @pytest.mark.parametrize(("force", "disposition"), [(True, "accepted"), (False, "already_scored")])

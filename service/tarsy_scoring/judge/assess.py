@@ -1,31 +1,161 @@
-"""The order of judgement: which strategy answers for the criteria."""
+"""
+The order of judgement: one reading, more where they are wanted, one with suspicious text masked, what is missing.
+"""
 
-from tarsy_scoring.errors import UnknownCriteria
-from tarsy_scoring.judge.criteria import Criteria, JudgeContext
-from tarsy_scoring.judge.two_turn import judge_in_two_turns
-from tarsy_scoring.judge.verdict import Ask, IsFinal, Verdict
+import asyncio
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal
+
+from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.judge import rubric, structured, two_turn
+from tarsy_scoring.judge.conversation import Conversation
+from tarsy_scoring.judge.criteria import Criteria, JudgeContext, Strategy
+from tarsy_scoring.judge.failure_tags import find_failure_tags
+from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
+from tarsy_scoring.judge.verdict import Ask, IsFinal, TurnKind, Verdict
+
+Samples = int | Literal["adaptive"]
+
+TAMPERING_POINTS = 10
+MOST_ADAPTIVE_SAMPLES = 5
+NEAR_EDGE_POINTS, FAR_APART_POINTS = 3, 8
+EDGES_WITHOUT_BANDS = (50, 75)
+
+_STRATEGIES: dict[Strategy, ModuleType] = {"two_turn": two_turn, "structured": structured, "rubric": rubric}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    How often and how patiently to ask.
+
+    Args:
+        samples: Readings of the session, >= 1, or `adaptive`.
+        max_reminders: Per reading, when an answer keeps not to its form, >= 0.
+    """
+
+    samples: Samples = 1
+    max_reminders: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    conversation: Conversation
+    verdict: Verdict
+    context: JudgeContext
 
 
 async def assess(
-    context: JudgeContext, criteria: Criteria, ask: Ask, *, max_reminders: int, is_final: IsFinal
+    context: JudgeContext,
+    criteria: Criteria,
+    ask: Ask,
+    plan: Plan,
+    *,
+    is_final: IsFinal,
+    masked: Callable[[], Awaitable[JudgeContext]] | None = None,
 ) -> Verdict:
     """
     Judge one session under the criteria.
 
+    The first reading is complete before others are asked for, so that the provider's cache is warm. Of
+    several the one with the (lower) median total counts, with its analysis and its conversation. Where
+    text tries to steer the judge, the session is read once more with it masked: a difference of 10 points
+    or more means that it worked, and the masked reading counts.
+
     Keeps nothing: what makes an attempt durable is `ask`, and a cancel leaves the turns it stored.
 
     Args:
-        max_reminders: Reminders when an answer holds no total, >= 0.
-        is_final: Whether an error of an optional turn is the last word; else it is raised.
+        is_final: Whether an error of an optional turn (repair, further samples, missing tools) is the last
+            word; else it is raised.
+        masked: The same context with suspicious text masked; None where there is none.
 
     Raises:
-        UnknownCriteria: This version cannot execute their strategy.
-        RetryLater, WaitFor, Unscorable: There is no score; see `errors`.
+        RetryLater, WaitFor, Unscorable: There is no score; see `errors`. Also where only the masked reading
+            fails: the other one cannot be trusted.
         LeaseLost: The score belongs to another worker now.
     """
+    strategy = _STRATEGIES[criteria.strategy]
+    wanted_format = strategy.reply_format(criteria) if criteria.strategy != "two_turn" else None
+
+    async def read(of: JudgeContext, kind: TurnKind) -> _Reading:
+        conversation = Conversation(ask, criteria.open_conversation(of), wanted_format)
+        verdict = await strategy.evaluate(
+            conversation, criteria, kind, max_reminders=plan.max_reminders, is_final=is_final
+        )
+        return _Reading(conversation, verdict, of)
+
+    async def sample() -> _Reading | None:
+        try:
+            return await read(context, "sample")
+        except (RetryLater, WaitFor, Unscorable) as error:
+            if not is_final(error):
+                raise
+            return None
+
+    readings = [await read(context, "analysis")]
+    readings += await _further_samples(sample, readings[0], plan.samples, edges(criteria))
+    chosen = _of_median(readings)
+    samples = [r.verdict.total_score for r in readings]
+    flags = set()
+    if masked is not None:
+        unsteered = await read(await masked(), "masked")
+        if abs(unsteered.verdict.total_score - chosen.verdict.total_score) >= TAMPERING_POINTS:
+            chosen = unsteered
+            flags.add("tampering_suspected")
+    verdict = chosen.verdict
+    verdict.samples, verdict.flags = samples, verdict.flags | flags
     if criteria.strategy == "two_turn":
-        return await judge_in_two_turns(context, criteria, ask, max_reminders=max_reminders, is_final=is_final)
-    raise UnknownCriteria(
-        f"the criteria {criteria.name!r} use the strategy {criteria.strategy}, which is not available in this version; "
-        "use criteria of the strategy two_turn"
+        await two_turn.follow_up(chosen.conversation, criteria, verdict, is_final)
+    verdict.failure_tags = find_failure_tags(verdict.score_analysis, criteria.failure_vocabulary)
+    verdict.grounding = check_citations(verdict.score_analysis, chosen.context)
+    if is_ungrounded(verdict.grounding):
+        verdict.flags.add("ungrounded")
+    return verdict
+
+
+async def _further_samples(
+    sample: Callable[[], Awaitable[_Reading | None]], first: _Reading, wanted: Samples, at_edges: Sequence[int]
+) -> list[_Reading]:
+    """What was asked for beside the first reading; a sample that fails for good is left out."""
+    if wanted != "adaptive":
+        found = await asyncio.gather(*(sample() for _ in range(wanted - 1)), return_exceptions=True)
+        for error in (f for f in found if isinstance(f, BaseException)):
+            raise error  # only now: each of the others has stored what it was told
+        return [reading for reading in found if isinstance(reading, _Reading)]
+    further: list[_Reading] = []
+    for _ in range(MOST_ADAPTIVE_SAMPLES - 1):
+        if not is_doubtful([r.verdict.total_score for r in (first, *further)], at_edges):
+            break
+        if (reading := await sample()) is None:
+            break
+        further.append(reading)
+    return further
+
+
+def is_doubtful(totals: Sequence[int], at_edges: Sequence[int]) -> bool:
+    """
+    Whether one more sample is worth its money: the median is near an edge, or the samples are far apart.
+
+    Source: the simulation in tests/unit/judge/test_assess.py with 10,000 sessions (seed 1, true scores uniform
+    over 0-100, a judge of standard deviation 6, edges 35, 60 and 80). This rule put 10.4 % of them in the wrong
+    band at 1.7 calls each; one call gave 14.6 %, three 10.2 % and five 7.8 %.
+    """
+    median = statistics.median_low(totals)
+    return (
+        any(abs(median - edge) <= NEAR_EDGE_POINTS for edge in at_edges) or max(totals) - min(totals) > FAR_APART_POINTS
     )
+
+
+def edges(criteria: Criteria) -> tuple[int, ...]:
+    """Where one band ends and the next begins: the lowest total of every band but the lowest."""
+    lows = sorted(low for low, _ in criteria.bands.values())
+    return tuple(lows[1:]) if lows else EDGES_WITHOUT_BANDS
+
+
+def _of_median(readings: Sequence[_Reading]) -> _Reading:
+    """The first reading that gave the (lower) median."""
+    median = statistics.median_low([r.verdict.total_score for r in readings])
+    return next(r for r in readings if r.verdict.total_score == median)

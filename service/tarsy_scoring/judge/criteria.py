@@ -10,7 +10,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -22,7 +23,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
-from tarsy_scoring.judge import two_turn
+from tarsy_scoring.judge import json_reply, rubric, structured, two_turn
+from tarsy_scoring.judge.grounding import Evidence
 from tarsy_scoring.judge.verdict import Message
 from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.fence import fence_lines
@@ -45,14 +47,8 @@ judge. Entries carry ids such as E17: cite them.""".format(
 )
 
 
-class JudgeContext(Protocol):
+class JudgeContext(Evidence, Protocol):
     """What a prompt is filled with: masked, fenced, and fitted to the judge's window."""
-
-    @property
-    def alert(self) -> str: ...
-
-    @property
-    def conversation(self) -> str: ...
 
 
 class _Frozen(BaseModel):
@@ -78,7 +74,7 @@ class Criteria(_Frozen):
     """
     A definition of how to judge, as a criteria file gives it.
 
-    White space around prompts does not count. A strategy may be valid here and not executable: see `assess`.
+    White space around prompts does not count.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
@@ -156,8 +152,21 @@ class Criteria(_Frozen):
         """What the judge is told beside the file's prompts, by name."""
         added = {"fence_notice": FENCE_NOTICE}
         if self.strategy == "two_turn":
-            added |= {"output_schema": two_turn.output_schema(self.max_points), "repair_prompt": two_turn.REPAIR_PROMPT}
+            added["output_schema"] = two_turn.output_schema(self.max_points, self.bands)
+            added["repair_prompt"] = two_turn.repair_prompt(self.bands)
+        else:
+            strategy = structured if self.strategy == "structured" else rubric
+            added["output_schema"] = json_reply.output_schema(strategy.reply_format(self).schema)
+            added["reminder_prompt"] = json_reply.REMINDER
+        if self.strategy == "structured":
+            added["repair_prompt"] = structured.repair_prompt(self.bands)
         return added
+
+    @cached_property
+    def opening_tokens(self) -> int:
+        """Estimated tokens of what the first call asks beside the evidence."""
+        first = (self.system_prompt, FENCE_NOTICE, self.prompt, self.added_by_code.get("output_schema", ""))
+        return sum(estimate_tokens(text) for text in first)
 
     @cached_property
     def prompt_tokens(self) -> int:
@@ -229,58 +238,146 @@ def load_criteria(directories: Iterable[Path] = ()) -> CriteriaRegistry:
     An operator's criteria take the place of shipped ones with the same name.
 
     Raises:
-        ConfigurationError: A folder or file cannot be read or meant, with file, line where YAML gives it, and reason;
-            or two of the operators' files have the same name in them.
+        ConfigurationError: A folder or file cannot be read or meant, with file, line and reason; or two of the
+            operators' files have the same name in them.
     """
-    shipped = {c.name: c for _, c in _read_folder(resources.files("tarsy_scoring").joinpath("criteria"))}
+    shipped = {c.name: c for _, c in read_criteria_folder(resources.files("tarsy_scoring").joinpath("criteria"))}
     own: dict[str, tuple[str, Criteria]] = {}
     for directory in dict.fromkeys(directories):
         if not directory.is_dir():
             raise ConfigurationError(f"criteria_dirs: {directory} is not a folder")
-        for file, criteria in _read_folder(directory):
+        for file, criteria in read_criteria_folder(directory):
             if criteria.name in own:
                 raise ConfigurationError(f"{file}: the name {criteria.name!r} is taken by {own[criteria.name][0]}")
             own[criteria.name] = (file, criteria)
     return CriteriaRegistry((shipped | {name: criteria for name, (_, criteria) in own.items()}).values())
 
 
-def _read_folder(folder: Traversable) -> Iterator[tuple[str, Criteria]]:
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """
+    Something in a criteria file that cannot be meant.
+
+    Args:
+        key: Where in the file, `rubric.0.weight`; empty for a fault of the whole file.
+        line: From 1: of the key, or of what lacks it. None where the file has no lines to speak of.
+    """
+
+    reason: str
+    key: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        return where + (f"{self.key}: {self.reason}" if self.key else self.reason)
+
+
+class InvalidCriteria(ConfigurationError):
+    """A criteria file that cannot be read or meant, with all the faults that show."""
+
+    def __init__(self, file: Traversable, faults: Sequence[Fault]) -> None:
+        self.faults = sorted(faults, key=lambda fault: fault.line or 0)
+        told = "; ".join(map(str, self.faults))
+        super().__init__(f"{file}, {told}" if told.startswith("line ") else f"{file}: {told}")
+
+
+def read_criteria_folder(folder: Traversable) -> Iterator[tuple[str, Criteria]]:
+    """
+    The path and the criteria of each file in a folder, by file name.
+
+    Raises:
+        InvalidCriteria: The first file that is not valid.
+    """
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
         if file.name.endswith((".yaml", ".yml")) and not file.name.startswith(".") and file.is_file():
-            yield str(file), _read_file(file)
+            yield str(file), read_criteria_file(file)
 
 
-def _read_file(file: Traversable) -> Criteria:
+def read_criteria_file(path: Traversable) -> Criteria:
+    """
+    The criteria of one file.
+
+    Raises:
+        InvalidCriteria: With every fault that shows. Faults between keys (weights that do not add up) show
+            once each key is right by itself.
+    """
     try:
-        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        root, loaded = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"cannot read {file}: {reason}") from None
+        raise InvalidCriteria(path, [Fault(f"cannot be read: {reason}")]) from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigurationError(f"{file}{line}: not YAML: {getattr(error, 'problem', error)}") from None
+        raise InvalidCriteria(path, [_not_yaml(error, text)]) from None
     if not isinstance(loaded, dict):
-        raise ConfigurationError(f"{file}: expected a mapping at the top, found {type(loaded).__name__}")
+        raise InvalidCriteria(path, [Fault(f"expected a mapping at the top, found {type(loaded).__name__}")])
+    faults = list(_repeated_keys(root))
     try:
-        return Criteria.model_validate(loaded)
+        criteria = Criteria.model_validate(loaded)
     except ValidationError as error:
-        raise ConfigurationError(f"{file}: {_explain(error)}") from None
+        raise InvalidCriteria(path, [*faults, *_explain(error, loaded, root)]) from None
+    if faults:
+        raise InvalidCriteria(path, faults)
+    return criteria
+
+
+def _not_yaml(error: yaml.YAMLError, text: str) -> Fault:
+    if isinstance(error, yaml.reader.ReaderError):
+        reason = f"not YAML: the character {error.character:#x} is not allowed"
+        return Fault(reason, line=text.count("\n", 0, error.position) + 1)
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return Fault(f"not YAML: {problem}", line=mark.line + 1 if mark else None)
+
+
+def _repeated_keys(root: yaml.Node | None) -> Iterator[Fault]:
+    """Keys that stand twice in one mapping: YAML would quietly take the last."""
+    waiting, seen = [("", root)], set[int]()
+    while waiting:
+        path, node = waiting.pop()
+        if node is None or id(node) in seen:  # an alias may lead back to what holds it
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += [(f"{path}{place}.", item) for place, item in enumerate(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[str, int] = {}
+            for key, value in node.value:
+                name, line = str(key.value), key.start_mark.line + 1
+                if name in lines:
+                    yield Fault(f"is given twice, first in line {lines[name]}", path + name, line)
+                lines.setdefault(name, line)
+                waiting.append((f"{path}{name}.", value))
 
 
 _KEYS: dict[str, type[BaseModel]] = {"categories": Category, "rubric": RubricItem}
 
 
-def _explain(error: ValidationError) -> str:
-    faults = []
+def _explain(error: ValidationError, loaded: Mapping[str, Any], root: yaml.Node | None) -> Iterator[Fault]:
     for fault in error.errors(include_input=False, include_url=False):
-        path = [str(part) for part in fault["loc"]]
-        message = fault["msg"].removeprefix("Value error, ")
+        path = [part for part in fault["loc"] if part != "[key]"]
+        reason = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
-            model = _KEYS.get(path[0], Criteria) if len(path) > 1 else Criteria
-            message = f"no such key{_nearest(path[-1], model.model_fields)}"
-        faults.append(f"{'.'.join(path)}: {message}" if path else message)
-    return "; ".join(faults)
+            model = _KEYS.get(str(path[0]), Criteria) if len(path) > 1 else Criteria
+            reason = f"no such key{_nearest(str(path[-1]), model.model_fields)}"
+        # A fault between keys has no path, but its reason names the keys that it is about.
+        named = [word for word in re.findall(r"\w+", reason) if word in loaded]
+        yield Fault(reason, ".".join(map(str, path)), _line_of(path or named[:1], root))
+
+
+def _line_of(path: Sequence[int | str], root: yaml.Node | None) -> int | None:
+    """The line of the deepest part of the path that stands in the file."""
+    node, line = root, root.start_mark.line + 1 if root else None
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            found = {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+            key, node = found.get(str(part), (None, None))
+            line = key.start_mark.line + 1 if key else line
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

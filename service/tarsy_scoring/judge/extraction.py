@@ -7,7 +7,7 @@ plainly there is None or nothing, never a guess.
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tarsy_scoring.judge.verdict import MissingTool
 
@@ -22,6 +22,7 @@ _LONGEST_SCORE_LINE = 200  # with all decoration; longer lines are prose
 
 _BLOCK_MARK = re.compile(r"(?:#{1,6}|[>*+•-])\s+")  # a heading, a quote or a list item; the space tells `- 3` from `-3`
 _DECORATION = re.compile(r"</?(?:b|strong|i|em|u|code|mark)>|[*_`|\"'“”()\[\]]", re.IGNORECASE)
+_UNDERSCORED_DECORATION = re.compile(_DECORATION.pattern.replace("_", ""), re.IGNORECASE)  # ids hold underscores
 _LABEL_WORDS = (
     r"(?:the|my|this|final|overall|total|grand|combined|quality|investigation|methodology"
     r"|score|points|sum|rating|result|is)"
@@ -88,6 +89,36 @@ def _total_of_line(line: str) -> int | None:
         return None
     total = int(found["total"])
     return total if total <= 100 else None
+
+
+# --- the outcome ---------------------------------------------------------------------------------------
+
+_OUTCOME_LINE = re.compile(
+    r"outcome\s*[:=：]\s*(?P<outcome>[a-z][a-z0-9_]*)(?:\s+[0-9]{1,3}\s*[-–]\s*[0-9]{1,3})?\s*[.!]?", re.IGNORECASE
+)
+
+
+def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
+    """
+    The outcome on the last line that states one (`Outcome: partial`, decorated or not), or None.
+
+    Args:
+        outcomes: Ids that may be stated, in lower case.
+
+    The range of its totals may stand behind it, copied from the prompt (`Outcome: correct (60-100)`). A line that
+    names something else, or more than one (`Outcome: correct or partial`), states none.
+    """
+    known = set(outcomes)
+    for line in reversed(reply.splitlines()) if known else ():
+        visible = _visible(line)
+        if len(visible) > _LONGEST_SCORE_LINE:
+            continue
+        while mark := _BLOCK_MARK.match(visible):
+            visible = visible[mark.end() :]
+        found = _OUTCOME_LINE.fullmatch(_UNDERSCORED_DECORATION.sub(" ", visible).strip())
+        if found and found["outcome"].lower() in known:
+            return found["outcome"].lower()
+    return None
 
 
 # --- the breakdown -------------------------------------------------------------------------------------
@@ -204,3 +235,14 @@ def _name_and_reason(head: str) -> tuple[str, str] | None:
     if not name or len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS:
         return None
     return name, reason
+
+
+# --- the steps of an approach --------------------------------------------------------------------------
+
+_STEP_TOOL = re.compile(r"[`*\s]*(?P<tool>[A-Za-z][A-Za-z0-9]*(?:[._/-][A-Za-z0-9]+)+)[`*]*(?=[\s:(,–—-]|$)")
+
+
+def tool_of_step(step: str) -> str | None:
+    """The tool that a step begins with (`kubectl.get_pods: ...`); None where its first word is an ordinary one."""
+    found = _STEP_TOOL.match(step)
+    return found["tool"] if found else None

@@ -9,7 +9,8 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import aiohttp
 import httpx2  # what openai is built on; for its limits and responses
@@ -31,8 +32,9 @@ from tarsy_scoring.errors import (
     ScoringError,
 )
 from tarsy_scoring.judge.faults import Fault, as_count, as_mapping
-from tarsy_scoring.judge.verdict import Message, Turn, TurnKind
-from tarsy_scoring.settings import Prices, ProviderSettings, Settings
+from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.settings import ProviderSettings, Settings
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
 JITTER = 0.2  # of a wait of ours, up and down; of one the provider asked for, only up
@@ -42,6 +44,9 @@ LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with nonsense in it must not park 
 KEY_DUE_S = 60.0
 QUOTA_DUE_S = 300.0
 CONNECT_TIMEOUT_S = 10.0
+BYTES_PER_TOKEN = 3  # for limits per minute, which only have to be about right; money is reserved by bytes
+# How an endpoint is asked for JSON, from the strictest to none: then the words of the prompt have to do.
+JSON_LADDER = ("json_schema", "json_object", "text")
 KEEPALIVE_S = 4.0  # less than the 5 s after which uvicorn, under many such endpoints, closes idle connections
 
 _log = structlog.get_logger()
@@ -69,6 +74,25 @@ class _TransientError(Exception):
         super().__init__(str(error))
         self.error = error
         self.after_s = after_s
+
+
+class Gate(Protocol):
+    """Leave to make a call, and the account of what became of it: limits and money of the whole fleet."""
+
+    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Any:
+        """
+        Args:
+            tokens: Estimate of input, and the reply limit.
+            most_usd: What the call costs at most; None where prices are unknown.
+
+        Raises:
+            WaitFor: Not now.
+        """
+        ...
+
+    async def settle(self, permit: Any, **result: Any) -> None:
+        """What became of an admitted call: see `limits.Result`. A call that is cancelled is never settled."""
+        ...
 
 
 class JudgeClient:
@@ -104,6 +128,8 @@ class JudgeClient:
         # loudly, while servers that do not know `max_completion_tokens` ignore it and write without a limit.
         self._limit_parameter = "max_tokens"
         self._takes_temperature = True
+        self._json_rung = 0
+        self.prices = Prices(settings)
         _require_header_text(f"providers.{provider}: the key", api_key or "")
         for header, value in settings.extra_headers.items():
             _require_header_text(f"providers.{provider}.extra_headers.{header}", value)
@@ -133,7 +159,14 @@ class JudgeClient:
         await self._http.aclose()
 
     async def ask(
-        self, messages: Sequence[Message], kind: TurnKind, *, deadline_s: float, reply_limit_factor: int = 1
+        self,
+        messages: Sequence[Message],
+        kind: TurnKind,
+        *,
+        deadline_s: float,
+        reply_limit_factor: int = 1,
+        reply_format: ReplyFormat | None = None,
+        gate: Gate | None = None,
     ) -> Turn:
         """
         Call the model, again after transient errors (1 s, 2 s, 4 s, or what the provider asks for).
@@ -143,6 +176,8 @@ class JudgeClient:
         Args:
             deadline_s: What is left of the attempt. It covers waiting for a free call, calls and pauses.
             reply_limit_factor: The configured `max_reply_tokens` times this.
+            reply_format: JSON to ask for, as strictly as the endpoint can.
+            gate: Asked before each single call, and told what became of it.
 
         Returns:
             The answer, whatever it says; a refusal or a cut answer is for the strategy to judge.
@@ -155,6 +190,7 @@ class JudgeClient:
             PromptTooLong: Never transient, whatever the status.
             ContentFiltered: The provider refused the prompt.
             JudgeRejectedRequest: Any other 3xx or 4xx.
+            WaitFor: As the gate says; a pause of ours that is short enough is slept through.
         """
         now = asyncio.get_running_loop().time
         ends_at = now() + deadline_s
@@ -175,41 +211,78 @@ class JudgeClient:
         reply_limit = self.settings.max_reply_tokens * reply_limit_factor
         try:
             async with asyncio.timeout_at(ends_at):
-                return await retrying(self._call, messages, kind, reply_limit)
+                return await retrying(self._call, messages, kind, reply_limit, reply_format, gate, ends_at)
         except TimeoutError:
             failure: ScoringError = AttemptTimedOut(f"{self._who} had not answered when the attempt's time was up")
         except _TransientError as transient:
             failure = transient.error
         raise failure  # outside of `except`, so that no provider's free text hangs on it as a cause
 
-    async def _call(self, messages: Sequence[Message], kind: TurnKind, reply_limit: int) -> Turn:
+    async def _call(
+        self,
+        messages: Sequence[Message],
+        kind: TurnKind,
+        reply_limit: int,
+        reply_format: ReplyFormat | None,
+        gate: Gate | None,
+        ends_at: float,
+    ) -> Turn:
         async with self._calls:
             while True:
-                body = self._body(messages, reply_limit)
-                started = time.perf_counter()
-                response = await self._post(body)
-                latency_ms = round((time.perf_counter() - started) * 1000)
-                payload = _json_of(response)
-                if response.is_success and isinstance(payload, dict) and not payload.get("error"):
-                    turn = self._turn(payload, kind, latency_ms)
-                    if turn is None:
-                        raise self._unavailable("answered something that is no chat completion")
-                    return turn
-                fault = Fault(response.status_code, response.headers, payload, response.text)
-                if not self._adapt(body, fault):  # each parameter can be given up once, so this ends
-                    raise self._failure(fault)
+                parameters = self._parameters(reply_limit, reply_format)
+                body = _body(parameters, messages)
+                permit = await self._admit(gate, len(body), reply_limit, ends_at) if gate else None
+                answer = await self._exchange(body, kind)
+                if gate:
+                    await gate.settle(permit, **_account_of(answer))
+                if isinstance(answer, _Answer):
+                    return answer.turn
+                # Each parameter can be given up once, so this ends.
+                if not (isinstance(answer, _Refusal) and self._adapt(parameters, answer.fault)):
+                    raise answer.error
 
-    def _body(self, messages: Sequence[Message], reply_limit: int) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self.settings.model,
-            "messages": [{"role": m.role, "content": m.content} for m in messages],
-            self._limit_parameter: reply_limit,
-        }
+    async def _exchange(self, body: bytes, kind: TurnKind) -> "_Answer | _Refusal | _NoAnswer":
+        """One call, and what came of it."""
+        started = time.perf_counter()
+        try:
+            response = await self._post(body)
+        except _TransientError as error:
+            return _NoAnswer(error)
+        latency_ms = round((time.perf_counter() - started) * 1000)
+        payload = _json_of(response)
+        if response.is_success and isinstance(payload, dict) and not payload.get("error"):
+            turn = self._turn(payload, kind, latency_ms)
+            if turn is None:
+                return _NoAnswer(self._unavailable("answered something that is no chat completion"))
+            return _Answer(turn, Fault(response.status_code, response.headers, None, "").retry_after_s())
+        fault = Fault(response.status_code, response.headers, payload, response.text)
+        return _Refusal(self._failure(fault), fault)
+
+    async def _admit(self, gate: Gate, size_bytes: int, reply_limit: int, ends_at: float) -> Any:
+        # No token is shorter than a byte, and none is read beyond the window: more it cannot cost.
+        most_read = min(size_bytes, self.settings.context_window_tokens)
+        most_usd = self.prices.cost_usd(most_read, 0, reply_limit)
+        estimate = min(most_read, size_bytes // BYTES_PER_TOKEN) + reply_limit
+        while True:
+            try:
+                return await gate.admit(self.provider, estimate, most_usd)
+            except RateLimited as limit:
+                if limit.due_s > min(LONGEST_WAIT_S, ends_at - asyncio.get_running_loop().time()):
+                    raise
+                await self._sleep(limit.due_s)
+
+    def _parameters(self, reply_limit: int, reply_format: ReplyFormat | None) -> dict[str, Any]:
+        parameters: dict[str, Any] = {"model": self.settings.model, self._limit_parameter: reply_limit}
         if self.settings.temperature is not None and self._takes_temperature:
-            body["temperature"] = self.settings.temperature
-        return body
+            parameters["temperature"] = self.settings.temperature
+        if reply_format is not None and (rung := JSON_LADDER[self._json_rung]) != "text":
+            parameters["response_format"] = {"type": rung}
+            if rung == "json_schema":
+                schema = {"name": reply_format.name, "strict": True, "schema": reply_format.schema}
+                parameters["response_format"]["json_schema"] = schema
+        return parameters
 
-    async def _post(self, body: dict[str, Any]) -> httpx2.Response:
+    async def _post(self, body: bytes) -> httpx2.Response:
         """
         The response whatever its status.
 
@@ -218,20 +291,23 @@ class JudgeClient:
         """
         try:
             async with asyncio.timeout(self.settings.timeout_s):
-                return await self._http.post(self._url, content=to_json(body), headers=self._headers)
+                return await self._http.post(self._url, content=body, headers=self._headers)
         except TimeoutError:
             reason = f"gave no answer within {self.settings.timeout_s:g} s"
         except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
             reason = f"could not be reached, or broke off ({type(error.__cause__ or error).__name__})"
         raise self._unavailable(reason)
 
-    def _adapt(self, body: dict[str, Any], fault: Fault) -> bool:
+    def _adapt(self, parameters: dict[str, Any], fault: Fault) -> bool:
         """Give up a parameter that the endpoint names as unsupported, for all calls to come; whether there was one."""
-        refused = fault.unsupported_parameter(body.keys() & {"temperature", "max_tokens"})
+        refused = fault.unsupported_parameter(parameters.keys() & {"temperature", "max_tokens", "response_format"})
         if refused == "temperature":
             self._takes_temperature = False
         elif refused == "max_tokens":
             self._limit_parameter = "max_completion_tokens"
+        elif refused == "response_format":
+            # Concurrent first calls may all be refused the same rung: one step for all of them.
+            self._json_rung = JSON_LADDER.index(parameters["response_format"]["type"]) + 1
         else:
             return False
         _log.info("judge.parameter_unsupported", provider=self.provider, parameter=refused)
@@ -279,7 +355,7 @@ class JudgeClient:
             input_tokens=read,
             cached_input_tokens=cached,
             output_tokens=written,
-            cost_usd=cost_usd(self.settings.prices_usd_per_million_tokens, read, cached, written),
+            cost_usd=self.prices.cost_usd(read, cached, written),
             latency_ms=latency_ms,
             finish_reason=_storable(choice.get("finish_reason")),
             refusal=_storable(message.get("refusal")),
@@ -310,21 +386,6 @@ def create_clients(settings: Settings, environ: Mapping[str, str] | None = None)
     }
 
 
-def cost_usd(prices: Prices | None, read: int | None, cached: int | None, written: int | None) -> float | None:
-    """
-    What a call cost; None where prices or usage are unknown.
-
-    Args:
-        read: Input tokens, those served from the cache included.
-        cached: Of these from the cache; where unknown, all are charged in full.
-    """
-    if prices is None or read is None or written is None:
-        return None
-    cached = min(cached or 0, read)
-    cached_price = prices.input if prices.cached_input is None else prices.cached_input
-    return ((read - cached) * prices.input + cached * cached_price + written * prices.output) / 1e6
-
-
 def _wait_s(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     asked = error.after_s if isinstance(error, _TransientError) else None
@@ -334,6 +395,58 @@ def _wait_s(state: RetryCallState) -> float:
         return base * (1 + JITTER * (2 * spread - 1))
     # Never earlier than asked, and not beyond the limit by jitter alone.
     return asked if asked > LONGEST_WAIT_S else min(LONGEST_WAIT_S, asked * (1 + JITTER * spread))
+
+
+def _body(parameters: dict[str, Any], messages: Sequence[Message]) -> bytes:
+    return to_json({**parameters, "messages": [{"role": m.role, "content": m.content} for m in messages]})
+
+
+# --- what became of a call -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The turn, and how long no other call should be made: the endpoint tells that its limit is used up."""
+
+    turn: Turn
+    pause_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _NoAnswer:
+    """The call broke off, or brought something that is no chat completion."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The endpoint answered with an error."""
+
+    error: Exception
+    fault: Fault
+
+
+def _account_of(answer: _Answer | _Refusal | _NoAnswer) -> dict[str, Any]:
+    """What the gate is told; see `limits.Result`. A call that broke off may be billed, one that was refused is not."""
+    if isinstance(answer, _Answer):
+        turn = answer.turn
+        known = turn.input_tokens is not None and turn.output_tokens is not None
+        tokens = (turn.input_tokens or 0) + (turn.output_tokens or 0) if known else None
+        return {"tokens": tokens, "cost_usd": turn.cost_usd, "blocked_s": answer.pause_s}
+    if isinstance(answer, _NoAnswer):
+        return {"failed": True, "reason": "no answer"}
+    error = answer.error.error if isinstance(answer.error, _TransientError) else answer.error
+    told: dict[str, Any] = {"tokens": 0, "cost_usd": 0.0, "reason": f"HTTP {answer.fault.status}"}
+    if isinstance(error, KeyRejected):
+        told["opens"] = "key"
+    elif isinstance(error, QuotaExhausted):
+        told["opens"] = "quota"
+    elif isinstance(error, RateLimited):
+        told["blocked_s"] = min(answer.fault.retry_after_s() or 1.0, LONGEST_RATE_LIMIT_DUE_S)
+    elif isinstance(error, JudgeUnavailable):
+        told["failed"] = True
+    return told
 
 
 # --- what an answer holds ------------------------------------------------------------------------------

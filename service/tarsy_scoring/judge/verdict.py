@@ -4,20 +4,35 @@ What a judgement is made of: turns (calls of the judge) and the verdict they add
 Plain records without I/O, shared by the judge, the store and the score document.
 """
 
-from collections.abc import Awaitable, Callable
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import Any, Literal, Protocol
 
 TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
 Role = Literal["system", "user", "assistant"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Message:
     """One message of the conversation with the judge."""
 
     role: Role
     content: str
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of it."""
+        return hashlib.sha256(f"{self.role}\0{self.content}".encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyFormat:
+    """A JSON Schema that a reply shall keep to; an endpoint that cannot hold it to that is asked in words alone."""
+
+    name: str
+    schema: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +67,66 @@ class MissingTool:
     rationale: str
 
 
+@dataclass(frozen=True, slots=True)
+class Grounding:
+    """How many citations of an analysis were checked against what the judge saw, and how many of them hold."""
+
+    checked: int
+    held: int
+
+    @property
+    def share(self) -> float | None:
+        """0-1; None where nothing was cited."""
+        return self.held / self.checked if self.checked else None
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativeApproach:
+    """A way to investigate that the judge calls better; `steps` in order, each beginning with the tool it uses."""
+
+    name: str
+    description: str
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RubricReading:
+    """Values 0-1 per criterion, and the weighted score that code computed from them."""
+
+    scores: Mapping[str, float]
+    weighted_score: float
+    confidence: float | str | None
+    issues: tuple[str, ...]
+    highlights: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Verdict:
-    """What the judge said, extracted. `total_score` is 0-100 and always the judge's own."""
+    """
+    What the judge said, extracted. `total_score` is 0-100 and always the judge's own.
+
+    A strategy fills it from one reading of the session; `assess` adds what several readings say
+    (`samples` in the order in which they were asked for) and what the analysis asserts and cites.
+    """
 
     total_score: int
     score_analysis: str
+    total_turn: Turn
     score_breakdown: dict[str, float] | None = None
+    judge_outcome: str | None = None
     missing_tools_analysis: str | None = None
     missing_tools: list[MissingTool] = field(default_factory=list)
+    alternative_approaches: list[AlternativeApproach] = field(default_factory=list)
+    rubric: RubricReading | None = None
+    samples: list[int] = field(default_factory=list)
+    failure_tags: list[str] = field(default_factory=list)
+    grounding: Grounding | None = None
     flags: set[str] = field(default_factory=set)
-    total_turn: Turn | None = None
+
+    @property
+    def spread(self) -> int:
+        """Points between the highest and the lowest sample."""
+        return max(self.samples, default=0) - min(self.samples, default=0)
 
 
 class Ask(Protocol):
@@ -73,11 +137,19 @@ class Ask(Protocol):
     calls the model, stores the reply in full before it returns, and announces the phase.
     """
 
-    async def __call__(self, kind: TurnKind, messages: list[Message], *, reply_limit_factor: int = 1) -> Turn:
+    async def __call__(
+        self,
+        kind: TurnKind,
+        messages: Sequence[Message],
+        *,
+        reply_limit_factor: int = 1,
+        reply_format: ReplyFormat | None = None,
+    ) -> Turn:
         """
         Args:
             messages: The whole conversation; the shared prefix is byte-identical over all calls of a score.
             reply_limit_factor: The configured `max_reply_tokens` times this.
+            reply_format: JSON that the reply shall be; None for text.
 
         Raises:
             RetryLater, WaitFor, Unscorable: See `errors`.

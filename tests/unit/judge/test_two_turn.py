@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from scripted import CONTEXT, CUT, TOOL_CALLS, ScriptedJudge, answer
 from tarsy_scoring.errors import (
     AnswerCut,
     ContentFiltered,
@@ -18,67 +17,26 @@ from tarsy_scoring.errors import (
     RateLimited,
     Refused,
     ScoringError,
-    UnknownCriteria,
 )
-from tarsy_scoring.judge.assess import assess
-from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.two_turn import REPAIR_PROMPT
-from tarsy_scoring.judge.verdict import Message, MissingTool, Turn, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import MissingTool, Turn, Verdict
 
 CRITERIA = load_criteria().get("investigation-methodology")
-CONTEXT = SimpleNamespace(alert="the alert", conversation="the timeline")
 
 BREAKDOWN = "Logical Flow: 15/25\nConsistency: 17/25\nTool Relevance: 15/25\nSynthesis Quality: 20/25"
 ANALYSIS = f"However, it failed to look at the logs (E17).\n\n{BREAKDOWN}"
 TOOLS = "1. **read-file**: the script was never seen"
 
-
-def answer(reply: str = "", **changes: Any) -> Turn:
-    turn = Turn(
-        kind="analysis",
-        reply=reply,
-        provider="main",
-        model_requested="m",
-        model_served="m-1",
-        input_tokens=None,
-        cached_input_tokens=None,
-        output_tokens=None,
-        cost_usd=None,
-        latency_ms=1,
-        finish_reason="stop",
-    )
-    return replace(turn, **changes)
-
-
-TOOL_CALLS = answer(finish_reason="tool_calls", has_tool_calls=True)
-CUT = answer("However, it", finish_reason="length")
 SCORED = answer(f"{ANALYSIS}\n\n67")
 NAMED = answer(TOOLS)
-
-
-class ScriptedJudge:
-    """Answers from a list and remembers what it was asked; errors in the list are raised."""
-
-    def __init__(self, *script: Turn | ScoringError) -> None:
-        self.script = list(script)
-        self.kinds: list[TurnKind] = []
-        self.conversations: list[list[Message]] = []
-        self.factors: list[int] = []
-
-    async def __call__(self, kind: TurnKind, messages: list[Message], *, reply_limit_factor: int = 1) -> Turn:
-        self.kinds.append(kind)
-        self.conversations.append(list(messages))
-        self.factors.append(reply_limit_factor)
-        step = self.script.pop(0)
-        if isinstance(step, ScoringError):
-            raise step
-        return replace(step, kind=kind)
 
 
 async def judge(
     judge: ScriptedJudge, *, max_reminders: int = 2, is_final: Callable[[Exception], bool] = lambda error: True
 ) -> Verdict:
-    return await assess(CONTEXT, CRITERIA, judge, max_reminders=max_reminders, is_final=is_final)
+    return await assess(CONTEXT, CRITERIA, judge, Plan(max_reminders=max_reminders), is_final=is_final)
 
 
 async def test_two_turns_make_a_verdict() -> None:
@@ -323,22 +281,3 @@ async def test_none_missing_is_a_report_without_rows() -> None:
     assert verdict.missing_tools_analysis == "No critical missing tools identified."
     assert verdict.missing_tools == []
     assert verdict.flags == set()
-
-
-@pytest.mark.parametrize("strategy", ["structured", "rubric"])
-async def test_a_strategy_of_later_versions_is_said_to_be_one(strategy: str) -> None:
-    """Valid criteria that cannot be executed fail at once and ask nobody."""
-    rubric = [{"id": "efficiency", "weight": 1, "description": "Few calls."}] if strategy == "rubric" else []
-    criteria = Criteria.model_validate(
-        {
-            "name": "later",
-            "strategy": strategy,
-            "system_prompt": "Judge.",
-            "prompt": "{{ALERT_DATA}} {{SESSION_CONVERSATION}} {{OUTPUT_SCHEMA}}",
-            "rubric": rubric,
-        }
-    )
-    scripted = ScriptedJudge()
-    with pytest.raises(UnknownCriteria, match=f"strategy {strategy}, which is not available in this version"):
-        await assess(CONTEXT, criteria, scripted, max_reminders=2, is_final=lambda error: True)
-    assert scripted.kinds == []

@@ -1,0 +1,228 @@
+"""
+Whether what an analysis cites stands in what the judge saw.
+
+A citation is checked by its form alone: that an entry exists, that a quotation stands in it. Whether it
+carries the claim made with it is beyond this.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Protocol
+
+from tarsy_scoring.judge.verdict import Grounding
+
+_FEWEST_TO_TELL = 3  # of one or two citations a single slip is half or more
+_MOST_QUOTATIONS = 1_000  # each is a search of the evidence; what a judge writes in good faith has dozens
+
+
+class Evidence(Protocol):
+    """What the judge saw, as `timeline.context.FittedContext` holds it."""
+
+    @property
+    def alert(self) -> str: ...
+
+    @property
+    def conversation(self) -> str: ...
+
+    def entry_text(self, entry: str) -> str | None:
+        """An entry without the line that names it; None where there is no such entry."""
+        ...
+
+
+def check_citations(analysis: str, evidence: Evidence) -> Grounding:
+    """
+    How many citations an analysis holds, and how many of those are true.
+
+    In a sentence without a quotation each entry id is a citation, true if there is such an entry; of a range
+    (`E3-E5`) the ends count. In a sentence with quotations these are the citations, and its ids say where
+    they stand: a quotation is true if all ids of the sentence exist and it stands in one of their entries
+    or, where the sentence has no id, in any entry.
+
+    A quotation is text in double quotation marks of at least three words or 16 characters, or code of at
+    least three words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation
+    at the ends do not matter; words and numbers must be whole; `...` stands for anything in the same entry.
+    An id without an entry that the evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
+
+    Linear in the analysis and the evidence, but for the search of each quotation; the first 1,000 count.
+    """
+    shown = _Shown(evidence)
+    sentences = list(_sentences(analysis))
+    quoted = ((quotation, sentence) for sentence in sentences for quotation in sentence.quotations)
+    verdicts = [
+        shown.has_entry(entry) for sentence in sentences if not sentence.quotations for entry in shown.cited(sentence)
+    ]
+    verdicts += (shown.holds(quotation, shown.cited(s)) for quotation, s in islice(quoted, _MOST_QUOTATIONS))
+    return Grounding(checked=len(verdicts), held=sum(verdicts))
+
+
+def is_ungrounded(grounding: Grounding) -> bool:
+    """Fewer than half of at least three citations are true."""
+    return grounding.checked >= _FEWEST_TO_TELL and grounding.held * 2 < grounding.checked
+
+
+# --- what is cited -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Sentence:
+    ids: dict[str, None] = field(default_factory=dict)
+    """In order and once."""
+    quotations: list[str] = field(default_factory=list)
+
+
+# Soft hyphen, joiners, direction marks, variation selectors, byte order mark.
+_WITHOUT_WIDTH = dict.fromkeys(
+    (0xAD, 0x34F, 0x61C, 0x180E, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))
+) | dict.fromkeys((0xFE0E, 0xFE0F, 0xFEFF))
+_NUMBER = r"[1-9][0-9]{0,5}"
+# Not inside words, hexadecimal, paths, versions, addresses: `1E5`, `E5xx`, `E2E`, `E5-2680`, `v1.E5`, `00:E5:1A`.
+_ID = (
+    rf"(?<![\w.\\/@$%#=+&–-])(?<![0-9A-F]:)E{_NUMBER}"
+    rf"(?:\s?[-–/+&]\s?E{_NUMBER}|–{_NUMBER})*(?![\w%]|\.[0-9]|[-–]\w|:[0-9A-Fa-f]{{2}}\b)"
+)
+_TOKEN = re.compile(
+    r'(?<!\w)"(?P<straight>(?=\S)(?:\\.|[^"\\\n]|\n(?![ \t]*\n))++)"'
+    r"|[“„](?P<curved>(?:[^“”„\n]|\n(?![ \t]*\n))++)[”“]|«(?P<angled>[^«»\n]++)»"
+    r"|(?<!`)(?P<ticks>`++)(?P<code>[^`\n]++)(?P=ticks)(?!`)"
+    rf"|(?P<id>{_ID})"
+    # The end of a sentence; `... refused. [E17]` still belongs to it.
+    r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
+    r"|\n(?=[ \t]*(?:\n|[-*+•>|#]|[0-9]{1,3}[.)][ \t]|`{3})))"
+)
+_QUOTATIONS = ("straight", "curved", "angled", "code")
+_FEWEST_WORDS, _FEWEST_CHARACTERS = 3, 16
+_NUMBERS = re.compile(_NUMBER)
+_CAPITAL_NEXT = re.compile(r"\s+(?!E[0-9])[A-Z]")
+
+
+def _sentences(analysis: str) -> Iterator[_Sentence]:
+    text = analysis.translate(_WITHOUT_WIDTH)
+    sentence, position = _Sentence(), 0
+    while token := _TOKEN.search(text, position):
+        kind = token.lastgroup or ""
+        is_over = kind == "end"
+        position = token.end()
+        if kind == "id":
+            sentence.ids |= dict.fromkeys(f"E{number}" for number in _NUMBERS.findall(token[0]))
+        elif kind in _QUOTATIONS:
+            if _is_quotation(token):
+                sentence.quotations.append(token[kind])
+                is_over = token[kind][-1] in ".!?" and _CAPITAL_NEXT.match(text, token.end()) is not None
+            else:
+                position = token.start() + 1  # what it holds is read as any other text
+        if is_over:
+            yield sentence
+            sentence = _Sentence()
+    yield sentence
+
+
+def _is_quotation(token: re.Match[str]) -> bool:
+    """Long enough not to be a word in scare quotes, and opened and closed as a quotation is."""
+    kind = token.lastgroup or ""
+    text = token[kind]
+    if kind == "straight" and (text[-1].isspace() or _WORD_CHARACTER.match(token.string, token.end())):
+        return False
+    words = sum(_LETTER_OR_DIGIT.search(word) is not None for word in text.split())
+    return words >= _FEWEST_WORDS or (words > 0 and kind != "code" and len(text) >= _FEWEST_CHARACTERS)
+
+
+# --- what was shown ------------------------------------------------------------------------------------
+
+_HEADING = re.compile(r"^\[(E[0-9]+)\] (.*)$", re.MULTILINE)  # nothing in a session's own text looks like it
+_USED_AS_WORD = re.compile(rf"(?<![\w.-])E{_NUMBER}(?![\w)\]-])")
+
+
+class _Shown:
+    """The evidence, each part of it made comparable once."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._entries: dict[str, str | None] = {}
+
+    def cited(self, sentence: _Sentence) -> tuple[str, ...]:
+        """The ids that are meant as such."""
+        return tuple(e for e in sentence.ids if self.has_entry(e) or e not in self._words)
+
+    def has_entry(self, entry: str) -> bool:
+        return self._entry(entry) is not None
+
+    def holds(self, quotation: str, ids: tuple[str, ...]) -> bool:
+        """Whether it stands in an entry of these, which all exist, or where there are none in any entry."""
+        pieces = [piece for p in _ELLIPSIS.split(_comparable(quotation)) if (piece := p.strip(_AT_ENDS))]
+        texts = [self._entry(entry) for entry in ids] if ids else self._everything
+        return None not in texts and any(_stand_in(pieces, text or "") for text in texts)
+
+    def _entry(self, entry: str) -> str | None:
+        if entry not in self._entries:
+            text = self._evidence.entry_text(entry)
+            # What an entry's heading says (`Tool call kubectl.get`) is quoted too.
+            self._entries[entry] = None if text is None else _comparable(f"{self._headings.get(entry, '')}\n{text}")
+        return self._entries[entry]
+
+    @cached_property
+    def _headings(self) -> dict[str, str]:
+        return dict(_HEADING.findall(f"{self._evidence.alert}\n{self._evidence.conversation}"))
+
+    @cached_property
+    def _everything(self) -> Sequence[str]:
+        """Cut at the headings, because a quotation stands in one entry."""
+        texts = (self._evidence.alert, self._evidence.conversation)
+        return [_comparable(part) for text in texts for part in re.split(r"(?m)^(?=\[E[0-9]+\] )", text)]
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset(_USED_AS_WORD.findall(f"{self._evidence.alert}\n{self._evidence.conversation}"))
+
+
+_SAME = str.maketrans('"‘’‚‛“”„‟«»‹›‐‑‒–—−', "'" * 13 + "-" * 6)
+_ESCAPE, _ESCAPED_SPACE = re.compile(r"\\(?=['\\/])"), re.compile(r"\\[nrt]")
+_DECORATION = re.compile(r"[*`]++(?!\w)|(?<![\w*`])[*`]++|(?<!\w)_++|(?<!_)_++(?!\w)|(?<!\w)'|'(?!\w)")
+_BLOCK_MARKS = "-+•|>#"
+_ELLIPSIS = re.compile(r"[\[(]?\.{3,}[\])]?")
+_AT_ENDS = " .,;:!?()[]{}"
+_WORD_CHARACTER, _LETTER_OR_DIGIT = re.compile(r"\w"), re.compile(r"[^\W_]")
+_REST_OF_WORD = re.compile(r"\w*+")
+
+
+def _comparable(text: str) -> str:
+    """What is left when white space, case, quotation marks, dashes and Markdown make no difference."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    text = _ESCAPED_SPACE.sub(" ", _ESCAPE.sub("", text.translate(_SAME)))
+    text = _DECORATION.sub("", text).casefold()
+    return " ".join(word for word in text.split() if word.strip(_BLOCK_MARKS))
+
+
+def _stand_in(pieces: Sequence[str], text: str) -> bool:
+    """Whether there are some, and all of them stand there in their order."""
+    position = 0
+    for piece in pieces:
+        start = _find_whole(piece, text, position)
+        if start < 0:
+            return False
+        position = start + len(piece)
+    return bool(pieces)
+
+
+def _find_whole(piece: str, text: str, position: int) -> int:
+    """Where the piece stands and cuts no word or number of the text; -1 where it does not."""
+    while (start := text.find(piece, position)) >= 0:
+        end = start + len(piece)
+        before, behind = text[max(start - 2, 0) : start][::-1], text[end : end + 2]
+        has_lost_sign = piece[0].isdigit() and before[:1] == "-"
+        if not (has_lost_sign or _is_cut(piece[0], before) or _is_cut(piece[-1], behind)):
+            return start
+        word = _REST_OF_WORD.match(text, start)
+        position = max(start + 1, word.end() if word else 0)
+    return -1
+
+
+def _is_cut(edge: str, beyond: str) -> bool:
+    """Whether the text goes on with the word or number at an edge; `beyond` reads outwards."""
+    if beyond[:1] in (".", ","):
+        return beyond[1:].isdigit()
+    return _WORD_CHARACTER.match(edge) is not None and _WORD_CHARACTER.match(beyond) is not None

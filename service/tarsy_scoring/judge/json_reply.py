@@ -1,0 +1,128 @@
+"""
+JSON out of a reply that may wrap it: asked for as JSON, as JSON in a fence, or with words around it.
+
+Pure and linear. What comes out is checked against a model by the strategy; a reply that holds no JSON
+object, or several among its words that differ, holds none.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json, to_json
+
+from tarsy_scoring.errors import InvalidStructuredAnswer
+from tarsy_scoring.judge.conversation import Conversation
+from tarsy_scoring.judge.verdict import Turn, TurnKind
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_FENCE_LINE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
+_MOST_FAULTS = 5
+
+REMINDER = """\
+Your answer is not what was asked for: {faults}. Send it again as one JSON object that fits the schema, with nothing \
+before it and nothing after it. Change nothing else in it."""
+
+
+def output_schema(schema: Mapping[str, Any]) -> str:
+    """The text for `{{OUTPUT_SCHEMA}}`: also an endpoint that ignores `response_format` learns what to send."""
+    lines = to_json(schema, indent=2).decode()
+    return (
+        "Answer with one JSON object and nothing else: no text before it, none after it. "
+        "It must fit this JSON Schema:\n\n"
+        f"```json\n{lines}\n```"
+    )
+
+
+async def say_json(
+    conversation: Conversation, kind: TurnKind, model: type[Model], *, max_reminders: int
+) -> tuple[Model, Turn]:
+    """
+    Ask until the reply fits the model, reminding up to `max_reminders` times with what is wrong.
+
+    Raises:
+        InvalidStructuredAnswer: It never did.
+        RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
+    """
+    turn = await conversation.say(kind)
+    for reminders_left in range(max_reminders, -1, -1):
+        parsed = parse(turn.reply, model)
+        if not isinstance(parsed, str):
+            return parsed, turn
+        if reminders_left:
+            turn = await conversation.say("reminder", REMINDER.format(faults=parsed))
+    raise InvalidStructuredAnswer(
+        f"the judge {turn.model_requested!r} at {turn.provider!r} sent no JSON that fits the schema, after "
+        f"{max_reminders} reminders ({parsed}); raise max_reminders or use a model that can"
+    )
+
+
+def parse(reply: str, model: type[Model]) -> Model | str:
+    """The reply as the model, or what is wrong with it: paths and reasons, never what the reply says."""
+    found = extract_object(reply)
+    if found is None:
+        return "it holds no single JSON object"
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False, include_context=False)
+        told = [f"{'.'.join(str(p) for p in f['loc']) or 'it'}: {f['msg']}" for f in faults[:_MOST_FAULTS]]
+        return "; ".join(told)
+
+
+def extract_object(reply: str) -> dict[str, Any] | None:
+    """
+    The one JSON object of a reply: the whole reply, the last fenced one, or the only one among words.
+
+    None where there is none, where it is cut, or where several among words differ.
+    """
+    whole = _object_of(reply)
+    if whole is not None:
+        return whole
+    fenced = [found for block in _fenced(reply) if (found := _object_of(block)) is not None]
+    if fenced:
+        return fenced[-1]
+    among_words = _objects_in(reply)
+    return among_words[0] if among_words and all(o == among_words[0] for o in among_words) else None
+
+
+def _object_of(text: str) -> dict[str, Any] | None:
+    # An endpoint's JSON may escape half of a surrogate pair, which no UTF-8 has; one letter is not worth a reminder.
+    try:
+        found = from_json(text.encode("utf-8", "replace"), allow_inf_nan=False)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _fenced(text: str) -> Iterator[str]:
+    """What stands in closed code fences; a fence that opens inside of another is part of its text."""
+    opening: re.Match[str] | None = None
+    for line in _FENCE_LINE.finditer(text):
+        if opening is None:
+            opening = line
+        elif line[1].startswith(opening[1]) and not line[2].strip():
+            yield text[opening.end() : line.start()]
+            opening = None
+
+
+def _objects_in(text: str) -> list[dict[str, Any]]:
+    """Outermost objects among words, none where the last one is cut; braces inside of strings do not count."""
+    found = []
+    depth, start, in_string, escaped = 0, 0, False, False
+    for position, character in enumerate(text):
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_string = depth > 0  # quotation marks outside of an object are words
+        elif character == "{":
+            start = start if depth else position
+            depth += 1
+        elif character == "}" and depth:
+            depth -= 1
+            if not depth and (whole := _object_of(text[start : position + 1])) is not None:
+                found.append(whole)
+    return [] if depth else found

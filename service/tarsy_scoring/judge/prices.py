@@ -1,0 +1,62 @@
+"""
+What calls cost: prices from the configuration, else those that are published for the model.
+"""
+
+from urllib.parse import urlsplit
+
+from tarsy_scoring.settings import ProviderSettings
+
+
+class Prices:
+    """
+    Prices of one provider's model; unknown where neither the configuration nor `genai-prices` has them.
+
+    Published prices are those of the provider whose API the base URL is: behind a gateway, on an own server or
+    for an unknown model nobody knows what a call costs. They may rise with the length of the prompt.
+    """
+
+    def __init__(self, settings: ProviderSettings) -> None:
+        self._settings = settings
+        self._configured = settings.prices_usd_per_million_tokens
+        self._is_published = (
+            self._configured is None and not _is_private(settings.base_url) and self._published_usd(1, 0, 1) is not None
+        )
+
+    @property
+    def are_known(self) -> bool:
+        return self._configured is not None or self._is_published
+
+    def cost_usd(self, read: int | None, cached: int | None, written: int | None) -> float | None:
+        """
+        What a call cost; None where prices or usage are unknown.
+
+        Args:
+            read: Input tokens, those served from the cache included.
+            cached: Of these from the cache; where unknown, all are charged in full.
+            written: Output tokens, reasoning included.
+        """
+        if read is None or written is None:
+            return None
+        cached = min(cached or 0, read)
+        if self._configured is None:
+            return self._published_usd(read, cached, written) if self._is_published else None
+        prices = self._configured
+        cached_price = prices.input if prices.cached_input is None else prices.cached_input
+        return ((read - cached) * prices.input + cached * cached_price + written * prices.output) / 1e6
+
+    def _published_usd(self, read: int, cached: int, written: int) -> float | None:
+        # Imported where it is needed: its table takes some 30 MB.
+        from genai_prices import Usage, calc_price
+
+        usage = Usage(input_tokens=read, cache_read_tokens=cached, output_tokens=written)
+        try:
+            price = calc_price(usage, model_ref=self._settings.model, provider_api_url=self._settings.base_url)
+        except (LookupError, ValueError):
+            return None
+        return float(price.total_price)
+
+
+def _is_private(base_url: str) -> bool:
+    """Whether the host is an address or a bare name: no public provider is reached like that."""
+    host = urlsplit(base_url).hostname or ""
+    return "." not in host or ":" in host or host.rpartition(".")[2].isdigit()

@@ -1,0 +1,300 @@
+"""Every way an endpoint may answer, played by the scripted judge, and how the attempt ends, on a real database."""
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tarsy_scoring.admission import Request
+from tarsy_scoring.app import Parts, open_parts
+from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
+from tarsy_scoring.events import SOURCE_COMPLETED
+from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.limits import Limits
+from tarsy_scoring.scoring import Finished, Scorer
+from tarsy_scoring.settings import load_settings
+from tarsy_scoring.timeline.files import SessionFiles
+
+SESSION = "demo-oom-checkout"
+CONFIG = """
+providers:
+  main:
+    base_url: "{base_url}"
+    api_key_env: null
+    model: scripted-judge
+    temperature: 0.2
+    timeout_s: 0.5
+chains:
+  free: {{criteria: investigation-methodology}}
+  json: {{criteria: investigation-structured}}
+"""
+PROSE = "The logs were never read, and the conclusion was drawn from metrics alone. " * 5
+JUDGEMENT = {
+    "score_reasoning": PROSE,
+    "score_breakdown": {"logical_flow": 15, "consistency": 17, "tool_relevance": 15, "synthesis_quality": 20},
+    "total_score": 67,
+    "missing_tools": [{"tool_name": "read-file", "rationale": "the file was never seen"}],
+    "alternative_approaches": [{"name": "Logs first", "description": "Faster.", "steps": ["pods.log: shows the end"]}],
+}
+Row = dict[str, Any]
+
+
+@dataclass
+class Service:
+    """One worker's parts, driven attempt by attempt; pauses of the client are noted and not slept."""
+
+    parts: Parts
+    scorer: Scorer
+    judge: ScriptedJudge
+    slept_s: list[float] = field(default_factory=list)
+
+    async def attempt(self, chain: str, *faults: Fault) -> tuple[Finished, Row]:
+        self.judge.script(*faults)
+        request = Request(uuid.uuid4(), SESSION, SOURCE_COMPLETED, session_status="completed", chain_id=chain)
+        await self.parts.inbox.accept([request])
+        (claimed,) = await self.parts.store.claim_due(uuid.uuid4(), 1, 60)
+        finished = await self.scorer.attempt(claimed)
+        row, *_ = await self.parts.reader.scores_of_session(SESSION)
+        return finished, row
+
+
+@pytest.fixture
+async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> AsyncIterator[Service]:
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.format(base_url=judge.base_url), "utf-8")
+    settings = load_settings({"SCORING_DATABASE_URL": database_url, "SCORING_CONFIG": str(config)})
+    slept_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+
+    client = JudgeClient("main", settings.config.providers["main"], None, sleep=sleep)
+    source = SessionFiles(Path(str(files("tarsy_scoring.embedded") / "examples")))
+    async with open_parts(settings) as parts:
+        limits = Limits(parts.database, settings)
+        scorer = Scorer(settings, parts.store, source, parts.registry, {"main": client}, parts.metrics, limits)
+        yield Service(parts, scorer, judge, slept_s)
+    await client.close()
+
+
+def reply(content: str, turn: Any = "analysis", times: int | None = None) -> Fault:
+    return Fault(kind="reply", content=content, turn=turn, times=times)
+
+
+def status(http: int, times: int | None = None, *, headers: dict[str, str] | None = None, **error: Any) -> Fault:
+    body = {"error": error} if error else None
+    return Fault(kind="status", status=http, times=times, headers=headers or {}, json=body)
+
+
+def in_an_hour_less(seconds: float) -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
+
+
+TOTALS = {
+    "out of a hundred": ("85/100", 85),
+    "bold": ("**85**", 85),
+    "zero-width characters and a unicode line end": ("\u200b85\u200d\u2028", 85),
+    "a plain one behind a quoted score line": ("The agent wrote `Total: 99`.\n\n67", 67),
+}
+NO_TOTALS = {
+    "half points": "85.5",
+    "below zero": "-5",
+    "above a hundred": "101",
+    "not applicable": "N/A",
+    "null": "null",
+    "two numbers": "80 or 90",
+}
+
+
+@pytest.mark.parametrize(("line", "total"), TOTALS.values(), ids=TOTALS.keys())
+async def test_a_total_is_read_as_it_was_meant(service: Service, line: str, total: int) -> None:
+    """Decoration does not count; what the analysis quotes does not either."""
+    _, row = await service.attempt("free", reply(f"{PROSE}\n\n{line}"))
+
+    assert (row["status"], row["total_score"]) == ("completed", total)
+
+
+@pytest.mark.parametrize("line", NO_TOTALS.values(), ids=NO_TOTALS.keys())
+async def test_what_is_no_total_is_never_made_one(service: Service, line: str) -> None:
+    """Reminded twice, then the score has failed, without a number."""
+    finished, row = await service.attempt("free", reply(f"{PROSE}\n\n{line}", "any"))
+
+    assert finished.outcome == "failed"
+    assert (row["status"], row["error_kind"], row["total_score"]) == ("failed", "no_score_in_answer", None)
+    assert service.judge.calls_by_turn == {"analysis": 1, "reminder": 2}
+
+
+COMPLETED: dict[str, tuple[str, list[Callable[[], Fault]], set[str]]] = {
+    "strict JSON": ("json", [], set()),
+    "JSON in fences": ("json", [lambda: reply(f"```json\n{json.dumps(JUDGEMENT)}\n```")], set()),
+    "JSON with text around": ("json", [lambda: reply(f"Here it is: {json.dumps(JUDGEMENT)} Done.")], set()),
+    "cut text once": ("free", [lambda: Fault(kind="cut", times=1)], set()),
+    "cut JSON once": ("json", [lambda: Fault(kind="cut", times=1)], set()),
+    "tool calls once": ("free", [lambda: Fault(kind="tool_calls", times=1)], set()),
+    "schema ignored once": ("json", [lambda: Fault(kind="ignore_schema", times=1)], set()),
+    "no json_schema": ("json", [lambda: Fault(kind="no_response_format", match="json_schema")], set()),
+    "no response_format at all": ("json", [lambda: Fault(kind="no_response_format")], set()),
+    "no temperature": ("free", [lambda: status(400, 1, code="unsupported_value", param="temperature")], set()),
+    "no max_tokens": ("free", [lambda: status(400, 1, code="unsupported_parameter", param="max_tokens")], set()),
+    "429 in seconds": ("free", [lambda: status(429, 1, headers={"retry-after": "2"})], set()),
+    "429 as a float": ("free", [lambda: status(429, 1, headers={"retry-after": "1.5"})], set()),
+    "429 in milliseconds": ("free", [lambda: status(429, 1, headers={"retry-after-ms": "1500"})], set()),
+    "429 as a date": ("free", [lambda: status(429, 1, headers={"retry-after": in_an_hour_less(20)})], set()),
+    "429 with zero": ("free", [lambda: status(429, 1, headers={"retry-after": "0"})], set()),
+    "429 below zero": ("free", [lambda: status(429, 1, headers={"retry-after": "-1"})], set()),
+    "429 without a word": ("free", [lambda: status(429, 1)], set()),
+    "500 twice": ("free", [lambda: status(500, 2)], set()),
+    "an error in a success": ("free", [lambda: Fault(kind="error_body", times=1)], set()),
+    "no choices": ("free", [lambda: Fault(kind="no_choices", times=1)], set()),
+    "a hang before the headers": ("free", [lambda: Fault(kind="hang", times=1)], set()),
+    "an answer that is too slow": ("free", [lambda: Fault(kind="latency", seconds=1, times=1)], set()),
+    "a connection cut in the middle": ("free", [lambda: Fault(kind="drop", times=1)], set()),
+    "no usage": ("free", [lambda: Fault(kind="no_usage")], set()),
+    "an input silently cut": ("free", [lambda: Fault(kind="truncated_input")], {"input_truncated_by_provider"}),
+    "a model that changes": (
+        "free",
+        [lambda: Fault(kind="served_model", turn="missing_tools", model="another")],
+        {"model_changed"},
+    ),
+    "another model than requested": ("free", [lambda: Fault(kind="served_model", model="another")], set()),
+    "numbers that never agree": ("json", [lambda: Fault(kind="breakdown_mismatch")], {"breakdown_mismatch"}),
+    "numbers that agree when asked": ("json", [lambda: Fault(kind="breakdown_mismatch", times=1)], set()),
+    "missing tools refused": (
+        "free",
+        [lambda: Fault(kind="refusal", turn="missing_tools")],
+        {"missing_tools_unavailable"},
+    ),
+    "too long, with a code": (
+        "free",
+        [lambda: status(400, 1, code="context_length_exceeded", message="too long")],
+        {"context_shortened"},
+    ),
+    "too long, in prose": (
+        "free",
+        [lambda: status(400, 1, message="This model's maximum context length is 128000 tokens.")],
+        {"context_shortened"},
+    ),
+    "too long, as a 500": (
+        "free",
+        [lambda: status(500, 1, message="Context size has been exceeded.")],
+        {"context_shortened"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("chain", "faults", "flags"), COMPLETED.values(), ids=COMPLETED.keys())
+async def test_what_can_be_mended_ends_in_a_score(
+    service: Service, chain: str, faults: list[Callable[[], Fault]], flags: set[str]
+) -> None:
+    """Asked again, in another form or with less, and what the score cannot stand for is flagged."""
+    finished, row = await service.attempt(chain, *(make() for make in faults))
+
+    assert (finished.outcome, row["error_message"]) == ("completed", None)
+    assert row["total_score"] is not None
+    assert set(row["flags"]) == flags
+    assert row["judge_fingerprint"]
+
+
+FAILED: dict[str, tuple[str, list[Callable[[], Fault]], str]] = {
+    "a refusal": ("free", [lambda: Fault(kind="refusal")], "refused"),
+    "a filter": ("free", [lambda: Fault(kind="content_filter")], "content_filtered"),
+    "cut text": ("free", [lambda: Fault(kind="cut")], "answer_cut"),
+    "cut JSON": ("json", [lambda: Fault(kind="cut")], "answer_cut"),
+    "thinking up to the limit": (
+        "free",
+        [
+            lambda: Fault(
+                kind="status",
+                status=200,
+                json={
+                    "choices": [{"finish_reason": "length", "message": {"role": "assistant", "content": ""}}],
+                    "usage": {
+                        "prompt_tokens": 9,
+                        "completion_tokens": 8000,
+                        "completion_tokens_details": {"reasoning_tokens": 8000},
+                    },
+                },
+            )
+        ],
+        "answer_cut",
+    ),
+    "nothing": ("free", [lambda: Fault(kind="empty")], "empty_answer"),
+    "tool calls for ever": ("free", [lambda: Fault(kind="tool_calls")], "no_score_in_answer"),
+    "the schema ignored for ever": ("json", [lambda: Fault(kind="ignore_schema")], "invalid_structured_answer"),
+    "a total that is text": (
+        "json",
+        [lambda: reply(json.dumps(JUDGEMENT | {"total_score": "67"}), "any")],
+        "invalid_structured_answer",
+    ),
+    "neither spelling of the limit": (
+        "free",
+        [
+            lambda: status(400, 1, code="unsupported_parameter", param="max_tokens"),
+            lambda: status(400, code="unsupported_parameter", param="max_completion_tokens"),
+        ],
+        "judge_rejected_request",
+    ),
+    "too long whatever is cut": ("free", [lambda: status(400, code="context_length_exceeded")], "context_too_long"),
+}
+
+
+@pytest.mark.parametrize(("chain", "faults", "kind"), FAILED.values(), ids=FAILED.keys())
+async def test_what_cannot_be_mended_ends_without_a_number(
+    service: Service, chain: str, faults: list[Callable[[], Fault]], kind: str
+) -> None:
+    """Each with the word for what happened, and a sentence."""
+    finished, row = await service.attempt(chain, *(make() for make in faults))
+
+    assert (finished.outcome, row["status"], row["error_kind"], row["total_score"]) == ("failed", "failed", kind, None)
+    assert row["error_message"]
+
+
+PUT_BACK: dict[str, tuple[list[Callable[[], Fault]], str, int]] = {
+    "429 for ten minutes": ([lambda: status(429, headers={"retry-after": "600"})], "rate_limit", 0),
+    "429 four times": ([lambda: status(429, headers={"retry-after": "1"})], "rate_limit", 0),
+    "no quota": ([lambda: status(429, code="insufficient_quota")], "quota", 0),
+    "a wrong key": ([lambda: status(401)], "key", 0),
+    "a forbidden model": ([lambda: status(403)], "key", 0),
+    "500 for ever": ([lambda: status(500)], "retry", 1),
+    "errors in successes": ([lambda: Fault(kind="error_body")], "retry", 1),
+    "no choices for ever": ([lambda: Fault(kind="no_choices")], "retry", 1),
+}
+
+
+@pytest.mark.parametrize(("faults", "waiting_for", "burned"), PUT_BACK.values(), ids=PUT_BACK.keys())
+async def test_what_may_pass_is_waited_for(
+    service: Service, faults: list[Callable[[], Fault]], waiting_for: str, burned: int
+) -> None:
+    """The score goes back with a due time; only an error of the attempt's own burns it."""
+    finished, row = await service.attempt("free", *(make() for make in faults))
+
+    assert finished.outcome == "put_back"
+    assert (row["status"], row["waiting_reason"], row["attempts_burned"]) == ("pending", waiting_for, burned)
+    assert row["next_attempt_at"] > datetime.now(UTC) + timedelta(seconds=1)
+
+
+async def test_unknown_usage_is_unknown(service: Service) -> None:
+    """Never zero."""
+    _, row = await service.attempt("free", Fault(kind="no_usage"))
+
+    assert row["usage"] == dict.fromkeys(("input_tokens", "cached_input_tokens", "output_tokens", "cost_usd"))
+
+
+async def test_a_wrong_key_stops_the_next_score_before_it_calls(service: Service) -> None:
+    """The circuit is open at once and for the whole fleet, so nothing more is sent with that key."""
+    await service.attempt("free", status(401))
+    calls = service.judge.calls
+    await service.parts.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
+
+    (claimed,) = await service.parts.store.claim_due(uuid.uuid4(), 1, 60)
+    finished = await service.scorer.attempt(claimed)
+
+    assert (finished.outcome, finished.fields["waiting_for"]) == ("put_back", "key")
+    assert service.judge.calls == calls

@@ -1,0 +1,602 @@
+"""The order of judgement: further samples, the masked reading, and what the chosen one is asked and checked for."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json, rubric_reply, structured_reply
+from tarsy_scoring.errors import (
+    AnswerCut,
+    ContentFiltered,
+    ContextTooLong,
+    EmptyAnswer,
+    JudgeUnavailable,
+    LeaseLost,
+    NoScoreInAnswer,
+    RateLimited,
+    Refused,
+    ScoringError,
+)
+from tarsy_scoring.judge.assess import Plan, Samples, assess, edges, is_doubtful
+from tarsy_scoring.judge.criteria import Criteria, JudgeContext, load_criteria
+from tarsy_scoring.judge.verdict import Message, Turn, TurnKind, Verdict
+
+LONGEST_WAIT_S = 10  # for what happens at once, or never
+
+
+def criteria_of(**changes: Any) -> Criteria:
+    definition = {
+        "name": "short",
+        "system_prompt": "Judge.",
+        "prompt": "{{ALERT_DATA}} {{SESSION_CONVERSATION}} {{OUTPUT_SCHEMA}}",
+        "follow_up_prompt": "What is missing?",
+        "reminder_prompt": "The total?",
+    }
+    return Criteria.model_validate(definition | changes)
+
+
+CRITERIA = criteria_of()
+OPENING = CRITERIA.open_conversation(CONTEXT)
+MASKED = SimpleNamespace(alert="the alert", conversation="the timeline, masked", entry_text=CONTEXT.entry_text)
+TOOLS = answer("No critical missing tools identified.")
+
+
+def says(total: int, analysis: str = "") -> Turn:
+    """A reading of this total; its analysis is told apart by it."""
+    return answer(f"{analysis or f'The analysis of {total}.'}\n\n{total}")
+
+
+async def masked_context() -> JudgeContext:
+    return MASKED
+
+
+async def judge(
+    judge: Any,
+    samples: Samples = 1,
+    *,
+    criteria: Criteria = CRITERIA,
+    context: Any = CONTEXT,
+    masked: Callable[[], Awaitable[JudgeContext]] | None = None,
+    max_reminders: int = 0,
+    is_final: bool = True,
+) -> Verdict:
+    plan = Plan(samples, max_reminders)
+    async with asyncio.timeout(LONGEST_WAIT_S):
+        return await assess(context, criteria, judge, plan, is_final=lambda _: is_final, masked=masked)
+
+
+# --- samples -------------------------------------------------------------------------------------------
+
+
+class WatchingJudge:
+    """
+    Answers each reading with the next total, and watches who is asked at the same time.
+
+    Samples are answered only once all of them have been asked, and the last one first.
+    """
+
+    def __init__(self, *totals: int) -> None:
+        self._totals = list(totals)
+        self._asked = 0
+        self._answered = [asyncio.Event() for _ in range(len(totals) - 1)]
+        self.in_flight: list[TurnKind] = []
+        self.beside_the_first: list[TurnKind] = []
+
+    async def __call__(self, kind: TurnKind, messages: Sequence[Message], **_: Any) -> Turn:
+        self.in_flight.append(kind)
+        if kind == "sample":
+            self.beside_the_first += [k for k in self.in_flight if k != "sample"]
+            number, self._asked = self._asked, self._asked + 1
+            is_last = number == len(self._answered) - 1
+            if not is_last:
+                await self._answered[number + 1].wait()
+            self._answered[number].set()
+            turn = says(self._totals[number + 1])
+        else:
+            await asyncio.sleep(0)  # lets anybody else ask who would
+            turn = TOOLS if kind == "missing_tools" else says(self._totals[0])
+        self.in_flight.remove(kind)
+        return turn
+
+
+@pytest.mark.parametrize(
+    ("totals", "median"),
+    [
+        pytest.param([40], 40, id="one"),
+        pytest.param([40, 60, 50], 50, id="three"),
+        pytest.param([60, 40, 61], 60, id="three_with_the_first_in_the_middle"),
+        pytest.param([10, 90, 30, 70, 50], 50, id="five"),
+        pytest.param([40, 60], 40, id="lower_of_two"),
+        pytest.param([70, 40, 50, 60], 50, id="lower_of_four"),
+    ],
+)
+async def test_the_median_counts_with_its_own_analysis(totals: list[int], median: int) -> None:
+    """
+    Samples are asked all at once, after the first reading; values are listed as they were asked for.
+
+    The last sample answers first here: who answers when changes nothing.
+    """
+    watching = WatchingJudge(*totals)
+
+    verdict = await judge(watching, len(totals))
+
+    assert verdict.total_score == median
+    assert verdict.score_analysis == f"The analysis of {median}."
+    assert verdict.samples == totals
+    assert verdict.spread == max(totals) - min(totals)
+    assert watching.beside_the_first == []
+
+
+@pytest.mark.parametrize("samples", [1, 3, 5])
+async def test_samples_begin_when_the_first_reading_is_complete(samples: int) -> None:
+    """Its reminder and its repair are answered before anybody else is asked: then the cache is warm."""
+    criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
+    contradiction = answer("Outcome: right\n\n40")
+    scripted = ScriptedJudge(answer("hmm"), contradiction, says(70), *[says(70)] * (samples - 1), TOOLS)
+
+    verdict = await judge(scripted, samples, criteria=criteria, max_reminders=1)
+
+    assert scripted.kinds == ["analysis", "reminder", "repair", *["sample"] * (samples - 1), "missing_tools"]
+    assert verdict.samples == [70] * samples
+
+
+@pytest.mark.parametrize(("totals", "chosen"), [([40, 60, 50], 2), ([50, 40, 60], 0), ([40, 50, 50], 1)])
+async def test_the_chosen_reading_is_asked_what_is_missing(totals: list[int], chosen: int) -> None:
+    """The follow-up goes on with the conversation that gave the total; of equal ones with the first."""
+    turns = [says(total, f"Reading {number}.") for number, total in enumerate(totals)]
+    scripted = ScriptedJudge(*turns, TOOLS)
+
+    verdict = await judge(scripted, 3)
+
+    assert verdict.score_analysis == f"Reading {chosen}."
+    assert verdict.total_turn.reply == turns[chosen].reply
+    assert scripted.conversations[-1] == [
+        *OPENING,
+        Message("assistant", turns[chosen].reply),
+        Message("user", "What is missing?"),
+    ]
+
+
+@pytest.mark.parametrize("samples", [3, "adaptive"])
+async def test_every_request_begins_with_the_same_bytes(samples: Samples) -> None:
+    """Samples, reminders, repairs and the follow-up share the opening, so the evidence is paid for once."""
+    criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
+    contradiction = answer("Outcome: right\n\n48")
+    readings = [answer("hmm"), contradiction, says(48), says(52), says(51)]
+    scripted = ScriptedJudge(*readings, *[says(51)] * (2 if samples == "adaptive" else 0), TOOLS)
+
+    await judge(scripted, samples, criteria=criteria, max_reminders=1)
+
+    opening = [m.content.encode() for m in criteria.open_conversation(CONTEXT)]
+    assert all([m.content.encode() for m in asked[:2]] == opening for asked in scripted.conversations)
+    assert {"analysis", "reminder", "repair", "sample", "missing_tools"} == set(scripted.kinds)
+
+
+FAILING_SAMPLES: dict[str, list[ScriptStep]] = {
+    "refused": [answer(refusal="no")],
+    "filtered": [answer(finish_reason="content_filter")],
+    "empty": [answer()],
+    "no_total": [answer("Adequate.")],
+    "cut_twice": [CUT, CUT],
+    "too_long": [ContextTooLong("long")],
+    "unavailable_for_good": [JudgeUnavailable("away")],
+    "rate_limited_for_good": [RateLimited("wait", 60)],
+}
+
+
+@pytest.mark.parametrize("failed", FAILING_SAMPLES.values(), ids=FAILING_SAMPLES.keys())
+@pytest.mark.parametrize("samples", [2, "adaptive"])
+async def test_a_sample_that_fails_for_good_is_left_out(samples: Samples, failed: list[ScriptStep]) -> None:
+    """The first reading is a score by itself; an adaptive judgement does not go on asking a judge that fails."""
+    scripted = ScriptedJudge(says(49), *failed, TOOLS)
+
+    verdict = await judge(scripted, samples)
+
+    assert (verdict.total_score, verdict.samples, verdict.flags) == (49, [49], set())
+    assert scripted.script == []
+
+
+async def test_the_other_samples_still_count() -> None:
+    """Two of three further samples fail: the lower of the two readings that are left counts."""
+    scripted = ScriptedJudge(says(40), answer(refusal="no"), says(60), answer("hmm"), TOOLS)
+    verdict = await judge(scripted, 4)
+    assert (verdict.total_score, verdict.samples) == (40, [40, 60])
+
+
+class OneSampleFails(ScriptedJudge):
+    """The first sample raises at once, the others take their time; `answered` counts what they gave."""
+
+    def __init__(self, error: ScoringError) -> None:
+        super().__init__()
+        self._error = error
+        self.answered = 0
+
+    async def __call__(self, kind: TurnKind, messages: Sequence[Message], **_: Any) -> Turn:
+        self.kinds.append(kind)
+        if self.kinds.count("sample") == 1 and kind == "sample":
+            raise self._error
+        for _turn_of_the_loop in range(10):
+            await asyncio.sleep(0)
+        self.answered += 1
+        return says(60)
+
+
+@pytest.mark.parametrize("error", [JudgeUnavailable("away"), RateLimited("wait", 60)], ids=["unavailable", "limited"])
+async def test_a_sample_that_may_succeed_later_is_raised_when_the_others_are_done(error: ScoringError) -> None:
+    """The score waits, and what the other samples cost is stored first: the next attempt replays it."""
+    failing = OneSampleFails(error)
+
+    with pytest.raises(type(error)) as raised:
+        await judge(failing, 4, is_final=False)
+
+    assert raised.value is error
+    assert failing.kinds == ["analysis", "sample", "sample", "sample"]
+    assert failing.answered == 3
+
+
+@pytest.mark.parametrize("error", [JudgeUnavailable("away"), RateLimited("wait", 60)], ids=["unavailable", "limited"])
+async def test_an_adaptive_sample_that_may_succeed_later_is_raised(error: ScoringError) -> None:
+    """A doubtful score is not settled by a judge that is away for a moment."""
+    with pytest.raises(type(error)):
+        await judge(ScriptedJudge(says(49), error), "adaptive", is_final=False)
+
+
+@pytest.mark.parametrize("samples", [3, "adaptive"])
+async def test_a_lease_that_is_lost_in_a_sample_ends_the_judgement(samples: Samples) -> None:
+    """It is no failure of the sample, so nobody is asked whether it is final."""
+    with pytest.raises(LeaseLost):
+        await judge(ScriptedJudge(says(49), LeaseLost("gone"), says(49)), samples)
+
+
+@pytest.mark.parametrize("samples", [1, 3, "adaptive"])
+async def test_without_a_first_reading_there_are_no_samples(samples: Samples) -> None:
+    """A judge that refuses once is not asked four times more."""
+    scripted = ScriptedJudge(answer(refusal="no"))
+    with pytest.raises(Refused):
+        await judge(scripted, samples)
+    assert scripted.kinds == ["analysis"]
+
+
+@pytest.mark.parametrize(
+    ("name", "replies"),
+    [
+        ("investigation-structured", [structured_reply()] * 3),
+        ("cli-tool-use", [rubric_reply()] * 3),
+    ],
+    ids=["structured", "rubric"],
+)
+async def test_other_strategies_are_sampled_alike(name: str, replies: list[dict[str, Any]]) -> None:
+    """Each reading is one call, and nothing is asked behind them."""
+    scripted = ScriptedJudge(*map(answer_json, replies))
+
+    verdict = await judge(scripted, 3, criteria=load_criteria().get(name))
+
+    assert scripted.kinds == ["analysis", "sample", "sample"]
+    assert len(verdict.samples) == 3
+
+
+# --- adaptive samples ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("totals", "at_edges", "expected"),
+    [
+        pytest.param([60], (50, 75), False, id="between_edges"),
+        pytest.param([46], (50, 75), False, id="four_below_an_edge"),
+        pytest.param([47], (50, 75), True, id="three_below_an_edge"),
+        pytest.param([50], (50, 75), True, id="on_an_edge"),
+        pytest.param([53], (50, 75), True, id="three_above_an_edge"),
+        pytest.param([54], (50, 75), False, id="four_above_an_edge"),
+        pytest.param([78], (50, 75), True, id="near_the_other_edge"),
+        pytest.param([79], (50, 75), False, id="beyond_the_other_edge"),
+        pytest.param([0], (50, 75), False, id="lowest"),
+        pytest.param([50], (), False, id="no_edges"),
+        pytest.param([60, 68], (50, 75), False, id="eight_apart"),
+        pytest.param([60, 69], (50, 75), True, id="nine_apart"),
+        pytest.param([69, 60, 65], (50, 75), True, id="nine_apart_in_any_order"),
+        pytest.param([53, 56], (50, 75), True, id="lower_median_near_an_edge"),
+        pytest.param([53, 56, 57], (50, 75), False, id="median_away_from_an_edge"),
+        pytest.param([45, 45, 53], (50, 75), False, id="one_near_an_edge_is_not_the_median"),
+    ],
+)
+def test_doubt_is_a_median_near_an_edge_or_samples_far_apart(
+    totals: list[int], at_edges: tuple[int, ...], expected: bool
+) -> None:
+    """Within 3 points of an edge, or more than 8 points apart."""
+    assert is_doubtful(totals, at_edges) is expected
+
+
+@pytest.mark.parametrize(
+    ("totals", "median"),
+    [
+        pytest.param([60], 60, id="no_doubt"),
+        pytest.param([54], 54, id="just_beyond_doubt"),
+        pytest.param([53, 45], 45, id="settled_by_the_second"),
+        pytest.param([53, 56, 57], 56, id="settled_by_the_third"),
+        pytest.param([50, 56, 58], 56, id="eight_apart_is_settled"),
+        pytest.param([53, 57, 62, 61, 60], 60, id="at_most_five_however_far_apart"),
+        pytest.param([50, 50, 50, 50, 50], 50, id="at_most_five_however_near"),
+    ],
+)
+async def test_adaptive_asks_while_there_is_doubt(totals: list[int], median: int) -> None:
+    """One after the other, and never a sixth."""
+    scripted = ScriptedJudge(*map(says, totals), TOOLS)
+
+    verdict = await judge(scripted, "adaptive")
+
+    assert scripted.kinds == ["analysis", *["sample"] * (len(totals) - 1), "missing_tools"]
+    assert (verdict.total_score, verdict.samples) == (median, totals)
+
+
+@pytest.mark.parametrize(("total", "calls"), [(60, 5), (50, 1), (38, 5), (39, 1)])
+async def test_the_edges_are_those_of_the_bands(total: int, calls: int) -> None:
+    """Where criteria have bands, 50 and 75 mean nothing to them."""
+    criteria = criteria_of(bands={"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
+    scripted = ScriptedJudge(*[says(total)] * calls, TOOLS)
+
+    verdict = await judge(scripted, "adaptive", criteria=criteria)
+
+    assert verdict.samples == [total] * calls
+
+
+@pytest.mark.parametrize(
+    ("bands", "expected"),
+    [
+        pytest.param({}, (50, 75), id="no_bands"),
+        pytest.param({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)}, (35, 60), id="three_bands"),
+        pytest.param({"b": (50, 100), "a": (0, 49)}, (50,), id="two_bands"),
+        pytest.param({"a": (0, 49), "b": (50, 100)}, (50,), id="in_any_order"),
+        pytest.param({"all": (0, 100)}, (), id="one_band"),
+        pytest.param({"a": (10, 20), "b": (40, 90)}, (40,), id="bands_with_gaps"),
+    ],
+)
+def test_an_edge_is_where_a_band_begins(bands: dict[str, tuple[int, int]], expected: tuple[int, ...]) -> None:
+    """The lowest total of every band but the lowest."""
+    assert edges(criteria_of(bands=bands)) == expected
+
+
+# --- the masked reading --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plain", "unsteered", "is_tampered"),
+    [
+        pytest.param(60, 60, False, id="equal"),
+        pytest.param(60, 51, False, id="nine_lower"),
+        pytest.param(60, 69, False, id="nine_higher"),
+        pytest.param(60, 50, True, id="ten_lower"),
+        pytest.param(60, 70, True, id="ten_higher"),
+        pytest.param(100, 0, True, id="as_far_as_can_be"),
+    ],
+)
+async def test_a_masked_reading_counts_from_ten_points_on(plain: int, unsteered: int, is_tampered: bool) -> None:
+    """
+    What differs that much was steered: the masked reading counts, with its analysis and conversation.
+
+    Samples are of the session as it is, and stay what they were.
+    """
+    scripted = ScriptedJudge(says(plain), says(unsteered, "Masked."), TOOLS)
+
+    verdict = await judge(scripted, masked=masked_context)
+
+    assert scripted.kinds == ["analysis", "masked", "missing_tools"]
+    assert scripted.conversations[1] == CRITERIA.open_conversation(MASKED)
+    chosen = 1 if is_tampered else 0
+    assert scripted.conversations[2][:2] == scripted.conversations[chosen]
+    assert verdict.total_score == (unsteered if is_tampered else plain)
+    assert verdict.score_analysis == ("Masked." if is_tampered else f"The analysis of {plain}.")
+    assert verdict.total_turn.kind == ("masked" if is_tampered else "analysis")
+    assert verdict.flags == ({"tampering_suspected"} if is_tampered else set())
+    assert verdict.samples == [plain]
+
+
+async def test_the_masked_reading_is_compared_with_the_median() -> None:
+    """One sample that was steered further than the others is no tampering by itself."""
+    scripted = ScriptedJudge(says(90), says(60), says(62), says(55), TOOLS)
+
+    verdict = await judge(scripted, 3, masked=masked_context)
+
+    assert scripted.kinds == ["analysis", "sample", "sample", "masked", "missing_tools"]
+    assert (verdict.total_score, verdict.samples, verdict.flags) == (62, [90, 60, 62], set())
+
+
+async def test_the_masked_reading_is_reminded_and_repaired_in_its_own_conversation() -> None:
+    """It is a reading as any other; its flags are its own."""
+    criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
+    contradiction = answer("Outcome: wrong\n\n70")
+    scripted = ScriptedJudge(says(90), answer("hmm"), contradiction, contradiction, TOOLS)
+
+    verdict = await judge(scripted, criteria=criteria, masked=masked_context, max_reminders=1)
+
+    assert scripted.kinds == ["analysis", "masked", "reminder", "repair", "missing_tools"]
+    opening = criteria.open_conversation(MASKED)
+    assert all(asked[:2] == opening for asked in scripted.conversations[1:])
+    assert (verdict.total_score, verdict.judge_outcome) == (70, "wrong")
+    assert verdict.flags == {"tampering_suspected", "outcome_score_mismatch"}
+
+
+async def test_flags_are_those_of_the_reading_that_counts() -> None:
+    """What another reading contradicts is not held against this one."""
+    criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
+    contradiction = answer("Outcome: wrong\n\n70")
+    scripted = ScriptedJudge(contradiction, contradiction, says(30), TOOLS)
+
+    verdict = await judge(scripted, criteria=criteria, masked=masked_context)
+
+    assert verdict.flags == {"tampering_suspected"}
+
+
+@pytest.mark.parametrize(
+    ("failed", "error"),
+    [
+        pytest.param([answer(refusal="no")], Refused, id="refused"),
+        pytest.param([answer(finish_reason="content_filter")], ContentFiltered, id="filtered"),
+        pytest.param([answer()], EmptyAnswer, id="empty"),
+        pytest.param([answer("Adequate.")], NoScoreInAnswer, id="no_total"),
+        pytest.param([CUT, CUT], AnswerCut, id="cut_twice"),
+        pytest.param([JudgeUnavailable("away")], JudgeUnavailable, id="unavailable"),
+        pytest.param([RateLimited("wait", 60)], RateLimited, id="rate_limited"),
+        pytest.param([LeaseLost("gone")], LeaseLost, id="lease_lost"),
+    ],
+)
+@pytest.mark.parametrize("is_final", [True, False], ids=["final", "not_final"])
+async def test_a_masked_reading_that_fails_fails_the_score(
+    failed: list[ScriptStep], error: type[ScoringError], is_final: bool
+) -> None:
+    """The other reading may be what the injected text wanted: no score is better than that one."""
+    scripted = ScriptedJudge(says(100), *failed)
+    with pytest.raises(error):
+        await judge(scripted, masked=masked_context, is_final=is_final)
+    assert scripted.script == []
+
+
+async def test_a_context_that_cannot_be_masked_fails_the_score() -> None:
+    """The same where the reading does not even begin."""
+
+    async def masked() -> JudgeContext:
+        raise ContextTooLong("long")
+
+    with pytest.raises(ContextTooLong):
+        await judge(ScriptedJudge(says(100)), masked=masked)
+
+
+async def test_other_strategies_are_masked_alike() -> None:
+    """The masked JSON counts in full where it is far enough away."""
+    criteria = load_criteria().get("investigation-structured")
+    low = dict.fromkeys(structured_reply()["score_breakdown"], 5)
+    scripted = ScriptedJudge(
+        answer_json(structured_reply()), answer_json(structured_reply(total_score=20, score_breakdown=low))
+    )
+
+    verdict = await judge(scripted, criteria=criteria, masked=masked_context)
+
+    assert scripted.kinds == ["analysis", "masked"]
+    assert (verdict.total_score, verdict.score_breakdown) == (20, low)
+    assert verdict.flags == {"tampering_suspected"}
+
+
+# --- what the analysis asserts and cites ---------------------------------------------------------------
+
+VOCABULARY = {"premature_conclusion": "too early", "wrong_conclusion": "not so"}
+
+
+def showing(**entries: str) -> Any:
+    """A context in which these entries can be looked up."""
+    conversation = "\n".join(f"[{entry}]\n{text}" for entry, text in entries.items())
+    return SimpleNamespace(alert="the alert", conversation=conversation, entry_text=entries.get)
+
+
+async def test_failures_that_the_analysis_asserts_are_tags() -> None:
+    """Of the vocabulary of these criteria, and as the analysis that counts says."""
+    criteria = criteria_of(failure_vocabulary=VOCABULARY)
+    scripted = ScriptedJudge(
+        says(40, "This is a wrong_conclusion."),
+        says(60, "It reached a premature_conclusion (E3)."),
+        says(90, "No premature_conclusion."),
+        TOOLS,
+    )
+
+    verdict = await judge(scripted, 3, criteria=criteria)
+
+    assert verdict.total_score == 60
+    assert verdict.failure_tags == ["premature_conclusion"]
+
+
+async def test_without_a_vocabulary_there_are_no_tags() -> None:
+    """The words mean something only to criteria that name them."""
+    verdict = await judge(ScriptedJudge(says(60, "It reached a premature_conclusion (E3)."), TOOLS))
+    assert verdict.failure_tags == []
+
+
+async def test_citations_are_checked_against_what_the_judge_saw() -> None:
+    """How many were checked and how many hold; an analysis that cites nothing has no share."""
+    context = showing(E3="kubectl get pods", E4="the pod was out of memory")
+    cites = says(60, "It ran the right command (E3). It saw the reason (E4). It never read the log (E99).")
+
+    cited = await judge(ScriptedJudge(cites, TOOLS), context=context)
+    silent = await judge(ScriptedJudge(says(60), TOOLS), context=context)
+
+    assert cited.grounding is not None
+    assert silent.grounding is not None
+    assert (cited.grounding.checked, cited.grounding.held, cited.flags) == (3, 2, set())
+    assert (silent.grounding.share, silent.flags) == (None, set())
+
+
+async def test_an_analysis_whose_citations_do_not_hold_is_flagged() -> None:
+    """The total stays the judge's; the flag says that it rests on entries which are not there."""
+    cites = says(60, "It ran the wrong command (E97). It misread it (E98). It never read the log (E99).")
+
+    verdict = await judge(ScriptedJudge(cites, TOOLS), context=showing(E3="kubectl get pods"))
+
+    assert (verdict.total_score, verdict.flags) == (60, {"ungrounded"})
+
+
+async def test_a_masked_analysis_is_checked_against_the_masked_context() -> None:
+    """What counts is what that reading was shown."""
+    cites = says(60, "It ran the right command (E3). It saw the reason (E4). It read the log (E5).")
+    shown = showing(E3="a", E4="b", E5="c")
+
+    async def masked() -> Any:
+        return shown
+
+    verdict = await judge(ScriptedJudge(says(90), cites, TOOLS), context=showing(E9="x"), masked=masked)
+
+    assert verdict.grounding is not None
+    assert (verdict.grounding.checked, verdict.grounding.held) == (3, 3)
+    assert verdict.flags == {"tampering_suspected"}
+
+
+# --- what sampling is worth ----------------------------------------------------------------------------
+
+SEED, SESSIONS, DEVIATION = 1, 3_000, 6
+SIMULATED = criteria_of(bands={"excellent": (80, 100), "good": (60, 79), "fair": (35, 59), "poor": (0, 34)})
+
+
+class NoisyJudge:
+    """Knows the true score of the session and misses it by a normal error."""
+
+    def __init__(self) -> None:
+        self._errors = random.Random(SEED)
+        self.true_score = 0.0
+        self.readings = 0
+
+    async def __call__(self, kind: TurnKind, messages: Sequence[Message], **_: Any) -> Turn:
+        if kind == "missing_tools":
+            return TOOLS
+        self.readings += 1
+        return answer(str(min(100, max(0, round(self._errors.gauss(self.true_score, DEVIATION))))))
+
+
+def band_of(score: float) -> int:
+    return sum(score >= edge for edge in edges(SIMULATED))
+
+
+async def simulate(samples: Samples) -> tuple[float, float]:
+    """Share of scores in another band than the true one, and readings per score; the same sessions each time."""
+    sessions, noisy = random.Random(f"sessions {SEED}"), NoisyJudge()
+    wrong = 0
+    for _ in range(SESSIONS):
+        noisy.true_score = sessions.uniform(0, 100)
+        verdict = await assess(CONTEXT, SIMULATED, noisy, Plan(samples), is_final=lambda _: True)
+        wrong += band_of(verdict.total_score) != band_of(noisy.true_score)
+    return wrong / SESSIONS, noisy.readings / SESSIONS
+
+
+async def test_adaptive_sampling_is_worth_its_money() -> None:
+    """
+    Clearly fewer scores in the wrong band than with one call, about as few as with three, for fewer calls.
+
+    The figures are those that `is_doubtful` gives as its source, up to what fewer sessions make of them.
+    """
+    assert edges(SIMULATED) == (35, 60, 80)
+
+    (one, _), (three, _), (adaptive, calls) = [await simulate(samples) for samples in (1, 3, "adaptive")]
+
+    assert adaptive < 0.8 * one
+    assert adaptive < three + 0.01
+    assert calls == pytest.approx(1.7, abs=0.1)  # at most 3.2 would still be worth it
+    assert (one, three, adaptive) == pytest.approx((0.146, 0.102, 0.104), abs=0.012)

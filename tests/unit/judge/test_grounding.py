@@ -1,0 +1,537 @@
+"""Which citations of an analysis are true: ids that exist, quotations that stand where they are said to stand."""
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
+from tarsy_scoring.judge.verdict import Grounding
+from tarsy_scoring.timeline.context import FittedContext, build_context
+from tarsy_scoring.timeline.files import read_session_file
+from unit.timeline.sessions import NONCE, PLENTY, call, event, of_events
+
+TRUE, FALSE, NONE = Grounding(1, 1), Grounding(1, 0), Grounding(0, 0)
+
+# E1 alert, E2 reasoning, E3 call, E4 call, E5 answer, E6 final analysis.
+CONTEXT = build_context(
+    of_events(
+        event("llm_thinking", "The pod web-1 was not deleted, it was evicted by the kubelet.", number=1),
+        call('{"reason": "OOMKilled", "exitCode": 137, "restarts": 5, "log": "one\\ntwo"}', number=2, name="get_pods"),
+        call(
+            "dial tcp 10.0.0.7:5432: connection refused\n  retry 3 of 5\nE11000 duplicate key",
+            number=3,
+            name="get_logs",
+        ),
+        event(
+            "llm_response", "**Root cause:** the node ran out of memory… see `kube_node_status` and [E99].", number=4
+        ),
+        final_analysis="The node pool is too small; don't restart web-1 (load 1.5, delta -12).\n- cordon\n- drain",
+    ),
+    NONCE,
+    PLENTY,
+)
+
+
+def check(analysis: str) -> Grounding:
+    return check_citations(analysis, CONTEXT)
+
+
+# --- ids -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        pytest.param("The logs were read in E4.", id="plain"),
+        pytest.param("The logs were read [E4].", id="brackets"),
+        pytest.param("The logs were read (E4).", id="parentheses"),
+        pytest.param("The logs were read (**E4**).", id="bold"),
+        pytest.param("The logs were read (`E4`).", id="code"),
+        pytest.param('The logs were read ("E4").', id="quoted"),
+        pytest.param("E4's result was ignored.", id="possessive"),
+        pytest.param("E4: the logs were read", id="label"),
+        pytest.param("E4", id="alone"),
+        pytest.param("The logs were read—E4 shows it.", id="dash"),
+        pytest.param("E4 is the call; E4 failed.", id="twice_in_a_sentence"),
+        pytest.param("The alert (E1) is plain.", id="alert"),
+        pytest.param("E\u200b4 shows it.", id="without_width"),
+        pytest.param('E4 shows "idle" hands.', id="scare_quotes"),
+        pytest.param('It said "yes!", and then also "no!" in E4.', id="between_scare_quotes"),
+        pytest.param('It said ("yes!") and then also ("no!") in E4.', id="between_scare_quotes_in_brackets"),
+    ],
+)
+def test_the_id_of_an_entry_is_a_true_citation(analysis: str) -> None:
+    """However it is decorated; once per sentence."""
+    assert check(analysis) == TRUE
+
+
+@pytest.mark.parametrize(
+    ("analysis", "grounding"),
+    [
+        pytest.param("See E3-E5.", Grounding(2, 2), id="range"),
+        pytest.param("See E3–E5.", Grounding(2, 2), id="range_with_dash"),
+        pytest.param("See E3–5.", Grounding(2, 2), id="range_of_numbers"),
+        pytest.param("See E3 - E5.", Grounding(2, 2), id="range_with_blanks"),
+        pytest.param("See E3 to E5.", Grounding(2, 2), id="range_in_words"),
+        pytest.param("See [E3]-[E50].", Grounding(2, 1), id="range_that_ends_nowhere"),
+        pytest.param("See E3-E50.", Grounding(2, 1), id="range_beyond_the_end"),
+        pytest.param("See [E3, E4].", Grounding(2, 2), id="list"),
+        pytest.param("See E3, E4 and E77.", Grounding(3, 2), id="list_with_a_false_one"),
+        pytest.param("See E3/E4.", Grounding(2, 2), id="slash"),
+        pytest.param("See E3+E4.", Grounding(2, 2), id="plus"),
+        pytest.param("See E4. Then E4 again.", Grounding(2, 2), id="two_sentences"),
+        pytest.param("- E3\n- E4\n- E77", Grounding(3, 2), id="items"),
+        pytest.param("E77", FALSE, id="false"),
+        pytest.param("E7", FALSE, id="one_too_many"),
+        pytest.param("E99", FALSE, id="written_into_the_session_as_if_it_were_an_entry"),
+    ],
+)
+def test_each_id_counts(analysis: str, grounding: Grounding) -> None:
+    """Of a list all, of a range the ends."""
+    assert check(analysis) == grounding
+
+
+LOOKALIKES = """
+CASE4 E4xx 1E4 0xE4 E2E E2E4 v1.E4 E4.1 E4-2680 E4-based #E4 /E4/ 00:E4:1A E4:1A:00 %E4 E4% E0 E04 e4 E E-4 x_E4 E4_x
+$E4 1A:E4 node-E4 E1234567 id=E4
+"""
+
+
+@pytest.mark.parametrize("text", LOOKALIKES.split())
+def test_what_only_looks_like_an_id_is_none(text: str) -> None:
+    """Words, numbers, hexadecimal digits, versions, processors, addresses."""
+    assert check(f"It says {text} there.") == NONE
+
+
+def test_a_code_that_the_evidence_holds_as_a_word_is_no_citation() -> None:
+    """The judge names an error, it does not cite; a number that no tool returned is a false citation."""
+    assert check("The insert failed with E11000.") == NONE
+    assert check("The insert failed with E11001.") == FALSE
+
+
+# --- quotations ----------------------------------------------------------------------------------------
+
+REFUSED = 'E4 shows "connection refused" and no retry.'
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        pytest.param('The log says "dial tcp 10.0.0.7:5432: connection refused" (E4).', id="exact"),
+        pytest.param('E4: "connection refused"', id="sixteen_characters"),
+        pytest.param('E3: "restarts: 5, log: one two"', id="written_out_line_end"),
+        pytest.param('E4: "Connection REFUSED retry 3"', id="case_and_line_end"),
+        pytest.param('E4: "connection\n  refused"', id="line_end_in_the_quotation"),
+        pytest.param('E4: "connection\u00a0refused"', id="no_break_space"),
+        pytest.param('E4: "dial tcp ... retry 3 of 5"', id="ellipsis"),
+        pytest.param('E4: "dial tcp … connection refused … of 5"', id="ellipses"),
+        pytest.param('E4: "… connection refused […]"', id="ellipses_around"),
+        pytest.param('E4: "connection refused," and then nothing.', id="comma_inside"),
+        pytest.param('It says "connection refused." (E4)', id="full_stop_inside"),
+        pytest.param('It says "connection refused". [E4]', id="id_behind_the_full_stop"),
+        pytest.param('E4 failed, e.g. with "connection refused".', id="abbreviation"),
+        pytest.param('E3: `"reason": "OOMKilled", "exitCode": 137`', id="json_in_code"),
+        pytest.param('E3: “"reason": "OOMKilled"”', id="json_in_curved"),
+        pytest.param("E3: \"reason: 'OOMKilled', exitCode\"", id="other_quotation_marks_inside"),
+        pytest.param('E3: "{\\"reason\\": \\"OOMKilled\\""', id="escaped"),
+        pytest.param('E3: "exitCode: 137, restarts: 5"', id="quotation_marks_left_out"),
+        pytest.param('E5: "Root cause: the node ran out of memory"', id="bold_left_out"),
+        pytest.param('E5: "the node ran out of memory... see"', id="ellipsis_of_the_text"),
+        pytest.param('E5: "**the node ran out**"', id="bold_added"),
+        pytest.param('E5: "see kube_node_status and"', id="code_left_out"),
+        pytest.param('E6: "don’t restart web‑1"', id="apostrophe_and_hyphen"),
+        pytest.param('E6: "load 1.5, delta −12"', id="minus"),
+        pytest.param('E6: "(load 1.5, delta -12). cordon drain"', id="list_marks_left_out"),
+        pytest.param('"It was evicted by the kubelet." E2 says so.', id="id_behind_the_quotation"),
+        pytest.param('E4: "kubectl.get_logs"', id="heading"),
+        pytest.param('E1: "pod web-1 restarts"', id="alert"),
+        pytest.param('The log says "connection refused".', id="without_an_id"),
+        pytest.param('Two entries (E3, E4) say "connection refused".', id="one_of_two_entries"),
+        pytest.param('E2 says "The pod web-1 was not deleted, it was evicted." That is plain.', id="end_inside"),
+        pytest.param("| E4 | `retry 3 of 5` |", id="cells"),
+    ],
+)
+def test_a_quotation_holds_where_it_stands(analysis: str) -> None:
+    """One citation, whatever changes of form it went through."""
+    assert check(analysis) == TRUE
+
+
+@pytest.mark.parametrize("form", ['"{}"', "“{}”", "„{}“", "«{}»", "`{}`", "``{}``", '**"{}"**', '("{}")', '"`{}`"'])
+def test_quotations_come_in_many_marks(form: str) -> None:
+    """Recognised as what they are: a change in them is noticed."""
+    assert check(f"E4: {form.format('retry 3 of 5')}") == TRUE
+    assert check(f"E4: {form.format('retry 4 of 5')}") == FALSE
+
+
+def test_sixteen_characters_are_a_quotation() -> None:
+    """Or three words; fewer are scare quotes, and then the id alone is the citation."""
+    assert check('E4: "E11000 duplicate"') == TRUE
+    assert check('E4: "E11000 duplicity"') == FALSE
+    assert check('E4: "drained cordons"') == TRUE
+    assert check('E4: "a b c"') == FALSE
+    assert check('E4: "_ _ _"') == TRUE
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        pytest.param('E4: "connection was refused"', id="word_added"),
+        pytest.param('E4: "connection accepted by"', id="word_changed"),
+        pytest.param('E2: "The pod web-1 was deleted"', id="negation_left_out"),
+        pytest.param('E4: "connection not refused"', id="negation_added"),
+        pytest.param('E4: "retry 3 of 6"', id="number_changed"),
+        pytest.param('E3: "exitCode: 13, restarts: 5"', id="digit_lost"),
+        pytest.param('E3: "reason: OOMKilled, exitCode: 13"', id="number_cut_at_the_end"),
+        pytest.param('E3: "37, restarts: 5"', id="number_cut_at_the_start"),
+        pytest.param('E6: "restart web-1 (load 1"', id="decimals_cut"),
+        pytest.param('E6: "5, delta -12 or so"', id="more_than_is_there"),
+        pytest.param('E6: "5, delta -12"', id="decimals_cut_at_the_start"),
+        pytest.param('E6: "load 1.5, delta 12"', id="sign_lost"),
+        pytest.param('E6: "12). - cordon - drain"', id="sign_cut_off"),
+        pytest.param('The "connection refused" Kubernetes error is in E3.', id="a_capital_behind_the_quotation"),
+        pytest.param('E3: "{\\"reason\\": \\"Evicted\\""', id="escaped_and_changed"),
+        pytest.param('E4: "onnection refused by"', id="letter_lost"),
+        pytest.param('E4: "nection refused retry"', id="word_cut_at_the_start"),
+        pytest.param('E4: "connection refused re"', id="word_cut_at_the_end"),
+        pytest.param('E4: "retry 3 of 5 … connection refused"', id="pieces_in_another_order"),
+        pytest.param('E4: "dial tcp … was accepted"', id="second_piece_false"),
+        pytest.param('E3: "connection refused"', id="another_entry"),
+        pytest.param('E77: "connection refused"', id="no_such_entry"),
+        pytest.param('E4 and E77: "connection refused"', id="one_id_is_false"),
+        pytest.param('The log says "connection was accepted".', id="nowhere"),
+        pytest.param('"it was evicted … connection refused"', id="pieces_of_two_entries"),
+        pytest.param('"… far and … near and so on …"', id="pieces_that_are_nowhere"),
+        pytest.param('E4: "\\n \\r \\t"', id="nothing_but_escapes"),
+        pytest.param("E4: `kubectl logs web-1`", id="a_command_that_was_not_run"),
+    ],
+)
+def test_a_quotation_that_stands_elsewhere_or_nowhere_does_not_hold(analysis: str) -> None:
+    """Words and numbers are whole and unchanged, in their order, in an entry that the sentence names."""
+    assert check(analysis) == FALSE
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        pytest.param('The agent is "idle" and "very sure".', id="words_in_scare_quotes"),
+        pytest.param("It ran `kubectl` and `get pods`.", id="short_code"),
+        pytest.param("`a-very-long-name-of-a-tool`", id="one_word_of_code"),
+        pytest.param('A 5" disk and a 3" disk.', id="inches"),
+        pytest.param('"................" and "-- -- --"', id="no_words"),
+        pytest.param('An "opened quotation that never ends', id="never_closed"),
+        pytest.param('An "opened quotation.\n\nAnother paragraph" here.', id="closed_in_another_paragraph"),
+        pytest.param("```\nkubectl get pods\n```", id="fenced_code"),
+        pytest.param("It's the agent's, isn't it so?", id="apostrophes"),
+        pytest.param("", id="empty"),
+        pytest.param(" \n\n", id="blank"),
+    ],
+)
+def test_what_is_no_quotation_is_not_checked(analysis: str) -> None:
+    """Marks around a word or two say something else."""
+    assert check(analysis) == NONE
+
+
+@pytest.mark.parametrize(
+    ("analysis", "grounding"),
+    [
+        pytest.param('E4 says "retry 3 of 5" and "connection refused".', Grounding(2, 2), id="two_of_one_entry"),
+        pytest.param('E4 says "retry 3 of 5" and E2 "evicted by the kubelet".', Grounding(2, 2), id="two_of_two"),
+        pytest.param('E4 says "retry 3 of 5" and "retry 4 of 5".', Grounding(2, 1), id="one_false"),
+        pytest.param('E4 says "retry 3 of 5". E2 says so too.', Grounding(2, 2), id="an_id_in_the_next_sentence"),
+        pytest.param(
+            'E3 is silent. "connection refused" came later.', Grounding(2, 2), id="an_id_in_the_sentence_before"
+        ),
+        pytest.param('- E3: silent\n- "connection refused"', Grounding(2, 2), id="an_id_in_the_item_before"),
+        pytest.param('E3 is silent.\n\n"connection refused"', Grounding(2, 2), id="an_id_in_the_paragraph_before"),
+        pytest.param('"It was evicted by the kubelet." Then E3 came.', Grounding(2, 2), id="end_inside_the_quotation"),
+        pytest.param('E4 says\n"connection refused" once.', TRUE, id="one_sentence_on_two_lines"),
+    ],
+)
+def test_a_sentence_says_where_its_quotations_stand(analysis: str, grounding: Grounding) -> None:
+    """Ids beside quotations say where those stand and do not count for themselves."""
+    assert check(analysis) == grounding
+
+
+def test_what_was_cut_from_the_context_cannot_be_quoted() -> None:
+    """The judge is held to what it saw, and not to the session."""
+    session = of_events(call("first line\n" + "x y z 1 2 3\n" * 20_000 + "the very last line"))
+    cut = build_context(session, NONCE, 5_000)
+
+    assert check_citations('E2: "the very last line"', cut) == TRUE
+    assert check_citations('E2: "first line … the very last line"', cut) == TRUE
+    assert cut.cut_entries == ("E2",)
+    whole = build_context(session, NONCE, PLENTY)
+    middle = 'E2: "' + "x y z 1 2 3 " * 15_000 + 'x"'
+    assert check_citations(middle, whole) == TRUE
+    assert check_citations(middle, cut) == FALSE
+
+
+# --- a thousand of them --------------------------------------------------------------------------------
+
+EXAMPLES = Path(str(files("tarsy_scoring.embedded") / "examples"))
+
+
+@cache
+def contexts() -> tuple[FittedContext, ...]:
+    sessions = [read_session_file(path) for path in sorted(EXAMPLES.glob("*.json"))]
+    return tuple(build_context(session, NONCE, PLENTY) for session in sessions)
+
+
+def bare(text: str) -> str:
+    """Its words and numbers alone: a second opinion on what a text holds, apart from the code under test."""
+    words = re.findall(r"[^\W_]+", text.lower())
+    return f" {' '.join(words)} "
+
+
+class Draw:
+    """Draws citations of a context, true and false ones."""
+
+    def __init__(self, seed: int, context: FittedContext) -> None:
+        self.random = random.Random(seed)
+        self.context = context
+        self.entries = {entry: context.entry_text(entry) or "" for entry in context.entries}
+        self.vocabulary = sorted({w for text in self.entries.values() for w in re.findall(r"\b[a-z]{4,}\b", text)})
+
+    def passage(self, fits: Callable[[list[str]], bool] = lambda words: True) -> tuple[str, list[str]]:
+        """Some successive words of an entry that can be quoted."""
+        while True:
+            entry = self.random.choice(list(self.entries))
+            words = self.entries[entry].split()
+            start, length = self.random.randrange(max(len(words), 1)), self.random.randint(6, 12)
+            passage = words[start : start + length]
+            can_be_quoted = not re.search(r"[\"“”„`«»\\…]|\.\.|\b[eE]\d", " ".join(passage))
+            if len(passage) == length and can_be_quoted and len(bare(" ".join(passage)).split()) > 5 and fits(passage):
+                return entry, passage
+
+    def sentence(self, entry: str | None, quotation: str) -> str:
+        quoted = self.random.choice(['"{}"', "“{}”", "`{}`"]).format(quotation)
+        if entry is None:
+            return f"The timeline says {quoted} somewhere."
+        form = self.random.choice(
+            ["However, [{1}] says {0}.", "It saw {0} ({1}) and went on.", "{1}: {0}", "- {0} in {1}."]
+        )
+        return form.format(quoted, entry)
+
+    def true_id(self) -> str:
+        return f"The claim rests on [{self.random.choice(list(self.entries))}]."
+
+    def false_id(self) -> str:
+        return f"The claim rests on E{len(self.entries) + self.random.randint(1, 900)}."
+
+    def true_quotation(self) -> str:
+        entry, words = self.passage()
+        return self.sentence(entry, " ".join(words))
+
+    def true_quotation_without_id(self) -> str:
+        return self.sentence(None, " ".join(self.passage()[1]))
+
+    def other_white_space(self) -> str:
+        entry, words = self.passage()
+        blanks = ["  ", " ", "\t", " \n", "\u00a0"] if self.random.random() < 0.5 else ["  ", "\u2009"]
+        quoted = "".join(word + self.random.choice(blanks) for word in words[:-1]) + words[-1]
+        return f"[{entry}] says “{quoted}” twice."
+
+    def other_case(self) -> str:
+        entry, words = self.passage()
+        return self.sentence(entry, self.random.choice([str.upper, str.title, str.swapcase])(" ".join(words)))
+
+    def shortened(self) -> str:
+        entry, words = self.passage()
+        cut = self.random.randint(2, len(words) - 3)
+        gap = self.random.choice(["...", "…", "[...]", "[…]"])
+        return self.sentence(entry, " ".join([*words[:cut], gap, *words[cut + 1 :]]))
+
+    def altered(self, change: Callable[[list[str]], list[str]], entry: str, words: list[str]) -> str | None:
+        """The sentence with the changed words; None where the entry says those too."""
+        changed = " ".join(change(words))
+        return None if bare(changed) in bare(self.entries[entry]) else self.sentence(entry, changed)
+
+    def word_changed(self) -> str | None:
+        def change(words: list[str]) -> list[str]:
+            place = self.random.randrange(len(words))
+            return [*words[:place], self.random.choice(self.vocabulary), *words[place + 1 :]]
+
+        return self.altered(change, *self.passage())
+
+    def negation_inserted(self) -> str | None:
+        def change(words: list[str]) -> list[str]:
+            place = self.random.randint(1, len(words) - 1)
+            return [*words[:place], self.random.choice(["not", "never", "no"]), *words[place:]]
+
+        return self.altered(change, *self.passage())
+
+    def number_changed(self) -> str | None:
+        def change(words: list[str]) -> list[str]:
+            digits = list(re.finditer(r"\d", " ".join(words)))
+            digit = self.random.choice(digits)
+            text = " ".join(words)
+            other = str((int(digit[0]) + self.random.randint(1, 9)) % 10)
+            return [text[: digit.start()] + other + text[digit.end() :]]
+
+        return self.altered(change, *self.passage(lambda words: any(re.search(r"\d", w) for w in words)))
+
+    def word_left_out(self) -> str | None:
+        def change(words: list[str]) -> list[str]:
+            place = self.random.randint(1, len(words) - 2)
+            return [*words[:place], *words[place + 1 :]]
+
+        return self.altered(change, *self.passage(lambda words: all(re.search(r"[a-z]", w) for w in words)))
+
+    def wrong_entry(self) -> str | None:
+        _, words = self.passage()
+        other = self.random.choice(list(self.entries))
+        return None if bare(" ".join(words)) in bare(self.entries[other]) else self.sentence(other, " ".join(words))
+
+    def no_such_entry(self) -> str:
+        return self.sentence(f"E{len(self.entries) + self.random.randint(1, 900)}", " ".join(self.passage()[1]))
+
+    def nowhere(self) -> str | None:
+        _, words = self.passage()
+        words[self.random.randrange(len(words))] = self.random.choice(self.vocabulary)
+        everything = bare(self.context.alert + self.context.conversation)
+        return None if bare(" ".join(words)) in everything else self.sentence(None, " ".join(words))
+
+
+TRUE_KINDS = [
+    Draw.true_id,
+    Draw.true_quotation,
+    Draw.true_quotation_without_id,
+    Draw.other_white_space,
+    Draw.other_case,
+    Draw.shortened,
+]
+FALSE_KINDS = [
+    Draw.false_id,
+    Draw.word_changed,
+    Draw.negation_inserted,
+    Draw.number_changed,
+    Draw.word_left_out,
+    Draw.wrong_entry,
+    Draw.no_such_entry,
+    Draw.nowhere,
+]
+
+
+def drawn(seed: int, context: FittedContext, count: int) -> Iterator[tuple[str, str, bool]]:
+    """Kind, sentence and whether it is true; as many true as false ones."""
+    draw = Draw(seed, context)
+    while count:
+        is_true = count % 2 == 0
+        kind = draw.random.choice(TRUE_KINDS if is_true else FALSE_KINDS)
+        if sentence := kind(draw):
+            yield kind.__name__, sentence, is_true
+            count -= 1
+
+
+def test_a_thousand_citations_are_told_true_from_false() -> None:
+    """Planted false ids, altered quotations and wrong places: precision and recall are 1."""
+    wrong, kinds = [], set()
+    for number, context in enumerate(contexts()):
+        citations = list(drawn(number, context, 100))
+        for kind, sentence, is_true in citations:
+            kinds.add(kind)
+            if check_citations(sentence, context) != Grounding(1, int(is_true)):
+                wrong.append((kind, sentence))
+        together = check_citations("\n\n".join(sentence for _, sentence, _ in citations), context)
+        assert together == Grounding(100, 50)
+
+    assert wrong == []
+    assert len(contexts()) == 10
+    assert kinds == {kind.__name__ for kind in TRUE_KINDS + FALSE_KINDS}
+
+
+# --- laws ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("checked", "held", "expected"),
+    [
+        (0, 0, False),
+        (1, 0, False),
+        (2, 0, False),
+        (3, 0, True),
+        (3, 1, True),
+        (3, 2, False),
+        (4, 2, False),
+        (5, 2, True),
+    ],
+)
+def test_fewer_than_half_of_at_least_three_is_ungrounded(checked: int, held: int, expected: bool) -> None:
+    """One half is enough, and two citations tell nothing."""
+    assert is_ungrounded(Grounding(checked, held)) is expected
+
+
+@given(
+    st.lists(
+        st.sampled_from([REFUSED, "E4 ", "E77 ", '"', "“", "”", "`", "\n", ". ", "retry 3 of 5", "-", "…", "\\"])
+        | st.text(max_size=5)
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_never_more_hold_than_are_checked(pieces: list[str]) -> None:
+    """Whatever the text."""
+    grounding = check("".join(pieces))
+
+    assert 0 <= grounding.held <= grounding.checked
+
+
+def test_no_more_than_a_thousand_quotations_are_searched() -> None:
+    """A flood of quotations cannot hold the service up; those beyond the limit are not counted as checked."""
+    assert check('"retry 3 of 5" ' * 1_500) == Grounding(1_000, 1_000)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        pytest.param("E4 ", id="ids"),
+        pytest.param("E4-", id="ranges"),
+        pytest.param("E4–", id="dashes"),
+        pytest.param("E4 & ", id="lists"),
+        pytest.param('"', id="quotation_marks"),
+        pytest.param(' "a', id="opened"),
+        pytest.param("“a ", id="opened_curved"),
+        pytest.param("`a ", id="ticks"),
+        pytest.param("``", id="double_ticks"),
+        pytest.param("\\", id="backslashes"),
+        pytest.param("!", id="marks"),
+        pytest.param(". ", id="sentences"),
+        pytest.param("\n", id="line_ends"),
+        pytest.param("\n ", id="blank_lines"),
+        pytest.param(" ", id="blanks"),
+        pytest.param("_", id="underscores"),
+        pytest.param("a*", id="stars"),
+        pytest.param("...", id="ellipses"),
+        pytest.param("a … ", id="pieces"),
+        pytest.param('"a a a" ', id="quotations"),
+    ],
+)
+@pytest.mark.parametrize("frame", [("", ""), ('"a a a ', ' a" E4')], ids=["alone", "quoted"])
+def test_a_hostile_analysis_is_read_in_linear_time(unit: str, frame: tuple[str, str]) -> None:
+    """200 KB; anything quadratic would take minutes here."""
+    analysis = frame[0] + unit * (200_000 // len(unit)) + frame[1]
+    started = time.process_time()
+
+    check(analysis)
+
+    assert time.process_time() - started < 2
+
+
+def test_hostile_evidence_is_searched_in_linear_time() -> None:
+    """A text that almost holds a quotation everywhere."""
+    context = build_context(
+        of_events(event("llm_thinking", "ab" * 500_000), event("llm_thinking", "a " * 500_000)), NONCE, PLENTY
+    )
+    started = time.process_time()
+
+    assert check_citations('"' + "ab" * 10_000 + ' c d"', context) == FALSE
+    assert check_citations('"' + "ab" * 10_000 + '"', context) == FALSE
+    assert check_citations('"' + "a " * 10_000 + 'b"', context) == FALSE
+    assert time.process_time() - started < 5

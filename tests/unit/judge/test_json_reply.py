@@ -1,0 +1,430 @@
+"""JSON out of replies: what is found however it is wrapped, what is not, and what a structured answer must hold."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripted import BREAKDOWN, CONTEXT, ScriptedJudge, answer, answer_json, structured_reply
+from tarsy_scoring.errors import InvalidStructuredAnswer
+from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.judge.json_reply import REMINDER, extract_object
+from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Verdict
+
+CRITERIA = load_criteria().get("investigation-structured")
+PROMPT = "{{ALERT_DATA}} {{SESSION_CONVERSATION}} {{OUTPUT_SCHEMA}}"
+
+# --- finding the object --------------------------------------------------------------------------------
+
+ANSWER = '{"total_score": 67}'
+FOUND = {"total_score": 67}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(ANSWER, id="plain"),
+        pytest.param('{\n  "total_score": 67\n}\n', id="indented"),
+        pytest.param(f" \r\n\t{ANSWER} \n", id="white_space_around"),
+        pytest.param(f"\ufeff{ANSWER}", id="byte_order_mark"),
+        pytest.param(f"\n\ufeff {ANSWER}", id="byte_order_mark_behind_white_space"),
+        pytest.param(f"\ufeff```json\n{ANSWER}\n```", id="byte_order_mark_before_a_fence"),
+        pytest.param(f"```json\n{ANSWER}\n```", id="backticks_with_language"),
+        pytest.param(f"```\n{ANSWER}\n```", id="backticks"),
+        pytest.param(f"~~~\n{ANSWER}\n~~~", id="tildes"),
+        pytest.param(f"~~~ json\n{ANSWER}\n~~~", id="tildes_with_language"),
+        pytest.param(f"````JSON\n{ANSWER}\n````", id="four_backticks"),
+        pytest.param(f"```json\n{ANSWER}\n`````", id="a_longer_fence_closes"),
+        pytest.param(f"  ```json\n  {ANSWER}\n  ```  ", id="indented_fence"),
+        pytest.param(f"```json\r\n{ANSWER}\r\n```\r\n", id="fence_with_carriage_returns"),
+        pytest.param(f"```json\n{ANSWER}", id="fence_that_never_closes"),
+        pytest.param(f"`{ANSWER}`", id="inline_code"),
+        pytest.param(f"Here it is:\n```json\n{ANSWER}\n```\nI stand by it.", id="fence_among_words"),
+        pytest.param(f"Here it is: {ANSWER} I stand by it.", id="among_words"),
+        pytest.param(f'He said "so {ANSWER} it is.', id="behind_a_lonely_quotation_mark"),
+        pytest.param(f"It isn't {{this}} or {{that}}: {ANSWER}", id="behind_braces_that_are_words"),
+        pytest.param(f"a }} that closes nothing, {ANSWER}", id="behind_a_brace_that_closes_nothing"),
+        pytest.param(f"{ANSWER}\n{ANSWER}", id="twice_the_same"),
+        pytest.param(f'{ANSWER} or {{ "total_score":67 }}', id="twice_the_same_in_two_layouts"),
+        pytest.param(f'```json\n{{"total_score": 3}}\n```\nBetter:\n```json\n{ANSWER}\n```', id="last_of_two_fences"),
+        pytest.param(f'A draft: {{"total_score": 3}}\n```json\n{ANSWER}\n```', id="a_fence_before_words"),
+        pytest.param(f"```json\n{ANSWER}\n```\n```python\nprint(1)\n```", id="a_fence_with_something_else_behind"),
+        pytest.param(f"```json\n{ANSWER}\n```\n```json\n[1, 2]\n```", id="a_fence_with_a_list_behind"),
+        pytest.param(f'A draft: {{"total_score": 3}}\n```json\n{ANSWER}\n`````', id="a_longer_fence_before_words"),
+        pytest.param('{"total_score": 3, "total_score": 67}', id="key_given_twice_is_read_as_its_last"),
+    ],
+)
+def test_one_object_is_found_however_it_is_wrapped(reply: str) -> None:
+    """Endpoints and models wrap JSON in many ways; none of them changes what it says."""
+    assert extract_object(reply) == FOUND
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param({"a": "a } in a string { and { more"}, id="braces_in_strings"),
+        pytest.param({"a": 'she said "{" and "}" \\'}, id="escaped_quotes"),
+        pytest.param({"a": "\\", "b": '"}'}, id="escaped_backslash_before_a_quote"),
+        pytest.param({"a": {"b": {"c": [{"d": {}}]}}}, id="nested"),
+        pytest.param({"a": "```\n{}\n```"}, id="fence_in_a_string"),
+        pytest.param({"a": "line\u2028separator \u00e4 \U0001f600 \x85"}, id="odd_characters"),
+        pytest.param({}, id="empty"),
+    ],
+)
+@pytest.mark.parametrize("is_ascii", [True, False], ids=["escaped", "as_it_is"])
+@pytest.mark.parametrize("wrapping", ["{}", "So:\n```json\n{}\n```\nDone.", "So: {} Done."])
+def test_what_stands_in_strings_is_no_structure(found: dict[str, Any], is_ascii: bool, wrapping: str) -> None:
+    """Braces, quotes and fences inside of strings are text."""
+    text = json.dumps(found, ensure_ascii=is_ascii)
+    assert extract_object(wrapping.replace("{}", text)) == found
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("67", id="a_number"),
+        pytest.param('"total_score: 67"', id="a_string"),
+        pytest.param("[67]", id="a_list"),
+        pytest.param("null", id="null"),
+        pytest.param('{"total_score": 67', id="cut"),
+        pytest.param('{"total_score": 67, "steps": {}', id="cut_behind_an_inner_object"),
+        pytest.param('{"a": {"total_score": 67}', id="cut_around_an_inner_object"),
+        pytest.param('```json\n{"total_score": 67\n```', id="cut_in_a_fence"),
+        pytest.param('{"total_score": 3} No, rather {"total_score": 6', id="whole_and_then_cut"),
+        pytest.param('{"total_score": 67,}', id="trailing_comma"),
+        pytest.param("{'total_score': 67}", id="single_quotes"),
+        pytest.param("{total_score: 67}", id="bare_key"),
+        pytest.param('{"total_score": NaN}', id="not_a_number"),
+        pytest.param('{"total_score": Infinity}', id="infinity"),
+        pytest.param('{"total_score": 067}', id="leading_zero"),
+        pytest.param('{"total_score": +67}', id="plus"),
+        pytest.param('{"a": "\\ud800"}', id="half_of_a_character_escaped"),
+        pytest.param('{"total_score": 3} or {"total_score": 67}', id="two_that_differ"),
+        pytest.param('```json\n{"total_score": 67}\n```json\n{"total_score": 3}\n```', id="two_in_one_fence"),
+        pytest.param('{"total_score": 67} or {"total_score": 67, "a": 1}', id="two_that_differ_by_a_key"),
+        pytest.param('{"total_score": 67} {"total_score": 3} {"total_score": 67}', id="three_of_which_one_differs"),
+    ],
+)
+def test_what_is_no_single_object_is_none(reply: str) -> None:
+    """What is cut, what is no JSON, and several that differ: nobody can say what the judge meant."""
+    assert extract_object(reply) is None
+
+
+def test_half_of_a_character_does_not_cost_the_answer() -> None:
+    """What the endpoint's own JSON escaped wrongly arrives as a lonely surrogate; it becomes a question mark."""
+    assert extract_object('{"a": "so \ud83d it is", "total_score": 67}') == {"a": "so ? it is", "total_score": 67}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param("{" * 1_000_000, id="opening_braces"),
+        pytest.param('{"a":' * 200_000, id="nested_objects"),
+        pytest.param("[" * 1_000_000, id="nested_lists"),
+        pytest.param("{}" * 500_000, id="empty_objects"),
+        pytest.param("{x}" * 333_000, id="braces_around_words"),
+        pytest.param('{"' * 500_000, id="braces_and_quotes"),
+        pytest.param('{"' + "\\" * 1_000_000, id="backslashes"),
+        pytest.param("```a\n" * 200_000, id="fences_that_open"),
+        pytest.param("```\n" * 250_000, id="fences_that_open_and_close"),
+        pytest.param("`" * 1_000_000, id="backticks"),
+        pytest.param("`" * 999_999 + "x`", id="backticks_that_are_no_fence"),
+        pytest.param(" " * 1_000_000, id="blanks"),
+        pytest.param("```\n" + (" " * 999 + "\n") * 1_000, id="blank_lines_in_a_fence"),
+    ],
+)
+def test_a_megabyte_is_read_in_linear_time(reply: str) -> None:
+    """No reply holds up the worker. A quadratic search would take minutes; the bound is generous to a busy machine."""
+    started = time.process_time()
+    extract_object(reply)
+    assert time.process_time() - started < 5
+
+
+json_objects = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from('a{}"\\'), inner, max_size=3),
+        max_leaves=6,
+    ),
+    max_size=4,
+)
+words = st.text(st.characters(exclude_characters="{}`~", exclude_categories=["Cs"]), max_size=40)
+
+
+@given(found=json_objects, before=words, after=words, in_fence=st.booleans(), indent=st.none() | st.just(2))
+def test_words_around_never_change_what_is_found(
+    found: dict[str, Any], before: str, after: str, in_fence: bool, indent: int | None
+) -> None:
+    """Any object comes out as it went in, whatever is said around it."""
+    text = json.dumps(found, indent=indent, ensure_ascii=False)
+    wrapped = f"\n```json\n{text}\n```\n" if in_fence else text
+    assert extract_object(f"{before}{wrapped}{after}") == found
+
+
+@given(found=json_objects, data=st.data())
+def test_what_is_cut_is_never_found(found: dict[str, Any], data: st.DataObject) -> None:
+    """Of the beginning of an object nothing counts, wherever it ends."""
+    text = json.dumps(found)
+    assert extract_object(text[: data.draw(st.integers(0, len(text) - 1))]) is None
+
+
+@given(reply=st.text(st.sampled_from('{}[]":,\\`~\n a1\ud800'), max_size=60) | st.text(max_size=60))
+def test_any_reply_can_be_read(reply: str) -> None:
+    """Nothing that a judge writes is an error of ours."""
+    found = extract_object(reply)
+    assert found is None or isinstance(found, dict)
+
+
+# --- a structured answer -------------------------------------------------------------------------------
+
+
+async def judge(reply: Any, *, criteria: Criteria = CRITERIA) -> Verdict:
+    """One reading without reminders."""
+    scripted = ScriptedJudge(answer(reply) if isinstance(reply, str) else answer_json(reply))
+    return await assess(CONTEXT, criteria, scripted, Plan(max_reminders=0), is_final=lambda _: True)
+
+
+def with_total(text: str) -> str:
+    """An answer with this text in place of the total; its breakdown adds up to 85."""
+    breakdown = {"logical_flow": 20, "consistency": 20, "tool_relevance": 20, "synthesis_quality": 25}
+    reply = json.dumps(structured_reply(total_score="TOTAL", score_breakdown=breakdown))
+    return reply.replace('"TOTAL"', text)
+
+
+async def test_a_structured_answer_is_a_verdict_in_full() -> None:
+    """Reasoning, numbers, missing tools and better approaches, from one reply."""
+    verdict = await judge(structured_reply())
+
+    assert verdict.total_score == 67
+    assert verdict.score_analysis == "However, it failed to look at the logs (E17)."
+    assert verdict.score_breakdown == BREAKDOWN
+    assert [type(points) for points in verdict.score_breakdown.values()] == [int] * 4
+    assert verdict.missing_tools == [MissingTool("read-file", "the script was never seen")]
+    assert verdict.missing_tools_analysis == "1. **read-file**: the script was never seen"
+    assert verdict.alternative_approaches == [
+        AlternativeApproach("Logs first", "Read before concluding.", ("kubectl.get_logs: all of them",))
+    ]
+    assert verdict.judge_outcome is None
+    assert verdict.flags == set()
+
+
+async def test_a_whole_number_is_a_total() -> None:
+    """85 is 85."""
+    assert (await judge(with_total("85"))).total_score == 85
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        pytest.param('"85"', id="a_string"),
+        pytest.param("85.5", id="a_fraction"),
+        # JSON Schema calls 85.0 an integer. In text `85.0` is no total either: nobody can say whether a judge
+        # that writes a point counts in whole points, and a reminder is cheap.
+        pytest.param("85.0", id="a_whole_number_with_a_point"),
+        pytest.param("8.5e1", id="an_exponent"),
+        pytest.param("-5", id="negative"),
+        pytest.param("101", id="too_high"),
+        pytest.param("1" + "0" * 400, id="huge"),
+        pytest.param("null", id="null"),
+        pytest.param('"N/A"', id="not_available"),
+        pytest.param("true", id="true"),
+        pytest.param("[85]", id="a_list"),
+        pytest.param('{"value": 85}', id="an_object"),
+        pytest.param('""', id="empty"),
+    ],
+)
+async def test_any_other_total_is_none(total: str) -> None:
+    """Nothing is converted, rounded or clamped; the error says which key, and never the value."""
+    with pytest.raises(InvalidStructuredAnswer, match=r"\(total_score: Input should be [^;]*\)"):
+        await judge(with_total(total))
+
+
+@pytest.mark.parametrize("key", ["score_reasoning", "total_score", "score_breakdown"])
+async def test_what_makes_a_score_must_be_there(key: str) -> None:
+    """A score without its reasons or its parts is not one under these criteria; the error names the key."""
+    reply = structured_reply()
+    del reply[key]
+    with pytest.raises(InvalidStructuredAnswer, match=rf"\({key}: Field required\)"):
+        await judge(reply)
+
+
+@pytest.mark.parametrize("key", ["missing_tools", "alternative_approaches"])
+async def test_lists_may_be_left_out(key: str) -> None:
+    """No list is an empty list: a total is not thrown away for it."""
+    reply = structured_reply()
+    del reply[key]
+
+    verdict = await judge(reply)
+
+    assert verdict.total_score == 67
+    assert getattr(verdict, key) == []
+
+
+async def test_no_missing_tools_are_said_to_be_none() -> None:
+    """An empty list is an answer, told in the words that the other strategy uses."""
+    verdict = await judge(structured_reply(missing_tools=[]))
+    assert verdict.missing_tools_analysis == "No critical missing tools identified."
+
+
+async def test_unknown_keys_are_ignored() -> None:
+    """A judge that says more than it was asked still said what it was asked."""
+    reply = structured_reply(confidence="high", outcome="correct", score_breakdown={**BREAKDOWN, "style": 99})
+    reply["missing_tools"][0]["priority"] = 1
+
+    verdict = await judge(reply)
+
+    assert verdict.score_breakdown == BREAKDOWN
+    assert verdict.judge_outcome is None
+    assert verdict.missing_tools == [MissingTool("read-file", "the script was never seen")]
+
+
+APPROACH = {"name": "Logs first", "description": "Read first.", "steps": ["kubectl.get_logs: all"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        pytest.param({"score_breakdown": {**BREAKDOWN, "consistency": 26}}, "score_breakdown.consistency", id="over"),
+        pytest.param({"score_breakdown": {**BREAKDOWN, "consistency": -1}}, "score_breakdown.consistency", id="below"),
+        pytest.param({"score_breakdown": {**BREAKDOWN, "consistency": "17"}}, "score_breakdown.consistency", id="text"),
+        pytest.param({"score_breakdown": {**BREAKDOWN, "consistency": True}}, "score_breakdown.consistency", id="true"),
+        pytest.param(
+            {"score_breakdown": {k: v for k, v in BREAKDOWN.items() if k != "consistency"}},
+            "score_breakdown.consistency: Field required",
+            id="missing_category",
+        ),
+        pytest.param({"score_breakdown": None}, "score_breakdown", id="no_breakdown"),
+        pytest.param({"score_breakdown": [15, 17, 15, 20]}, "score_breakdown", id="breakdown_without_names"),
+        pytest.param({"score_reasoning": ""}, "score_reasoning", id="empty_reasoning"),
+        pytest.param({"score_reasoning": " \n"}, "score_reasoning", id="blank_reasoning"),
+        pytest.param({"missing_tools": [{"tool_name": "a"}]}, r"missing_tools\.0\.rationale", id="tool_without_reason"),
+        pytest.param(
+            {"missing_tools": [{"tool_name": " ", "rationale": "r"}]}, r"missing_tools\.0\.tool_name", id="blank_tool"
+        ),
+        pytest.param({"missing_tools": ["read-file"]}, r"missing_tools\.0", id="tool_as_text"),
+        pytest.param({"missing_tools": None}, "missing_tools", id="null_in_place_of_a_list"),
+        pytest.param(
+            {"alternative_approaches": [APPROACH] * 4}, "alternative_approaches: .*at most 3", id="four_approaches"
+        ),
+        pytest.param(
+            {"alternative_approaches": [{**APPROACH, "steps": []}]},
+            r"alternative_approaches\.0\.steps",
+            id="approach_without_steps",
+        ),
+        pytest.param(
+            {"alternative_approaches": [APPROACH, {**APPROACH, "steps": ["a", " "]}]},
+            r"alternative_approaches\.1\.steps\.1",
+            id="empty_step",
+        ),
+        pytest.param(
+            {"alternative_approaches": [{**APPROACH, "steps": "first this"}]},
+            r"alternative_approaches\.0\.steps",
+            id="steps_as_text",
+        ),
+    ],
+)
+async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], told: str) -> None:
+    """The judge is reminded with the path of what is wrong, and so is whoever reads the error."""
+    with pytest.raises(InvalidStructuredAnswer, match=told):
+        await judge(structured_reply(**changes))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+async def test_up_to_three_approaches_are_kept_in_order(count: int) -> None:
+    """Three are few enough to be read."""
+    approaches = [{**APPROACH, "name": f"approach {number}", "steps": ["b: 2", "a: 1"]} for number in range(count)]
+
+    verdict = await judge(structured_reply(alternative_approaches=approaches))
+
+    assert [a.name for a in verdict.alternative_approaches] == [f"approach {number}" for number in range(count)]
+    assert all(a.steps == ("b: 2", "a: 1") for a in verdict.alternative_approaches)
+
+
+async def test_half_points_are_kept() -> None:
+    """Points of a category may be fractions; half a point may be rounded into the total."""
+    verdict = await judge(structured_reply(score_breakdown={**BREAKDOWN, "consistency": 17.5}))
+    assert verdict.score_breakdown == {**BREAKDOWN, "consistency": 17.5}
+    assert verdict.flags == set()
+
+
+async def test_the_reminder_says_what_is_wrong() -> None:
+    """The judge is told the faults of its own answer, at most five of them, and nothing that it wrote."""
+    wrong = structured_reply(total_score="SECRET", score_breakdown={"consistency": 99, "SECRET": 1}, score_reasoning=[])
+    scripted = ScriptedJudge(answer_json(wrong), answer("SECRET, sorry"), answer_json(structured_reply()))
+
+    await assess(CONTEXT, CRITERIA, scripted, Plan(), is_final=lambda _: True)
+
+    first, second = (conversation[-1].content for conversation in scripted.conversations[1:])
+    assert first.count("; ") == 4
+    assert "total_score: Input should be a valid integer" in first
+    assert "score_breakdown.consistency: Input should be less than or equal to 25" in first
+    assert second == REMINDER.format(faults="it holds no single JSON object")
+    assert "SECRET" not in first + second
+
+
+# --- the outcome of a structured answer ----------------------------------------------------------------
+
+
+def banded(**changes: Any) -> Criteria:
+    definition = {
+        "name": "banded",
+        "strategy": "structured",
+        "system_prompt": "Judge.",
+        "prompt": PROMPT,
+        "bands": {"right": (60, 100), "wrong": (0, 59)},
+    }
+    return Criteria.model_validate(definition | changes)
+
+
+def test_the_schema_asks_for_what_is_checked() -> None:
+    """Every key of the criteria is required of the endpoint, reasons before numbers."""
+    with_both = banded(categories=[{"id": "a", "max_points": 60}, {"id": "b", "max_points": 40}])
+    schema = json.loads(with_both.added_by_code["output_schema"].partition("```json\n")[2].partition("\n```")[0])
+
+    assert schema["required"] == list(schema["properties"])
+    assert schema["required"][:4] == ["score_reasoning", "outcome", "score_breakdown", "total_score"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["outcome"]["enum"] == ["right", "wrong"]
+    assert list(schema["properties"]["score_breakdown"]["properties"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        pytest.param("rightly", id="longer"),
+        pytest.param("not right", id="with_a_word_before"),
+        pytest.param("Right", id="capital"),
+        pytest.param("right\nwrong", id="two_lines"),
+        pytest.param("right|wrong", id="both"),
+        pytest.param("", id="empty"),
+        pytest.param(None, id="null"),
+        pytest.param(["right"], id="a_list"),
+    ],
+)
+async def test_an_outcome_that_is_none_of_the_bands_is_invalid(outcome: Any) -> None:
+    """The outcome is one of the ids that were given, and nothing that looks like one."""
+    reply = structured_reply(outcome=outcome)
+    with pytest.raises(InvalidStructuredAnswer, match="outcome: "):
+        await judge(reply, criteria=banded())
+
+
+async def test_an_outcome_is_taken_as_it_is() -> None:
+    """White space around it does not count."""
+    assert (await judge(structured_reply(outcome=" right\n"), criteria=banded())).judge_outcome == "right"
+
+
+@pytest.mark.parametrize("id_", ["json", "copy", "schema", "model_dump", "model_config", "class", "root"])
+async def test_a_category_may_be_called_anything(id_: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Ids are an operator's own words, also those that mean something to the program."""
+    criteria = banded(bands={}, categories=[{"id": id_, "max_points": 100}])
+
+    verdict = await judge(structured_reply(score_breakdown={id_: 67}), criteria=criteria)
+
+    assert verdict.score_breakdown == {id_: 67}
+    assert list(recwarn) == []

@@ -1,0 +1,347 @@
+"""Outcome first: what the judge states as the outcome, and what becomes of a total that its outcome does not allow."""
+
+from typing import Any
+
+import pytest
+
+from scripted import (
+    CONTEXT,
+    CUT,
+    TOOL_CALLS,
+    ScriptedJudge,
+    ScriptStep,
+    answer,
+    answer_json,
+    structured_reply,
+)
+from tarsy_scoring.errors import JudgeUnavailable, RateLimited, RetryLater, WaitFor
+from tarsy_scoring.judge import structured, two_turn
+from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.judge.extraction import extract_outcome
+from tarsy_scoring.judge.verdict import Turn, Verdict
+
+BANDS = {"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)}
+IN_TEXT = load_criteria().get("investigation-outcome")
+_DEFINITION = {
+    "name": "outcome-as-json",
+    "strategy": "structured",
+    "system_prompt": "Judge.",
+    "prompt": "{{ALERT_DATA}} {{SESSION_CONVERSATION}} {{OUTPUT_SCHEMA}}",
+    "bands": BANDS,
+}
+_CATEGORIES = [{"id": "logical_flow", "max_points": 50}, {"id": "consistency", "max_points": 50}]
+AS_JSON = Criteria.model_validate(_DEFINITION)
+WITH_BREAKDOWN = Criteria.model_validate(_DEFINITION | {"categories": _CATEGORIES})
+ANALYSIS = "The cause was seen in the log (E17), but not verified."
+TOOLS = answer("No critical missing tools identified.")
+
+
+def in_text(total: int, outcome: str | None) -> Turn:
+    stated = f"Outcome: {outcome}\n\n" if outcome else ""
+    return answer(f"{ANALYSIS}\n\n{stated}{total}")
+
+
+def as_json(total: int, outcome: str, **changes: Any) -> Turn:
+    return answer_json(structured_reply(total_score=total, outcome=outcome, **changes))
+
+
+def fits(total: int, outcome: str | None) -> bool:
+    return outcome is None or BANDS[outcome][0] <= total <= BANDS[outcome][1]
+
+
+async def judge(scripted: ScriptedJudge, criteria: Criteria, *, is_final: bool = True, reminders: int = 2) -> Verdict:
+    return await assess(CONTEXT, criteria, scripted, Plan(max_reminders=reminders), is_final=lambda _: is_final)
+
+
+# --- every outcome with every total --------------------------------------------------------------------
+
+
+def test_the_grid_is_that_of_the_shipped_criteria() -> None:
+    """The bands below are those that are judged under."""
+    assert IN_TEXT.bands == BANDS
+
+
+@pytest.mark.parametrize("outcome", [*BANDS, None])
+async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: str | None) -> None:
+    """
+    One repair turn for each total outside the band of its outcome and none for any other.
+
+    The judge stands by what it said: the flag says so, and the number stays what it was.
+    """
+    for total in range(101):
+        said = in_text(total, outcome)
+        repairs = [] if fits(total, outcome) else [said]
+        scripted = ScriptedJudge(said, *repairs, TOOLS)
+
+        verdict = await judge(scripted, IN_TEXT)
+
+        assert scripted.kinds == ["analysis", *["repair"] * len(repairs), "missing_tools"]
+        assert (verdict.total_score, verdict.judge_outcome, verdict.samples) == (total, outcome, [total])
+        assert verdict.flags == ({"outcome_score_mismatch"} if repairs else set())
+
+
+@pytest.mark.parametrize("outcome", BANDS)
+async def test_all_and_only_contradictions_in_json_are_repaired_once(outcome: str) -> None:
+    """The same for the other strategy that knows outcomes."""
+    for total in range(101):
+        said = as_json(total, outcome)
+        repairs = [] if fits(total, outcome) else [said]
+        scripted = ScriptedJudge(said, *repairs)
+
+        verdict = await judge(scripted, AS_JSON)
+
+        assert scripted.kinds == ["analysis", *["repair"] * len(repairs)]
+        assert (verdict.total_score, verdict.judge_outcome, verdict.samples) == (total, outcome, [total])
+        assert verdict.flags == ({"outcome_score_mismatch"} if repairs else set())
+
+
+# --- the repair ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("restated", "total", "outcome", "is_flagged"),
+    [
+        pytest.param("Outcome: correct\n\n62", 62, "correct", False, id="another_total"),
+        pytest.param("Outcome: partial\n\n50", 50, "partial", False, id="another_outcome"),
+        pytest.param("Outcome: wrong\n\n20", 20, "wrong", False, id="both"),
+        pytest.param("62", 62, "correct", False, id="the_total_alone"),
+        pytest.param("55", 55, "correct", True, id="a_total_that_does_not_fit_either"),
+        pytest.param("Outcome: wrong\n\n55", 55, "wrong", True, id="both_and_still_wrong"),
+        pytest.param("Outcome: partial", 50, "correct", True, id="an_outcome_without_a_total"),
+        pytest.param("Outcome: brilliant\n\n50", 50, "correct", True, id="an_outcome_that_is_none"),
+        pytest.param("I stand by it.", 50, "correct", True, id="words"),
+        pytest.param("Outcome: correct\n\n160", 50, "correct", True, id="a_number_that_is_no_total"),
+    ],
+)
+async def test_the_last_valid_statement_counts(restated: str, total: int, outcome: str, is_flagged: bool) -> None:
+    """What the judge restates replaces what it said; what it does not restate stays; nothing is chosen for it."""
+    scripted = ScriptedJudge(in_text(50, "correct"), answer(restated), TOOLS)
+
+    verdict = await judge(scripted, IN_TEXT)
+
+    assert (verdict.total_score, verdict.judge_outcome) == (total, outcome)
+    assert verdict.flags == ({"outcome_score_mismatch"} if is_flagged else set())
+    assert verdict.score_analysis.startswith(ANALYSIS)
+    is_restated = restated.endswith(str(total))
+    assert verdict.total_turn.kind == ("repair" if is_restated else "analysis")
+
+
+@pytest.mark.parametrize(
+    ("repair", "total", "outcome", "flags"),
+    [
+        pytest.param(as_json(62, "correct"), 62, "correct", set(), id="another_total"),
+        pytest.param(as_json(50, "partial"), 50, "partial", set(), id="another_outcome"),
+        pytest.param(as_json(20, "correct"), 20, "correct", {"outcome_score_mismatch"}, id="still_wrong"),
+        pytest.param(answer('{"total_score": 62}'), 50, "correct", {"outcome_score_mismatch"}, id="not_all_of_it"),
+        pytest.param(as_json(62, "brilliant"), 50, "correct", {"outcome_score_mismatch"}, id="no_such_outcome"),
+        pytest.param(answer("62"), 50, "correct", {"outcome_score_mismatch"}, id="no_json"),
+        pytest.param(as_json(50, "partial", score_reasoning="New."), 50, "partial", set(), id="another_analysis"),
+    ],
+)
+async def test_the_last_valid_json_counts(repair: Turn, total: int, outcome: str, flags: set[str]) -> None:
+    """Numbers come from the last answer that fits as a whole; reasons, tools and approaches from the first."""
+    verdict = await judge(ScriptedJudge(as_json(50, "correct"), repair), AS_JSON)
+
+    assert (verdict.total_score, verdict.judge_outcome, verdict.flags) == (total, outcome, flags)
+    assert verdict.total_turn.kind == ("analysis" if (total, outcome) == (50, "correct") else "repair")
+    assert verdict.score_analysis == structured_reply()["score_reasoning"]
+    assert len(verdict.missing_tools) == len(verdict.alternative_approaches) == 1
+
+
+async def test_breakdown_and_outcome_are_repaired_in_one_turn() -> None:
+    """However much does not agree, the judge is asked once; each contradiction that stays has its own flag."""
+    said = as_json(50, "correct", score_breakdown={"logical_flow": 40, "consistency": 40})
+    scripted = ScriptedJudge(said, said)
+
+    verdict = await judge(scripted, WITH_BREAKDOWN)
+
+    assert scripted.kinds == ["analysis", "repair"]
+    assert verdict.total_score == 50
+    assert verdict.flags == {"breakdown_mismatch", "outcome_score_mismatch"}
+
+
+async def test_a_repair_of_one_thing_may_break_another() -> None:
+    """What is flagged is what holds in the end, not what was asked about."""
+    said = as_json(50, "correct", score_breakdown={"logical_flow": 25, "consistency": 25})
+    repaired = as_json(62, "correct", score_breakdown={"logical_flow": 25, "consistency": 25})
+
+    verdict = await judge(ScriptedJudge(said, repaired), WITH_BREAKDOWN)
+
+    assert (verdict.total_score, verdict.flags) == (62, {"breakdown_mismatch"})
+
+
+FAILED_REPAIRS: dict[str, list[ScriptStep]] = {
+    "refused": [answer(refusal="no")],
+    "filtered": [answer(finish_reason="content_filter")],
+    "empty": [answer()],
+    "tool_calls": [TOOL_CALLS],
+    "cut_twice": [CUT, CUT],
+    "unavailable_for_good": [JudgeUnavailable("away")],
+    "rate_limited_for_good": [RateLimited("wait", 60)],
+}
+
+
+@pytest.mark.parametrize("failed", FAILED_REPAIRS.values(), ids=FAILED_REPAIRS.keys())
+@pytest.mark.parametrize("strategy", ["two_turn", "structured"])
+async def test_a_repair_that_fails_for_good_costs_a_flag_only(strategy: str, failed: list[ScriptStep]) -> None:
+    """The total is there already and is kept as the judge gave it; everything else of the verdict too."""
+    if strategy == "two_turn":
+        scripted, criteria = ScriptedJudge(in_text(50, "correct"), *failed, TOOLS), IN_TEXT
+    else:
+        scripted, criteria = ScriptedJudge(as_json(50, "correct"), *failed), AS_JSON
+
+    verdict = await judge(scripted, criteria)
+
+    assert scripted.script == []
+    assert (verdict.total_score, verdict.judge_outcome) == (50, "correct")
+    assert verdict.total_turn.kind == "analysis"
+    assert verdict.flags == {"outcome_score_mismatch"}
+
+
+@pytest.mark.parametrize("error", [JudgeUnavailable("away"), RateLimited("wait", 60)], ids=["unavailable", "limited"])
+@pytest.mark.parametrize("strategy", ["two_turn", "structured"])
+async def test_a_repair_that_may_succeed_later_is_raised(strategy: str, error: RetryLater | WaitFor) -> None:
+    """While attempts are left the score waits: the flag would be ours and not the judge's."""
+    if strategy == "two_turn":
+        scripted, criteria = ScriptedJudge(in_text(50, "correct"), error), IN_TEXT
+    else:
+        scripted, criteria = ScriptedJudge(as_json(50, "correct"), error), AS_JSON
+
+    with pytest.raises(type(error)) as raised:
+        await judge(scripted, criteria, is_final=False)
+
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("strategy", ["two_turn", "structured"])
+async def test_the_judge_is_asked_to_decide_and_told_the_ranges(strategy: str) -> None:
+    """The question names no number that would do: neither total nor outcome is put into the judge's mouth."""
+    if strategy == "two_turn":
+        scripted, criteria = ScriptedJudge(in_text(50, "correct"), in_text(62, "correct"), TOOLS), IN_TEXT
+        asked = two_turn.repair_prompt(BANDS)
+        assert all(f"{name} ({low}-{high})" in asked for name, (low, high) in BANDS.items())
+    else:
+        scripted, criteria = ScriptedJudge(as_json(50, "correct"), as_json(62, "correct")), AS_JSON
+        asked = structured.repair_prompt(BANDS)
+
+    await judge(scripted, criteria)
+
+    assert scripted.conversations[1][-1].content == asked == criteria.added_by_code["repair_prompt"]
+    assert "50" not in asked
+
+
+# --- where an outcome is stated ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("replies", "total", "outcome"),
+    [
+        pytest.param([f"{ANALYSIS}\nOutcome: partial\nDone.", "50"], 50, "partial", id="beside_the_form"),
+        pytest.param([ANALYSIS, "Outcome: partial\n50"], 50, "partial", id="in_the_reminded_answer"),
+        pytest.param(["Outcome: correct\nDone.", "Outcome: partial\n50"], 50, "partial", id="in_both_the_last_counts"),
+        pytest.param(["Outcome: partial\nDone.", "hmm", "50"], 50, "partial", id="two_reminders_ago"),
+        pytest.param(["", "Outcome: partial\n50"], 50, "partial", id="behind_tool_calls"),
+    ],
+)
+async def test_an_outcome_counts_whichever_answer_states_it(replies: list[str], total: int, outcome: str) -> None:
+    """The reminder asks for the total alone; the outcome stands where the analysis stands."""
+    turns = [answer(reply, has_tool_calls=not reply) for reply in replies]
+
+    verdict = await judge(ScriptedJudge(*turns, TOOLS), IN_TEXT)
+
+    assert (verdict.total_score, verdict.judge_outcome, verdict.flags) == (total, outcome, set())
+
+
+async def test_criteria_without_bands_know_no_outcome() -> None:
+    """A line that looks like one is a line of the analysis."""
+    criteria = load_criteria().get("investigation-methodology")
+    verdict = await judge(ScriptedJudge(in_text(50, "correct"), TOOLS), criteria)
+    assert (verdict.judge_outcome, verdict.flags) == (None, set())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("Outcome: partial", id="plain"),
+        pytest.param("outcome: partial", id="lower_case"),
+        pytest.param("OUTCOME: PARTIAL", id="upper_case"),
+        pytest.param("  Outcome :  partial  ", id="blanks"),
+        pytest.param("Outcome:partial", id="no_blank"),
+        pytest.param("Outcome = partial", id="equals_sign"),
+        pytest.param("Outcome：partial", id="wide_colon"),
+        pytest.param("Outcome: partial.", id="full_stop"),
+        pytest.param("**Outcome: partial**", id="bold"),
+        pytest.param("**Outcome:** partial", id="bold_label"),
+        pytest.param("Outcome: **partial**", id="bold_outcome"),
+        pytest.param("**Outcome**: `partial`", id="bold_and_code"),
+        pytest.param("### Outcome: partial", id="heading"),
+        pytest.param("- Outcome: partial", id="list_item"),
+        pytest.param("> * Outcome: partial", id="quoted_list_item"),
+        pytest.param("| Outcome: partial |", id="table_cell"),
+        pytest.param('"Outcome: partial"', id="quotation_marks"),
+        pytest.param("Outcome: “partial”", id="curly_quotation_marks"),
+        pytest.param("Outcome: [partial]", id="brackets"),
+        pytest.param("<b>Outcome:</b> partial", id="html"),
+        pytest.param("\ufeffOut\u200bcome: par\u00adtial\u2060", id="characters_without_width"),
+    ],
+)
+def test_an_outcome_may_be_decorated(line: str) -> None:
+    """Marks around the words are no part of what they say."""
+    assert extract_outcome(f"Analysis.\n\n{line}\n\n50", BANDS) == "partial"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("partial", id="without_its_label"),
+        pytest.param("Outcome partial", id="without_a_colon"),
+        pytest.param("Outcome:", id="without_an_id"),
+        pytest.param("Outcome: brilliant", id="unknown_id"),
+        pytest.param("Outcome: partially", id="longer_than_an_id"),
+        pytest.param("Outcome: part", id="shorter_than_an_id"),
+        pytest.param("Outcome: partial_", id="id_with_an_underscore"),
+        pytest.param("Outcome: correct or partial", id="two_with_or"),
+        pytest.param("Outcome: correct/partial", id="two_with_a_slash"),
+        pytest.param("Outcome: correct, partial", id="two_with_a_comma"),
+        pytest.param("Outcome: correct Outcome: partial", id="two_statements"),
+        pytest.param("Outcome: correct **partial**", id="two_of_which_one_is_bold"),
+        pytest.param("Outcome: not partial", id="denied"),
+        pytest.param("Outcome: partial?", id="a_question"),
+        pytest.param("Outcome: partial because it was slow", id="with_a_reason"),
+        pytest.param("Outcome: <correct|partial|wrong>", id="the_form_itself"),
+        pytest.param("The outcome: partial", id="a_word_before"),
+        pytest.param("Final outcome: partial", id="another_word_before"),
+        pytest.param("Outcome: 50", id="a_number"),
+        pytest.param("*" * 200 + "Outcome: partial", id="more_decoration_than_words"),
+    ],
+)
+def test_what_does_not_state_one_outcome_states_none(line: str) -> None:
+    """Nothing is guessed: neither from words around it nor out of two."""
+    assert extract_outcome(f"Analysis.\n\n{line}\n\n50", BANDS) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "outcome"),
+    [
+        pytest.param(["Outcome: correct", "Outcome: wrong"], "wrong", id="two"),
+        pytest.param(
+            ["Outcome: wrong", "Outcome: correct", "Outcome: wrong", "Outcome: partial"], "partial", id="four"
+        ),
+        pytest.param(["Outcome: wrong", "Outcome: brilliant"], "wrong", id="an_unknown_one_behind"),
+        pytest.param(["Outcome: wrong", "Outcome: correct or partial"], "wrong", id="an_undecided_one_behind"),
+        pytest.param(["Outcome: wrong", "I first thought: outcome: correct"], "wrong", id="words_behind"),
+        pytest.param(["- Outcome: correct", "**Outcome:** wrong", "67/100"], "wrong", id="in_different_decoration"),
+    ],
+)
+def test_the_last_line_that_states_an_outcome_counts(lines: list[str], outcome: str) -> None:
+    """A judge that weighs outcomes before it decides states them in this order."""
+    assert extract_outcome("\n\n".join(lines), BANDS) == outcome
+
+
+@pytest.mark.parametrize("id_", ["root_cause_found", "a", "b2", "none"])
+def test_any_id_can_be_stated(id_: str) -> None:
+    """Ids are the operator's; underscores are part of them and no emphasis."""
+    assert extract_outcome(f"**Outcome: {id_.title()}**", [id_, "other"]) == id_
+    assert extract_outcome(f"Outcome: {id_}", []) is None

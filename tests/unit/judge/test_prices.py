@@ -1,0 +1,56 @@
+"""What a call costs: by the configured prices, by published ones, or unknown."""
+
+from typing import Any
+
+import pytest
+
+from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.settings import ProviderSettings
+
+
+def prices(**settings: Any) -> Prices:
+    return Prices(ProviderSettings.model_validate({"base_url": "https://judge.example/v1", "model": "own"} | settings))
+
+
+def configured(**per_million: float | None) -> Prices:
+    return prices(prices_usd_per_million_tokens=per_million)
+
+
+@pytest.mark.parametrize(
+    ("known", "tokens", "cost"),
+    [
+        pytest.param(configured(input=1, cached_input=0.1, output=10), (1000, 600, 200), 0.00246, id="cached"),
+        pytest.param(configured(input=1, cached_input=None, output=10), (1000, 600, 200), 0.003, id="cache_not_priced"),
+        pytest.param(configured(input=1, cached_input=0.1, output=10), (1000, None, 200), 0.003, id="cache_unknown"),
+        pytest.param(configured(input=1, cached_input=0, output=0), (100, 900, 1), 0, id="more_cached_than_read"),
+        pytest.param(configured(input=0, cached_input=0, output=0), (1000, 0, 200), 0, id="free"),
+        pytest.param(prices(), (1000, 0, 200), None, id="no_prices"),
+        pytest.param(configured(input=1, cached_input=1, output=1), (None, 0, 200), None, id="input_unknown"),
+        pytest.param(configured(input=1, cached_input=1, output=1), (1000, 0, None), None, id="output_unknown"),
+    ],
+)
+def test_cost(known: Prices, tokens: tuple[int | None, int | None, int | None], cost: float | None) -> None:
+    """Unknown is None and never 0; cached tokens are charged at their own price."""
+    assert known.cost_usd(*tokens) == (cost if cost is None else pytest.approx(cost))
+
+
+def test_a_public_model_has_its_published_price() -> None:
+    """Known for the provider's own address; the operator's prices win over it."""
+    public = {"base_url": "https://api.openai.com/v1", "model": "gpt-4.1"}
+    published = prices(**public)
+
+    assert published.are_known
+    whole, cached = published.cost_usd(1_000_000, 0, 0), published.cost_usd(1_000_000, 1_000_000, 0)
+    assert whole is not None
+    assert cached is not None
+    assert 0 < cached < whole
+    assert prices(**public, prices_usd_per_million_tokens={"input": 7, "output": 7}).cost_usd(10**6, 0, 0) == 7
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["https://gateway.example/v1", "http://127.0.0.1:8000/v1", "http://vllm:8000/v1", "http://[::1]:8000/v1"],
+)
+def test_behind_another_address_nobody_knows_the_price(base_url: str) -> None:
+    """A gateway or an own server may charge anything, whatever the model is called."""
+    assert not prices(base_url=base_url, model="gpt-4.1").are_known

@@ -1,0 +1,243 @@
+"""The strategy `rubric`: values are the judge's, their weighing and the total are ours."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripted import CONTEXT, RUBRIC_SCORES, ScriptedJudge, answer, answer_json, rubric_reply
+from tarsy_scoring.errors import InvalidStructuredAnswer
+from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.judge.rubric import percent, reply_schema
+from tarsy_scoring.judge.verdict import RubricReading, Verdict
+
+CRITERIA = load_criteria().get("cli-tool-use")
+PROMPT = "{{ALERT_DATA}} {{SESSION_CONVERSATION}} {{OUTPUT_SCHEMA}}"
+
+
+def weighing(**weights: float) -> Criteria:
+    """Criteria with these weights by id."""
+    return Criteria.model_validate(
+        {
+            "name": "weighing",
+            "strategy": "rubric",
+            "system_prompt": "Judge.",
+            "prompt": PROMPT,
+            "rubric": [{"id": id_, "weight": weight, "description": "Well done."} for id_, weight in weights.items()],
+        }
+    )
+
+
+async def judge(reply: Any, criteria: Criteria = CRITERIA) -> Verdict:
+    """One reading without reminders."""
+    scripted = ScriptedJudge(answer(reply) if isinstance(reply, str) else answer_json(reply))
+    return await assess(CONTEXT, criteria, scripted, Plan(max_reminders=0), is_final=lambda _: True)
+
+
+async def reading(reply: Any, criteria: Criteria = CRITERIA) -> RubricReading:
+    verdict = await judge(reply, criteria)
+    assert verdict.rubric is not None
+    return verdict.rubric
+
+
+async def test_a_reading_is_a_verdict_in_full() -> None:
+    """Values, their weighted sum, confidence and remarks; the remarks are the analysis."""
+    verdict = await judge(rubric_reply())
+
+    assert verdict.total_score == 65
+    assert verdict.rubric == RubricReading(
+        scores=RUBRIC_SCORES,
+        weighted_score=0.65,
+        confidence=0.9,
+        issues=("It ran the same command twice (E4, E5).",),
+        highlights=("It checked the result (E9).",),
+    )
+    assert verdict.score_analysis == (
+        "Issues:\n- It ran the same command twice (E4, E5).\n\nHighlights:\n- It checked the result (E9)."
+    )
+    assert verdict.score_breakdown is None
+    assert verdict.missing_tools_analysis is None
+    assert verdict.flags == set()
+
+
+@pytest.mark.parametrize(
+    ("weights", "scores", "weighted", "total"),
+    [
+        pytest.param({"a": 0.3, "b": 0.7}, {"a": 1, "b": 0}, 0.3, 30, id="first_alone"),
+        pytest.param({"a": 0.3, "b": 0.7}, {"a": 0, "b": 1}, 0.7, 70, id="second_alone"),
+        pytest.param({"a": 0.3, "b": 0.7}, {"b": 0.5, "a": 0.1}, 0.38, 38, id="by_name_and_not_by_place"),
+        pytest.param({"a": 1}, {"a": 0}, 0, 0, id="nothing"),
+        pytest.param({"a": 1}, {"a": 1}, 1, 100, id="everything"),
+        pytest.param({"a": 1}, {"a": 0.625}, 0.625, 63, id="half_is_rounded_up"),
+        pytest.param({"a": 1}, {"a": 0.624999}, 0.624999, 62, id="less_than_half_is_not"),
+        pytest.param({"a": 1}, {"a": 0.005}, 0.005, 1, id="smallest_half"),
+        pytest.param({"a": 1}, {"a": 0.995}, 0.995, 100, id="largest_half"),
+        pytest.param({"a": 0.5, "b": 0.5}, {"a": 0.57, "b": 0}, 0.285, 29, id="half_that_floats_make_less"),
+        pytest.param(
+            {"a": 0.1, "b": 0.7, "c": 0.2},
+            {"a": 0.35, "b": 0.6, "c": 0.4},
+            0.535,
+            54,
+            id="half_of_a_sum_that_floats_make_less",
+        ),
+        pytest.param(
+            dict.fromkeys("abcdefghij", 0.1), dict.fromkeys("abcdefghij", 1), 1, 100, id="whole_that_floats_make_less"
+        ),
+    ],
+)
+async def test_values_are_weighed(
+    weights: dict[str, float], scores: dict[str, float], weighted: float, total: int
+) -> None:
+    """The sum of each value times its weight; 100 times that, halves rounded up, and what floats add does not count."""
+    criteria = weighing(**weights)
+
+    verdict = await judge({"scores": scores}, criteria)
+
+    assert verdict.total_score == total
+    assert verdict.rubric is not None
+    assert verdict.rubric.weighted_score == weighted
+
+
+@given(thousandths=st.integers(0, 1000))
+def test_percent_rounds_halves_up(thousandths: int) -> None:
+    """As with exact numbers: the whole that is nearest, of two the higher one."""
+    assert percent(thousandths / 1000) == math.floor(Fraction(thousandths, 10) + Fraction(1, 2))
+
+
+@given(
+    weights=st.sets(st.integers(1, 99), max_size=6).map(
+        lambda cuts: [b - a for a, b in pairwise([0, *sorted(cuts), 100])]
+    ),
+    data=st.data(),
+)
+async def test_weighing_is_exact(weights: list[int], data: st.DataObject) -> None:
+    """With weights and values in hundredths the total is the one that fractions give."""
+    values = data.draw(st.lists(st.integers(0, 100), min_size=len(weights), max_size=len(weights)))
+    exact = sum(Fraction(w * v, 10_000) for w, v in zip(weights, values, strict=True))
+    criteria = weighing(**{f"i{n}": weight / 100 for n, weight in enumerate(weights)})
+
+    verdict = await judge({"scores": {f"i{n}": value / 100 for n, value in enumerate(values)}}, criteria)
+
+    assert verdict.total_score == math.floor(100 * exact + Fraction(1, 2))
+    assert verdict.rubric is not None
+    assert verdict.rubric.weighted_score == pytest.approx(float(exact), abs=1e-6)
+    assert 0 <= verdict.rubric.weighted_score <= 1
+
+
+@pytest.mark.parametrize(
+    ("stated", "is_flagged"),
+    [
+        pytest.param(0.65, False, id="equal"),
+        pytest.param(0.654, False, id="rounded"),
+        pytest.param(0.66, False, id="a_hundredth_above"),
+        pytest.param(0.64, False, id="a_hundredth_below"),
+        pytest.param(0.661, True, id="eleven_thousandths_above"),
+        pytest.param(0.639, True, id="eleven_thousandths_below"),
+        pytest.param(0, True, id="nothing"),
+        pytest.param(1.2, True, id="more_than_all"),
+        pytest.param(65, True, id="percent"),
+        pytest.param(-0.65, True, id="negative"),
+        pytest.param(None, False, id="null"),
+    ],
+)
+async def test_a_stated_sum_is_compared_and_never_used(stated: float | None, is_flagged: bool) -> None:
+    """More than a hundredth off is a flag, whatever was stated; the total is what the values weigh."""
+    verdict = await judge(rubric_reply(weighted_score=stated))
+
+    assert verdict.total_score == 65
+    assert verdict.rubric is not None
+    assert verdict.rubric.weighted_score == 0.65
+    assert verdict.flags == ({"breakdown_mismatch"} if is_flagged else set())
+
+
+@pytest.mark.parametrize("weighted", [0.005, 0.29, 0.3, 0.57, 0.7, 0.99])
+async def test_a_hundredth_off_is_no_contradiction_anywhere(weighted: float) -> None:
+    """What floats make of the difference does not count."""
+    for stated in (weighted - 0.01, weighted + 0.01):
+        verdict = await judge({"scores": {"a": weighted}, "weighted_score": stated}, weighing(a=1))
+        assert verdict.flags == set()
+
+
+async def test_values_alone_are_enough() -> None:
+    """Without a sum, a confidence and remarks there still is a total: nothing else makes it."""
+    verdict = await judge({"scores": RUBRIC_SCORES})
+
+    assert (verdict.total_score, verdict.score_analysis, verdict.flags) == (65, "", set())
+    assert verdict.rubric == RubricReading(RUBRIC_SCORES, 0.65, None, (), ())
+
+
+@pytest.mark.parametrize("confidence", [0, 0.5, 1, "high", None])
+async def test_confidence_is_kept_as_it_was_given(confidence: float | str | None) -> None:
+    """A number 0-1 or a word; absent is unknown and never 0."""
+    assert (await reading(rubric_reply(confidence=confidence))).confidence == confidence
+
+
+async def test_unknown_keys_are_ignored() -> None:
+    """A value for something that is no criterion weighs nothing."""
+    scores = {**RUBRIC_SCORES, "style": 1, "notes": "none"}
+    found = await reading(rubric_reply(scores=scores, total_score=99))
+    assert found.scores == RUBRIC_SCORES
+    assert found.weighted_score == 0.65
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        pytest.param({"scores": {"efficiency": 1.01}}, "scores.efficiency: .*less than or equal to 1", id="above"),
+        pytest.param({"scores": {"efficiency": -0.01}}, "scores.efficiency: .*greater than or equal to 0", id="below"),
+        pytest.param({"scores": {"efficiency": 60}}, "scores.efficiency", id="percent"),
+        pytest.param({"scores": {"efficiency": "0.6"}}, "scores.efficiency", id="text"),
+        pytest.param({"scores": {"efficiency": True}}, "scores.efficiency", id="true"),
+        pytest.param({"scores": {"efficiency": None}}, "scores.efficiency", id="null"),
+        pytest.param({"scores": {"efficiency": {"score": 0.6}}}, "scores.efficiency", id="an_object"),
+        pytest.param({"weighted_score": "0.65"}, "weighted_score", id="sum_as_text"),
+        pytest.param({"confidence": 90}, "confidence", id="confidence_in_percent"),
+        pytest.param({"issues": "one"}, "issues", id="remarks_as_text"),
+        pytest.param({"highlights": [""]}, r"highlights\.0", id="empty_remark"),
+    ],
+)
+async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], told: str) -> None:
+    """Nothing is converted or clamped: a value that is none makes no total."""
+    reply = rubric_reply(**changes)
+    reply["scores"] = RUBRIC_SCORES | reply["scores"]
+    with pytest.raises(InvalidStructuredAnswer, match=told):
+        await judge(reply)
+
+
+@pytest.mark.parametrize("id_", list(RUBRIC_SCORES))
+async def test_every_value_must_be_there(id_: str) -> None:
+    """A missing value is not 0; the others alone make no total."""
+    scores = {other: value for other, value in RUBRIC_SCORES.items() if other != id_}
+    with pytest.raises(InvalidStructuredAnswer, match=rf"\(scores\.{id_}: Field required\)"):
+        await judge(rubric_reply(scores=scores))
+
+
+@pytest.mark.parametrize("scores", [None, [], [0.8, 0.5, 0.6, 1, 0.4], 0.65])
+async def test_values_without_names_are_none(scores: Any) -> None:
+    """Nobody can say which value is whose."""
+    with pytest.raises(InvalidStructuredAnswer, match="scores: "):
+        await judge(rubric_reply(scores=scores))
+
+
+@pytest.mark.parametrize("id_", ["json", "copy", "schema", "model_dump", "model_config", "class", "scores"])
+async def test_a_criterion_may_be_called_anything(id_: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Ids are an operator's own words, also those that mean something to the program."""
+    found = await reading({"scores": {id_: 0.5}}, weighing(**{id_: 1}))
+    assert found.scores == {id_: 0.5}
+    assert list(recwarn) == []
+
+
+def test_the_schema_asks_for_remarks_before_numbers() -> None:
+    """A model that writes in order thinks first; weights and meanings stand where the values do."""
+    schema = reply_schema(CRITERIA.rubric)
+    scores = schema["properties"]["scores"]
+
+    assert schema["required"] == list(schema["properties"])
+    assert schema["required"][:2] == ["issues", "highlights"]
+    assert scores["required"] == [item.id for item in CRITERIA.rubric]
+    assert scores["properties"]["efficiency"]["description"].startswith("0 to 1, weight 0.15: It takes no more")
