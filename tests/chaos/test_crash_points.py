@@ -336,13 +336,18 @@ async def test_22_all_workers_dead_at_once_leave_everything_to_the_next(service:
 
 
 async def test_23_a_judge_that_always_fails_fails_the_score_after_the_last_attempt(service: Service) -> None:
-    """Five attempts, each put back with backoff; then the score is failed and says why."""
+    """
+    Five attempts, each put back with backoff; then the score is failed and says why.
+
+    It fails for this score alone: were it all of them, the circuit would open, and attempts would be kept.
+    """
     service.judge.script(Fault(kind="status", status=500, headers={"retry-after-ms": "10"}))
     (event,) = await service.announce(*service.add_sessions(1))
     service.worker()
     for burned in range(1, 5):
         row = await service.score_becomes("session-0000", "pending", attempts_burned=burned)
         assert row["waiting_reason"] == "retry"
+        await service.rows("UPDATE provider_states SET failed_calls = '{}'")  # other scores went well meanwhile
         await service.let_retries_be_due()
     row = await service.score_becomes("session-0000", "failed", error_kind="judge_unavailable")
     assert (row["attempt"], row["attempts_burned"]) == (5, 5)

@@ -407,7 +407,7 @@ _NEVER = _either(  # of verbs
 _NEAR = _either(
     r"anything but|(?:absence|lack|devoid|clear|innocent) of|lack(?:s|ed|ing)?|(?:free|far|safe) from|free of",
     r"avoid(?:s|ed|ing|ance of)?|prevent(?:s|ed|ing)?|escap(?:e|es|ed|ing)|resist(?:s|ed|ing)?|omit(?:s|ted|ting)?",
-    r"refrain(?:s|ed|ing)? from|immune (?:to|from)|guard(?:s|ed|ing)? against|(?:leav|left|omit)\w* out",
+    r"withh[eo]ld(?:s|ing)?|refrain(?:s|ed|ing)? from|immune (?:to|from)|guard(?:s|ed|ing)? against|(?:leav|left|omit)\w* out",
     r"against|less (?:of )?an?|than|minus|zero|0(?= (?:\w{1,20} of )?[^\w\s])",
     r"exonerat\w+|clear(?:s|ed) (?:\w{1,20} ){1,3}of|(?:disprov|refut|contradict)\w*|sidestep\w*|dodg\w+|shun\w*",
     r"^\W*(?:absent|n/a|inapplicable|unobserved|unconfirmed|unassigned|ruled out|excluded|rejected|dismissed)",
@@ -417,7 +417,7 @@ _ASIDE = _either(
     r"(?:not|never) \w{1,30}ing",
 )
 _MAYBE_NEAR = _either(
-    r"possibly|possible|perhaps|maybe|potential(?:ly)?|almost|nearly|borderline|such as|so-called|close to",
+    r"possibly|possible|perhaps|maybe|potential(?:ly)?|almost|nearly|borderline|such as|so-called|close to|case for",
     r"as (?:for|to)|regarding|concerning|with (?:regard|respect) to|in terms of|^\W*on",
     r"(?:risk(?:s|ed)?|suspicion|danger|threat) of|border(?:s|ed|ing)? on|verg(?:es|ed|ing) on",
 )
@@ -434,6 +434,7 @@ _IF = _either(
 _VOCABULARY = _either(
     rf"(?:possible|available|allowed|permitted|candidate|valid|known|defined) {_TAG_WORDS}",
     rf"{_TAG_WORDS} (?:considered|checked|reviewed|evaluated|assessed|to (?:consider|check|choose from|use))",
+    rf"list of {_TAG_WORDS}",
     r"vocabulary|defin(?:es|itions?|ition of)|cho(?:ose|osing|sen) (?:from|one|between|among)|one of|any of",
     r"^\W*(?:use|choose|pick|select)",
 )
@@ -508,7 +509,7 @@ _FINITE = (
 )
 _SUBJECT = (
     r"this|that|these|those|it|its|it's|he|they|there|there's|i|we|who|which|what|so|thus|hence|therefore|thereby|then"
-    r"|consequently|yet|still|instead|only|rather|\w{1,30}ing"
+    r"|consequently|yet|still|instead|only|rather|(?!including)\w{1,30}ing"
 )
 _PARTICLE = r"merely|just|simply|clearly|obviously|is|was|are|were|makes|amounts|counts|shows"
 _CLAUSE_AFTER_AND = re.compile(rf" *(?:(?:{_FINITE}|{_SUBJECT})(?![\w'-])|(?:the|an?|his|their) (?!{_T})\w)")
@@ -584,7 +585,7 @@ _DENYING_ANSWERS = (
 )
 _DENYING_PREDICATES = (
     rf"\s*[:=|?(]\s*{_ONE}{{1,5}}(?:no|not|none|nothing|zero|not (?:so|the case)){_END}",
-    rf"\s{_BE}{_NO}(?=\s*(?:$|[.,;!)]|{_T}))",
+    rf"\s(?:out|aside|open){_END}|\s{_BE}{_NO}(?=\s*(?:$|[.,;!)]|{_T}))",
     rf"\s?\) {_BE}(?:absent|{_NOT} (?:apply|applicable|assigned|warranted|triggered))\b",
     rf"(?:,? which)?\s{_BE}"
     + _either(rf"{_NOT}|hardly|scarcely|barely|nowhere|none|neither|no (?:longer|issue|problem|concern|factor)")
@@ -593,7 +594,7 @@ _DENYING_PREDICATES = (
     + _either(
         r"absent|avoided|ruled out|excluded|unfounded|unwarranted|unjustified|unlikely|inapplicable|lacking|missing",
         r"dismissed|rejected|disprove[dn]|refuted|irrelevant|impossible|unproven|unconfirmed|unfair|doubtful",
-        r"questionable|far-fetched|inappropriate|undeserved|misplaced|unchecked|out of the question|off the table",
+        r"questionable|debatable|excessive|an? stretch|far-fetched|inappropriate|undeserved|misplaced|unchecked|out of the question|off the table",
         r"considered|checked|evaluated|weighed|examined|discussed|tested|reviewed|too (?:harsh|strong|severe)",
         r"(?:hard|difficult) to (?:see|find|argue|justify|defend|support|make out|detect|prove|establish)",
     ),

@@ -667,10 +667,86 @@ If the line was invented, this is hallucinated_evidence.
 The agent did not fabricate lines and show unsupported_confidence.
 There is no hallucinated_evidence (E12), a wrong_conclusion or a premature_conclusion.
 It ended without a claim that is hallucinated_evidence.
+I see no hallucinated_evidence.
+The report contains no hallucinated_evidence.
+There are no signs of premature_conclusion or wrong_conclusion.
+No unsupported_confidence: the agent states its limits.
+The agent does not exhibit unsupported_confidence; its limits are stated.
+It did not jump to a premature_conclusion but checked the events first.
+wrong_conclusion does not apply because the root cause was confirmed.
+wrong_conclusion is not applicable: the outcome is correct.
+wrong_conclusion was ruled out by the final check.
+I found no evidence of hallucinated_evidence in the transcript.
+The tags hallucinated_evidence and wrong_conclusion were not found to apply.
+The agent was not affected by incomplete_evidence.
+The investigation avoided hallucinated_evidence entirely.
+The investigation was free of wrong_conclusion.
+In the absence of hallucinated_evidence the score stays in the upper band.
+There is no hint of missed_available_tool.
+Without any missed_available_tool, tool relevance stays high.
+hallucinated_evidence: not detected.
+missed_available_tool: none identified
+unsupported_confidence: not evident
+- [ ] premature_conclusion
+- [ ] wrong_conclusion
+premature_conclusion: ☐
+| unsupported_confidence | none |
+Does this qualify as premature_conclusion? No, the evidence was gathered first.
+Would wrong_conclusion apply? Only if the cause were different.
+If the agent had skipped the logs, missed_available_tool would apply.
+incomplete_evidence would only apply if the logs had been skipped.
+None of hallucinated_evidence, wrong_conclusion, or unsupported_confidence apply.
+Neither hallucinated_evidence nor wrong_conclusion is present.
+The final answer isn't a wrong_conclusion.
+This wasn't a case of premature_conclusion.
+The agent didn't show unsupported_confidence.
+There weren't instances of hallucinated_evidence.
+The conclusion can't be considered a wrong_conclusion.
+It never displayed unsupported_confidence.
+Not a case of missed_available_tool.
+Nothing indicates incomplete_evidence.
+The conclusion is hardly premature_conclusion.
+Far from unsupported_confidence, the agent was cautious.
+Rather than premature_conclusion, we see patience.
+The evidence excludes hallucinated_evidence.
+The evaluation rejects the tag wrong_conclusion.
+I do not believe wrong_conclusion is appropriate.
+I do not consider this premature_conclusion.
+I cannot find missed_available_tool.
+I didn't observe any incomplete_evidence.
+No failure such as hallucinated_evidence occurred.
+No failures (e.g., wrong_conclusion) occurred.
+No tags apply, including wrong_conclusion and hallucinated_evidence.
+Tags not applicable: wrong_conclusion; hallucinated_evidence
+Possible tags include premature_conclusion and wrong_conclusion.
+The list of tags is premature_conclusion, wrong_conclusion, hallucinated_evidence.
+Failure vocabulary: premature_conclusion, wrong_conclusion
+The agent cleared itself of wrong_conclusion by checking E17.
+It is debatable whether premature_conclusion applies.
+It is unclear if premature_conclusion applies.
+premature_conclusion is debatable.
+premature_conclusion is a stretch.
+The case for premature_conclusion is weak.
+The tag premature_conclusion would be excessive.
+I leave premature_conclusion out.
+I withhold premature_conclusion.
 """)
 
 _ASSERTED = {
+    "premature_conclusion unsupported_confidence": r"""
+This leads to the tags premature_conclusion and unsupported_confidence.
+I therefore apply the tags premature_conclusion and unsupported_confidence.
+""",
+    "unsupported_confidence hallucinated_evidence": r"""
+Key issues: hallucinated_evidence, unsupported_confidence.
+""",
     "wrong_conclusion": r"""
+The final claim contradicts E17 and is a wrong_conclusion.
+The final claim contradicts E17: wrong_conclusion.
+The network could not have failed, thus wrong_conclusion.
+The network did not fail. Therefore wrong_conclusion.
+It is unlikely that the network failed; wrong_conclusion.
+Issues found: `wrong_conclusion`.
 Not observed:\n- hallucinated_evidence: E12 holds every line. The failure is a wrong_conclusion.
 ## No logs were read\n- wrong_conclusion
 Instead of care, wrong_conclusion.
@@ -798,6 +874,12 @@ Its failure to consider the disk led to a wrong_conclusion.
 Final answer contradicted by E17. [wrong_conclusion]
 """,
     "missed_available_tool": r"""
+If one looks at E4, the agent had get_logs. missed_available_tool applies.
+The agent might have used get_logs. It did not. missed_available_tool.
+The agent may have seen E4 but ignored it, hence missed_available_tool.
+Due to missed_available_tool the score drops.
+The agent failed to use get_logs, which constitutes missed_available_tool.
+The agent failed to use get_logs, a missed_available_tool.
 The agent never called get_logs: missed_available_tool.
 The agent never called get_logs (missed_available_tool).
 The agent never called get_logs — missed_available_tool.
@@ -840,6 +922,14 @@ read-file: not used → missed_available_tool
 | wrong_conclusion | E17 |\n| no evidence read (incomplete_evidence) | E4 |
 """,
     "incomplete_evidence": r"""
+The agent ignored E4 and ended with incomplete_evidence.
+The agent avoided checking E4, resulting in incomplete_evidence.
+Lacking logs, the agent has incomplete_evidence.
+Absent any logs, this is incomplete_evidence.
+The absence of logs makes this incomplete_evidence.
+The lack of log access led to incomplete_evidence.
+The agent failed to check logs (incomplete_evidence).
+The agent did not check logs; this is incomplete_evidence.
 The agent did not read the logs, which is incomplete_evidence.
 No logs were read: incomplete_evidence.
 No logs were read (incomplete_evidence).
@@ -901,6 +991,11 @@ Its weakness is incomplete_evidence, not hallucinated_evidence.
 Rather than hallucinated_evidence, this is incomplete_evidence.
 """,
     "unsupported_confidence": r"""
+The agent ruled out the network without evidence: unsupported_confidence.
+Given no verification, unsupported_confidence applies.
+With no verification, the claim is unsupported_confidence.
+The lack of verification is unsupported_confidence.
+The investigation shows clear signs of unsupported_confidence.
 It was certain without evidence (unsupported_confidence).
 The claim was never verified: unsupported_confidence.
 The confidence isn't supported by evidence, i.e. unsupported_confidence.
@@ -938,6 +1033,13 @@ The certainty is not justified (unsupported_confidence).
 The certainty is not justified, and I tag it unsupported_confidence.
 """,
     "premature_conclusion": r"""
+The conclusion came too early to be safe: premature_conclusion.
+It is too early to conclude, so premature_conclusion.
+It concludes too early – premature_conclusion.
+The agent rejected the disk hypothesis too early (premature_conclusion).
+The agent dismissed the disk alert, a premature_conclusion.
+The agent excluded the network without looking, which is premature_conclusion.
+The agent exhibits premature_conclusion.
 It stopped without looking further: premature_conclusion.
 Was this careful? No. It is premature_conclusion.
 premature_conclusion: not all paths were explored
@@ -1033,6 +1135,8 @@ It considered no alternatives, and that is why I tag premature_conclusion.
 It considered no alternatives and is guilty of premature_conclusion.
 """,
     "hallucinated_evidence": r"""
+Its claim is not merely bold but hallucinated_evidence.
+A key issue is hallucinated_evidence.
 The quoted line does not exist: hallucinated_evidence.
 The quoted line does not exist, so it is hallucinated_evidence.
 The quoted line does not exist. This is hallucinated_evidence.
@@ -1127,6 +1231,7 @@ Failure tags:\n\n* **incomplete_evidence** — logs of the ended pod were never 
 I assign incomplete_evidence and missed_available_tool, while wrong_conclusion does not apply.
 """,
     "unsupported_confidence incomplete_evidence": r"""
+Failure tags: `incomplete_evidence`, `unsupported_confidence`
 The verdict "malicious" rests on no direct evidence (unsupported_confidence, incomplete_evidence).
 The agent did not admit its gaps; unsupported_confidence and incomplete_evidence result.
 Tags: unsupported_confidence (no verification), incomplete_evidence (no logs).

@@ -302,7 +302,7 @@ class Draw:
 
     def passage(self, fits: Callable[[list[str]], bool] = lambda words: True) -> tuple[str, list[str]]:
         """Some successive words of an entry that can be quoted."""
-        while True:
+        for _ in range(1_000):
             entry = self.random.choice(list(self.entries))
             words = self.entries[entry].split()
             start, length = self.random.randrange(max(len(words), 1)), self.random.randint(6, 12)
@@ -310,6 +310,7 @@ class Draw:
             can_be_quoted = not re.search(r"[\"“”„`«»\\…]|\.\.|\b[eE]\d", " ".join(passage))
             if len(passage) == length and can_be_quoted and len(bare(" ".join(passage)).split()) > 5 and fits(passage):
                 return entry, passage
+        raise AssertionError("this session holds nothing that can be quoted")
 
     def sentence(self, entry: str | None, quotation: str) -> str:
         quoted = self.random.choice(['"{}"', "“{}”", "`{}`"]).format(quotation)
