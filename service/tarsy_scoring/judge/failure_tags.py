@@ -407,8 +407,8 @@ _NEVER = _either(  # of verbs
 _NEAR = _either(
     r"anything but|(?:absence|lack|devoid|clear|innocent) of|lack(?:s|ed|ing)?|(?:free|far|safe) from|free of",
     r"avoid(?:s|ed|ing|ance of)?|prevent(?:s|ed|ing)?|escap(?:e|es|ed|ing)|resist(?:s|ed|ing)?|omit(?:s|ted|ting)?",
-    r"withh[eo]ld(?:s|ing)?|refrain(?:s|ed|ing)? from|immune (?:to|from)|guard(?:s|ed|ing)? against|(?:leav|left|omit)\w* out",
-    r"against|less (?:of )?an?|than|minus|zero|0(?= (?:\w{1,20} of )?[^\w\s])",
+    r"withh[eo]ld(?:s|ing)?|(?:leav|left|omit)\w* out|less (?:of )?an?|against|than|minus",
+    r"refrain(?:s|ed|ing)? from|immune (?:to|from)|guard(?:s|ed|ing)? against|zero|0(?= (?:\w{1,20} of )?[^\w\s])",
     r"exonerat\w+|clear(?:s|ed) (?:\w{1,20} ){1,3}of|(?:disprov|refut|contradict)\w*|sidestep\w*|dodg\w+|shun\w*",
     r"^\W*(?:absent|n/a|inapplicable|unobserved|unconfirmed|unassigned|ruled out|excluded|rejected|dismissed)",
 )
@@ -465,29 +465,28 @@ _DENYING = ("none", "never", "near", "aside")
 
 # Words between a denial and what it denies; any other word is denied in its own right.
 _CARRYING = _words("""
-    a an the any some this that these those its their his such single one other further kind sort type form level
-    of for in to from as at on with by into toward towards about either both what i we it he they
-    sign signs evidence indication indications trace traces hint hints instance instances case cases example examples
-    occurrence occurrences symptom symptoms suggestion proof signal signals reason reasons basis ground grounds support
-    tag tags label labels flag flags failure failures mode modes finding findings term terms category categories list
-    problem problems issue issues error errors mistake mistakes trap traps pitfall pitfalls temptation fault violation
-    charge following listed below above named
-    be been being is was are were am do does did has have had having can will should must need needs
-    show shows showed shown showing exhibit exhibits exhibited exhibiting display displays displayed demonstrate
-    demonstrates demonstrated constitute constitutes constituted constituting amount amounts amounted amounting qualify
-    qualifies qualified qualifying count counts counted contain contains contained include includes included involve
-    involves involved suggest suggests suggested suggesting indicate indicates indicated indicating imply implies
-    implied reveal reveals revealed find finds found see sees saw seen observe observed detect detected identify
-    identified notice noticed note noted discover discovered present apply applies applied applicable call called
-    calling tag tagged tagging label labelled labeled labelling flag flagged flagging classify classified consider
-    considered regard regarded describe described assign assigned assigning give gave given commit commits committed
-    committing make makes made making draw drew drawn drawing jump jumped jumping reach reached reaching suffer suffers
-    suffered guilty resort resorted think believe say said warrant warrants warranted warranting justify justifies
-    justified justifying deserve deserves meet meets fall fell falling rise rises point points pointing exist exists
-    existed occur occurs occurred happen happened appear appears appeared evident used use using met set
-    really actually clearly truly quite exactly even ever here there also all anywhere strictly fully just merely simply
-    clear real obvious direct explicit apparent visible serious outright full true genuine particular specific notable
-    actual textbook plain
+    a an the any some this that these those its their his such single one other further kind sort type form level of
+    for in to from as at on with by into toward towards about either both what i we it he they sign signs evidence
+    indication indications trace traces hint hints instance instances case cases example examples occurrence
+    occurrences symptom symptoms suggestion proof signal signals reason reasons basis ground grounds support tag
+    tags label labels flag flags failure failures mode modes finding findings term terms category categories list
+    problem problems issue issues error errors mistake mistakes trap traps pitfall pitfalls temptation fault
+    violation charge following listed below above named be been being is was are were am do does did has have had
+    having can will should must need needs show shows showed shown showing exhibit exhibits exhibited exhibiting
+    display displays displayed demonstrate demonstrates demonstrated constitute constitutes constituted constituting
+    amount amounts amounted amounting qualify qualifies qualified qualifying count counts counted contain contains
+    contained including include includes included involve involves involved suggest suggests suggested suggesting
+    indicate indicates indicated indicating imply implies implied reveal reveals revealed find finds found see sees
+    saw seen observe observed detect detected identify identified notice noticed note noted discover discovered
+    present apply applies applied applicable call called calling tag tagged tagging label labelled labeled labelling
+    flag flagged flagging classify classified consider considered regard regarded describe described assign assigned
+    assigning give gave given commit commits committed committing make makes made making draw drew drawn drawing
+    jump jumped jumping reach reached reaching suffer suffers suffered guilty resort resorted think believe say said
+    warrant warrants warranted warranting justify justifies justified justifying deserve deserves meet meets fall
+    fell falling rise rises point points pointing exist exists existed occur occurs occurred happen happened appear
+    appears appeared evident used use using met set really actually clearly truly quite exactly even ever here there
+    also all anywhere strictly fully just merely simply clear real obvious direct explicit apparent visible serious
+    outright full true genuine particular specific notable actual textbook plain
 """)
 _LEADING_ON = _words("of for following below these tag tags label labels failure failures mode modes term terms")
 _PRONOUNS = _words("i we it he they this")
@@ -594,7 +593,8 @@ _DENYING_PREDICATES = (
     + _either(
         r"absent|avoided|ruled out|excluded|unfounded|unwarranted|unjustified|unlikely|inapplicable|lacking|missing",
         r"dismissed|rejected|disprove[dn]|refuted|irrelevant|impossible|unproven|unconfirmed|unfair|doubtful",
-        r"questionable|debatable|excessive|an? stretch|far-fetched|inappropriate|undeserved|misplaced|unchecked|out of the question|off the table",
+        r"questionable|debatable|excessive|an? stretch|far-fetched|inappropriate|undeserved|misplaced|unchecked",
+        r"out of the question|off the table",
         r"considered|checked|evaluated|weighed|examined|discussed|tested|reviewed|too (?:harsh|strong|severe)",
         r"(?:hard|difficult) to (?:see|find|argue|justify|defend|support|make out|detect|prove|establish)",
     ),
