@@ -24,8 +24,12 @@ def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
         vocabulary: Identifiers such as `wrong_conclusion`.
     """
     terms = list(dict.fromkeys(vocabulary))
+    if not terms:
+        return []
     marks = {term: chr(_FIRST_MARK + number) for number, term in enumerate(terms)}
     text = _mark_terms(analysis, {term.lower(): mark for term, mark in marks.items()})
+    if not any(mark in text for mark in marks.values()):
+        return []
     asserted = set(_asserted_marks(_sentences(_blocks(text)), frozenset(marks.values())))
     return [term for term in terms if marks[term] in asserted]
 
@@ -49,8 +53,6 @@ _ABBREVIATION = re.compile(r"\b(?:i\.e\.|e\.g\.|cf\.|vs\.|etc\.)")
 def _mark_terms(analysis: str, marks: dict[str, str]) -> str:
     text = _STRUCK_OUT.sub(" ", _IGNORED.sub("", analysis).translate(_PLAIN).lower())
     text = _ABBREVIATION.sub(lambda m: {"i.e.": "namely", "e.g.": "such as"}.get(m[0], m[0][:-1]), text)
-    if not marks:
-        return text
     # A hyphen joins (`non-X`, `X-free`), and so does a dot (`tags.X`, `X.py`); underscores may be emphasis.
     names = "|".join(re.escape(term) for term in marks)
     whole = rf"(?<![\w!¬])(?<!\w[-.])(?P<emphasis>_{{0,3}})(?P<term>{names})(?P=emphasis)(?!\w)(?![-.]\w)"

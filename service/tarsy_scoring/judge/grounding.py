@@ -148,7 +148,7 @@ class _Shown:
         return tuple(e for e in sentence.ids if self.has_entry(e) or e not in self._words)
 
     def has_entry(self, entry: str) -> bool:
-        return self._entry(entry) is not None
+        return self._evidence.entry_text(entry) is not None
 
     def holds(self, quotation: str, ids: tuple[str, ...]) -> bool:
         """Whether it stands in an entry of these, which all exist, or where there are none in any entry."""
