@@ -7,51 +7,54 @@ plainly there is None or nothing, never a guess.
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tarsy_scoring.invisible import without_invisible
 from tarsy_scoring.judge.verdict import MissingTool
 
 # --- the total -----------------------------------------------------------------------------------------
 
-# Characters without width: soft hyphen, joiners, direction marks, variation selectors, byte order mark.
-_ZERO_WIDTH = dict.fromkeys(
-    (0xAD, 0x34F, 0x61C, 0x180E, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))
-) | dict.fromkeys((0xFE0E, 0xFE0F, 0xFEFF))
 _FENCE = re.compile(r"(?:`{3,}|~{3,})(?:[ \t]*[A-Za-z]+)?")
 _LONGEST_SCORE_LINE = 200  # with all decoration; longer lines are prose
 
 _BLOCK_MARK = re.compile(r"(?:#{1,6}|[>*+•-])\s+")  # a heading, a quote or a list item; the space tells `- 3` from `-3`
 _DECORATION = re.compile(r"</?(?:b|strong|i|em|u|code|mark)>|[*_`|\"'“”()\[\]]", re.IGNORECASE)
 _UNDERSCORED_DECORATION = re.compile(_DECORATION.pattern.replace("_", ""), re.IGNORECASE)  # ids hold underscores
+_MATH = re.compile(r"\$\$?([^$]+)\$\$?(?![0-9])|\\[()\[\]]")  # `$85 of $100` is money
+_BOXED = re.compile(r"\\(?:boxed|text|textbf|mathbf)\{([^{}]*)\}")
+# Not the two that are numbers, `100` and `10`.
+_EMOJI = "[\U0001f300-\U0001f4ae\U0001f4b0-\U0001f51e\U0001f520-\U0001faff\u2600-\u26ff\u2705\u2714\u2728\u2b50]"
+_EMOJI_AT_ENDS = re.compile(rf"^(?:\s|{_EMOJI})+|(?:\s|{_EMOJI})+$")
 _LABEL_WORDS = (
     r"(?:the|my|this|final|overall|total|grand|combined|quality|investigation|methodology"
-    r"|score|points|sum|rating|result|is)"
+    r"|score|points|sum|rating|result|grade|verdict|answer|for\s+(?:the|this)\s+investigation|is)"
 )
+_OF_HUNDRED = r"(?:[/⁄∕／]|out\s+of|of)\s*100"
 _SCORE_LINE = re.compile(
-    rf"(?P<label>{_LABEL_WORDS}(?:\s+{_LABEL_WORDS}){{0,6}}\b\s*[:=：—]?\s*)?"
+    rf"(?P<label>{_LABEL_WORDS}(?:\s+{_LABEL_WORDS}){{0,6}}\b(?:\s*{_OF_HUNDRED}\s*[:=：]|\s*[:=：—]?)\s*)?"
     r"\+?(?P<total>0|[1-9][0-9]{0,2})"
-    r"(?:\s*(?:%|percent)|(?:\s*(?:points|pts))?(?:\s*(?:/|out\s+of|of)\s*100)?(?:\s*(?:points|pts))?)"
+    rf"(?:\s*(?:%|per\s?cent)|(?:\s*(?:points|pts))?(?:\s*{_OF_HUNDRED})?(?:\s*(?:points|pts))?)"
     r"\s*[.!。]?",
     re.IGNORECASE,
 )
-_NAMES_A_TOTAL = re.compile(r"final|overall|total|score|sum|rating|result", re.IGNORECASE)
+_NAMES_A_TOTAL = re.compile(r"final|overall|total|score|sum|rating|result|grade", re.IGNORECASE)
 
 
 def extract_total(reply: str) -> int | None:
     """
     The total on the last non-empty line, 0-100, or None.
 
-    The line is a bare integer. It may wear Markdown or `<b>`, a label made of words like "final total
-    score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines that are only a code fence
-    are skipped and characters without width ignored. Anything else on the line, above all a second
+    The line is a bare integer. It may wear Markdown, `<b>`, `\\boxed{}` or emoji, a label made of words like
+    "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines that are only a
+    code fence are skipped and characters without width ignored. Anything else on the line, above all a second
     number (`80 or 90`, `20/25`, `Score 1: 67`), makes it no score. So do spellings of which nobody can
-    say whether the judge meant a whole number: `067`, `100.0`, `1e2`, `~67`, `>67`.
+    say whether the judge meant a whole number: `067`, `100.0`, `1e2`, `~67`, `>67`. The last line of a
+    quotation of something else is no score of the judge's.
     """
-    for line in reversed(reply.splitlines()):
-        visible = _visible(line)
-        if visible and not _FENCE.fullmatch(visible):
-            return _total_of_line(visible)
-    return None
+    lines = reply.splitlines()
+    _drop_from_end(lines, fences=len(lines))
+    total = _total_of_line(_visible(lines[-1])) if lines else None
+    return None if total is None or _ends_a_quotation(lines) else total
 
 
 def analysis_of(reply: str) -> str:
@@ -75,26 +78,65 @@ def _drop_from_end(lines: list[str], *, fences: int) -> int:
 
 
 def _visible(line: str) -> str:
-    return line.translate(_ZERO_WIDTH).strip()
+    return without_invisible(line).strip()
 
 
 def _total_of_line(line: str) -> int | None:
     if len(line) > _LONGEST_SCORE_LINE:
         return None
-    while mark := _BLOCK_MARK.match(line):
-        line = line[mark.end() :]
+    line = _BOXED.sub(r" \1 ", _MATH.sub(r" \1 ", _without_block_marks(line)))
     # A space, not nothing, in place of each mark: `6*7` must not become 67.
-    found = _SCORE_LINE.fullmatch(_DECORATION.sub(" ", line).strip())
+    found = _SCORE_LINE.fullmatch(_EMOJI_AT_ENDS.sub("", _DECORATION.sub(" ", line)))
     if found is None or (found["label"] and not _NAMES_A_TOTAL.search(found["label"])):
         return None
     total = int(found["total"])
     return total if total <= 100 else None
 
 
+def _without_block_marks(line: str) -> str:
+    while mark := _BLOCK_MARK.match(line):
+        line = line[mark.end() :]
+    return line
+
+
+_OPENING_FENCE = re.compile(r"(`{3,}|~{3,})[^`]*")
+_BESIDE_A_TOTAL = re.compile(r"[0-9]\s*(?:/|out\s+of)\s*[0-9]|\b(?:score|total|outcome|breakdown)\b", re.IGNORECASE)
+
+
+def _ends_a_quotation(lines: Sequence[str]) -> bool:
+    """
+    Whether the last line ends a code block or a block quote of something else (`$ wc -l` and then `12`).
+
+    A judge may frame its total, alone or with what belongs to one, and may frame its whole answer.
+    """
+    start = _start_of_quote(lines) if _visible(lines[-1]).startswith(">") else _start_of_code(lines)
+    if start is None or not any(map(_visible, lines[:start])):
+        return False
+    beside = [text for line in lines[start:-1] if (text := _visible(line).strip("> ")) and not _FENCE.fullmatch(text)]
+    return bool(beside) and not any(map(_BESIDE_A_TOTAL.search, beside))
+
+
+def _start_of_quote(lines: Sequence[str]) -> int:
+    return next((n + 1 for n in reversed(range(len(lines))) if not _visible(lines[n]).startswith(">")), 0)
+
+
+def _start_of_code(lines: Sequence[str]) -> int | None:
+    """The line of the fence that is still open at the last line."""
+    start, mark = None, ""
+    for number, line in enumerate(map(_visible, lines[:-1])):
+        if start is None:
+            if fence := _OPENING_FENCE.fullmatch(line):
+                start, mark = number, fence[1]
+        elif line.startswith(mark) and not line.strip(mark[0]):
+            start = None
+    return start
+
+
 # --- the outcome ---------------------------------------------------------------------------------------
 
 _OUTCOME_LINE = re.compile(
-    r"outcome\s*[:=：]\s*(?P<outcome>[a-z][a-z0-9_]*)(?:\s+[0-9]{1,3}\s*[-–]\s*[0-9]{1,3})?\s*[.!]?", re.IGNORECASE
+    r"(?:[0-9]{1,2}\.?\s+)?outcome\s*[:=：]\s*(?P<outcome>[a-z][a-z0-9_]*)(?:\s+[0-9]{1,3}\s*[-–]\s*[0-9]{1,3})?\s*[.!]?",
+    re.IGNORECASE,
 )
 
 
@@ -113,9 +155,8 @@ def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
         visible = _visible(line)
         if len(visible) > _LONGEST_SCORE_LINE:
             continue
-        while mark := _BLOCK_MARK.match(visible):
-            visible = visible[mark.end() :]
-        found = _OUTCOME_LINE.fullmatch(_UNDERSCORED_DECORATION.sub(" ", visible).strip())
+        plain = _UNDERSCORED_DECORATION.sub(" ", _without_block_marks(visible)).strip()
+        found = _OUTCOME_LINE.fullmatch(plain)
         if found and found["outcome"].lower() in known:
             return found["outcome"].lower()
     return None
@@ -134,7 +175,8 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
     Points per category, as the answer states them (`Logical Flow: 15/25`, decorated or not).
 
     The last statement of a category counts: the breakdown stands at the end, remarks come before it. The
-    denominator must be the category's own, and the points must not exceed it.
+    denominator must be the category's own, in a table it may have its own column, and the points must not
+    exceed it. What is struck out, estimated or changed on the spot (`20/25 -> 15/25`) is not stated.
 
     Args:
         categories: Highest points by category id.
@@ -143,7 +185,9 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
         All categories, or None where one of them is not stated: a part cannot be added up.
     """
     breakdown: dict[str, float] = {}
-    with_fractions = "\n".join(_LINE_WITH_A_FRACTION.findall(reply))  # a statement is one line, and most are not
+    with_fractions = "\n".join(
+        _LINE_WITH_A_FRACTION.findall(without_invisible(reply))
+    )  # a statement is one line, and most are not
     for category_id, max_points in categories.items():
         stated = [float(m["points"]) for m in _statements_of(category_id, max_points).finditer(with_fractions)]
         if not stated or stated[-1] > max_points:
@@ -152,16 +196,20 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
     return breakdown or None
 
 
-_LINE_WITH_A_FRACTION = re.compile(r"^.*?[0-9][ \t*_`]{0,6}(?:/|out[ \t]of).*$", re.MULTILINE | re.IGNORECASE)
+_BLANK = r"[^\S\n]"
+_MARKS_BETWEEN = rf"(?:{_BLANK}|[*_`$]){{0,6}}"
+_OUT_OF = rf"{_MARKS_BETWEEN}(?:(?:points|pts){_BLANK}{{0,2}})?(?:[/⁄∕／|]|(?:out{_BLANK})?of\b)"
+_LINE_WITH_A_FRACTION = re.compile(rf"^.*?[0-9]{_OUT_OF}.*$", re.MULTILINE | re.IGNORECASE)
 
 
 @functools.cache
 def _statements_of(category_id: str, max_points: int) -> re.Pattern[str]:
-    name = r"[ \t_-]{1,3}".join(re.escape(word) for word in category_id.split("_"))
+    name = rf"(?:{_BLANK}|[_-]){{1,3}}".join(re.escape(word) for word in category_id.split("_"))
+    gap = r"[^\w\n~≈≤≥<]"
     return re.compile(
-        rf"(?<!\w){name}(?!\w)(?:[ \t]*score)?[^\w\n]{{0,12}}(?:\([^()\n]{{0,30}}\)[^\w\n]{{0,8}})?"
+        rf"(?<!\w){name}(?!\w)(?:{_BLANK}*score)?{gap}{{0,12}}(?:\([^()\n]{{0,30}}\){gap}{{0,8}})?"
         rf"(?<![-−–.,\w])(?P<points>[0-9]{{1,3}}(?:\.[0-9]{{1,2}})?)"
-        rf"[ \t*_`]{{0,6}}(?:/|out[ \t]of)[ \t*_`]{{0,6}}{max_points}(?![0-9/]|\.[0-9])",
+        rf"{_OUT_OF}{_MARKS_BETWEEN}{max_points}(?![0-9/]|\.[0-9]|{_MARKS_BETWEEN}(?:→|[-=]>))",
         re.IGNORECASE,
     )
 
@@ -177,6 +225,8 @@ _ENDS_THE_LIST = re.compile(r"[ \t]*(?:#{1,6}[ \t]|(?:-{3,}|\*{3,}|_{3,})[ \t]*$
 # The name ends at a colon, at a dash between spaces (tool names hold hyphens), or with its marks.
 _NAME_END = re.compile(r":(?=\s|[*_`]|$)|\s[-–—]+\s|\s*[–—]\s*|(?<=[*_`])\s+(?=\S)")
 _LONGEST_NAME, _MOST_WORDS = 80, 6
+_LABEL_OF_NAME = re.compile(r"[ \t*_]*tool(?:[ \t]name)?[*_]*[ \t]*:[ \t*_]*(?=\S)", re.IGNORECASE)
+_NO_NAME = re.compile(r"none|nothing|n/a|not applicable|no\b.*\btools?\b.*", re.IGNORECASE)
 _MARKS = " \t*_`\"'“”:"
 
 
@@ -191,7 +241,7 @@ def extract_missing_tools(text: str) -> list[MissingTool]:
     if _says_none_missing(text):
         return []
     tools = []
-    for head, body in _numbered_items(text):
+    for head, body in _numbered_items(without_invisible(text)):
         named = _name_and_reason(head)
         if named is not None and not _says_none_missing(head):
             name, reason = named
@@ -227,12 +277,14 @@ def _is_next(number: int, last: int) -> bool:
 
 
 def _name_and_reason(head: str) -> tuple[str, str] | None:
+    if label := _LABEL_OF_NAME.match(head):
+        head = head[label.end() :]
     # Marks at the very start belong to the name; the name ends after them.
     start = len(head) - len(head.lstrip(_MARKS))
     end = _NAME_END.search(head, start, start + _LONGEST_NAME + 20)
     name = (head[start : end.start()] if end else head[start:]).strip(_MARKS)
     reason = head[end.end() :].lstrip(_MARKS + "-–—").strip() if end else ""
-    if not name or len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS:
+    if not name or len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS or _NO_NAME.fullmatch(name.rstrip(".")):
         return None
     return name, reason
 

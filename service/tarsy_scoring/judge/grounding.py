@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
+from tarsy_scoring.invisible import without_invisible
 from tarsy_scoring.judge.verdict import Grounding
 
 _FEWEST_TO_TELL = 3  # of one or two citations a single slip is half or more
@@ -45,6 +46,8 @@ def check_citations(analysis: str, evidence: Evidence) -> Grounding:
     A quotation is text in double quotation marks of at least three words or 16 characters, or code of at
     least three words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation
     at the ends do not matter; words and numbers must be whole; `...` stands for anything in the same entry.
+    Code behind a word of what was not done (``It should have run `kubectl logs web-1 --previous` ``) is a
+    suggestion and claims nothing, unless a word of evidence stands in between (`... that E4 shows ...`).
     An id without an entry that the evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
 
     Linear in the analysis and the evidence, but for the search of each quotation; the first 1,000 count.
@@ -72,52 +75,75 @@ class _Sentence:
     ids: dict[str, None] = field(default_factory=dict)
     """In order and once."""
     quotations: list[str] = field(default_factory=list)
+    suggests: bool = False
+    """Code that comes next was not done, as far as the words in front of it tell."""
 
 
-# Soft hyphen, joiners, direction marks, variation selectors, byte order mark.
-_WITHOUT_WIDTH = dict.fromkeys(
-    (0xAD, 0x34F, 0x61C, 0x180E, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070))
-) | dict.fromkeys((0xFE0E, 0xFE0F, 0xFEFF))
 _NUMBER = r"[1-9][0-9]{0,5}"
 # Not inside words, hexadecimal, paths, versions, addresses: `1E5`, `E5xx`, `E2E`, `E5-2680`, `v1.E5`, `00:E5:1A`.
 _ID = (
     rf"(?<![\w.\\/@$%#=+&–-])(?<![0-9A-F]:)E{_NUMBER}"
     rf"(?:\s?[-–/+&]\s?E{_NUMBER}|–{_NUMBER})*(?![\w%]|\.[0-9]|[-–]\w|:[0-9A-Fa-f]{{2}}\b)"
 )
+_SUGGESTS = (
+    r"should|could|would|might|must|ought|needs? to|needed to|never|not|cannot|[a-z]{1,8}n['’]t"
+    r"|fail(?:s|ed|ing|ure)? to|without|instead|rather|better|missing|missed|lack(?:s|ed|ing)?|omitted|skipped"
+    r"|recommend(?:s|ed|ations?)?|suggest(?:s|ed|ions?)?|try|e\.g\.|such as|for example"
+)
+# Not `show`, of which `does not show` makes a denial, and no words that name things, as `logs` does.
+_CLAIMS = (
+    r"shows|showed|shown|says|said|reads|reported|returns|returned|contains|contained|stated|printed|reveals|revealed"
+)
 _TOKEN = re.compile(
     r'(?<!\w)"(?P<straight>(?=\S)(?:\\.|[^"\\\n]|\n(?![ \t]*\n))++)"'
     r"|[“„](?P<curved>(?:[^“”„\n]|\n(?![ \t]*\n))++)[”“]|«(?P<angled>[^«»\n]++)»"
     r"|(?<!`)(?P<ticks>`++)(?P<code>[^`\n]++)(?P=ticks)(?!`)"
     rf"|(?P<id>{_ID})"
+    rf"|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])"
     # The end of a sentence; `... refused. [E17]` still belongs to it.
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
-    r"|\n(?=[ \t]*(?:\n|[-*+•>|#]|[0-9]{1,3}[.)][ \t]|`{3})))"
+    r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t])))"
 )
 _QUOTATIONS = ("straight", "curved", "angled", "code")
 _FEWEST_WORDS, _FEWEST_CHARACTERS = 3, 16
 _NUMBERS = re.compile(_NUMBER)
 _CAPITAL_NEXT = re.compile(r"\s+(?!E[0-9])[A-Z]")
+_ITEM_NEXT = re.compile(r"\s{1,20}(?:[-*+•]|[0-9]{1,3}[.)])\s")
 
 
 def _sentences(analysis: str) -> Iterator[_Sentence]:
-    text = analysis.translate(_WITHOUT_WIDTH)
+    text = without_invisible(analysis)
     sentence, position = _Sentence(), 0
+    closing_ticks, items_suggest = -1, False
     while token := _TOKEN.search(text, position):
         kind = token.lastgroup or ""
         is_over = kind == "end"
         position = token.end()
         if kind == "id":
             sentence.ids |= dict.fromkeys(f"E{number}" for number in _NUMBERS.findall(token[0]))
-        elif kind in _QUOTATIONS:
-            if _is_quotation(token):
-                sentence.quotations.append(token[kind])
-                is_over = token[kind][-1] in ".!?" and _CAPITAL_NEXT.match(text, token.end()) is not None
-            else:
-                position = token.start() + 1  # what it holds is read as any other text
+        elif kind in ("suggests", "claims"):
+            sentence.suggests = kind == "suggests"
+        elif kind == "code" and token.start() == closing_ticks:
+            position = token.start("code")  # they close the code before them and open none
+        elif kind in _QUOTATIONS and not _is_quotation(token):
+            position = token.start() + 1  # what it holds is read as any other text
+            closing_ticks = token.end(kind) if kind == "code" else closing_ticks
+        elif kind in _QUOTATIONS and not (kind == "code" and sentence.suggests):
+            sentence.quotations.append(token[kind])
+            is_over = token[kind][-1] in ".!?" and _CAPITAL_NEXT.match(text, token.end()) is not None
         if is_over:
             yield sentence
-            sentence = _Sentence()
+            ends_line = token[0].startswith("\n")
+            if ends_line:
+                items_suggest = _leads_on(text, token.start(), sentence.suggests, items_suggest)
+            sentence = _Sentence(suggests=items_suggest and ends_line)
     yield sentence
+
+
+def _leads_on(text: str, end: int, suggests: bool, items_suggest: bool) -> bool:
+    """Whether a line that ends here leads in to suggested items (`It never ran:`), or is one of several."""
+    leads_in = suggests and text[max(end - 6, 0) : end].rstrip(" \t*_").endswith(":")
+    return (leads_in or items_suggest) and _ITEM_NEXT.match(text, end) is not None
 
 
 def _is_quotation(token: re.Match[str]) -> bool:

@@ -26,6 +26,16 @@ Your answer is not what was asked for: {faults}. Send it again as one JSON objec
 before it and nothing after it. Change nothing else in it."""
 
 
+def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """An object as OpenAI's strict mode wants it: every property required, no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
 def output_schema(schema: Mapping[str, Any]) -> str:
     """The text for `{{OUTPUT_SCHEMA}}`: also an endpoint that ignores `response_format` learns what to send."""
     lines = to_json(schema, indent=2).decode()
@@ -65,11 +75,20 @@ def parse(reply: str, model: type[Model]) -> Model | str:
     if found is None:
         return "it holds no single JSON object"
     try:
-        return model.model_validate(found)
+        return model.model_validate(_storable(found))
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)
         told = [f"{'.'.join(str(p) for p in f['loc']) or 'it'}: {f['msg']}" for f in faults[:_MOST_FAULTS]]
         return "; ".join(told)
+
+
+def _storable(value: Any) -> Any:
+    """Without NUL, which JSON can spell out (`\\u0000`) and PostgreSQL cannot hold."""
+    if isinstance(value, str):
+        return value.replace("\0", "")
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    return {key: _storable(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def extract_object(reply: str) -> dict[str, Any] | None:

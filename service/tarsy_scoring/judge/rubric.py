@@ -39,20 +39,14 @@ def reply_schema(rubric: "tuple[RubricItem, ...]") -> dict[str, Any]:
         item.id: {"type": "number", "description": f"0 to 1, weight {item.weight:g}: {item.description}"}
         for item in rubric
     }
-    scores = {"type": "object", "properties": values, "required": list(values), "additionalProperties": False}
     properties: dict[str, Any] = {
         "issues": {**texts, "description": "What went wrong, each with the entries that show it."},
         "highlights": {**texts, "description": "What was done well, each with the entries that show it."},
-        "scores": scores,
+        "scores": json_reply.object_schema(values),
         "weighted_score": {"type": "number", "description": "The sum of each value times its weight."},
         "confidence": {"type": "number", "description": "0 to 1: how sure you are of these values."},
     }
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return json_reply.object_schema(properties)
 
 
 def reply_format(criteria: "Criteria") -> ReplyFormat:

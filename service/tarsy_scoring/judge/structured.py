@@ -60,7 +60,7 @@ def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
     words too, since endpoints do not hold a model to them.
     """
     text = {"type": "string"}
-    tool = _object({"tool_name": text, "rationale": text})
+    tool = json_reply.object_schema({"tool_name": text, "rationale": text})
     steps = {"type": "array", "items": text, "description": "In order; each begins with the name of an available tool."}
     properties: dict[str, Any] = {"score_reasoning": {**text, "description": "At least 200 words."}}
     if bands:
@@ -68,26 +68,17 @@ def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
         properties["outcome"] = {**text, "enum": list(bands), "description": ranges}
     if max_points:
         points = {id_: {"type": "number", "description": f"0-{most}"} for id_, most in max_points.items()}
-        properties["score_breakdown"] = _object(points)
+        properties["score_breakdown"] = json_reply.object_schema(points)
     sum_of = ", the sum of score_breakdown" if max_points else ""
     properties["total_score"] = {"type": "integer", "description": f"0-100{sum_of}."}
     properties["missing_tools"] = {"type": "array", "items": tool}
-    approach = _object({"name": text, "description": text, "steps": steps})
+    approach = json_reply.object_schema({"name": text, "description": text, "steps": steps})
     properties["alternative_approaches"] = {
         "type": "array",
         "items": approach,
         "description": f"0 to {MOST_APPROACHES}.",
     }
-    return _object(properties)
-
-
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return json_reply.object_schema(properties)
 
 
 def repair_prompt(bands: Bands) -> str:

@@ -16,6 +16,7 @@ from itertools import accumulate
 
 import re2
 
+from tarsy_scoring.invisible import INVISIBLE, utf8_pattern
 from tarsy_scoring.timeline.injection import (
     FENCE_REMOVED,
     INJECTION_PATTERN,
@@ -62,13 +63,8 @@ _EXCERPT_CHARACTERS = 120
 _ESCAPE = re.compile(rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-Z\\^-~]?")
 # All of C0 and DEL but newline and tab.
 _CONTROLS = bytes(c for c in range(32) if c not in b"\n\t") + b"\x7f"
-# C1; then what is invisible or reorders text: soft hyphen, combining joiner, Arabic letter mark, Hangul
-# fillers, Mongolian vowel separator, zero-width and bidi marks, variation selectors, tag characters.
-_INVISIBLE_PATTERN = (
-    r"\xc2[\x80-\x9f\xad]|\xcd\x8f|\xd8\x9c|\xe1\x85[\x9f\xa0]|\xe1\xa0[\x8b-\x8f]|\xe3\x85\xa4|\xef\xbe\xa0"
-    r"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xb8[\x80-\x8f]|\xef\xbb\xbf|\xef\xbf[\xb9-\xbb]"
-    r"|\xf0\x9b\xb2[\xa0-\xa3]|\xf0\x9d\x85[\xb3-\xba]|\xf3\xa0[\x80-\x87][\x80-\xbf]"
-)
+# C1, line separators, and what is invisible or reorders text.
+_INVISIBLE_PATTERN = r"\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]|" + utf8_pattern(INVISIBLE)
 # What a reader takes for ASCII: blanks of other widths, fullwidth digits, letters and `< > [ ] |`, letters of
 # mathematics and in circles. Fullwidth punctuation stays: it is how Chinese and Japanese are written.
 _COMPATIBLE_PATTERN = (

@@ -89,6 +89,12 @@ def test_the_id_of_an_entry_is_a_true_citation(analysis: str) -> None:
         pytest.param("See E3+E4.", Grounding(2, 2), id="plus"),
         pytest.param("See E4. Then E4 again.", Grounding(2, 2), id="two_sentences"),
         pytest.param("- E3\n- E4\n- E77", Grounding(3, 2), id="items"),
+        pytest.param("`E3` came long before the call `E77` failed.", Grounding(2, 1), id="code"),
+        pytest.param(
+            "`ps` came first in E3. `ls` came later in E4. `df` came last in E5.",
+            Grounding(3, 3),
+            id="sentences_with_short_code",
+        ),
         pytest.param("E77", FALSE, id="false"),
         pytest.param("E7", FALSE, id="one_too_many"),
         pytest.param("E99", FALSE, id="written_into_the_session_as_if_it_were_an_entry"),
@@ -224,6 +230,9 @@ def test_a_quotation_that_stands_elsewhere_or_nowhere_does_not_hold(analysis: st
         pytest.param('The agent is "idle" and "very sure".', id="words_in_scare_quotes"),
         pytest.param("It ran `kubectl` and `get pods`.", id="short_code"),
         pytest.param("`a-very-long-name-of-a-tool`", id="one_word_of_code"),
+        pytest.param("It ran `kubectl` where it could have used the tool `get_logs`.", id="words_between_short_code"),
+        pytest.param("``kubectl`` and later on also ``get_logs``.", id="words_between_short_code_in_double_ticks"),
+        pytest.param("“idle” and later on also “very sure”.", id="words_between_scare_quotes"),
         pytest.param('A 5" disk and a 3" disk.', id="inches"),
         pytest.param('"................" and "-- -- --"', id="no_words"),
         pytest.param('An "opened quotation that never ends', id="never_closed"),
@@ -237,6 +246,66 @@ def test_a_quotation_that_stands_elsewhere_or_nowhere_does_not_hold(analysis: st
 def test_what_is_no_quotation_is_not_checked(analysis: str) -> None:
     """Marks around a word or two say something else."""
     assert check(analysis) == NONE
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        pytest.param("It should have run `kubectl logs web-1 --previous`.", id="should"),
+        pytest.param("It never ran `kubectl logs web-1 --previous` or `kubectl describe pod web-1`.", id="never"),
+        pytest.param("It did not run `kubectl logs web-1 --previous`.", id="not"),
+        pytest.param("It didn’t run `kubectl logs web-1 --previous`.", id="contracted"),
+        pytest.param("It failed to run `kubectl logs web-1 --previous`.", id="failed_to"),
+        pytest.param("A rigorous investigation would start with `kubectl get events -A`.", id="would"),
+        pytest.param("Instead of guessing, `kubectl get events -A` was at hand.", id="instead"),
+        pytest.param("A better first step: `kubectl get events -A`.", id="better"),
+        pytest.param("A direct check, e.g. `kubectl get events -A`, was missing.", id="for_example"),
+        pytest.param(
+            "It never looked at the logs, states or reports with `kubectl get events -A`.", id="names_of_evidence"
+        ),
+        pytest.param("It does not show `connection was accepted`.", id="denied"),
+        pytest.param("Recommended:\n- `kubectl get events -A`\n- `kubectl describe node n1`", id="items_below"),
+        pytest.param("It should have run:\n\n1. `kubectl get events -A`\n2. `df -h /data`", id="numbered_items_below"),
+        pytest.param(
+            "It should have run:\n  1. `kubectl get events -A`\n  10. `df -h /data`", id="indented_items_below"
+        ),
+        pytest.param(
+            "It never ran:\n- `df -h /data`. It is quick.\n- `kubectl get events -A`", id="sentences_in_items"
+        ),
+        pytest.param("**It never ran:**\n* `kubectl get events -A`", id="items_below_bold"),
+        pytest.param("It should have run `kubectl logs web-1 E4 -c app`.", id="id_in_the_command"),
+    ],
+)
+def test_a_command_that_is_only_suggested_is_no_citation(analysis: str) -> None:
+    """Code behind a word of what was not done claims nothing about what the judge saw."""
+    assert check(analysis) == NONE
+
+
+@pytest.mark.parametrize(
+    ("analysis", "grounding"),
+    [
+        pytest.param("E4 shows `retry 4 of 5`.", FALSE, id="without_a_suggestion"),
+        pytest.param("It should have noticed that E4 shows `retry 4 of 5`.", FALSE, id="claimed_behind_a_suggestion"),
+        pytest.param("It did not stop although E4 says `retry 3 of 5`.", TRUE, id="held_behind_a_suggestion"),
+        pytest.param("`retry 4 of 5` should have been noticed in E4.", FALSE, id="suggested_behind_it"),
+        pytest.param('It should have seen "connection was accepted" in E4.', FALSE, id="quotation_marks"),
+        pytest.param("It should have run `kubectl get events -A` after E4.", TRUE, id="its_id_counts_for_itself"),
+        pytest.param("It should have run `kubectl get events -A` after E77.", FALSE, id="its_false_id_counts"),
+        pytest.param("It should have looked. E4 is `retry 4 of 5`.", FALSE, id="suggested_in_another_sentence"),
+        pytest.param("It should have looked:\n\nE4 is `retry 4 of 5`.", FALSE, id="a_paragraph_below"),
+        pytest.param("It should have looked.\n- `retry 4 of 5`", FALSE, id="items_that_nothing_leads_in_to"),
+        pytest.param("It should have looked\n- `retry 4 of 5`", FALSE, id="items_below_a_line_without_a_colon"),
+        pytest.param("It should have looked:\n- here\n\nIt is `retry 4 of 5`.", FALSE, id="below_the_items"),
+        pytest.param("Seen:\n- `retry 4 of 5`", FALSE, id="items_below_a_claim"),
+        pytest.param(
+            "It should run:\n- `kubectl get events -A`\n- E4 shows `retry 4 of 5`", FALSE, id="claim_in_an_item"
+        ),
+        pytest.param("A noteworthy `retry 4 of 5` another time.", FALSE, id="words_that_only_hold_such_words"),
+    ],
+)
+def test_what_is_claimed_as_evidence_is_still_checked(analysis: str, grounding: Grounding) -> None:
+    """The last word that suggests or claims decides, quotation marks always claim, and ids always count."""
+    assert check(analysis) == grounding
 
 
 @pytest.mark.parametrize(
@@ -512,6 +581,8 @@ def test_no_more_than_a_thousand_quotations_are_searched() -> None:
         pytest.param("...", id="ellipses"),
         pytest.param("a … ", id="pieces"),
         pytest.param('"a a a" ', id="quotations"),
+        pytest.param("not `a a a` ", id="suggestions"),
+        pytest.param("not:\n- ", id="items"),
     ],
 )
 @pytest.mark.parametrize("frame", [("", ""), ('"a a a ', ' a" E4')], ids=["alone", "quoted"])

@@ -214,6 +214,26 @@ async def test_a_structured_answer_is_a_verdict_in_full() -> None:
     assert verdict.flags == set()
 
 
+async def test_characters_that_cannot_be_stored_are_left_out() -> None:
+    """JSON may spell out a NUL, which PostgreSQL has no place for; one letter is not worth the score."""
+    tool = {"tool_name": "read\0-file", "rationale": "\0why"}
+    approach = {"name": "Logs\0", "description": "Better\0.", "steps": ["a\0", "b"]}
+    changes = {"missing_tools": [tool], "alternative_approaches": [approach]}
+
+    verdict = await judge(structured_reply(score_reasoning="However,\0 it guessed.", **changes))
+
+    assert verdict.score_analysis == "However, it guessed."
+    assert verdict.missing_tools == [MissingTool("read-file", "why")]
+    assert verdict.missing_tools_analysis == "1. **read-file**: why"
+    assert verdict.alternative_approaches == [AlternativeApproach("Logs", "Better.", ("a", "b"))]
+
+
+async def test_a_text_of_nothing_that_can_be_stored_is_empty() -> None:
+    """And an empty reasoning is none."""
+    with pytest.raises(InvalidStructuredAnswer):
+        await judge(structured_reply(score_reasoning="\0"))
+
+
 async def test_a_whole_number_is_a_total() -> None:
     """85 is 85."""
     assert (await judge(with_total("85"))).total_score == 85

@@ -277,6 +277,8 @@ async def test_criteria_without_bands_know_no_outcome() -> None:
         pytest.param("**Outcome**: `partial`", id="bold_and_code"),
         pytest.param("### Outcome: partial", id="heading"),
         pytest.param("- Outcome: partial", id="list_item"),
+        pytest.param("2. **Outcome:** partial", id="numbered_item"),
+        pytest.param("2) Outcome: partial", id="numbered_item_with_a_bracket"),
         pytest.param("> * Outcome: partial", id="quoted_list_item"),
         pytest.param("| Outcome: partial |", id="table_cell"),
         pytest.param('"Outcome: partial"', id="quotation_marks"),
