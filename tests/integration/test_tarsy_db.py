@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -95,7 +97,11 @@ async def source(tarsy_database_url: str):  # type: ignore[no-untyped-def]
 
 async def test_session_reads_as_it_was_written(connection: Any, source: TarsyDatabase) -> None:
     """Sub-agents, unknown event types, odd arguments, models and labels included."""
-    written = session(labels={"guidance": "v2"}, runbook_url="https://runbooks/web")
+    written = session(labels={"guidance": "v2"}, runbook_url="https://runbooks/web", started_at="2026-01-02T03:04:01Z")
+    lead, sub = written["stages"][0]["executions"]
+    lead["events"][0]["metadata"]["duration_ms"] = 40
+    lead |= {"input_tokens": 1200, "output_tokens": 80}
+    sub |= {"input_tokens": 0, "output_tokens": 0}
     await load_session(connection, written)
 
     timeline = await source.fetch_timeline("one")
@@ -103,6 +109,9 @@ async def test_session_reads_as_it_was_written(connection: Any, source: TarsyDat
     expected = parse_session(written)
     assert timeline.stages == expected.stages
     assert timeline.stages[0].executions[1].parent_execution_id == "one-lead"
+    assert timeline.stages[0].executions[0].input_tokens == 1200
+    assert timeline.started_at == expected.started_at is not None
+    assert timeline.has_real_times
     assert timeline.agent_models == {"fast", "model-1"}
     assert timeline.labels == {"guidance": "v2"}
     assert timeline.runbook == "https://runbooks/web"
@@ -122,7 +131,8 @@ async def test_recorded_sessions_read_the_same_from_both_sources(connection: Any
         expected = parse_session(recorded)
         assert timeline.stages == expected.stages, path.name
         assert timeline.evidence == expected.evidence, path.name
-        for field in ("status", "chain_id", "alert_type", "alert_data", "final_analysis", "created_at", "completed_at"):
+        for field in ("status", "chain_id", "alert_type", "alert_data", "final_analysis", "created_at", "started_at",
+                      "completed_at"):  # fmt: skip
             assert getattr(timeline, field) == getattr(expected, field), (path.name, field)
 
 
@@ -181,6 +191,81 @@ async def test_older_deployment_without_newer_columns(connection: Any, source: T
     assert len(timeline.stages[0].executions) == 2
 
 
+async def test_tokens_are_those_of_all_calls_of_an_execution(connection: Any, source: TarsyDatabase) -> None:
+    """Added up; unknown where one call does not say, or none is recorded."""
+    written = session()
+    written["stages"][0]["executions"][0] |= {"input_tokens": 1000, "output_tokens": 80}
+    await load_session(connection, written)
+    more = """INSERT INTO llm_interactions
+              SELECT interaction_id || '/more', created_at, interaction_type, model_name, llm_request, llm_response, 7,
+                     NULL, execution_id, session_id, stage_id FROM llm_interactions"""
+    await connection.execute(more)
+
+    lead, sub = (await source.fetch_timeline("one")).stages[0].executions
+
+    assert (lead.input_tokens, lead.output_tokens) == (1007, None)
+    assert (sub.input_tokens, sub.output_tokens) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["DROP TABLE llm_interactions", "ALTER TABLE llm_interactions DROP COLUMN output_tokens"],
+    ids=["no such table", "no such column"],
+)
+async def test_deployment_without_tokens(connection: Any, source: TarsyDatabase, change: str) -> None:
+    """They read as unknown, and the session is read."""
+    written = session()
+    written["stages"][0]["executions"][0] |= {"input_tokens": 1000, "output_tokens": 80}
+    await load_session(connection, written)
+    await connection.execute(change)
+
+    timeline = await source.fetch_timeline("one")
+
+    assert [e.input_tokens for e in timeline.stages[0].executions] == [None, None]
+
+
+async def test_role_that_may_not_read_tokens(connection: Any, source: TarsyDatabase, tarsy_database_url: str) -> None:
+    """A right that older roles were not given is not asked for."""
+    written = session()
+    written["stages"][0]["executions"][0] |= {"input_tokens": 1000, "output_tokens": 80}
+    await load_session(connection, written)
+    role = f"reader_{uuid.uuid4().hex[:12]}"
+    await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
+    await connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    await connection.execute(f"REVOKE SELECT ON llm_interactions FROM {role}")
+    reader = TarsyDatabase(re.sub("//.*@", f"//{role}:{role}@", tarsy_database_url))
+    try:
+        timeline = await reader.fetch_timeline("one")
+    finally:
+        await reader.close()
+        await connection.execute(f"DROP OWNED BY {role}")
+        await connection.execute(f"DROP ROLE {role}")
+
+    assert timeline.stages[0].executions[0].input_tokens is None
+
+
+async def test_durations_go_to_the_calls_in_their_order(connection: Any, source: TarsyDatabase) -> None:
+    """The n-th call of a tool has the n-th record of it; where their numbers differ nobody can say."""
+    written = session()
+    [first] = written["stages"][0]["executions"][0]["events"]
+    made = [("get", 10), ("list", 20), ("get", 30), ("list", None), ("logs", 40)]
+    written["stages"][0]["executions"][0]["events"] = [
+        first
+        | {"event_id": f"e-{n}", "sequence_number": n, "created_at": f"2026-01-02T03:04:0{n}Z"}
+        | {"metadata": first["metadata"] | {"tool_name": tool, "duration_ms": duration_ms}}
+        for n, (tool, duration_ms) in enumerate(made)
+    ]
+    await load_session(connection, written)
+    await connection.execute("DELETE FROM timeline_events WHERE event_id = 'e-4'")
+
+    whole = (await source.fetch_timeline("one")).stages[0].executions[0].events
+    await connection.execute("DELETE FROM mcp_interactions WHERE interaction_id = 'e-0/call'")
+    less = (await source.fetch_timeline("one")).stages[0].executions[0].events
+
+    assert [e.tool.duration_ms for e in whole if e.tool] == [10, 20, 30, None]
+    assert [e.tool.duration_ms for e in less if e.tool] == [None, 20, None, None]
+
+
 async def test_labels_as_a_list(connection: Any, source: TarsyDatabase) -> None:
     """Bare labels are true."""
     await load_session(connection, session(labels=["watch"]))
@@ -196,6 +281,7 @@ async def test_event_of_a_stage_without_an_execution(connection: Any, source: Ta
     timeline = await source.fetch_timeline("one")
 
     assert [e.event_id for x in timeline.stages[0].executions for e in x.events] == ["one-call", "one-sub"]
+    assert timeline.stages[0].executions[-1].input_tokens == 0, "nobody's events cost nothing"
     assert timeline.evidence.missing == ()
 
 

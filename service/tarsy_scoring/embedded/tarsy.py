@@ -31,7 +31,7 @@ async def load_session(target: Any, session: dict[str, Any]) -> None:
     Write one session in the neutral JSON shape, in one transaction.
 
     Its tools become one list per server on the first execution, its tool calls interactions beside their
-    events. NUL, which PostgreSQL cannot store, becomes U+FFFD.
+    events, the tokens of an execution one call of a model. NUL, which PostgreSQL cannot store, becomes U+FFFD.
 
     Args:
         target: A URL or an open `asyncpg` connection, which stays open.
@@ -73,7 +73,10 @@ _COLUMNS = {
     "timeline_events": ("event_id", "sequence_number", "created_at", "updated_at", "event_type", "status", "content",
                         "metadata", "execution_id", "session_id", "stage_id", "parent_execution_id"),
     "mcp_interactions": ("interaction_id", "created_at", "interaction_type", "server_name", "tool_name",
-                         "tool_arguments", "tool_result", "available_tools", "execution_id", "session_id", "stage_id"),
+                         "tool_arguments", "tool_result", "available_tools", "duration_ms", "execution_id",
+                         "session_id", "stage_id"),
+    "llm_interactions": ("interaction_id", "created_at", "interaction_type", "model_name", "llm_request",
+                         "llm_response", "input_tokens", "output_tokens", "execution_id", "session_id", "stage_id"),
 }  # fmt: skip
 
 
@@ -116,8 +119,24 @@ class _Rows:
                 stage_id=stage["stage_id"],
                 llm_backend=execution.get("llm_backend") or "langchain",
             )
+            self._add_tokens(execution, stage["stage_id"])
             for event in execution["events"]:
                 self._add_event(event, execution, stage["stage_id"])
+
+    def _add_tokens(self, execution: dict[str, Any], stage_id: str) -> None:
+        if execution.get("input_tokens") is None and execution.get("output_tokens") is None:
+            return
+        self._add(
+            "llm_interactions",
+            execution,
+            interaction_id=f"{execution['execution_id']}/model",
+            created_at=self._created_at,
+            interaction_type="iteration",
+            model_name=execution.get("model_name") or "",
+            llm_request="{}",
+            llm_response="{}",
+            stage_id=stage_id,
+        )
 
     def _add_event(self, event: dict[str, Any], execution: dict[str, Any], stage_id: str) -> None:
         at = moment(event.get("created_at")) or self._created_at
@@ -145,6 +164,7 @@ class _Rows:
             tool_name=metadata.get("tool_name"),
             tool_arguments=_jsonb({"raw": metadata.get("arguments")}),
             tool_result=_jsonb({"content": event["content"], "is_error": bool(metadata.get("is_error"))}),
+            duration_ms=metadata.get("duration_ms"),
             **place,
         )
 

@@ -103,3 +103,19 @@ CREATE TABLE IF NOT EXISTS mcp_interactions (
 );
 
 CREATE INDEX IF NOT EXISTS mcp_interactions_session ON mcp_interactions (session_id, created_at);
+
+CREATE TABLE IF NOT EXISTS llm_interactions (
+    interaction_id   varchar PRIMARY KEY,
+    created_at       timestamptz NOT NULL,
+    interaction_type varchar NOT NULL,
+    model_name       varchar NOT NULL,
+    llm_request      jsonb NOT NULL,
+    llm_response     jsonb NOT NULL,
+    input_tokens     bigint,
+    output_tokens    bigint,
+    execution_id     varchar REFERENCES agent_executions ON DELETE CASCADE,
+    session_id       varchar NOT NULL REFERENCES alert_sessions ON DELETE CASCADE,
+    stage_id         varchar REFERENCES stages ON DELETE CASCADE
+);
+
+CREATE INDEX IF NOT EXISTS llm_interactions_session ON llm_interactions (session_id, created_at);

@@ -8,6 +8,7 @@ left out and named in the evidence, never guessed.
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,8 +28,17 @@ from tarsy_scoring.timeline.model import (
     FoundSession,
     Stage,
     Timeline,
+    ToolCall,
 )
-from tarsy_scoring.timeline.parsing import label_map, model_names, moment, text_or_none, tool_call, whole_number
+from tarsy_scoring.timeline.parsing import (
+    label_map,
+    model_names,
+    moment,
+    storable,
+    text_or_none,
+    tool_call,
+    whole_number,
+)
 
 log = structlog.get_logger()
 
@@ -147,7 +157,7 @@ def parse_session(session: object) -> Timeline:
         raise SessionNotFound(f"the session {session_id} was deleted")
     status = _required(session, "status", str)
     if status not in TERMINAL_STATUSES:
-        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {status[:40]}")
+        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {storable(status[:40])}")
     parser = _Parser()
     stages = parser.stages(_required(session, "stages", list))
     final_analysis = parser.optional_text(session, "final_analysis")
@@ -156,7 +166,7 @@ def parse_session(session: object) -> Timeline:
         status=status,
         chain_id=text_or_none(session.get("chain_id")),
         alert_type=text_or_none(session.get("alert_type")),
-        alert_data=_required(session, "alert_data", str),
+        alert_data=storable(_required(session, "alert_data", str)),
         final_analysis=final_analysis,
         executive_summary=parser.optional_text(session, "executive_summary"),
         stages=stages,
@@ -169,6 +179,8 @@ def parse_session(session: object) -> Timeline:
         evidence=take_stock(
             stages, final_analysis, losses=parser.losses, unread_results=frozenset(parser.unread_results)
         ),
+        started_at=moment(session.get("started_at")),
+        has_real_times=session.get("timestamps_synthetic") is not True,
     )
 
 
@@ -182,6 +194,18 @@ def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:
     if not isinstance(value, kind):
         raise NotASessionFile(f"{key} is {type(value).__name__}, expected {kind.__name__}")
     return value
+
+
+def _measured(value: object) -> int | None:
+    """A number of tokens or milliseconds; less than none of them is no number."""
+    number = whole_number(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _call(metadata: dict[str, Any]) -> ToolCall:
+    call = tool_call(metadata)
+    duration_ms = _measured(metadata.get("duration_ms"))
+    return call if duration_ms is None else replace(call, duration_ms=duration_ms)
 
 
 class _Parser:
@@ -210,7 +234,8 @@ class _Parser:
 
     def _stage(self, raw: dict[str, Any], position: int, where: str) -> Stage:
         index = whole_number(raw.get("stage_index"))
-        is_shown = raw["stage_type"] in SHOWN_STAGE_TYPES
+        stage_type = storable(raw["stage_type"])
+        is_shown = stage_type in SHOWN_STAGE_TYPES
         losses_before = len(self.losses)
         executions = self._executions(raw.get("executions"), where)
         if not is_shown:
@@ -220,9 +245,9 @@ class _Parser:
             declared = sum(e.parent_execution_id is None for e in executions)
         return Stage(
             stage_id=text_or_none(raw.get("stage_id")) or where,
-            stage_name=text_or_none(raw.get("stage_name")) or raw["stage_type"],
+            stage_name=text_or_none(raw.get("stage_name")) or stage_type,
             stage_index=position if index is None else index,
-            stage_type=raw["stage_type"],
+            stage_type=stage_type,
             status=text_or_none(raw.get("status")) or "unknown",
             executions=executions,
             expected_agent_count=declared,
@@ -252,6 +277,8 @@ class _Parser:
                     task=text_or_none(item.get("task")),
                     error_message=text_or_none(item.get("error_message")),
                     model_names=model_names(item),
+                    input_tokens=_measured(item.get("input_tokens")),
+                    output_tokens=_measured(item.get("output_tokens")),
                 )
             )
         return tuple(sorted(found, key=lambda e: (e.agent_index, e.execution_id)))
@@ -271,9 +298,10 @@ class _Parser:
 
     def _event(self, raw: dict[str, Any], position: int, where: str) -> Event | None:
         """None where type or content cannot be told; a tool call without its result is still a call."""
-        kind, content = raw.get("event_type"), raw.get("content")
+        raw_kind, content = raw.get("event_type"), raw.get("content")
+        kind = storable(raw_kind) if isinstance(raw_kind, str) else None
         is_call = kind == "llm_tool_call"
-        if not isinstance(kind, str) or not (isinstance(content, str) or is_call):
+        if kind is None or not (isinstance(content, str) or is_call):
             return None
         event_id = text_or_none(raw.get("event_id")) or where
         status = text_or_none(raw.get("status")) or "completed"
@@ -287,8 +315,8 @@ class _Parser:
             sequence_number=position if sequence is None else sequence,
             event_type=kind,
             status=status,
-            content=content if isinstance(content, str) else "",
-            tool=tool_call(metadata) if is_call else None,
+            content=storable(content) if isinstance(content, str) else "",
+            tool=_call(metadata) if is_call else None,
             created_at=moment(raw.get("created_at")),
             skill_name=text_or_none(metadata.get("skill_name")),
         )
@@ -298,10 +326,10 @@ class _Parser:
         return tuple(
             AvailableTool(
                 server_name=text_or_none(t.get("server_name")) or "",
-                tool_name=t["tool_name"],
+                tool_name=name,
                 description=text_or_none(t.get("description")) or "",
                 agent_name=text_or_none(t.get("agent_name")) or "",
             )
             for t in found
-            if text_or_none(t.get("tool_name"))
+            if (name := text_or_none(t.get("tool_name")))
         )

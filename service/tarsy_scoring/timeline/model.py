@@ -22,13 +22,18 @@ SESSION_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,254}")  # use fu
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool: `arguments` as recorded (JSON in a string, not always valid JSON)."""
+    """
+    One call of a tool: `arguments` as recorded (JSON in a string, not always valid JSON).
+
+    `duration_ms` is None where the source does not say how long it took.
+    """
 
     server_name: str
     tool_name: str
     arguments: str
     is_error: bool | None = None
     exit_code: int | None = None
+    duration_ms: int | None = None
 
     @property
     def name(self) -> str:
@@ -62,7 +67,8 @@ class Execution:
     One agent at work in a stage; `events` ordered by `sequence_number`.
 
     `model_names` holds every provider and model name recorded for the agent: the judge must not see
-    them, the service needs them to know that a judge grades itself.
+    them, the service needs them to know that a judge grades itself. The tokens are those of all its calls of a
+    model, None where the source does not know of each.
     """
 
     execution_id: str
@@ -74,6 +80,8 @@ class Execution:
     task: str | None = None
     error_message: str | None = None
     model_names: tuple[str, ...] = ()
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +133,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything that happened in one terminal session, in order."""
+    """
+    Everything that happened in one terminal session, in order.
+
+    `created_at` is when it was asked for, `started_at` when work on it began. Without `has_real_times` the source
+    itself made its times up: they give an order and no duration.
+    """
 
     session_id: str
     status: str
@@ -142,6 +155,8 @@ class Timeline:
     completed_at: datetime | None = None
     error_message: str | None = None
     evidence: Evidence = field(default_factory=lambda: Evidence({}, {}))
+    started_at: datetime | None = None
+    has_real_times: bool = True
 
     @property
     def shown_stages(self) -> tuple[Stage, ...]:

@@ -1,16 +1,32 @@
-"""Loosely typed JSON of a session into the records of `model`; shared by the sources."""
+"""
+Loosely typed JSON of a session into the records of `model`; shared by the sources.
+
+Names and texts come out as something that UTF-8 and PostgreSQL can hold: they end up in columns, keys and messages.
+"""
 
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tarsy_scoring.timeline.fence import encode
 from tarsy_scoring.timeline.model import ToolCall
 
 
+def storable(text: str) -> str:
+    """
+    The text without NUL, and with U+FFFD for halves of surrogate pairs.
+
+    The rules by which it is made safe to quote, so that nothing which those must find hides behind what is gone.
+    """
+    # Most texts of a session are long and ASCII, and Python knows of each whether it is.
+    kept = text if text.isascii() else encode(text).decode()
+    return kept.replace("\0", "")
+
+
 def text_or_none(value: object) -> str | None:
-    """A string that says something, else None."""
-    return value if isinstance(value, str) and value else None
+    """A string that says something, storable; else None."""
+    return storable(value) or None if isinstance(value, str) else None
 
 
 def whole_number(value: object) -> int | None:
@@ -47,9 +63,10 @@ def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
 def label_map(value: object) -> dict[str, str]:
     """A map of labels; a list of bare labels becomes a map to `true`."""
     if isinstance(value, Mapping):
-        return {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
+        texts = {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
+        return {storable(k): storable(v) for k, v in texts.items()}
     if isinstance(value, list):
-        return {label: "true" for label in value if isinstance(label, str)}
+        return {storable(label): "true" for label in value if isinstance(label, str)}
     return {}
 
 

@@ -7,9 +7,10 @@ deployment lacks is read as null. Works behind a transaction pooler.
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -33,12 +34,13 @@ from tarsy_scoring.timeline.parsing import label_map, model_names, text_or_none,
 T = TypeVar("T")
 Columns = frozenset[tuple[str, str]]
 
-# What the service cannot do without, and what only some deployments have.
+# What the service cannot do without, and what only some deployments have. A table without anything in the first
+# place is read where this role sees all of it, else taken for empty.
 _COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "alert_sessions": (
         ("session_id", "status", "alert_data", "chain_id", "created_at"),
-        ("alert_type", "final_analysis", "executive_summary", "error_message", "runbook_url", "labels", "completed_at",
-         "deleted_at"),
+        ("alert_type", "final_analysis", "executive_summary", "error_message", "runbook_url", "labels", "started_at",
+         "completed_at", "deleted_at"),
     ),
     "stages": (
         ("stage_id", "stage_name", "stage_index", "stage_type", "status"),
@@ -56,7 +58,11 @@ _COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "mcp_interactions": (
         ("execution_id", "interaction_type", "server_name", "available_tools"),
+        ("tool_name", "duration_ms"),
+    ),
+    "llm_interactions": (
         (),
+        ("session_id", "execution_id", "input_tokens", "output_tokens"),
     ),
 }  # fmt: skip
 
@@ -73,6 +79,7 @@ _ORDER = {
     "agent_executions": "agent_index, execution_id",
     "timeline_events": "sequence_number, created_at, event_id",
     "mcp_interactions": "server_name, created_at, interaction_id",
+    "llm_interactions": "execution_id",
 }
 
 # A page of sessions that have ended, by the key that every deployment has an index on: TARSy has none on the
@@ -140,7 +147,8 @@ class TarsyDatabase:
             # The driver's message may quote the address or a value: its type says enough.
             raise TimelineUnavailable(
                 f"cannot read {what} from TARSy's database ({type(error).__name__}): check "
-                "SCORING_TIMELINE_DATABASE_URL and that its role may SELECT from " + ", ".join(_COLUMNS)
+                "SCORING_TIMELINE_DATABASE_URL and that its role may SELECT from "
+                + ", ".join(table for table, (required, _) in _COLUMNS.items() if required)
             ) from error
 
     async def close(self) -> None:
@@ -157,7 +165,10 @@ class TarsyDatabase:
         async with self._snapshot() as (connection, columns):
             row = await connection.fetchrow(_select("alert_sessions", columns), session_id)
             session = _checked(row, session_id)
-            tables = {t: await connection.fetch(_select(t, columns), session_id) for t in _ORDER}
+            tables = {
+                t: await connection.fetch(_select(t, columns), session_id) if _is_there(t, columns) else ()
+                for t in _ORDER
+            }
         return _assemble(session, **tables)
 
     async def _read_page(self, last: str, since: datetime) -> list[Any]:
@@ -202,6 +213,12 @@ class TarsyDatabase:
         return columns
 
 
+def _is_there(table: str, columns: Columns) -> bool:
+    """Whether a table can be read; those that the service cannot do without were looked for before."""
+    required, optional = _COLUMNS[table]
+    return bool(required) or all((table, c) in columns for c in optional)
+
+
 def _select(table: str, columns: Columns) -> str:
     order = f" ORDER BY {_ORDER[table]}" if table in _ORDER else ""
     return f"SELECT {_listed(table, columns)} FROM {table} WHERE session_id = $1{order}"
@@ -233,7 +250,10 @@ def _assemble(
     agent_executions: Iterable[Any],
     timeline_events: Iterable[Any],
     mcp_interactions: Iterable[Any],
+    llm_interactions: Iterable[Any],
 ) -> Timeline:
+    interactions = list(mcp_interactions)
+    durations_ms = _durations_ms(interactions)
     events_of: dict[str, list[Event]] = defaultdict(list)
     loose_of: dict[str, list[Event]] = defaultdict(list)
     for row in timeline_events:
@@ -241,11 +261,12 @@ def _assemble(
             events_of[row["execution_id"]].append(_event(row))
         elif row["stage_id"] is not None:
             loose_of[row["stage_id"]].append(_event(row))
+    tokens = _tokens(llm_interactions)
     executions_of: dict[str, list[Execution]] = defaultdict(list)
     for row in agent_executions:
-        executions_of[row["stage_id"]].append(_execution(row, tuple(events_of[row["execution_id"]])))
+        events = _timed(events_of[row["execution_id"]], durations_ms[row["execution_id"]])
+        executions_of[row["stage_id"]].append(_execution(row, events, tokens[row["execution_id"]]))
     found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
-    interactions = list(mcp_interactions)
     calls: dict[str, int] = defaultdict(int)
     for row in interactions:
         calls[row["execution_id"]] += row["interaction_type"] == "tool_call"
@@ -266,12 +287,14 @@ def _assemble(
         completed_at=session["completed_at"],
         error_message=text_or_none(session["error_message"]),
         evidence=take_stock(found, final_analysis, declared_calls=calls),
+        started_at=session["started_at"],
     )
 
 
 def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
-    if loose:  # events of the stage itself, such as a user's question; nobody's, so without an agent's name
-        executions = [*executions, Execution(f"{row['stage_id']}/stage", "", 0, row["status"], tuple(loose))]
+    if loose:  # events of the stage itself, such as a user's question; nobody's, so without an agent's name or tokens
+        own = Execution(f"{row['stage_id']}/stage", "", 0, row["status"], tuple(loose), input_tokens=0, output_tokens=0)
+        executions = [*executions, own]
     return Stage(
         stage_id=row["stage_id"],
         stage_name=row["stage_name"],
@@ -285,7 +308,7 @@ def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
     )
 
 
-def _execution(row: Any, events: tuple[Event, ...]) -> Execution:
+def _execution(row: Any, events: tuple[Event, ...], tokens: tuple[int | None, int | None]) -> Execution:
     return Execution(
         execution_id=row["execution_id"],
         agent_name=row["agent_name"],
@@ -296,6 +319,8 @@ def _execution(row: Any, events: tuple[Event, ...]) -> Execution:
         task=text_or_none(row["task"]),
         error_message=text_or_none(row["error_message"]),
         model_names=model_names(row),
+        input_tokens=tokens[0],
+        output_tokens=tokens[1],
     )
 
 
@@ -312,6 +337,50 @@ def _event(row: Any) -> Event:
         created_at=row["created_at"],
         skill_name=text_or_none(metadata.get("skill_name")),
     )
+
+
+_Durations = dict[tuple[str, str], list[int | None]]  # of the calls of one execution, by server and tool
+
+
+def _durations_ms(interactions: Iterable[Any]) -> defaultdict[str, _Durations]:
+    """How long the calls of each execution took, in the order in which they were recorded."""
+    found: defaultdict[str, _Durations] = defaultdict(dict)
+    for row in interactions:
+        if row["interaction_type"] == "tool_call":
+            tool = tool_call(row)
+            of_tool = found[row["execution_id"]].setdefault((tool.server_name, tool.tool_name), [])
+            of_tool.append(row["duration_ms"])
+    return found
+
+
+def _timed(events: list[Event], durations_ms: _Durations) -> tuple[Event, ...]:
+    """
+    The events, with each tool call's duration.
+
+    Nothing joins an event with the record of its call, so the n-th call of a tool takes the n-th record of that tool.
+    Calls made at once may be swapped by it, their sum is the same. Where the numbers differ nobody can say.
+    """
+    counts = Counter((e.tool.server_name, e.tool.tool_name) for e in events if e.tool)
+    ahead = {tool: iter(found) for tool, found in durations_ms.items() if len(found) == counts[tool]}
+    return tuple(
+        replace(e, tool=replace(e.tool, duration_ms=next(ahead[tool])))
+        if e.tool and (tool := (e.tool.server_name, e.tool.tool_name)) in ahead
+        else e
+        for e in events
+    )
+
+
+def _tokens(llm_interactions: Iterable[Any]) -> defaultdict[str, tuple[int | None, int | None]]:
+    """Input and output tokens per execution id; None where no call is recorded, or one without its number."""
+    found: defaultdict[str, tuple[int | None, int | None]] = defaultdict(lambda: (None, None))
+    for row in llm_interactions:
+        read, written = found.get(row["execution_id"], (0, 0))
+        found[row["execution_id"]] = _plus(read, row["input_tokens"]), _plus(written, row["output_tokens"])
+    return found
+
+
+def _plus(total: int | None, count: int | None) -> int | None:
+    return None if total is None or count is None else total + count
 
 
 def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:

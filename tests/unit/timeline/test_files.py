@@ -191,6 +191,49 @@ def test_wrong_entry_of_a_hidden_stage_misses_nothing() -> None:
     assert parse_session(session(stages=[*session()["stages"], chat])).evidence.missing == ()
 
 
+def test_times_and_tokens_are_read_where_they_are() -> None:
+    """The start, whether times are real, how long a call took, what an agent's model read and wrote."""
+    whole = damaged(metadata={"tool_name": "get", "duration_ms": 40}) | {
+        "started_at": "2026-01-02T03:04:05Z",
+        "timestamps_synthetic": True,
+    }
+    whole["stages"][0]["executions"][0] |= {"input_tokens": 1200, "output_tokens": 0}
+
+    timeline = parse_session(whole)
+
+    [execution] = timeline.stages[0].executions
+    assert (execution.input_tokens, execution.output_tokens) == (1200, 0)
+    assert [e.tool.duration_ms for e in execution.events if e.tool] == [40]
+    assert timeline.started_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert timeline.has_real_times is False
+
+
+@pytest.mark.parametrize("value", [None, -1, 1.5, "40", True], ids=["null", "negative", "float", "text", "truth"])
+def test_what_is_no_number_of_tokens_or_milliseconds_is_unknown(value: object) -> None:
+    """It is never made a number, and misses no evidence."""
+    whole = damaged(metadata={"tool_name": "get", "duration_ms": value}) | {"timestamps_synthetic": value}
+    whole["stages"][0]["executions"][0] |= {"input_tokens": value, "output_tokens": value}
+
+    timeline = parse_session(whole)
+
+    [execution] = timeline.stages[0].executions
+    assert (execution.input_tokens, execution.output_tokens) == (None, None)
+    assert [e.tool.duration_ms for e in execution.events if e.tool] == [None]
+    assert timeline.has_real_times is (value is not True)
+    assert timeline.evidence.missing == ()
+
+
+def test_session_without_times_and_tokens() -> None:
+    """Older files say nothing of them."""
+    timeline = parse_session(session())
+
+    [execution] = timeline.stages[0].executions
+    assert (execution.input_tokens, execution.output_tokens) == (None, None)
+    assert [e.tool.duration_ms for e in execution.events if e.tool] == [None]
+    assert timeline.started_at is None
+    assert timeline.has_real_times
+
+
 SINCE = datetime(2026, 1, 2, tzinfo=UTC)
 THEN, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T23:59:59Z"
 

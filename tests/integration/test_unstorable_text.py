@@ -1,0 +1,54 @@
+"""A session that holds what PostgreSQL refuses, wherever a text may stand, is scored like any other."""
+
+from pathlib import Path
+
+from attempting import open_service
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
+from tarsy_scoring.admission import Priority
+from tarsy_scoring.events import SOURCE_RESCORE
+from tarsy_scoring.timeline.files import parse_session
+from unit.timeline.poisoned import SURVIVES, poisoned
+
+YAML = r"""
+providers:
+  default: {api_key_env: null, model: judge-1}
+evidence: {max_missing_share: 1}
+defaults:
+  command_pattern: '(?s)kubectl (.*)'
+  gates: [{type: no_transcript_errors}, {type: tool_called, tool: 'server*'}]
+"""
+
+
+async def test_it_is_judged_and_stored(database_url: str, tmp_path: Path) -> None:
+    """Its chain, labels, metrics and gates are there, and so is its total."""
+    config = tmp_path / "scoring.yaml"
+    config.write_text(YAML, encoding="utf-8")
+    async with open_service(database_url, SCORING_CONFIG=str(config)) as service:
+        await service.request(chain_id=None, source=SOURCE_RESCORE, priority=Priority.PEOPLE)
+        claimed = await service.claim()
+
+        await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS), parse_session(poisoned()))
+
+        score = await service.score(claimed.score_id)
+        [session] = await service.database.once(lambda c: c.fetch("SELECT * FROM sessions"))
+
+    assert (score["status"], score["error_message"], score["total_score"]) == ("completed", None, 62)
+    assert score["chain_id"] == f"chain{SURVIVES}"
+    assert score["interaction"]["by_subcommand"]
+    assert [gate["passed"] for gate in score["gates"]] == [False, True]
+    assert (session["alert_type"], session["labels"]) == (f"kind{SURVIVES}", {f"key{SURVIVES}": f"value{SURVIVES}"})
+
+
+async def test_what_is_missing_of_it_is_stored(database_url: str) -> None:
+    """Names stand in the message and in the list of what is missing."""
+    async with open_service(database_url, SCORING_MAX_ATTEMPTS="1") as service:
+        await service.request()
+        claimed = await service.claim()
+
+        await service.attempt(claimed, FakeJudge(), parse_session(poisoned()))
+
+        score = await service.score(claimed.score_id)
+
+    assert (score["status"], score["error_kind"]) == ("failed", "evidence_incomplete")
+    assert SURVIVES in score["error_message"]
+    assert any(SURVIVES in words for words in score["evidence"]["missing"])
