@@ -10,52 +10,45 @@ trouble, neither `admit` nor `settle` touches the database.
 
 import asyncio
 import math
-import random
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import structlog
 
 from tarsy_scoring.database import Batcher, Connection, Database
-from tarsy_scoring.errors import (
-    BudgetExhausted,
-    CircuitOpen,
-    ConfigurationError,
-    KeyRejected,
-    Paused,
-    QuotaExhausted,
-    RateLimited,
-    ScoringError,
-    WaitFor,
-    WaitingFor,
+from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor, WaitingFor
+from tarsy_scoring.permits import (
+    NO_PRICE,
+    WINDOW,
+    Books,
+    Call,
+    Claimable,
+    Pause,
+    Permit,
+    ProviderState,
+    Purse,
+    Result,
+    Waiting,
+    Window,
+    after,
+    exact_usd,
+    refusal_of,
 )
 from tarsy_scoring.settings import ChainSettings, ProviderSettings, Settings
+from tarsy_scoring.token_factors import FactorReports
 
 log = structlog.get_logger()
 
-Kind = Literal["circuit", "key", "quota"]
-
-FAILURES_TO_OPEN = 5
-COOL_DOWN_S, MOST_COOL_DOWN_S = 30.0, 300.0
-PROBE_DUE_S = 30.0  # a probe may answer long before its time is up
-WINDOW = timedelta(seconds=60)
-# A large call that was refused for a whole window goes before all others; who does not come back for it
-# within the grace has lost its place.
-PATIENCE, GRACE = timedelta(seconds=60), timedelta(seconds=20)
-LONGEST_BLOCK_S = 3600.0  # a header with nonsense in it must not stop a provider for ever
 MOMENT_S = 1.0  # shorter waits keep nobody from claiming; also how often workers look
-SHORTEST_DUE_S = 0.05
 PAUSE_DUE_S = 5.0  # the claim passes paused scores over; this is how soon they go on afterwards
-FREED_DUE_S = 30.0
-MOST_FACTOR, FACTOR_STEPS = 4.0, 20  # steps of 0.05
-SETTLED_WITHIN_S = 60.0  # beyond the deadline of a call; what is reserved for longer will hardly come free
 
 # --- statements ----------------------------------------------------------------------------------------
 
@@ -159,116 +152,18 @@ DELETE FROM {schema}.pauses WHERE ($1::text IS NULL OR chain_id = $1) AND ($2::t
 RETURNING pause_id
 """
 
+# It falls only from the value that it was compared with: another process may know better. Another model begins anew.
 LEARN_FACTOR = """
-INSERT INTO {schema}.provider_states AS p (provider, token_factor) VALUES ($1, $2)
-ON CONFLICT (provider) DO UPDATE SET token_factor = greatest(p.token_factor, excluded.token_factor)
+INSERT INTO {schema}.provider_states AS p (provider, token_model, token_factor) VALUES ($1, $2, $3)
+ON CONFLICT (provider) DO UPDATE SET token_model = excluded.token_model, token_factor = CASE
+  WHEN p.token_model IS DISTINCT FROM excluded.token_model OR p.token_factor = $4 THEN excluded.token_factor
+  ELSE greatest(p.token_factor, excluded.token_factor)
+END
 RETURNING p.*, clock_timestamp() AS now
 """
 
 
-# --- records -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """
-    One HTTP call about to be made.
-
-    Args:
-        tokens: Estimated input and reserved output.
-        most_usd: What it costs at most; None where prices are unknown.
-    """
-
-    provider: str
-    chain_id: str | None
-    score_id: UUID
-    tokens: int
-    most_usd: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Permit:
-    """Leave to make one call, and what is kept for it until it is settled."""
-
-    permit_id: UUID
-    call: Call
-    is_probe: bool = False
-    is_counted: bool = False
-    is_charged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """
-    What became of a call.
-
-    Args:
-        failed: Counts for the circuit: 5xx, a timeout, unreachable; a 429 does not.
-        opens: The key was rejected, or the quota is used up: the circuit opens at once.
-        blocked_s: How long the provider asked for a pause.
-        tokens: Really used; None: unknown, and the estimate stays.
-        cost_usd: None: unknown, and the reservation stays charged at its maximum.
-        reason: A few words for people; no text of the provider.
-    """
-
-    failed: bool = False
-    opens: Literal["key", "quota"] | None = None
-    blocked_s: float | None = None
-    tokens: int | None = None
-    cost_usd: float | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Of a chain, of a provider, of a provider for one chain; of everything where both are None."""
-
-    chain: str | None
-    provider: str | None
-    since: datetime
-    by: str
-    reason: str | None
-
-    def covers(self, chain_id: str | None, provider: str | None) -> bool:
-        """Whether it stops this provider for this chain; a `provider` of None asks for the chain as a whole."""
-        return self.chain in (None, chain_id) and self.provider in (None, provider)
-
-    def __str__(self) -> str:
-        named = {"chain": self.chain, "provider": self.provider}
-        what = ", ".join(f"{kind} {name!r}" for kind, name in named.items() if name is not None) or "everything"
-        why = f" ({self.reason})" if self.reason else ""
-        return f"{what}: paused since {self.since.astimezone(UTC):%Y-%m-%d %H:%M} UTC by {self.by}{why}"
-
-
-@dataclass(frozen=True, slots=True)
-class Claimable:
-    """
-    What the claim has to pass over.
-
-    Args:
-        configured: Chains with a standing of their own; '' stands for scores without a chain, where it is in it.
-        blocked: Those of them none of whose scores may be claimed.
-        probing: Those of them that wait for a probe: claim one at a time.
-        others_blocked, others_probing: The same for every chain that is not in `configured`.
-    """
-
-    configured: list[str]
-    blocked: list[str]
-    probing: list[str]
-    others_blocked: bool
-    others_probing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Why chains cannot be judged right now."""
-
-    by_chain: Mapping[str, WaitingFor | None]
-    others: WaitingFor | None
-
-    def reason(self, chain_id: str | None) -> WaitingFor | None:
-        """What a pending score of this chain waits for; None where nothing holds the chain up."""
-        return self.by_chain.get(chain_id or "", self.others)
+# --- the limits ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +182,6 @@ class _Asked:
 
     permit: Permit
     is_wanted: bool = True
-
-
-# --- the limits ----------------------------------------------------------------------------------------
 
 
 class Limits:
@@ -315,6 +207,7 @@ class Limits:
         self._full_until: dict[str, float] = {}  # windows of ours, by the monotonic clock
         self._pauses: list[Pause] = []
         self._charged: dict[tuple[str, str], Decimal] = {}
+        self._reports: defaultdict[str, FactorReports] = defaultdict(FactorReports)
         self._admissions = Batcher(self._admit_all)
         self._settlements = Batcher(self._settle_all)
 
@@ -333,8 +226,9 @@ class Limits:
 
         states, pauses, days = await self._database.once(look)
         # What a transaction of ours has committed since may not be in it.
-        self._learn([r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started])
-        self._pauses = [_pause_of(r) for r in pauses]
+        news = [r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started]
+        self._learn(*_seen(news))
+        self._pauses = [Pause.of(dict(r)) for r in pauses]
         self._charged = {(r["scope"], r["chain_id"]): r["charged_usd"] for r in days}
 
     def claimable(self) -> Claimable:
@@ -355,17 +249,14 @@ class Limits:
         return Waiting({c: standing.reason for c, standing in chains.items()}, others.reason)
 
     def token_factor(self, provider: str) -> float:
-        """Real tokens per estimated one, as far as learned; in steps, so that contexts stay the same."""
+        """Real tokens of its model per estimated one, as far as learned; in steps, so that contexts stay the same."""
         state = self._states.get(provider)
-        return state.token_factor if state else 1.0
+        return state.token_factor if state and state.token_model == self._providers[provider].model else 1.0
 
-    async def learn_token_factor(self, provider: str, factor: float) -> None:
-        """Remember it for the fleet, where it is the largest so far; at most 4. Waits for the database."""
-        step = math.ceil(round(min(max(factor, 1.0), MOST_FACTOR) * FACTOR_STEPS, 6)) / FACTOR_STEPS
-        if step > self.token_factor(provider):
-            row = await self._database.persist(lambda c: c.fetchrow(self._database.sql(LEARN_FACTOR), provider, step))
-            assert row is not None
-            self._learn([row])
+    def open_circuits(self) -> dict[str, bool]:
+        """Whether the circuit of each provider is open, or half open, as known from the last look."""
+        states = {name: self._states.get(name) for name in self._providers}
+        return {name: state is not None and state.kind is not None for name, state in states.items()}
 
     # --- pauses ------------------------------------------------------------------------------------------
 
@@ -389,7 +280,7 @@ class Limits:
 
     async def pauses(self) -> list[Pause]:
         """All pauses, the oldest first. Raises: DatabaseAway."""
-        return [_pause_of(r) for r in await self._database.once(lambda c: c.fetch(self._database.sql(PAUSES)))]
+        return [Pause.of(dict(r)) for r in await self._database.once(lambda c: c.fetch(self._database.sql(PAUSES)))]
 
     # --- one call ----------------------------------------------------------------------------------------
 
@@ -414,7 +305,7 @@ class Limits:
             is_charged=self._has_budget(self._settings.chain(call.chain_id)),
         )
         if permit.is_charged and call.most_usd is None:
-            raise ConfigurationError(_NO_PRICE.format(call.provider))
+            raise ConfigurationError(NO_PRICE.format(call.provider))
         if not (permit.is_probe or permit.is_counted or permit.is_charged):
             return permit
         asked = _Asked(permit)
@@ -436,6 +327,8 @@ class Limits:
         """
         if permit.is_charged or self._corrects_tokens(permit, result) or self._tells_of_provider(permit, result):
             await self._settlements.submit((permit, result))
+        if result.estimated_tokens is not None and result.read_tokens is not None:
+            await self._learn_factor(permit.call.provider, result.estimated_tokens, result.read_tokens)
 
     def _refuse_at_once(self, call: Call) -> None:
         """Raises: WaitFor: What is known already is in the way."""
@@ -454,11 +347,23 @@ class Limits:
             return True
         if result.blocked_s is not None and state.blocked_for_s(self._now()) + MOMENT_S < result.blocked_s:
             return True
-        return state.kind is None and bool(state.failed_calls)
+        return not result.is_refused and state.kind is None and bool(state.failed_calls)
 
     def _corrects_tokens(self, permit: Permit, result: Result) -> bool:
         has_limit = self._providers[permit.call.provider].tokens_per_minute is not None
         return has_limit and permit.is_counted and result.tokens not in (None, permit.call.tokens)
+
+    async def _learn_factor(self, provider: str, estimated_tokens: int, read_tokens: int) -> None:
+        """Take a report into account; where the factor moves, wait for the database."""
+        known = self.token_factor(provider)
+        factor = self._reports[provider].factor_after(known, estimated_tokens, read_tokens)
+        if factor != known:
+            model = self._providers[provider].model
+            row = await self._database.persist(
+                lambda c: c.fetchrow(self._database.sql(LEARN_FACTOR), provider, model, factor, known)
+            )
+            assert row is not None
+            self._learn(*_seen([row]))
 
     # --- transactions ------------------------------------------------------------------------------------
 
@@ -466,7 +371,7 @@ class Limits:
         """Decide about many calls in one transaction, in the order in which they were asked for."""
         is_repeat = False
 
-        async def work(connection: Connection) -> tuple[dict[UUID, Permit | WaitFor], _Books]:
+        async def work(connection: Connection) -> tuple[dict[UUID, Permit | WaitFor], Books]:
             nonlocal is_repeat
             permits = [a.permit for a in asked if a.is_wanted]
             books = await self._open_books(connection, permits)
@@ -480,22 +385,22 @@ class Limits:
             return answers, books
 
         answers, books = await self._database.persist(work)
-        self._learn(books.rows, books.states)
+        self._learn(books.states, books.now)
         for provider, free_at in books.full_until.items():
             self._full_until[provider] = time.monotonic() + (free_at - self._now()).total_seconds()
         return [answers.get(a.permit.permit_id, a.permit) for a in asked]
 
-    async def _open_books(self, connection: Connection, permits: Sequence[Permit]) -> "_Books":
+    async def _open_books(self, connection: Connection, permits: Sequence[Permit]) -> Books:
         """Lock and read what these calls depend on."""
-        books = _Books(self._settings)
+        books = Books(self._settings)
         met = {p.call.provider for p in permits if p.is_counted or p.is_probe}
         if met:
-            books.meet(await connection.fetch(self._database.sql(MEET_PROVIDERS), sorted(met)))
+            books.meet(*_seen(await connection.fetch(self._database.sql(MEET_PROVIDERS), sorted(met))))
         for provider in sorted({p.call.provider for p in permits if p.is_counted}):
             since = books.now[provider] - WINDOW
             held = await connection.fetchrow(self._database.sql(COUNT_WINDOW), provider, since)
             assert held is not None
-            window = _Window(self._providers[provider], held["requests"], held["tokens"])
+            window = Window(self._providers[provider], held["requests"], held["tokens"])
             wanted = [p.call.tokens for p in permits if p.call.provider == provider]
             if not window.holds(window.requests + len(wanted), window.tokens + sum(wanted)):
                 rows = await connection.fetch(self._database.sql(READ_WINDOW), provider, since)
@@ -505,12 +410,12 @@ class Limits:
         if chains:
             scopes = ["all", *("chain" for _ in chains)]
             books.purses = {
-                (r["scope"], r["chain_id"]): self._purse_of(r)
+                (r["scope"], r["chain_id"]): Purse.of(dict(r), self._settings)
                 for r in await connection.fetch(self._database.sql(MEET_DAYS), scopes, ["", *chains])
             }
         return books
 
-    async def _close_books(self, connection: Connection, books: "_Books") -> None:
+    async def _close_books(self, connection: Connection, books: Books) -> None:
         """Write what was decided."""
         await self._save(connection, books.changed())
         if books.calls:
@@ -526,11 +431,11 @@ class Limits:
         corrected = [(p.permit_id, r.tokens) for p, r in settled if self._corrects_tokens(p, r)]
         charged = {p.permit_id: r.cost_usd for p, r in settled if p.is_charged}
 
-        async def work(connection: Connection) -> _Books:
-            books = _Books(self._settings)
+        async def work(connection: Connection) -> Books:
+            books = Books(self._settings)
             if told:
                 names = sorted({p.call.provider for p, _ in told})
-                books.meet(await connection.fetch(self._database.sql(MEET_PROVIDERS), names))
+                books.meet(*_seen(await connection.fetch(self._database.sql(MEET_PROVIDERS), names)))
                 for permit, result in told:
                     name = permit.call.provider
                     books.states[name] = after(books.states[name], permit.permit_id, result, books.now[name])
@@ -543,17 +448,17 @@ class Limits:
 
         books = await self._database.persist(work)
         for state in books.changed():
-            _log_change(books.before(state.provider), state)
-        self._learn(books.rows, books.states)
+            _log_change(books.met[state.provider], state)
+        self._learn(books.states, books.now)
         for permit, result in settled:
             if (result.tokens or 0) < permit.call.tokens and self._corrects_tokens(permit, result):
                 self._full_until.pop(permit.call.provider, None)  # there is more room than it seemed
         return [None for _ in settled]
 
     async def _settle_charges(self, connection: Connection, charged: Mapping[UUID, float | None]) -> None:
-        usd = [None if cost is None else _usd(cost) for cost in charged.values()]
+        usd = [None if cost is None else exact_usd(cost) for cost in charged.values()]
         rows = await connection.fetch(self._database.sql(SETTLE_CHARGES), list(charged), usd)
-        changes: dict[tuple[Any, str, str], tuple[Decimal, Decimal]] = {}
+        changes: dict[tuple[date, str, str], tuple[Decimal, Decimal]] = {}
         for r in rows:
             for key in ((r["day"], "all", ""), (r["day"], "chain", r["chain_id"])):
                 more, freed = changes.get(key, (Decimal(), Decimal()))
@@ -563,12 +468,12 @@ class Limits:
             await self._change_days(connection, changes)
 
     async def _change_days(
-        self, connection: Connection, changes: Mapping[tuple[Any, str, str], tuple[Decimal, Decimal]]
+        self, connection: Connection, changes: Mapping[tuple[date, str, str], tuple[Decimal, Decimal]]
     ) -> None:
         rows = [(*key, *change) for key, change in changes.items()]
         await connection.execute(self._database.sql(CHANGE_DAYS), *_columns(rows))
 
-    async def _save(self, connection: Connection, states: "Sequence[ProviderState]") -> None:
+    async def _save(self, connection: Connection, states: Sequence[ProviderState]) -> None:
         if states:
             await connection.execute(self._database.sql(SAVE_PROVIDERS), [asdict(s) for s in states])
 
@@ -579,32 +484,14 @@ class Limits:
         then, at = self._clock
         return then + timedelta(seconds=time.monotonic() - at)
 
-    def _learn(self, rows: Sequence[asyncpg.Record], states: "Mapping[str, ProviderState] | None" = None) -> None:
-        for row in rows:
-            name = row["provider"]
-            self._states[name] = states[name] if states else ProviderState.of(row)
+    def _learn(self, states: Mapping[str, ProviderState], now: Mapping[str, datetime]) -> None:
+        for name, state in states.items():
+            self._states[name] = state
             self._learned_at[name] = time.monotonic()
-            self._clock = (row["now"], time.monotonic())
+            self._clock = (now[name], time.monotonic())
 
     def _has_budget(self, chain: ChainSettings) -> bool:
         return self._settings.config.budget.daily_usd is not None or chain.daily_budget_usd is not None
-
-    def _purse_of(self, row: asyncpg.Record) -> "_Purse":
-        """A day's money; `is_moving` where calls may be under way that cost less than was reserved for them."""
-        config, chain_id = self._settings.config, row["chain_id"]
-        limit, whose = self._settings.chain(chain_id).daily_budget_usd, f"chain {chain_id!r}"
-        if row["scope"] == "all":
-            limit, whose = config.budget.daily_usd, "all chains"
-        longest_s = max(p.timeout_s for p in config.providers.values()) + SETTLED_WITHIN_S
-        return _Purse(
-            day=row["day"],
-            day_left_s=row["day_left_s"],
-            limit=None if limit is None else _usd(limit),
-            charged=row["charged_usd"],
-            reserved=row["reserved_usd"],
-            is_moving=row["reserved_for_s"] is not None and row["reserved_for_s"] < longest_s,
-            whose=whose,
-        )
 
     def _standings(self) -> tuple[dict[str, _Standing], _Standing]:
         """How every chain that differs from the others stands, and how the others do."""
@@ -643,293 +530,8 @@ class Limits:
     def _is_spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> bool:
         """Whether what is left is less than any call of the chain costs."""
         least = min(self._least_usd.get(p, 0.0) for p in chain.providers)
-        return limit is not None and _usd(limit) - self._charged.get((scope, chain_id), Decimal()) < _usd(least)
-
-
-# --- decisions -----------------------------------------------------------------------------------------
-
-_REFUSALS: dict[Kind, type[CircuitOpen | KeyRejected | QuotaExhausted]] = {
-    "circuit": CircuitOpen,
-    "key": KeyRejected,
-    "quota": QuotaExhausted,
-}
-_ADVICE: dict[Kind, str] = {
-    "circuit": "it failed too often in a row",
-    "key": "its key is rejected, check the key of the provider",
-    "quota": "its quota is used up, pay or raise it at the provider",
-}
-_NO_PRICE = (
-    "a daily budget needs to know what calls cost, and no prices are known for the provider {!r}: "
-    "set its prices_usd_per_million_tokens"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderState:
-    """What the fleet knows of a provider. Its circuit is closed where `kind` is None."""
-
-    provider: str
-    token_factor: float = 1.0
-    failed_calls: tuple[UUID, ...] = ()
-    kind: Kind | None = None
-    open_until: datetime | None = None
-    cool_down_s: float = 0.0
-    reason: str = ""
-    probe_id: UUID | None = None
-    probe_until: datetime | None = None
-    blocked_until: datetime | None = None
-    first_in_line: UUID | None = None
-    in_line_since: datetime | None = None
-    in_line_until: datetime | None = None
-
-    @classmethod
-    def of(cls, row: asyncpg.Record) -> "ProviderState":
-        """From its row."""
-        columns = {name: row[name] for name in cls.__dataclass_fields__}
-        return cls(**columns | {"failed_calls": tuple(columns["failed_calls"])})
-
-    def shut_for_s(self, now: datetime) -> float:
-        """Seconds in which its circuit lets nobody try; 0 where it is closed, or half open."""
-        return max(_seconds(self.open_until, now), _seconds(self.probe_until, now))
-
-    def blocked_for_s(self, now: datetime) -> float:
-        """Seconds left of the pause that it asked for."""
-        return _seconds(self.blocked_until, now)
-
-
-def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
-    """Why the provider must not be called now; None where it may, be it as a probe."""
-    if state.kind is not None and (shut_s := state.shut_for_s(now)) > 0:
-        due_s = shut_s if _seconds(state.open_until, now) > 0 else min(shut_s, PROBE_DUE_S)
-        told = f" (last: {state.reason})" if state.reason else ""
-        return _REFUSALS[state.kind](
-            f"the provider {state.provider!r} is not called: {_ADVICE[state.kind]}{told}; "
-            "one call after the other tries whether it is well again",
-            max(due_s, SHORTEST_DUE_S),
-        )
-    if (blocked_s := state.blocked_for_s(now)) > 0:
-        return RateLimited(f"the provider {state.provider!r} asked for a pause", max(blocked_s, SHORTEST_DUE_S))
-    return None
-
-
-def after(state: ProviderState, call_id: UUID, result: Result, now: datetime) -> ProviderState:
-    """
-    The state after a call; the same again after the same call.
-
-    While the circuit is open only its probe counts: other calls began before it opened.
-    """
-    if result.blocked_s is not None and result.blocked_s > 0:
-        until = now + timedelta(seconds=min(result.blocked_s, LONGEST_BLOCK_S))
-        state = replace(state, blocked_until=max(state.blocked_until or until, until))
-    is_probe = state.probe_id == call_id
-    if state.kind is not None and not is_probe:
-        return state
-    closed = replace(
-        state, failed_calls=(), kind=None, open_until=None, cool_down_s=0.0, reason="", probe_id=None, probe_until=None
-    )
-    if not (result.failed or result.opens):
-        return closed
-    failed = state.failed_calls if call_id in state.failed_calls else (*state.failed_calls, call_id)
-    told = replace(closed, failed_calls=failed[-FAILURES_TO_OPEN:], reason=result.reason)
-    if not (is_probe or result.opens or len(failed) >= FAILURES_TO_OPEN):
-        return told
-    cool_down_s = min(2 * state.cool_down_s, MOST_COOL_DOWN_S) if is_probe else COOL_DOWN_S
-    open_until = now + timedelta(seconds=cool_down_s)
-    return replace(told, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
-
-
-@dataclass(slots=True)
-class _Window:
-    """The calls of the last minute at a provider; `calls` one by one, oldest first, where they may be too many."""
-
-    limits: ProviderSettings
-    requests: int
-    tokens: int
-    calls: list[tuple[datetime, int]] = field(default_factory=list)
-
-    def has_room(self, tokens: int) -> bool:
-        # A call that is larger than the limit by itself has to wait for an empty window, and not for ever.
-        most = self.limits.tokens_per_minute
-        return self.holds(self.requests + 1, self.tokens + (tokens if most is None else min(tokens, most)))
-
-    def holds(self, requests: int, tokens: int) -> bool:
-        """Whether that many are within the limits."""
-        most_requests, most_tokens = self.limits.requests_per_minute, self.limits.tokens_per_minute
-        return requests <= (most_requests or requests) and tokens <= (most_tokens or tokens)
-
-    def free_at(self, tokens: int) -> datetime:
-        """When enough calls have left for one of this size; only where there is no room for it now."""
-        left = replace(self, calls=[])
-        last = max(called_at for called_at, _ in self.calls)
-        for called_at, gone in self.calls:
-            left.requests, left.tokens = left.requests - 1, left.tokens - gone
-            if left.has_room(tokens):
-                last = called_at
-                break
-        return last + WINDOW
-
-    def add(self, tokens: int, at: datetime) -> None:
-        self.requests, self.tokens = self.requests + 1, self.tokens + tokens
-        self.calls.append((at, tokens))
-
-
-@dataclass(slots=True)
-class _Purse:
-    """The money of a day; `added` is what is being reserved now."""
-
-    day: Any
-    day_left_s: float
-    limit: Decimal | None
-    charged: Decimal
-    reserved: Decimal
-    is_moving: bool
-    whose: str
-    added: Decimal = Decimal()
-
-    @property
-    def left(self) -> Decimal:
-        return Decimal("Infinity") if self.limit is None else self.limit - self.charged - self.added
-
-    def may_have_later(self, usd: Decimal) -> bool:
-        """Whether there would be enough today if calls under way cost nothing."""
-        settled = self.charged - self.reserved if self.is_moving or self.added else self.charged
-        return self.limit is None or settled + usd <= self.limit
-
-
-@dataclass(slots=True)
-class _Books:
-    """What a transaction has locked, and what it is going to write: calls are decided here one by one."""
-
-    settings: Settings
-    rows: list[asyncpg.Record] = field(default_factory=list)
-    states: dict[str, ProviderState] = field(default_factory=dict)
-    now: dict[str, datetime] = field(default_factory=dict)
-    windows: dict[str, _Window] = field(default_factory=dict)
-    purses: dict[tuple[str, str], _Purse] = field(default_factory=dict)
-    full_until: dict[str, datetime] = field(default_factory=dict)
-    calls: list[tuple[UUID, str, datetime, int]] = field(default_factory=list)
-    charges: list[tuple[UUID, Any, str, str, UUID, Decimal]] = field(default_factory=list)
-
-    def meet(self, rows: list[asyncpg.Record]) -> None:
-        self.rows = rows
-        self.states = {r["provider"]: ProviderState.of(r) for r in rows}
-        self.now = {r["provider"]: r["now"] for r in rows}
-
-    def before(self, provider: str) -> ProviderState:
-        return next(ProviderState.of(r) for r in self.rows if r["provider"] == provider)
-
-    def changed(self) -> list[ProviderState]:
-        return [s for s in self.states.values() if s != self.before(s.provider)]
-
-    def recall(self, permit: Permit) -> Permit:
-        """The permit that a transaction gave whose reply was lost."""
-        state = self.states.get(permit.call.provider)
-        return replace(permit, is_probe=state is not None and state.probe_id == permit.permit_id)
-
-    def decide(self, permit: Permit) -> Permit | WaitFor:
-        """Admit the call, with all that is kept for it, or say why not."""
-        state = self.states.get(permit.call.provider)
-        if state is not None and (refusal := refusal_of(state, self.now[state.provider])):
-            return refusal
-        refusal = self._over_rate(permit.call) if permit.is_counted else None
-        refusal = refusal or (self._over_budget(permit.call) if permit.is_charged else None)
-        return refusal or self._admit(permit)
-
-    def _over_rate(self, call: Call) -> RateLimited | None:
-        state, window, now = self.states[call.provider], self.windows[call.provider], self.now[call.provider]
-        is_others = state.first_in_line is not None and state.first_in_line != call.score_id
-        is_held = is_others and _seconds(state.in_line_until, now) > 0
-        if window.has_room(call.tokens):
-            if not (is_held and state.in_line_since is not None and now - state.in_line_since >= PATIENCE):
-                return None
-            return _too_fast(call.provider, _seconds(state.in_line_until, now))
-        free_at = window.free_at(call.tokens)
-        if not is_held and window.has_room(0):  # it is its size that keeps it
-            since = now if is_others or _seconds(state.in_line_until, now) == 0 else state.in_line_since
-            place = {"first_in_line": call.score_id, "in_line_since": since, "in_line_until": free_at + GRACE}
-            self.states[call.provider] = replace(state, **place)  # type: ignore[arg-type]  # of three columns
-        # Less room than any call needs: nobody has to come for it.
-        least = window.limits.max_reply_tokens
-        if not window.has_room(least):
-            self.full_until[call.provider] = window.free_at(least)
-        return _too_fast(call.provider, _seconds(free_at, now))
-
-    def _over_budget(self, call: Call) -> BudgetExhausted | None:
-        usd = _usd(call.most_usd or 0.0)
-        purses = self._purses(call)
-        lacking = next((p for p in purses if p.left < usd), None)
-        if lacking is None:
-            return None
-        if all(p.may_have_later(usd) for p in purses):
-            due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "calls under way may cost less"  # noqa: S311 - jitter
-        else:
-            due_s, hope = lacking.day_left_s + random.uniform(1, 60), "the next UTC day brings more"  # noqa: S311
-        return BudgetExhausted(
-            f"the daily budget of {lacking.limit} USD of {lacking.whose} has {lacking.left:.4f} USD left "
-            f"for a call of up to {usd:.4f} USD: {hope}",
-            due_s,
-        )
-
-    def _admit(self, permit: Permit) -> Permit:
-        call, state = permit.call, self.states.get(permit.call.provider)
-        is_probe = state is not None and state.kind is not None
-        if state is not None:
-            now = self.now[call.provider]
-            if is_probe:
-                until = now + timedelta(seconds=self.settings.config.providers[call.provider].timeout_s)
-                state = replace(state, probe_id=permit.permit_id, probe_until=until)
-            if state.first_in_line == call.score_id:
-                state = replace(state, first_in_line=None, in_line_since=None, in_line_until=None)
-            self.states[call.provider] = state
-            if permit.is_counted:
-                self.windows[call.provider].add(call.tokens, now)
-                self.calls.append((permit.permit_id, call.provider, now, call.tokens))
-        if permit.is_charged:
-            usd = _usd(call.most_usd or 0.0)
-            purses = self._purses(call)
-            for purse in purses:
-                purse.added += usd
-            self.charges.append(
-                (permit.permit_id, purses[0].day, call.chain_id or "", call.provider, call.score_id, usd)
-            )
-        return replace(permit, is_probe=is_probe)
-
-    def _purses(self, call: Call) -> tuple[_Purse, _Purse]:
-        return self.purses["all", ""], self.purses["chain", call.chain_id or ""]
-
-
-def require_affordable(settings: Settings, most_usd: Mapping[str, float | None]) -> None:
-    """
-    Refuse budgets that nobody can keep: without prices, or too small for a single call.
-
-    Args:
-        most_usd: What a call that fills the whole window costs at most, by provider; None: no prices are known.
-
-    Raises:
-        ConfigurationError: Naming the budget and the provider.
-    """
-    config = settings.config
-    chains = {"defaults": config.defaults} | {f"chains.{name}": chain for name, chain in config.chains.items()}
-    for where, chain in chains.items():
-        budgets = {"budget.daily_usd": config.budget.daily_usd, f"{where}.daily_budget_usd": chain.daily_budget_usd}
-        for name, budget in budgets.items():
-            for provider in chain.providers if chain.judge.enabled and budget is not None else ():
-                most = most_usd[provider]
-                if most is None:
-                    raise ConfigurationError(f"{name}: {_NO_PRICE.format(provider)}")
-                if budget is not None and budget < most:
-                    raise ConfigurationError(
-                        f"{name}: {budget:g} USD is less than one call that fills the window of {provider!r} may cost "
-                        f"({most:.4f} USD); raise it, or lower context_window_tokens or max_reply_tokens"
-                    )
-
-
-def _too_fast(provider: str, due_s: float) -> RateLimited:
-    return RateLimited(
-        f"the provider {provider!r} has had as many calls or tokens in this minute as its requests_per_minute and "
-        "tokens_per_minute allow",
-        max(due_s, SHORTEST_DUE_S),
-    )
+        charged = self._charged.get((scope, chain_id), Decimal())
+        return limit is not None and exact_usd(limit) - charged < exact_usd(least)
 
 
 def _least_usd(provider: ProviderSettings) -> float:
@@ -937,23 +539,15 @@ def _least_usd(provider: ProviderSettings) -> float:
     return prices.output * provider.max_reply_tokens / 1e6 if prices else 0.0
 
 
-def _pause_of(row: asyncpg.Record) -> Pause:
-    return Pause(row["chain_id"], row["provider"], row["since"], row["paused_by"], row["reason"])
+def _seen(rows: Iterable[asyncpg.Record]) -> tuple[dict[str, ProviderState], dict[str, datetime]]:
+    """Providers by name, and the database's clock when each was read."""
+    listed = list(rows)
+    return {r["provider"]: ProviderState.of(dict(r)) for r in listed}, {r["provider"]: r["now"] for r in listed}
 
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
     """Rows as the arrays that `unnest` takes."""
     return [list(column) for column in zip(*rows, strict=True)]
-
-
-def _usd(amount: float) -> Decimal:
-    """Exact, as people wrote it: sums of many calls must not drift."""
-    return Decimal(repr(amount))
-
-
-def _seconds(until: datetime | None, now: datetime) -> float:
-    """Seconds left; 0 where it is over, or never was."""
-    return max(0.0, (until - now).total_seconds()) if until is not None else 0.0
 
 
 def _log_change(before: ProviderState, state: ProviderState) -> None:

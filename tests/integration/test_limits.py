@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from builders import connected
+from charges import MOST_CHARGED, note_every_charge
 from infrastructure import Postgres, fresh_database, run_apart, wait_until
 from proxy import DatabaseProxy
 from tarsy_scoring import limits
@@ -27,7 +28,8 @@ from tarsy_scoring.errors import (
     RateLimited,
     WaitFor,
 )
-from tarsy_scoring.limits import Call, Claimable, Limits, Permit, Result
+from tarsy_scoring.limits import Limits
+from tarsy_scoring.permits import Call, Claimable, Permit, Result
 from tarsy_scoring.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
 
 FAILED = Result(failed=True, reason="HTTP 503")
@@ -169,7 +171,7 @@ async def url(_shared_url: str) -> str:
 async def test_a_budget_is_never_exceeded_and_all_that_fits_gets_through(database_url: str) -> None:
     """
     1,000 calls at once at four processes, on five chains: their maxima are five times the budget, what they cost
-    is half of it. No interleaving exceeds it, since the table itself refuses that here, and every call is made.
+    is half of it. No interleaving ever exceeds it, not for an instant, and every call is made.
     """
     budget, most = Decimal("2"), Decimal("0.01")
     settings = settings_of(daily_usd=float(budget), full={"daily_budget_usd": 0.5}, wide={"daily_budget_usd": 1.9})
@@ -194,13 +196,14 @@ async def test_a_budget_is_never_exceeded_and_all_that_fits_gets_through(databas
             settled.notify_all()
 
     async with open_fleet(database_url, settings, size=4) as fleet:
-        await fleet.rows(
-            "ALTER TABLE budget_days ADD CONSTRAINT never_exceeded CHECK (charged_usd <= "
-            "CASE WHEN scope = 'all' THEN 2 WHEN chain_id = 'full' THEN 0.5 WHEN chain_id = 'wide' THEN 1.9 ELSE 2 END)"
-        )
+        await note_every_charge(database_url)
         with capture_logs() as logs:
             await asyncio.wait_for(asyncio.gather(*(make(fleet.member(n), c) for n, c in enumerate(calls))), 60)
 
+        most_charged = {r["chain_id"] or r["scope"]: r["usd"] for r in await fleet.rows(MOST_CHARGED)}
+        assert most_charged["all"] <= budget
+        assert most_charged["full"] <= Decimal("0.5")
+        assert most_charged["wide"] <= Decimal("1.9")
         spent = sum(Decimal(repr(cost)) for cost in costs.values())
         assert await fleet.day() == (spent, 0)
         assert await fleet.value("SELECT sum(charged_usd) FROM budget_days WHERE scope = 'chain'") == spent
@@ -546,6 +549,31 @@ async def test_a_success_in_between_starts_the_count_again(url: str) -> None:
         assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
 
 
+async def test_a_refusal_in_between_does_not(url: str) -> None:
+    """Four failures, a 429, a failure: open."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.fail(4)
+        await fleet.fail(1, result=Result(is_refused=True, reason="HTTP 429"))
+        await fleet.fail(1)
+        assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
+
+
+async def test_a_probe_that_is_refused(url: str) -> None:
+    """The next call probes at once, and one at a time, until there is an answer."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.fail(5)
+        await fleet.pass_time(31)
+        for member in fleet.members:
+            probe = await member.admit(call_of())
+            assert probe.is_probe
+            await member.settle(probe, Result(is_refused=True, reason="HTTP 400"))
+            await fleet.refresh()
+        answered = await fleet.one.admit(call_of())
+        assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
+        await fleet.one.settle(answered, Result())
+        assert not (await fleet.one.admit(call_of())).is_probe
+
+
 async def test_probes_that_fail(url: str) -> None:
     """Each doubles the cool-down, up to five minutes."""
     cool_downs = []
@@ -607,6 +635,7 @@ async def test_what_somebody_has_to_act_on(url: str, opens: Any, error: type[Wai
         assert isinstance(await refusal(fleet.member(2), call_of()), error)
         assert (await fleet.member(2).waiting()).reason("kubernetes") == waiting_for
         assert (await fleet.member(2).waiting()).reason(None) == waiting_for
+        assert fleet.member(2).open_circuits() == {"main": True, "spare": False}
 
 
 async def test_the_process_that_opened_it_knows_at_once(url: str) -> None:
@@ -620,7 +649,7 @@ async def test_the_process_that_opened_it_knows_at_once(url: str) -> None:
 async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> None:
     """A 429 met by one process keeps all of them from calling, until its time is over."""
     async with open_fleet(url, settings_of(kubernetes={})) as fleet:
-        await fleet.fail(1, result=Result(blocked_s=20))
+        await fleet.fail(1, result=Result(is_refused=True, blocked_s=20))
 
         late = await refusal(fleet.member(1), call_of())
         assert isinstance(late, RateLimited)
@@ -834,39 +863,97 @@ async def test_a_budget_of_before_midnight_blocks_nobody(url: str) -> None:
 # --- token factors -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("learned", "factor"),
-    [
-        pytest.param([], 1.0, id="nothing"),
-        pytest.param([1.02], 1.05, id="rounded-up"),
-        pytest.param([1.1], 1.1, id="a-step-is-kept"),
-        pytest.param([1.31, 1.12], 1.35, id="only-grows"),
-        pytest.param([1.12, 1.31], 1.35, id="grows"),
-        pytest.param([0.4], 1.0, id="never-less-than-one"),
-        pytest.param([17.0], 4.0, id="never-more-than-four"),
-    ],
-)
-async def test_a_token_factor(url: str, learned: list[float], factor: float) -> None:
-    """What one process learns is what all estimate with; it comes in steps, so that contexts seldom change."""
-    async with open_fleet(url, settings_of(TWO)) as fleet:
-        for n, value in enumerate(learned):
-            await fleet.member(n).learn_token_factor("main", value)
-        await fleet.refresh()
+def reported(ratio: float, estimated: int = 10_000) -> Result:
+    """An answer whose prompt took so many real tokens per estimated one."""
+    return Result(estimated_tokens=estimated, read_tokens=round(ratio * estimated))
 
-        assert [m.token_factor("main") for m in fleet.members] == [factor] * 3
+
+async def report(member: Limits, *results: Result, provider: str = "main") -> None:
+    for result in results:
+        await member.settle(await member.admit(call_of(provider=provider)), result)
+
+
+async def factors(fleet: Fleet) -> list[float]:
+    await fleet.refresh()
+    return [m.token_factor("main") for m in fleet.members]
+
+
+async def test_a_token_factor_is_the_fleets(url: str) -> None:
+    """What one process learns is what all estimate with; another provider has its own."""
+    async with open_fleet(url, settings_of(TWO)) as fleet:
+        await report(fleet.one, reported(1.31))
+        await report(fleet.member(1), reported(1.12))
+
+        assert await factors(fleet) == [1.35] * 3
         assert fleet.one.token_factor("spare") == 1.0
+
+
+@pytest.mark.parametrize(
+    "result",
+    [reported(3.0, 999), Result(read_tokens=9_000), Result(estimated_tokens=9_000), Result(failed=True)],
+    ids=["small-prompt", "no-estimate", "not-reported", "no-answer"],
+)
+async def test_what_teaches_nothing(url: str, result: Result) -> None:
+    """Only a prompt of some size whose tokens are reported."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await report(fleet.one, result)
+
+        assert await factors(fleet) == [1.0] * 3
+
+
+async def test_an_absurd_report_does_not_stay(url: str) -> None:
+    """Twenty lower ones in a row at one process bring the factor down to the highest of them, for all."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await report(fleet.one, reported(17.0))
+        await fleet.refresh()
+        await report(fleet.member(1), *[reported(1.2)] * 19)
+        before = await factors(fleet)
+        await report(fleet.member(1), reported(1.1))
+
+        assert (before, await factors(fleet)) == ([4.0] * 3, [1.2] * 3)
+
+
+async def test_a_factor_falls_only_from_what_it_was_compared_with(url: str) -> None:
+    """What another process learned meanwhile is not taken back by one that did not know."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await report(fleet.one, reported(1.5))
+        await fleet.refresh()
+        await report(fleet.member(1), reported(2.0))
+        await report(fleet.one, *[reported(1.1)] * 20)
+
+        assert await factors(fleet) == [2.0] * 3
+
+
+async def test_a_factor_is_of_a_model(url: str) -> None:
+    """Another model under the same provider's name begins anew, and is not measured by the one before."""
+    async with open_fleet(url, settings_of({"main": {"model": "old"}})) as fleet:
+        await report(fleet.one, reported(2.0))
+        assert await factors(fleet) == [2.0] * 3
+
+    async with open_fleet(url, settings_of({"main": {"model": "new"}})) as fleet:
+        assert await factors(fleet) == [1.0] * 3
+        await report(fleet.one, reported(1.3))
+        assert await factors(fleet) == [1.3] * 3
+        assert await fleet.value("SELECT token_model FROM provider_states") == "new"
+
+
+async def test_what_was_learned_of_nobody_knows_which_model(url: str) -> None:
+    """A factor of before models were kept counts for none."""
+    async with open_fleet(url, settings_of()) as fleet:
+        await fleet.rows("INSERT INTO provider_states (provider, token_factor) VALUES ('main', 3)")
+
+        assert await factors(fleet) == [1.0] * 3
 
 
 async def test_trouble_leaves_the_token_factor_alone(url: str) -> None:
     """A circuit that opens and closes forgets nothing else."""
     async with open_fleet(url, settings_of()) as fleet:
-        await fleet.one.learn_token_factor("main", 1.5)
+        await report(fleet.one, reported(1.5))
         await fleet.fail(5)
         await fleet.pass_time(31)
         await fleet.one.settle(await fleet.one.admit(call_of()), Result())
-        await fleet.refresh()
 
-        assert [m.token_factor("main") for m in fleet.members] == [1.5] * 3
+        assert await factors(fleet) == [1.5] * 3
 
 
 # --- a database that goes away -------------------------------------------------------------------------
@@ -1011,7 +1098,7 @@ STATEMENTS = {
     "settle-charges": (limits.SETTLE_CHARGES, f"{IDS}, {NUMBERS}", "budget_charges_pkey"),
     "known-calls": (limits.KNOWN_CALLS, IDS, "budget_charges_pkey"),
     "today": (limits.TODAY, "", "budget_days_pkey"),
-    "learn-factor": (limits.LEARN_FACTOR, "'provider-7', 1.5", "provider_states_pkey"),
+    "learn-factor": (limits.LEARN_FACTOR, "'provider-7', 'm', 1.5, 1.0", "provider_states_pkey"),
 }
 
 

@@ -1,0 +1,69 @@
+"""How the factor between real and estimated tokens follows what calls report."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tarsy_scoring.token_factors import REPORTS_TO_FALL, FactorReports
+
+ESTIMATED = 10_000
+
+
+def follow(factor: float, *ratios: float, estimated: int = ESTIMATED) -> float:
+    """The factor after these reports."""
+    reports = FactorReports()
+    for ratio in ratios:
+        factor = reports.factor_after(factor, estimated, round(ratio * estimated))
+    return factor
+
+
+@pytest.mark.parametrize(
+    ("ratios", "factor"),
+    [
+        pytest.param([], 1.0, id="nothing"),
+        pytest.param([1.02], 1.05, id="rounded-up"),
+        pytest.param([1.1], 1.1, id="a-step-is-kept"),
+        pytest.param([1.12, 1.31], 1.35, id="rises"),
+        pytest.param([1.31, 1.12], 1.35, id="does-not-fall-at-once"),
+        pytest.param([0.4], 1.0, id="never-less-than-one"),
+        pytest.param([17.0], 4.0, id="never-more-than-four"),
+        pytest.param([0.0], 1.0, id="nothing-read"),
+    ],
+)
+def test_it_rises_at_once(ratios: list[float], factor: float) -> None:
+    """A prompt that is too long is a call for nothing; steps keep contexts the same."""
+    assert follow(1.0, *ratios) == factor
+
+
+@pytest.mark.parametrize(("estimated", "factor"), [(999, 1.0), (1_000, 2.0)], ids=["small", "large-enough"])
+def test_a_small_prompt_teaches_nothing(estimated: int, factor: float) -> None:
+    """Of ten tokens a provider makes thirty by what it adds itself."""
+    assert follow(1.0, 2.0, estimated=estimated) == factor
+
+
+@pytest.mark.parametrize(
+    ("ratios", "factor"),
+    [
+        pytest.param([1.2] * (REPORTS_TO_FALL - 1), 4.0, id="one-too-few"),
+        pytest.param([1.2] * REPORTS_TO_FALL, 1.2, id="enough"),
+        pytest.param([1.2, 1.62, *[1.1] * (REPORTS_TO_FALL - 2)], 1.65, id="to-the-highest-of-them"),
+        pytest.param([1.2] * 19 + [4.0] + [1.2] * 19, 4.0, id="one-as-high-in-between"),
+        pytest.param([1.2] * 19 + [4.0] + [1.2] * 20, 1.2, id="in-a-row-at-last"),
+        pytest.param([3.96] * 2 * REPORTS_TO_FALL, 4.0, id="within-the-step"),
+        pytest.param([1.2] * REPORTS_TO_FALL + [1.0] * 19, 1.2, id="then-it-holds"),
+        pytest.param([1.2] * REPORTS_TO_FALL + [1.0] * 20, 1.0, id="then-it-falls-again"),
+    ],
+)
+def test_one_absurd_report_is_forgotten(ratios: list[float], factor: float) -> None:
+    """After twenty lower ones in a row, and not a step before."""
+    assert follow(4.0, *ratios) == factor
+
+
+@given(st.lists(st.floats(0, 6), max_size=80))
+def test_it_always_covers_the_report_that_came_last(ratios: list[float]) -> None:
+    """A multiple of 0.05 from 1 to 4, and never below what was just reported."""
+    factor = follow(1.0, *ratios)
+
+    assert 1 <= factor <= 4
+    assert factor * 20 == pytest.approx(round(factor * 20))
+    assert not ratios or factor >= min(round(ratios[-1] * ESTIMATED) / ESTIMATED, 4) - 1e-9
