@@ -153,8 +153,6 @@ COMPLETED: dict[str, tuple[str, list[Callable[[], Fault]], set[str]]] = {
     "500 twice": ("free", [lambda: status(500, 2)], set()),
     "an error in a success": ("free", [lambda: Fault(kind="error_body", times=1)], set()),
     "no choices": ("free", [lambda: Fault(kind="no_choices", times=1)], set()),
-    "a hang before the headers": ("free", [lambda: Fault(kind="hang", times=1)], set()),
-    "an answer that is too slow": ("free", [lambda: Fault(kind="latency", seconds=1, times=1)], set()),
     "a connection cut in the middle": ("free", [lambda: Fault(kind="drop", times=1)], set()),
     "no usage": ("free", [lambda: Fault(kind="no_usage")], set()),
     "an input silently cut": ("free", [lambda: Fault(kind="truncated_input")], {"input_truncated_by_provider"}),
@@ -265,6 +263,8 @@ PUT_BACK: dict[str, tuple[list[Callable[[], Fault]], str, int]] = {
     "500 for ever": ([lambda: status(500)], "retry", 1),
     "errors in successes": ([lambda: Fault(kind="error_body")], "retry", 1),
     "no choices for ever": ([lambda: Fault(kind="no_choices")], "retry", 1),
+    "a hang before the headers": ([lambda: Fault(kind="hang", times=1)], "retry", 1),
+    "an answer that is too slow": ([lambda: Fault(kind="latency", seconds=1, times=1)], "retry", 1),
 }
 
 

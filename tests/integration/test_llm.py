@@ -25,9 +25,11 @@ from tarsy_scoring.errors import (
     RateLimited,
     ScoringError,
 )
+from tarsy_scoring.judge import llm
 from tarsy_scoring.judge.llm import JudgeClient, PromptTooLong, create_clients
 from tarsy_scoring.judge.verdict import Message, Turn
 from tarsy_scoring.settings import ProviderSettings, load_settings
+from tarsy_scoring.timeline.context import estimate_tokens
 
 KEY = "sk-test-0123456789"
 PRIVATE = "private words of a transcript"
@@ -74,6 +76,13 @@ def fails(status: int, message: str = "", headers: dict[str, str] | None = None,
 async def hangs(request: web.Request) -> web.StreamResponse:
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
+
+
+async def hangs_in_the_middle(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000", "Content-Type": "application/json"})
+    await response.prepare(request)
+    await response.write(b'{"choices": [')
+    return await hangs(request)
 
 
 async def breaks_off(request: web.Request) -> web.StreamResponse:
@@ -150,8 +159,30 @@ async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
         await client.close()
 
 
-async def ask(client: JudgeClient, deadline_s: float = 30, factor: int = 1) -> Turn:
-    return await client.ask(MESSAGES, "analysis", deadline_s=deadline_s, reply_limit_factor=factor)
+async def ask(
+    client: JudgeClient, deadline_s: float = 30, factor: int = 1, gate: "Ledger | None" = None, tokens: float = 1.0
+) -> Turn:
+    return await client.ask(
+        MESSAGES, "analysis", deadline_s=deadline_s, reply_limit_factor=factor, gate=gate, token_factor=tokens
+    )
+
+
+class Ledger:
+    """A gate that admits everything and remembers what it was asked and told."""
+
+    def __init__(self, until_settled: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.asked: list[tuple[int, float | None]] = []
+        self.told: list[dict[str, Any]] = []
+        self._until_settled = until_settled
+
+    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> int:
+        self.asked.append((tokens, most_usd))
+        return len(self.asked)
+
+    async def settle(self, permit: int, **result: Any) -> None:
+        if self._until_settled:
+            await self._until_settled()
+        self.told.append(result)
 
 
 async def test_a_call_sends_the_conversation_and_reads_the_turn(endpoint: Endpoint, connect: Connect) -> None:
@@ -313,27 +344,165 @@ async def test_nobody_listening_is_an_unavailable_judge(connect: Connect, unused
         await ask(connect(base_url=f"http://127.0.0.1:{unused_tcp_port}/v1"))
 
 
-async def test_a_call_that_takes_too_long_is_tried_again(endpoint: Endpoint, connect: Connect) -> None:
-    """`timeout_s` ends the call, not the attempt."""
-    endpoint.script = [hangs, replies()]
-    assert (await ask(connect(timeout_s=0.05))).reply == "67"
-    assert len(endpoint.waits) == 1
-
-
-async def test_calls_that_always_take_too_long_are_an_unavailable_judge(endpoint: Endpoint, connect: Connect) -> None:
-    """While the attempt has time left, its time is not what was used up."""
-    endpoint.script = [hangs]
-    with pytest.raises(JudgeUnavailable, match=r"gave no answer within 0\.2 s"):
-        await ask(connect(timeout_s=0.2))
-    assert len(endpoint.waits) == 3, "the first call and three more"
-
-
-async def test_an_attempt_without_time_left_timed_out(endpoint: Endpoint, connect: Connect) -> None:
-    """A call gets at most what is left of its attempt."""
-    endpoint.script = [hangs]
-    with pytest.raises(AttemptTimedOut):
-        await ask(connect(timeout_s=30), deadline_s=0.5)
+@pytest.mark.parametrize("step", [hangs, hangs_in_the_middle], ids=["before_headers", "in_the_middle"])
+async def test_a_call_that_took_its_whole_time_is_not_made_again(
+    endpoint: Endpoint, connect: Connect, step: Step
+) -> None:
+    """Another provider should have what is left of the attempt; it counts as a failure, so that circuits open."""
+    endpoint.script, ledger = [step], Ledger()
+    with pytest.raises(JudgeUnavailable, match=r"gave no answer within 0\.1 s"):
+        await ask(connect(timeout_s=0.1), gate=ledger)
     assert len(endpoint.requests) == 1
+    assert endpoint.waits == []
+    assert ledger.told == [{"failed": True, "reason": "no answer"}]
+
+
+@pytest.mark.parametrize(
+    ("silence_s", "told"),
+    [(0.1, [{"failed": True, "reason": "no answer"}]), (30.0, [])],
+    ids=["a_long_silence", "too_short_to_say"],
+)
+async def test_an_attempt_without_time_left_timed_out(
+    endpoint: Endpoint,
+    connect: Connect,
+    silence_s: float,
+    told: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call gets at most what is left of its attempt; that it was cut off is the provider's fault if it had time."""
+    monkeypatch.setattr(llm, "SILENCE_S", silence_s)
+    endpoint.script, ledger = [hangs], Ledger()
+    with pytest.raises(AttemptTimedOut):
+        await ask(connect(timeout_s=30), deadline_s=0.3, gate=ledger)
+    assert len(endpoint.requests) == len(ledger.asked) == 1
+    assert ledger.told == told
+
+
+@pytest.mark.parametrize(
+    ("step", "error"), [(replies(), None), (fails(500), JudgeUnavailable)], ids=["an_answer", "an_error"]
+)
+async def test_an_attempts_end_takes_nothing_back(
+    endpoint: Endpoint, connect: Connect, step: Step, error: type[ScoringError] | None
+) -> None:
+    """While a database that is away is waited for, the deadline passes: what was answered in time is what counts."""
+    endpoint.script = [step]
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + 0.5
+    ledger = Ledger(lambda: until(lambda: loop.time() > ends_at + 0.1))
+    call = ask(connect(), deadline_s=0.5, gate=ledger)
+    if error is None:
+        assert (await call).reply == "67"
+    else:
+        with pytest.raises(error):
+            await call
+    assert (len(endpoint.requests), len(ledger.told)) == (1, 1)
+
+
+async def test_a_gate_that_takes_too_long_to_admit_ends_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
+    """Before anything is paid for there is nothing to keep."""
+
+    class Closed(Ledger):
+        async def admit(self, provider: str, tokens: int, most_usd: float | None) -> int:
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    with pytest.raises(AttemptTimedOut):
+        await ask(connect(), deadline_s=0.1, gate=Closed())
+    assert endpoint.requests == []
+
+
+USAGE = {"prompt_tokens": 50_000, "completion_tokens": 900}
+COST = pytest.approx(0.059)
+BILLED = {"tokens": 50_900, "cost_usd": COST}
+UNKNOWN = {"tokens": None, "cost_usd": None}
+NOTHING = {"tokens": 0, "cost_usd": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        pytest.param(fails(500), {"failed": True, "reason": "HTTP 500", **NOTHING}, id="internal_error"),
+        pytest.param(fails(502), {"failed": True, "reason": "HTTP 502", **UNKNOWN}, id="bad_gateway"),
+        pytest.param(fails(504), {"failed": True, "reason": "HTTP 504", **UNKNOWN}, id="gateway_timeout"),
+        pytest.param(replies({"usage": USAGE}, 504), {"failed": True, "reason": "HTTP 504", **BILLED}, id="504_billed"),
+        pytest.param(fails(200), {"failed": True, "reason": "HTTP 200", **UNKNOWN}, id="error_in_200"),
+        pytest.param(
+            replies({"error": {"message": "upstream"}, "usage": USAGE}),
+            {"failed": True, "reason": "HTTP 200", **BILLED},
+            id="error_in_200_billed",
+        ),
+        pytest.param(
+            replies({"choices": [], "usage": USAGE}), {"failed": True, "reason": "no answer", **BILLED}, id="no_choice"
+        ),
+        pytest.param(replies(text=""), {"failed": True, "reason": "HTTP 200", **UNKNOWN}, id="empty_body"),
+        pytest.param(breaks_off, {"failed": True, "reason": "no answer"}, id="breaks_off"),
+        pytest.param(fails(400), {"is_refused": True, "reason": "HTTP 400", **NOTHING}, id="rejected"),
+        pytest.param(fails(401), {"opens": "key", "reason": "HTTP 401", **NOTHING}, id="key"),
+        pytest.param(
+            fails(403, code="content_filter"), {"is_refused": True, "reason": "HTTP 403", **NOTHING}, id="filtered"
+        ),
+        pytest.param(
+            fails(429, headers={"Retry-After": "60"}),
+            {"is_refused": True, "blocked_s": 60.0, "reason": "HTTP 429", **NOTHING},
+            id="rate",
+        ),
+        pytest.param(
+            fails(503, headers={"Retry-After": "60"}),
+            {"failed": True, "blocked_s": 60.0, "reason": "HTTP 503", **NOTHING},
+            id="long_pause_of_a_failing_one",
+        ),
+    ],
+)
+async def test_what_the_gate_is_told_of_a_call_without_an_answer(
+    endpoint: Endpoint, connect: Connect, step: Step, told: dict[str, Any]
+) -> None:
+    """What may have been billed stays reserved unless the body says how much; what was refused costs nothing."""
+    endpoint.script, ledger = [step], Ledger()
+    with pytest.raises(ScoringError):
+        await ask(connect(prices_usd_per_million_tokens=PRICES), deadline_s=0.7, gate=ledger)
+    assert ledger.told[0] == told
+
+
+@pytest.mark.parametrize(
+    ("remaining", "blocked_s"), [("1200", None), ("1199", 9.0)], ids=["enough_for_one_more", "too_few"]
+)
+async def test_what_the_gate_is_told_of_an_answer(
+    endpoint: Endpoint, connect: Connect, remaining: str, blocked_s: float | None
+) -> None:
+    """Tokens and cost, what the prompt really took, and for how long a call like this one had better not be made."""
+    headers: dict[str, Any] = {"x_ratelimit_remaining_tokens": remaining, "x_ratelimit_reset_tokens": "9s"}
+    endpoint.script, ledger = [replies(**headers)], Ledger()
+
+    turn = await ask(connect(prices_usd_per_million_tokens=PRICES), gate=ledger)
+
+    estimated = sum(estimate_tokens(m.content) for m in MESSAGES)
+    assert ledger.asked == [(estimated + 8_000, pytest.approx(0.08, rel=0.01))]
+    [told] = ledger.told
+    assert told == {
+        "tokens": 1_200,
+        "cost_usd": turn.cost_usd,
+        "estimated_tokens": estimated,
+        "read_tokens": 1_000,
+        "blocked_s": blocked_s,
+    }
+
+
+async def test_without_usage_the_estimate_says_what_a_call_needs(endpoint: Endpoint, connect: Connect) -> None:
+    """Prompt and reply limit."""
+    headers: dict[str, Any] = {"x_ratelimit_remaining_tokens": "8000", "x_ratelimit_reset_tokens": "9s"}
+    endpoint.script, ledger = [replies(completion(usage=None), **headers)], Ledger()
+    await ask(connect(), gate=ledger)
+    assert (ledger.told[0]["blocked_s"], ledger.told[0]["read_tokens"]) == (9.0, None)
+
+
+async def test_a_failing_endpoint_that_asks_for_a_long_pause_burns_no_attempt(
+    endpoint: Endpoint, connect: Connect
+) -> None:
+    """The wait is given back as a due time."""
+    endpoint.script = [fails(503, headers={"Retry-After": "60"})]
+    with pytest.raises(RateLimited) as limited:
+        await ask(connect(), deadline_s=600)
+    assert (limited.value.due_s, len(endpoint.requests)) == (60, 1)
 
 
 async def test_waiting_for_a_free_call_counts_against_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
@@ -426,6 +595,7 @@ async def test_a_wait_beyond_the_attempt_is_not_begun(
         pytest.param(fails(400, "maximum context length is 4096", code=400), ContextTooLong, id="too_long_for_vllm"),
         pytest.param(fails(500, "Context size has been exceeded."), ContextTooLong, id="too_long_as_500"),
         pytest.param(fails(400, code="content_filter"), ContentFiltered, id="prompt_filtered"),
+        pytest.param(fails(403, code="content_filter"), ContentFiltered, id="prompt_filtered_as_403"),
         pytest.param(fails(400, code="invalid_value"), JudgeRejectedRequest, id="bad_request"),
         pytest.param(
             fails(400, code="invalid_value", headers={"Retry-After": "99"}), JudgeRejectedRequest, id="with_a_wait"

@@ -2,7 +2,14 @@
 A conversation with the judge that only grows, so that the provider's prompt cache serves the evidence to every turn.
 """
 
-from tarsy_scoring.errors import AnswerCut, ContentFiltered, EmptyAnswer, Refused
+from tarsy_scoring.errors import (
+    AnswerCut,
+    ContentFiltered,
+    ContextTooLong,
+    EmptyAnswer,
+    JudgeRejectedRequest,
+    Refused,
+)
 from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind
 
 _NO_TEXT = "(no text)"  # an assistant message without content is refused by many endpoints
@@ -11,9 +18,11 @@ _ENLARGED = 2  # times the reply limit, for the one repetition of a cut answer
 
 class Conversation:
     """
-    The messages so far. They grow only by answers that are usable and by what was asked for them.
+    The opening, and what was said since. It grows only by answers that are usable and by what was asked for them.
 
-    A turn that fails leaves them as they were, so whatever is asked next has a prefix that was sent before.
+    A turn that fails leaves it as it was, so whatever is asked next has a prefix that was sent before. Where the
+    window cannot hold all of it any more, replies before the last one are left out for good; the opening, with
+    the evidence in it, stays byte for byte.
 
     Args:
         reply_format: Of every answer; None for text.
@@ -21,7 +30,8 @@ class Conversation:
 
     def __init__(self, ask: Ask, opening: list[Message], reply_format: ReplyFormat | None = None) -> None:
         self._ask = ask
-        self._messages = opening
+        self._opening = opening
+        self._said: list[Message] = []  # begins and ends with a reply
         self._format = reply_format
 
     async def say(self, kind: TurnKind, prompt: str | None = None) -> Turn:
@@ -33,30 +43,52 @@ class Conversation:
 
         Raises:
             Refused, ContentFiltered, AnswerCut, EmptyAnswer: The answer is not one.
+            ContextTooLong: Not even the last reply fits beside the opening.
             RetryLater, WaitFor, Unscorable: As `ask` raises them.
         """
-        messages = [*self._messages, Message("user", prompt)] if prompt else self._messages
-        turn = await self._ask(kind, list(messages), reply_format=self._format)
-        if _is_cut(turn):
-            turn = await self._ask(kind, list(messages), reply_limit_factor=_ENLARGED, reply_format=self._format)
+        asked, said = [Message("user", prompt)] if prompt else [], self._said
+        try:
+            turn = await self._ask_whole(kind, [*self._opening, *said, *asked])
+        except ContextTooLong:
+            said = self._said[-1:]
+            if said == self._said:
+                raise
+            turn = await self._ask_whole(kind, [*self._opening, *said, *asked])
         _require_answer(turn)
-        self._messages = [*messages, Message("assistant", turn.reply if turn.reply.strip() else _NO_TEXT)]
+        self._said = [*said, *asked, Message("assistant", turn.reply if turn.reply.strip() else _NO_TEXT)]
         return turn
+
+    async def _ask_whole(self, kind: TurnKind, messages: list[Message]) -> Turn:
+        """The answer; where it is cut, the one to the same question with a larger limit."""
+        turn = await self._ask(kind, list(messages), reply_format=self._format)
+        if not _is_cut(turn):
+            return turn
+        try:
+            return await self._ask(kind, list(messages), reply_limit_factor=_ENLARGED, reply_format=self._format)
+        except JudgeRejectedRequest as error:  # many refuse a limit beyond what the model can write
+            raise AnswerCut(
+                f"{_who(turn)} hit the reply limit, and the endpoint refuses {_ENLARGED} times max_reply_tokens; "
+                "raise it to the most that the model can write"
+            ) from error
 
 
 def _is_cut(turn: Turn) -> bool:
     return turn.finish_reason == "length" and not turn.refusal
 
 
+def _who(turn: Turn) -> str:
+    return f"the judge {turn.model_requested!r} at {turn.provider!r}"
+
+
 def _require_answer(turn: Turn) -> None:
-    who = f"the judge {turn.model_requested!r} at {turn.provider!r}"
+    who = _who(turn)
     if turn.refusal or turn.finish_reason == "refusal":
         raise Refused(f"{who} refused to answer; another provider for this chain may accept")
     if turn.finish_reason == "content_filter":
         raise ContentFiltered(f"the filter of {turn.provider!r} withheld the answer; another provider may not")
     if turn.finish_reason == "length":
         raise AnswerCut(
-            f"{who} hit the reply limit twice, the second time at {_ENLARGED} times max_reply_tokens; raise it"
+            f"{who} hit the reply limit twice, the second time at up to {_ENLARGED} times max_reply_tokens; raise it"
         )
     if not turn.reply.strip() and not turn.has_tool_calls:
         raise EmptyAnswer(f"{who} answered nothing")

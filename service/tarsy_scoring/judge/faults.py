@@ -1,7 +1,7 @@
 """
 What an endpoint's error says, in the spellings of OpenAI, vLLM, llama.cpp, FastAPI and gateways.
 
-Pure: reads status, headers and body of a response that holds no answer.
+Pure: reads status, headers and body of a response that holds no answer, and what a provider says of its limits.
 """
 
 import math
@@ -9,8 +9,15 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Literal
 
+Meaning = Literal["too_long", "quota", "filtered", "key", "pause", "unavailable", "rejected"]
+
+LONGEST_WAIT_S = 30.0  # a longer one gives the score back in place of a sleeping worker
+LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with nonsense in it must not park a score for ever
+_RATE_LIMITED = 429
+# Gateways that stopped waiting for a model which may go on writing: 502, 504, and those of Cloudflare.
+_GIVEN_UP_ON = frozenset({408, 502, 504, *range(520, 528)})
 _NO_QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"})
 _TOO_LONG = re.compile(
@@ -42,10 +49,14 @@ class Fault:
         headers: Looked up in lower case; a mapping that ignores case, or one in lower case.
         payload: The body as JSON; None where it is none.
         text: The body as text.
+        needed_tokens: What a call like this one takes; with fewer remaining, the tokens are used up for it.
     """
 
-    def __init__(self, status: int, headers: Mapping[str, str], payload: object, text: str) -> None:
+    def __init__(
+        self, status: int, headers: Mapping[str, str], payload: object, text: str, needed_tokens: int = 1
+    ) -> None:
         self.status = status
+        self._needed = {"requests": 1, "tokens": needed_tokens}
         self._headers = headers
         if isinstance(payload, list) and payload:  # Google's gateway wraps its errors in a list
             payload = payload[0]
@@ -67,6 +78,37 @@ class Fault:
             and not (key and (key in value or value in key))
         ]
         return ", ".join([f"HTTP {self.status}", *named])
+
+    @property
+    def meaning(self) -> Meaning:
+        """What has to be done about it; see `llm.JudgeClient.ask`."""
+        if self.says_prompt_is_too_long():
+            return "too_long"
+        if self.says_quota_is_used_up():
+            return "quota"
+        if "content_filter" in self.words:  # also as a 403: no key is at fault
+            return "filtered"
+        if self.status in (401, 403):
+            return "key"
+        if not self.is_transient():
+            return "rejected"
+        is_pause = self.status == _RATE_LIMITED or (self.retry_after_s() or 0) > LONGEST_WAIT_S
+        return "pause" if is_pause else "unavailable"
+
+    def account(self) -> dict[str, Any]:
+        """What it says of the provider, as `permits.Result` has it. A pause that a 5xx asks for is a failure too."""
+        meaning = self.meaning
+        told: dict[str, Any] = {"reason": f"HTTP {self.status}"}
+        if meaning in ("key", "quota"):
+            return told | {"opens": meaning}
+        if meaning == "pause":
+            told["blocked_s"] = min(self.retry_after_s() or 1.0, LONGEST_RATE_LIMIT_DUE_S)
+        is_failure = meaning == "unavailable" or (meaning == "pause" and self.status != _RATE_LIMITED)
+        return told | ({"failed": True} if is_failure else {"is_refused": True})
+
+    def may_be_billed(self) -> bool:
+        """Whether a model may have worked for it all the same: a gateway gave up, or broke off an answer."""
+        return self.status < 300 or self.status in _GIVEN_UP_ON
 
     def says_quota_is_used_up(self) -> bool:
         """Somebody has to pay; waiting a little does not help."""
@@ -105,19 +147,23 @@ class Fault:
         """
         How long the provider asks to wait; None where it does not say, or says zero or less.
 
-        `retry-after-ms`, then `retry-after` (seconds or a date), then the reset of an `x-ratelimit` that is used up.
+        `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset of the `x-ratelimit-*` that
+        are used up. After a 429 one of them must be, so where none says so the reset of any counts.
         """
-        headers = self._headers
-        asked = _number(headers.get("retry-after-ms"))
-        after_s = asked / 1000 if asked is not None else _seconds_or_date(headers.get("retry-after"))
-        if after_s is None:
-            resets = [
-                _duration_s(headers.get(f"x-ratelimit-reset-{of}"))
-                for of in ("requests", "tokens")
-                if headers.get(f"x-ratelimit-remaining-{of}") == "0"
-            ]
-            after_s = max((r for r in resets if r is not None), default=None)
-        return after_s if after_s is not None and after_s > 0 else None
+        milliseconds = _number(self._headers.get("retry-after-ms"))
+        resets, used_up = [], []
+        for of, needed in self._needed.items():
+            reset_s = _duration_s(self._headers.get(f"x-ratelimit-reset-{of}"))
+            remaining = _number(self._headers.get(f"x-ratelimit-remaining-{of}"))
+            resets.append(reset_s)
+            used_up.append(reset_s if remaining is not None and remaining < needed else None)
+        sources = [
+            milliseconds and milliseconds / 1000,
+            _seconds_or_date(self._headers.get("retry-after")),
+            _longest(used_up),
+            _longest(resets) if self.status == _RATE_LIMITED else None,
+        ]
+        return next((asked_s for asked_s in sources if asked_s is not None and asked_s > 0), None)
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
@@ -149,13 +195,19 @@ def _number(value: str | None) -> float | None:
 
 
 _DURATION = re.compile(
-    r"(?:(\d{1,6})h)?(?:(\d{1,6})m(?!s))?(?:(\d{1,6}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?"
+    r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m(?!s))?(?:(\d{1,6}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?"
 )
+_UNITS_S = (86_400, 3_600, 60, 1, 0.001)
 
 
 def _duration_s(value: str | None) -> float | None:
-    """`6m0s`, `1s`, `20ms`."""
-    found = _DURATION.fullmatch(value) if value else None
+    """`1d2h`, `6m0s`, `1s`, `20ms`; without a unit it is seconds."""
+    seconds = _number(value)
+    found = _DURATION.fullmatch(value) if value and seconds is None else None
     if found is None:
-        return None
-    return sum(float(part or 0) * unit for part, unit in zip(found.groups(), (3600, 60, 1, 0.001), strict=True))
+        return seconds
+    return sum(float(part or 0) * unit for part, unit in zip(found.groups(), _UNITS_S, strict=True))
+
+
+def _longest(durations_s: Iterable[float | None]) -> float | None:
+    return max((d for d in durations_s if d is not None), default=None)

@@ -5,10 +5,12 @@ The only importer of `openai`. Its own retries are off: two layers would multipl
 """
 
 import asyncio
+import contextlib
+import math
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,20 +33,22 @@ from tarsy_scoring.errors import (
     RateLimited,
     ScoringError,
 )
-from tarsy_scoring.judge.faults import Fault, as_count, as_mapping
+from tarsy_scoring.judge.answers import Usage, read_turn
+from tarsy_scoring.judge.faults import LONGEST_RATE_LIMIT_DUE_S, LONGEST_WAIT_S, Fault
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
 from tarsy_scoring.settings import ProviderSettings, Settings
+from tarsy_scoring.timeline.context import estimate_tokens
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
 JITTER = 0.2  # of a wait of ours, up and down; of one the provider asked for, only up
-LONGEST_WAIT_S = 30.0  # a longer one gives the score back in place of a sleeping worker
 SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that says "now" and answers 429 again must not make the queue spin
-LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with nonsense in it must not park a score for ever
 KEY_DUE_S = 60.0
 QUOTA_DUE_S = 300.0
 CONNECT_TIMEOUT_S = 10.0
-BYTES_PER_TOKEN = 3  # for limits per minute, which only have to be about right; money is reserved by bytes
+SILENCE_S = 30.0  # from here on it counts as a failure that the attempt's time cut a call off; sooner it says nothing
+# A reply limit shrinks to what the window leaves, down to this share of `max_reply_tokens` or this many tokens.
+LEAST_REPLY_SHARE, LEAST_REPLY_TOKENS = 1 / 4, 256
 # How an endpoint is asked for JSON, from the strictest to none: then the words of the prompt have to do.
 JSON_LADDER = ("json_schema", "json_object", "text")
 KEEPALIVE_S = 4.0  # less than the 5 s after which uvicorn, under many such endpoints, closes idle connections
@@ -54,7 +58,7 @@ _log = structlog.get_logger()
 
 class PromptTooLong(ContextTooLong):
     """
-    The endpoint says that the prompt does not fit into the model's window.
+    The endpoint says that the prompt does not fit into the model's window, or we know that before we send it.
 
     Args:
         window_tokens: Size of the window, where the endpoint reports it.
@@ -82,7 +86,7 @@ class Gate(Protocol):
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Any:
         """
         Args:
-            tokens: Estimate of input, and the reply limit.
+            tokens: Estimated input, and the reply limit.
             most_usd: What the call costs at most; None where prices are unknown.
 
         Raises:
@@ -91,7 +95,12 @@ class Gate(Protocol):
         ...
 
     async def settle(self, permit: Any, **result: Any) -> None:
-        """What became of an admitted call: see `limits.Result`. A call that is cancelled is never settled."""
+        """
+        What became of an admitted call: see `permits.Result`.
+
+        Waited for as long as it takes, also beyond the deadline: the answer is there and is paid for. Never
+        called for a call that was cancelled, or cut off too soon to say anything.
+        """
         ...
 
 
@@ -167,33 +176,42 @@ class JudgeClient:
         reply_limit_factor: int = 1,
         reply_format: ReplyFormat | None = None,
         gate: Gate | None = None,
+        token_factor: float = 1.0,
     ) -> Turn:
         """
         Call the model, again after transient errors (1 s, 2 s, 4 s, or what the provider asks for).
 
-        A cancel closes the connection and frees the slot; what the model wrote until then may be billed.
+        Nothing is sent that is over the window: the prompt and the reply limit together are within
+        `context_window_tokens`, for which the reply limit shrinks where it has to. A call that took the whole of
+        `timeout_s` is not made again: another provider should have its turn. A cancel closes the connection and
+        frees the slot; what the model wrote until then may be billed.
 
         Args:
             deadline_s: What is left of the attempt. It covers waiting for a free call, calls and pauses.
-            reply_limit_factor: The configured `max_reply_tokens` times this.
+            reply_limit_factor: The configured `max_reply_tokens` times this. Where it is more than 1 (an answer was
+                cut), a limit that is no larger than the configured one is of no use.
             reply_format: JSON to ask for, as strictly as the endpoint can.
             gate: Asked before each single call, and told what became of it.
+            token_factor: Real tokens of the model per estimated one, >= 1.
 
         Returns:
             The answer, whatever it says; a refusal or a cut answer is for the strategy to judge.
 
         Raises:
-            JudgeUnavailable: Unreachable, no answer within `timeout_s`, 408, 409, 5xx, or no chat completion; 4 times.
+            JudgeUnavailable: Unreachable, 408, 409, 5xx, or no chat completion, 4 times; or no answer within
+                `timeout_s`, once.
             AttemptTimedOut: The deadline passed.
             RateLimited: 429 four times, or a wait of more than 30 s or than the deadline leaves.
             KeyRejected, QuotaExhausted: At once; somebody has to act.
-            PromptTooLong: Never transient, whatever the status.
+            PromptTooLong: Never transient, whatever the status; also before anything is sent, where the window
+                leaves no room for a reply.
             ContentFiltered: The provider refused the prompt.
             JudgeRejectedRequest: Any other 3xx or 4xx.
             WaitFor: As the gate says; a pause of ours that is short enough is slept through.
         """
         now = asyncio.get_running_loop().time
         ends_at = now() + deadline_s
+        question = self._question(messages, kind, reply_format, reply_limit_factor, token_factor)
 
         def is_over(state: RetryCallState) -> bool:
             return state.attempt_number > len(RETRY_WAITS_S) or state.upcoming_sleep > min(
@@ -208,71 +226,118 @@ class JudgeClient:
             before_sleep=self._log_retry,
             reraise=True,
         )
-        reply_limit = self.settings.max_reply_tokens * reply_limit_factor
         try:
-            async with asyncio.timeout_at(ends_at):
-                return await retrying(self._call, messages, kind, reply_limit, reply_format, gate, ends_at)
+            return await retrying(self._call, question, gate, ends_at)
         except TimeoutError:
-            failure: ScoringError = AttemptTimedOut(f"{self._who} had not answered when the attempt's time was up")
+            failure: ScoringError = self._timed_out()
         except _TransientError as transient:
             failure = transient.error
         raise failure  # outside of `except`, so that no provider's free text hangs on it as a cause
 
-    async def _call(
+    def _question(
         self,
         messages: Sequence[Message],
         kind: TurnKind,
-        reply_limit: int,
         reply_format: ReplyFormat | None,
-        gate: Gate | None,
-        ends_at: float,
-    ) -> Turn:
-        async with self._calls:
-            while True:
-                parameters = self._parameters(reply_limit, reply_format)
-                body = _body(parameters, messages)
-                permit = await self._admit(gate, len(body), reply_limit, ends_at) if gate else None
-                answer = await self._exchange(body, kind)
-                if gate:
-                    await gate.settle(permit, **_account_of(answer))
-                if isinstance(answer, _Answer):
-                    return answer.turn
-                # Each parameter can be given up once, so this ends.
-                if not (isinstance(answer, _Refusal) and self._adapt(parameters, answer.fault)):
-                    raise answer.error
+        reply_limit_factor: int,
+        token_factor: float,
+    ) -> "_Question":
+        """Raises: PromptTooLong: The window leaves no room for a reply."""
+        most, window = self.settings.max_reply_tokens, self.settings.context_window_tokens
+        estimated = sum(estimate_tokens(m.content) for m in messages)
+        tokens = math.ceil(estimated * token_factor)
+        reply_limit = min(most * reply_limit_factor, window - tokens)
+        least = min(most, max(int(most * LEAST_REPLY_SHARE), LEAST_REPLY_TOKENS))
+        if reply_limit < (least if reply_limit_factor == 1 else most + 1):
+            raise PromptTooLong(
+                f"{self._who} was not asked: of its {window} tokens (context_window_tokens) a prompt of about {tokens} "
+                f"leaves too few for a reply; shorter answers, or a larger window, would help",
+                window,
+                tokens,
+            )
+        return _Question(messages, kind, reply_format, estimated, tokens, reply_limit)
 
-    async def _exchange(self, body: bytes, kind: TurnKind) -> "_Answer | _Refusal | _NoAnswer":
+    async def _call(self, question: "_Question", gate: Gate | None, ends_at: float) -> Turn:
+        async with self._slot(ends_at):
+            while True:
+                parameters = self._parameters(question)
+                body = _body(parameters, question.messages)
+                async with asyncio.timeout_at(ends_at):
+                    permit = await self._admit(gate, len(body), question, ends_at) if gate else None
+                outcome = await self._exchange(body, question, ends_at)
+                if gate and outcome.told is not None:  # not under the deadline: see `Gate.settle`
+                    await gate.settle(permit, **outcome.told)
+                if outcome.turn is not None:
+                    return outcome.turn
+                # Each parameter can be given up once, so this ends.
+                if not (outcome.fault and self._adapt(parameters, outcome.fault)):
+                    assert outcome.error is not None
+                    raise outcome.error
+
+    @contextlib.asynccontextmanager
+    async def _slot(self, ends_at: float) -> AsyncIterator[None]:
+        async with asyncio.timeout_at(ends_at):
+            await self._calls.acquire()
+        try:
+            yield
+        finally:
+            self._calls.release()
+
+    async def _exchange(self, body: bytes, question: "_Question", ends_at: float) -> "_Outcome":
         """One call, and what came of it."""
         started = time.perf_counter()
+        own_end = asyncio.get_running_loop().time() + self.settings.timeout_s
+        limit = asyncio.timeout_at(min(ends_at, own_end))
         try:
-            response = await self._post(body)
-        except _TransientError as error:
-            return _NoAnswer(error)
+            async with limit:
+                # `chat.completions.create` would make and check models of request and answer: 0.85 ms of CPU per call
+                # with a prompt of 100 KB, where this takes 0.3. What they hold is ours to encode and to understand.
+                response = await self._http.post(self._url, content=body, headers=self._headers)
+        except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:  # also what `limit` raises
+            if limit.expired():
+                return self._silence(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
+            reason = f"could not be reached, or broke off ({type(error.__cause__ or error).__name__})"
+            return _Outcome(_no_answer(), error=self._unavailable(reason))
         latency_ms = round((time.perf_counter() - started) * 1000)
         payload = _json_of(response)
-        if response.is_success and isinstance(payload, dict) and not payload.get("error"):
-            turn = self._turn(payload, kind, latency_ms)
-            if turn is None:
-                return _NoAnswer(self._unavailable("answered something that is no chat completion"))
-            return _Answer(turn, Fault(response.status_code, response.headers, None, "").retry_after_s())
-        fault = Fault(response.status_code, response.headers, payload, response.text)
-        return _Refusal(self._failure(fault), fault)
+        usage = Usage.of(payload)
+        billed = {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage)}
+        needed = usage.total or question.tokens + question.reply_limit
+        fault = Fault(response.status_code, response.headers, payload, response.text, needed)
+        if not (response.is_success and isinstance(payload, dict) and not payload.get("error")):
+            if usage.total is None and not fault.may_be_billed():
+                billed = {"tokens": 0, "cost_usd": 0.0}
+            return _Outcome(fault.account() | billed, error=self._failure(fault), fault=fault)
+        turn = read_turn(payload, self.provider, self.settings.model, question.kind, latency_ms, billed["cost_usd"])
+        if turn is None:
+            return _Outcome(
+                _no_answer() | billed, error=self._unavailable("answered something that is no chat completion")
+            )
+        learned = {"estimated_tokens": question.estimated, "read_tokens": usage.read}
+        return _Outcome({**billed, **learned, "blocked_s": fault.retry_after_s()}, turn=turn)
 
-    async def _admit(self, gate: Gate, size_bytes: int, reply_limit: int, ends_at: float) -> Any:
+    def _silence(self, waited_s: float, *, is_attempt_over: bool) -> "_Outcome":
+        """The endpoint did not answer in time; a silence too short for that is not told."""
+        if is_attempt_over:
+            return _Outcome(_no_answer() if waited_s >= SILENCE_S else None, error=self._timed_out())
+        reason = f"gave no answer within {self.settings.timeout_s:g} s"
+        return _Outcome(_no_answer(), error=JudgeUnavailable(f"{self._who} {reason}"))
+
+    async def _admit(self, gate: Gate, size_bytes: int, question: "_Question", ends_at: float) -> Any:
         # No token is shorter than a byte, and none is read beyond the window: more it cannot cost.
         most_read = min(size_bytes, self.settings.context_window_tokens)
-        most_usd = self.prices.cost_usd(most_read, 0, reply_limit)
-        estimate = min(most_read, size_bytes // BYTES_PER_TOKEN) + reply_limit
+        most_usd = self.prices.cost_usd(most_read, 0, question.reply_limit)
         while True:
             try:
-                return await gate.admit(self.provider, estimate, most_usd)
+                return await gate.admit(self.provider, question.tokens + question.reply_limit, most_usd)
             except RateLimited as limit:
                 if limit.due_s > min(LONGEST_WAIT_S, ends_at - asyncio.get_running_loop().time()):
                     raise
                 await self._sleep(limit.due_s)
 
-    def _parameters(self, reply_limit: int, reply_format: ReplyFormat | None) -> dict[str, Any]:
-        parameters: dict[str, Any] = {"model": self.settings.model, self._limit_parameter: reply_limit}
+    def _parameters(self, question: "_Question") -> dict[str, Any]:
+        reply_format = question.reply_format
+        parameters: dict[str, Any] = {"model": self.settings.model, self._limit_parameter: question.reply_limit}
         if self.settings.temperature is not None and self._takes_temperature:
             parameters["temperature"] = self.settings.temperature
         if reply_format is not None and (rung := JSON_LADDER[self._json_rung]) != "text":
@@ -281,22 +346,6 @@ class JudgeClient:
                 schema = {"name": reply_format.name, "strict": True, "schema": reply_format.schema}
                 parameters["response_format"]["json_schema"] = schema
         return parameters
-
-    async def _post(self, body: bytes) -> httpx2.Response:
-        """
-        The response whatever its status.
-
-        `chat.completions.create` would make and check models of request and answer: 0.85 ms of CPU per call with
-        a prompt of 100 KB, where this takes 0.3. What they hold is ours to encode and to understand anyway.
-        """
-        try:
-            async with asyncio.timeout(self.settings.timeout_s):
-                return await self._http.post(self._url, content=body, headers=self._headers)
-        except TimeoutError:
-            reason = f"gave no answer within {self.settings.timeout_s:g} s"
-        except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:
-            reason = f"could not be reached, or broke off ({type(error.__cause__ or error).__name__})"
-        raise self._unavailable(reason)
 
     def _adapt(self, parameters: dict[str, Any], fault: Fault) -> bool:
         """Give up a parameter that the endpoint names as unsupported, for all calls to come; whether there was one."""
@@ -314,53 +363,32 @@ class JudgeClient:
         return True
 
     def _failure(self, fault: Fault) -> Exception:
-        status, after_s = fault.status, fault.retry_after_s()
+        after_s = fault.retry_after_s()
         said = f"{self._who} answered {fault.describe(self._key)}"
-        if fault.says_prompt_is_too_long():
-            window, prompt = fault.token_sizes()
-            sizes = f" (window {window}, prompt {prompt} tokens)" if window or prompt else ""
-            return PromptTooLong(f"{self._who} says that the prompt is too long{sizes}", window, prompt)
-        if fault.says_quota_is_used_up():
-            return QuotaExhausted(f"{said}: the quota is used up; pay or raise it at the provider", QUOTA_DUE_S)
-        if status in (401, 403):
-            return KeyRejected(f"{said}: the key is rejected; check the key of the provider", KEY_DUE_S)
-        if "content_filter" in fault.words:
-            return ContentFiltered(f"{said}: its filter refuses the prompt; another provider may not")
-        if fault.is_transient() and (status == httpx2.codes.TOO_MANY_REQUESTS or (after_s or 0) > LONGEST_WAIT_S):
-            due_s = min(max(after_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
-            return _TransientError(RateLimited(f"{said}: it asks for a pause", due_s), after_s)
-        if fault.is_transient():
-            return self._unavailable(f"answered {fault.describe(self._key)} and no chat completion", after_s)
-        return JudgeRejectedRequest(f"{said}: check base_url, model and parameters of the provider")
+        match fault.meaning:
+            case "too_long":
+                window, prompt = fault.token_sizes()
+                sizes = f" (window {window}, prompt {prompt} tokens)" if window or prompt else ""
+                return PromptTooLong(f"{self._who} says that the prompt is too long{sizes}", window, prompt)
+            case "quota":
+                return QuotaExhausted(f"{said}: the quota is used up; pay or raise it at the provider", QUOTA_DUE_S)
+            case "key":
+                return KeyRejected(f"{said}: the key is rejected; check the key of the provider", KEY_DUE_S)
+            case "filtered":
+                return ContentFiltered(f"{said}: its filter refuses the prompt; another provider may not")
+            case "pause":
+                due_s = min(max(after_s or 0, SHORTEST_RATE_LIMIT_DUE_S), LONGEST_RATE_LIMIT_DUE_S)
+                return _TransientError(RateLimited(f"{said}: it asks for a pause", due_s), after_s)
+            case "unavailable":
+                return self._unavailable(f"answered {fault.describe(self._key)} and no chat completion", after_s)
+            case "rejected":
+                return JudgeRejectedRequest(f"{said}: check base_url, model and parameters of the provider")
 
     def _unavailable(self, reason: str, after_s: float | None = None) -> _TransientError:
         return _TransientError(JudgeUnavailable(f"{self._who} {reason}"), after_s)
 
-    def _turn(self, payload: dict[str, Any], kind: TurnKind, latency_ms: int) -> Turn | None:
-        """The answer in the first choice; None where there is none."""
-        choices = payload.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        message = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(message, dict) or choice.get("finish_reason") == "error":
-            return None
-        usage = as_mapping(payload.get("usage"))
-        read, written = as_count(usage.get("prompt_tokens")), as_count(usage.get("completion_tokens"))
-        cached = as_count(as_mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
-        return Turn(
-            kind=kind,
-            reply=_text_of(message.get("content")),
-            provider=self.provider,
-            model_requested=self.settings.model,
-            model_served=_storable(payload.get("model")),
-            input_tokens=read,
-            cached_input_tokens=cached,
-            output_tokens=written,
-            cost_usd=self.prices.cost_usd(read, cached, written),
-            latency_ms=latency_ms,
-            finish_reason=_storable(choice.get("finish_reason")),
-            refusal=_storable(message.get("refusal")),
-            has_tool_calls=bool(message.get("tool_calls") or message.get("function_call")),
-        )
+    def _timed_out(self) -> AttemptTimedOut:
+        return AttemptTimedOut(f"{self._who} had not answered when the attempt's time was up")
 
     def _log_retry(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -401,55 +429,40 @@ def _body(parameters: dict[str, Any], messages: Sequence[Message]) -> bytes:
     return to_json({**parameters, "messages": [{"role": m.role, "content": m.content} for m in messages]})
 
 
-# --- what became of a call -----------------------------------------------------------------------------
+# --- one call ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """The turn, and how long no other call should be made: the endpoint tells that its limit is used up."""
+class _Question:
+    """What is asked; `estimated` are its tokens as we count them, `tokens` as the model probably does."""
 
-    turn: Turn
-    pause_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _NoAnswer:
-    """The call broke off, or brought something that is no chat completion."""
-
-    error: Exception
+    messages: Sequence[Message]
+    kind: TurnKind
+    reply_format: ReplyFormat | None
+    estimated: int
+    tokens: int
+    reply_limit: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
-    """The endpoint answered with an error."""
+class _Outcome:
+    """
+    What became of a call: a turn or an error.
 
-    error: Exception
-    fault: Fault
+    Args:
+        told: To the gate, as `permits.Result` has it; None: nothing can be said.
+        fault: Where the endpoint answered with an error.
+    """
 
-
-def _account_of(answer: _Answer | _Refusal | _NoAnswer) -> dict[str, Any]:
-    """What the gate is told; see `limits.Result`. A call that broke off may be billed, one that was refused is not."""
-    if isinstance(answer, _Answer):
-        turn = answer.turn
-        known = turn.input_tokens is not None and turn.output_tokens is not None
-        tokens = (turn.input_tokens or 0) + (turn.output_tokens or 0) if known else None
-        return {"tokens": tokens, "cost_usd": turn.cost_usd, "blocked_s": answer.pause_s}
-    if isinstance(answer, _NoAnswer):
-        return {"failed": True, "reason": "no answer"}
-    error = answer.error.error if isinstance(answer.error, _TransientError) else answer.error
-    told: dict[str, Any] = {"tokens": 0, "cost_usd": 0.0, "reason": f"HTTP {answer.fault.status}"}
-    if isinstance(error, KeyRejected):
-        told["opens"] = "key"
-    elif isinstance(error, QuotaExhausted):
-        told["opens"] = "quota"
-    elif isinstance(error, RateLimited):
-        told["blocked_s"] = min(answer.fault.retry_after_s() or 1.0, LONGEST_RATE_LIMIT_DUE_S)
-    elif isinstance(error, JudgeUnavailable):
-        told["failed"] = True
-    return told
+    told: dict[str, Any] | None
+    turn: Turn | None = None
+    error: Exception | None = None
+    fault: Fault | None = None
 
 
-# --- what an answer holds ------------------------------------------------------------------------------
+def _no_answer() -> dict[str, Any]:
+    """It may be billed all the same, so tokens and cost stay unknown."""
+    return {"failed": True, "reason": "no answer"}
 
 
 def _json_of(response: httpx2.Response) -> object:
@@ -457,20 +470,6 @@ def _json_of(response: httpx2.Response) -> object:
         return response.json()
     except (ValueError, RecursionError):  # not JSON, not text, or nested to death
         return None
-
-
-def _text_of(content: object) -> str:
-    """The text; some servers answer in parts."""
-    if isinstance(content, list):
-        content = "".join(part["text"] for part in map(as_mapping, content) if isinstance(part.get("text"), str))
-    return _storable(content) or ""
-
-
-def _storable(value: object) -> str | None:
-    """Text without what PostgreSQL refuses: NUL and halves of surrogate pairs."""
-    if not isinstance(value, str):
-        return None
-    return value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
 
 
 # --- how to connect ------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from tarsy_scoring.judge.faults import Fault
 PROMPT_TEXT = "the private words of the prompt"
 
 
-def fault(status: int = 400, payload: Any = None, text: str = "", **headers: str) -> Fault:
-    return Fault(status, {k.replace("_", "-"): v for k, v in headers.items()}, payload, text)
+def fault(status: int = 400, payload: Any = None, text: str = "", *, needed_tokens: int = 1, **headers: str) -> Fault:
+    return Fault(status, {k.replace("_", "-"): v for k, v in headers.items()}, payload, text, needed_tokens)
 
 
 def error(message: str = "", status: int = 400, **fields: Any) -> Fault:
@@ -190,6 +190,32 @@ def test_a_parameter_is_unsupported_only_where_the_endpoint_says_so(said: Fault,
         pytest.param({"retry_after_ms": "1500", "retry_after": "9"}, 1.5, id="milliseconds_win"),
         pytest.param({"retry_after": "0"}, None, id="zero"),
         pytest.param({"retry_after": "-1"}, None, id="negative"),
+        pytest.param({"retry_after_ms": "0", "retry_after": "20"}, 20, id="zero_milliseconds_hide_nothing"),
+        pytest.param({"retry_after_ms": "-5", "retry_after": "20"}, 20, id="negative_milliseconds_hide_nothing"),
+        pytest.param(
+            {"retry_after": "0", "x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "45s"},
+            45,
+            id="zero_hides_no_reset",
+        ),
+        pytest.param(
+            {"retry_after": "-1", "x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "20s"},
+            20,
+            id="negative_hides_no_reset",
+        ),
+        pytest.param(
+            {
+                "retry_after": "Wed, 21 Oct 2015 07:28:00 GMT",
+                "x_ratelimit_remaining_requests": "0",
+                "x_ratelimit_reset_requests": "20s",
+            },
+            20,
+            id="past_hides_no_reset",
+        ),
+        pytest.param({"x_ratelimit_remaining_tokens": "-1", "x_ratelimit_reset_tokens": "30s"}, 30, id="below_zero"),
+        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "45"}, 45, id="no_unit"),
+        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "1d2h"}, 93_600, id="days"),
+        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "-5"}, None, id="reset_past"),
+        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "0s"}, None, id="reset_now"),
         pytest.param({"retry_after": "soon"}, None, id="word"),
         pytest.param({"retry_after": "nan"}, None, id="not_a_number"),
         pytest.param({"retry_after": "inf"}, None, id="infinite"),
@@ -197,7 +223,18 @@ def test_a_parameter_is_unsupported_only_where_the_endpoint_says_so(said: Fault,
         pytest.param({"retry_after": "Wed, 21 Oct 2015 07:28:00 GMT"}, None, id="date_in_the_past"),
         pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "6m0s"}, 360, id="reset"),
         pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "20ms"}, 0.02, id="reset_in_ms"),
-        pytest.param({"x_ratelimit_remaining_tokens": "5", "x_ratelimit_reset_tokens": "6m0s"}, None, id="tokens_left"),
+        pytest.param({"x_ratelimit_remaining_tokens": "5", "x_ratelimit_reset_tokens": "6m0s"}, 360, id="tokens_left"),
+        pytest.param({"x_ratelimit_reset_requests": "7s"}, 7, id="reset_alone"),
+        pytest.param(
+            {
+                "x_ratelimit_remaining_tokens": "0",
+                "x_ratelimit_reset_tokens": "6s",
+                "x_ratelimit_remaining_requests": "99",
+                "x_ratelimit_reset_requests": "1h",
+            },
+            6,
+            id="the_one_that_is_used_up",
+        ),
         pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "later"}, None, id="reset_word"),
         pytest.param(
             {
@@ -219,6 +256,36 @@ def test_a_parameter_is_unsupported_only_where_the_endpoint_says_so(said: Fault,
 def test_the_wait_that_a_provider_asks_for(headers: dict[str, str], seconds: float | None) -> None:
     """Every form in use; what makes no sense counts as not said."""
     assert fault(429, {}, **headers).retry_after_s() == (seconds if seconds is None else pytest.approx(seconds))
+
+
+RESETS = {"x_ratelimit_reset_tokens": "6m0s", "x_ratelimit_reset_requests": "20s"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "requests", "needed_tokens", "seconds"),
+    [
+        pytest.param("1200", "5", 1_200, None, id="enough_for_one_more"),
+        pytest.param("1199", "5", 1_200, 360, id="too_few_tokens"),
+        pytest.param("1199", "5", 1, None, id="a_smaller_call"),
+        pytest.param("1200", "0", 1_200, 20, id="no_request"),
+        pytest.param("0", "0", 1_200, 360, id="neither"),
+        pytest.param("many", "", 1_200, None, id="words"),
+    ],
+)
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_limit_is_used_up_for_whom_it_has_too_little(
+    status: int, tokens: str, requests: str, needed_tokens: int, seconds: float | None
+) -> None:
+    """Unless a 429 says that it is, only what remains can tell, by the size of the call."""
+    remaining = {"x_ratelimit_remaining_tokens": tokens, "x_ratelimit_remaining_requests": requests}
+    assert fault(status, {}, needed_tokens=needed_tokens, **RESETS, **remaining).retry_after_s() == seconds
+
+
+def test_a_429_waits_for_what_is_used_up_for_this_call() -> None:
+    """Not for the longer reset of a limit that it is not about."""
+    remaining = {"x_ratelimit_remaining_tokens": "500", "x_ratelimit_remaining_requests": "99"}
+    resets = {"x_ratelimit_reset_tokens": "6s", "x_ratelimit_reset_requests": "1h"}
+    assert fault(429, {}, needed_tokens=9_000, **remaining, **resets).retry_after_s() == 6
 
 
 def test_a_date_is_a_wait_from_now() -> None:
@@ -274,3 +341,49 @@ def test_transient_statuses(status: int) -> None:
 def test_permanent_statuses(status: int) -> None:
     """The same request would fail the same way."""
     assert not fault(status, {}).is_transient()
+
+
+SAID = {"retry_after": "60"}
+
+
+@pytest.mark.parametrize(
+    ("said", "meaning", "account"),
+    [
+        pytest.param(error(code="context_length_exceeded"), "too_long", {"is_refused": True}, id="too_long"),
+        pytest.param(error(status=500, code="context_length_exceeded"), "too_long", {"is_refused": True}, id="as_500"),
+        pytest.param(error(status=429, code="insufficient_quota"), "quota", {"opens": "quota"}, id="quota"),
+        pytest.param(error(status=401), "key", {"opens": "key"}, id="key"),
+        pytest.param(error(status=403), "key", {"opens": "key"}, id="forbidden"),
+        pytest.param(error(status=400, code="content_filter"), "filtered", {"is_refused": True}, id="filter"),
+        pytest.param(error(status=403, code="content_filter"), "filtered", {"is_refused": True}, id="filter_as_403"),
+        pytest.param(error(status=404), "rejected", {"is_refused": True}, id="no_such_model"),
+        pytest.param(fault(400, {}, **SAID), "rejected", {"is_refused": True}, id="a_wait_that_cannot_help"),
+        pytest.param(fault(429, {}), "pause", {"is_refused": True, "blocked_s": 1.0}, id="rate"),
+        pytest.param(fault(429, {}, **SAID), "pause", {"is_refused": True, "blocked_s": 60}, id="rate_for_a_while"),
+        pytest.param(
+            fault(429, {}, retry_after="1e9"), "pause", {"is_refused": True, "blocked_s": 3_600}, id="rate_for_ever"
+        ),
+        pytest.param(fault(503, {}, **SAID), "pause", {"failed": True, "blocked_s": 60}, id="pause_of_a_failing_one"),
+        pytest.param(fault(503, {}, retry_after="30"), "unavailable", {"failed": True}, id="short_pause"),
+        pytest.param(error(status=500), "unavailable", {"failed": True}, id="internal_error"),
+        pytest.param(error(status=200), "unavailable", {"failed": True}, id="error_in_a_success"),
+    ],
+)
+def test_what_has_to_be_done_and_what_it_says_of_the_provider(
+    said: Fault, meaning: str, account: dict[str, Any]
+) -> None:
+    """A failure counts for the circuit; what is refused says nothing of its health; a key or a quota opens it."""
+    assert said.meaning == meaning
+    assert said.account() == {"reason": f"HTTP {said.status}", **account}
+
+
+@pytest.mark.parametrize("status", [200, 408, 502, 504, 520, 524])
+def test_what_may_be_billed(status: int) -> None:
+    """A gateway that gives up does not stop the model behind it."""
+    assert fault(status, {}).may_be_billed()
+
+
+@pytest.mark.parametrize("status", [307, 400, 401, 403, 404, 422, 429, 500, 503, 529])
+def test_what_costs_nothing(status: int) -> None:
+    """Refused before a model saw it, or broken before it answered."""
+    assert not fault(status, {}).may_be_billed()

@@ -1,0 +1,98 @@
+"""What a conversation keeps where the window is full, and what a cut answer comes to."""
+
+import pytest
+
+from scripted import CUT, ScriptedJudge, answer
+from tarsy_scoring.errors import AnswerCut, ContextTooLong, JudgeRejectedRequest, JudgeUnavailable
+from tarsy_scoring.judge.conversation import Conversation
+from tarsy_scoring.judge.verdict import Message
+
+OPENING = [Message("system", "Judge."), Message("user", "The evidence.")]
+FULL = ContextTooLong("the window is full")
+
+
+def said(*texts: str) -> list[Message]:
+    """Reply, question, reply, question ..."""
+    return [Message("user" if n % 2 else "assistant", text) for n, text in enumerate(texts)]
+
+
+async def conversing(judge: ScriptedJudge, *prompts: str) -> Conversation:
+    """A conversation in which the judge was asked all of this."""
+    conversation = Conversation(judge, OPENING)
+    await conversation.say("analysis")
+    for prompt in prompts:
+        await conversation.say("reminder", prompt)
+    return conversation
+
+
+async def test_a_full_window_keeps_the_last_reply_alone() -> None:
+    """The opening stays as it was; what was left out stays out, and the conversation grows again from there."""
+    judge = ScriptedJudge(answer("A1"), answer("A2"), answer("A3"), FULL, answer("A4"), answer("A5"))
+    conversation = await conversing(judge, "R1", "R2", "R3")
+
+    await conversation.say("missing_tools", "F")
+
+    assert judge.conversations[3:] == [
+        [*OPENING, *said("A1", "R1", "A2", "R2", "A3", "R3")],
+        [*OPENING, *said("A3", "R3")],
+        [*OPENING, *said("A3", "R3", "A4", "F")],
+    ]
+
+
+@pytest.mark.parametrize("replies", [0, 1])
+async def test_where_nothing_can_be_left_out_the_window_is_too_small(replies: int) -> None:
+    """The opening and the last reply are what a question is about; nobody asks again without them."""
+    judge = ScriptedJudge(*[answer("A1")] * replies, FULL)
+
+    with pytest.raises(ContextTooLong):
+        await conversing(judge, "R1")
+
+    assert len(judge.kinds) == replies + 1
+
+
+async def test_a_window_that_is_still_too_small_is_told() -> None:
+    """Asked once without the earlier replies, and not a third time."""
+    judge = ScriptedJudge(answer("A1"), answer("A2"), FULL, FULL)
+
+    with pytest.raises(ContextTooLong):
+        await conversing(judge, "R1", "R2")
+
+    assert len(judge.kinds) == 4
+
+
+async def test_a_turn_that_fails_leaves_the_conversation_as_it_was() -> None:
+    """Also where replies would have been left out for it."""
+    judge = ScriptedJudge(answer("A1"), answer("A2"), FULL, JudgeUnavailable("away"), answer("A3"))
+    conversation = await conversing(judge, "R1")
+    with pytest.raises(JudgeUnavailable):
+        await conversation.say("repair", "R2")
+
+    await conversation.say("missing_tools", "F")
+
+    assert judge.conversations[-1] == [*OPENING, *said("A1", "R1", "A2", "F")]
+
+
+async def test_no_room_for_a_larger_limit_is_made_by_leaving_replies_out() -> None:
+    """What was cut is asked anew in the shorter conversation, with the limit of any first call."""
+    judge = ScriptedJudge(answer("A1"), answer("A2"), CUT, FULL, answer("A3"))
+
+    await conversing(judge, "R1", "R2")
+
+    assert judge.factors == [1, 1, 1, 2, 1]
+    assert judge.conversations[-1] == [*OPENING, *said("A2", "R2")]
+
+
+async def test_an_endpoint_that_takes_no_larger_limit_leaves_the_answer_cut() -> None:
+    """What it rejects is the doubled limit and not the request; the error says what would help."""
+    judge = ScriptedJudge(CUT, JudgeRejectedRequest("400"))
+
+    with pytest.raises(AnswerCut, match="raise it to the most that the model can write"):
+        await conversing(judge)
+
+    assert judge.factors == [1, 2]
+
+
+async def test_a_rejected_first_call_is_a_rejected_request() -> None:
+    """No answer was cut."""
+    with pytest.raises(JudgeRejectedRequest):
+        await conversing(ScriptedJudge(JudgeRejectedRequest("400")))

@@ -1,0 +1,269 @@
+"""Nothing that is sent is over the judge's window: prompt and reply limit, over strategies, reminders and replies."""
+
+import asyncio
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scripted import rubric_reply, structured_reply
+from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.judge.llm import JudgeClient, PromptTooLong
+from tarsy_scoring.judge.verdict import Ask, Message, Turn
+from tarsy_scoring.judging import Judgement, Judges, judge
+from tarsy_scoring.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.timeline.context import FittedContext, estimate_tokens
+from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
+
+REGISTRY = load_criteria()
+TWO_TURN = "investigation-methodology"
+WORDS = "evidence shows a pod that ran out of memory; "
+
+
+def words(tokens: float) -> str:
+    """A text of about so many estimated tokens."""
+    return WORDS * max(1, round(tokens / estimate_tokens(WORDS * 100) * 100))
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the judge: `size` of the limit it was given, or, with `is_cut`, up to the limit."""
+
+    size: float
+    form: str
+    is_cut: bool = False
+
+    def text(self, limit: int) -> str:
+        filler = words(self.size * limit)
+        match self.form:
+            case "two_turn":
+                return f"{filler}\n\n67"
+            case "contradiction":
+                return f"{filler}\n\nLogical Flow: 1/25\nConsistency: 1/25\nTool Relevance: 1/25\n" + (
+                    "Synthesis Quality: 1/25\n\n67"
+                )
+            case "structured":
+                return json.dumps(structured_reply(score_reasoning=filler))
+            case "rubric":
+                return json.dumps(rubric_reply(issues=[filler]))
+        return filler
+
+
+class Endpoint:
+    """In the place of the connection: records each request and answers from a script, the last one again and again."""
+
+    def __init__(self, *script: Reply) -> None:
+        self.script = list(script)
+        self.requests: list[dict[str, Any]] = []
+
+    async def post(self, _url: str, *, content: bytes, **_: Any) -> httpx2.Response:
+        request = json.loads(content)
+        self.requests.append(request)
+        reply = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        answer = {
+            "message": {"content": reply.text(request["max_tokens"])},
+            "finish_reason": "length" if reply.is_cut else "stop",
+        }
+        return httpx2.Response(200, json={"model": "m", "choices": [answer]})
+
+    def prompts(self) -> list[int]:
+        """Estimated tokens of each."""
+        return [sum(estimate_tokens(m["content"]) for m in r["messages"]) for r in self.requests]
+
+
+Connect = Callable[[ProviderSettings, Endpoint], JudgeClient]
+
+
+@pytest.fixture(scope="module")
+def connect() -> Iterator[Connect]:
+    """One client for all, whose making takes far longer than a call."""
+    client = JudgeClient("main", ProviderSettings(model="m"), None)
+
+    def connect(provider: ProviderSettings, endpoint: Endpoint) -> JudgeClient:
+        client.settings, client._http = provider, endpoint  # type: ignore[assignment]
+        return client
+
+    real = client._http
+    yield connect
+    client._http = real
+    asyncio.run(client.close())
+
+
+def a_session(log_tokens: int) -> Timeline:
+    """With a log that fills any window it is larger than."""
+    events = (
+        Event("e1", 1, "llm_tool_call", "completed", words(log_tokens), ToolCall("kubectl", "get_logs", "{}")),
+        Event("e2", 2, "llm_response", "completed", "It runs out of memory."),
+    )
+    stage = Stage(
+        "s1", "diagnosis", 1, "investigation", "completed", (Execution("x1", "agent", 1, "completed", events),)
+    )
+    return Timeline("one", "completed", "k", "Restarts", "a pod restarts", "out of memory", None, (stage,))
+
+
+SESSION = a_session(60_000)
+
+
+async def judged(
+    client: JudgeClient, criteria: str = TWO_TURN, *, factor: float = 1.0, max_reminders: int = 2
+) -> Judgement:
+    def ask_of(_provider: str, _context: FittedContext) -> Ask:
+        async def ask(kind: Any, messages: Any, **options: Any) -> Turn:
+            return await client.ask(messages, kind, deadline_s=60, token_factor=factor, **options)
+
+        return ask
+
+    chain = ChainSettings(providers=("main",), max_reminders=max_reminders)
+    judges = Judges({"main": client.settings}, ask_of, lambda _provider: factor)
+    return await judge(SESSION, "0123456789abcdef", chain, REGISTRY.get(criteria), judges, lambda _error: True)
+
+
+# --- the law -------------------------------------------------------------------------------------------
+
+STRATEGIES = {
+    "two_turn": TWO_TURN,
+    "contradiction": TWO_TURN,
+    "structured": "investigation-structured",
+    "rubric": "cli-tool-use",
+}
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> tuple[str, list[Reply]]:
+    """A strategy, and replies of it: of any size, in its form or in none, cut or whole."""
+    form = draw(st.sampled_from(sorted(STRATEGIES)))
+    reply = st.builds(Reply, st.floats(0, 1.3), st.sampled_from([form, form, "words"]), st.booleans())
+    return form, draw(st.lists(reply, min_size=1, max_size=8))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    script=scripts(),
+    window=st.integers(14_000, 32_000),
+    most=st.integers(256, 6_000),
+    factor=st.sampled_from([1.0, 1.25, 1.6]),
+)
+def test_nothing_that_is_sent_is_over_the_window(
+    connect: Connect, script: tuple[str, list[Reply]], window: int, most: int, factor: float
+) -> None:
+    """Whatever the judge replied before, and whether there is a score in the end or none."""
+    form, replies = script
+    provider = ProviderSettings(model="m", context_window_tokens=window, max_reply_tokens=min(most, window // 2))
+    endpoint = Endpoint(*replies)
+
+    with contextlib.suppress(ScoringError):
+        asyncio.run(judged(connect(provider, endpoint), STRATEGIES[form], factor=factor))
+
+    for prompt, request in zip(endpoint.prompts(), endpoint.requests, strict=True):
+        assert math.ceil(prompt * factor) + request["max_tokens"] <= window
+        assert min(provider.max_reply_tokens, 256) <= request["max_tokens"] <= 2 * provider.max_reply_tokens
+
+
+# --- what becomes of a full window ---------------------------------------------------------------------
+
+TIGHT = ProviderSettings(model="m", context_window_tokens=24_000, max_reply_tokens=4_000)
+
+
+async def test_missing_tools_get_what_an_enlarged_answer_leaves(connect: Connect) -> None:
+    """The answer is longer than its first limit, so less than a whole one is left for what follows."""
+    endpoint = Endpoint(Reply(1, "two_turn", is_cut=True), Reply(0.75, "two_turn"), Reply(0.1, "words"))
+
+    judgement = await judged(connect(TIGHT, endpoint))
+
+    assert judgement.verdict.flags == set()
+    assert [r["max_tokens"] for r in endpoint.requests[:2]] == [4_000, 8_000]
+    assert 1_000 <= endpoint.requests[2]["max_tokens"] < 4_000
+
+
+async def test_missing_tools_without_room_cost_a_flag(connect: Connect) -> None:
+    """The enlarged answer filled what was left: the score is completed, and nothing is sent or asked again."""
+    endpoint = Endpoint(Reply(1, "two_turn", is_cut=True), Reply(1, "two_turn"))
+
+    judgement = await judged(connect(TIGHT, endpoint))
+
+    assert (judgement.verdict.total_score, judgement.verdict.flags) == (67, {"missing_tools_unavailable"})
+    assert len(endpoint.requests) == 2
+
+
+async def test_reminders_go_on_in_a_full_window(connect: Connect) -> None:
+    """Replies that fill their limits leave no room for each other: the last one is kept, and the evidence."""
+    endpoint = Endpoint(*[Reply(1, "words")] * 3, Reply(0.01, "two_turn"), Reply(0.01, "words"))
+
+    judgement = await judged(connect(TIGHT, endpoint), max_reminders=3)
+
+    assert judgement.verdict.total_score == 67
+    openings = [r["messages"][:2] for r in endpoint.requests]
+    assert openings == [openings[0]] * 5
+    assert [len(r["messages"]) for r in endpoint.requests] == [2, 4, 4, 4, 6]
+
+
+# --- one call ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "token_factor", "reply_limit_factor", "limit"),
+    [
+        pytest.param(1_000, 1.0, 1, 2_000, id="room"),
+        pytest.param(8_000, 1.0, 1, 2_000, id="just_room"),
+        pytest.param(8_001, 1.0, 1, 1_999, id="less"),
+        pytest.param(9_500, 1.0, 1, 500, id="a_quarter"),
+        pytest.param(9_501, 1.0, 1, None, id="less_than_a_quarter"),
+        pytest.param(12_000, 1.0, 1, None, id="over_the_window"),
+        pytest.param(6_000, 1.5, 1, 1_000, id="factor"),
+        pytest.param(6_334, 1.5, 1, None, id="factor_leaves_too_little"),
+        pytest.param(5_000, 1.0, 2, 4_000, id="enlarged"),
+        pytest.param(7_999, 1.0, 2, 2_001, id="enlarged_by_a_little"),
+        pytest.param(8_000, 1.0, 2, None, id="not_enlarged_at_all"),
+    ],
+)
+async def test_a_reply_limit_shrinks_to_what_is_left(
+    connect: Connect, prompt: int, token_factor: float, reply_limit_factor: int, limit: int | None
+) -> None:
+    """Down to a quarter of `max_reply_tokens`; a cut answer needs more than it had. Else nothing is sent."""
+    endpoint = Endpoint(Reply(0.1, "words"))
+    client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=2_000), endpoint)
+    ask = partial(client.ask, exactly(prompt), "analysis", deadline_s=60, token_factor=token_factor)
+
+    if limit is None:
+        with pytest.raises(PromptTooLong, match="was not asked") as raised:
+            await ask(reply_limit_factor=reply_limit_factor)
+        assert (raised.value.window_tokens, raised.value.prompt_tokens) == (10_000, math.ceil(prompt * token_factor))
+    else:
+        await ask(reply_limit_factor=reply_limit_factor)
+
+    assert [r["max_tokens"] for r in endpoint.requests] == ([limit] if limit else [])
+
+
+@pytest.mark.parametrize(("left", "is_asked"), [(256, True), (255, False)])
+async def test_no_reply_is_asked_for_in_fewer_than_256_tokens(connect: Connect, left: int, is_asked: bool) -> None:
+    """A quarter of a small limit would hold no judgement."""
+    endpoint = Endpoint(Reply(0.1, "words"))
+    client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=400), endpoint)
+
+    try:
+        await client.ask(exactly(10_000 - left), "analysis", deadline_s=60)
+    except PromptTooLong:
+        assert not is_asked
+
+    assert len(endpoint.requests) == is_asked
+
+
+def exactly(tokens: int) -> list[Message]:
+    """Messages of so many estimated tokens."""
+    unit = next(n for n in range(1, 200) if estimate_tokens("x" * n) > 1) - 1
+    text = "x" * (unit * tokens)
+    while estimate_tokens(text) > tokens:
+        text = text[: -unit * (estimate_tokens(text) - tokens)]
+    while estimate_tokens(text) < tokens:
+        text += "x"
+    assert estimate_tokens(text) == tokens
+    return [Message("user", text)]
