@@ -1,0 +1,399 @@
+"""
+How agents worked with their tools, counted from the timeline alone: failures, repetition, help, loops, time.
+
+Pure and linear in the size of the session. Each execution is counted by itself and every map is sorted by name, so the
+order of stages and executions changes nothing. `docs/interaction.md` says what each number means.
+"""
+
+import heapq
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import eq, itemgetter
+from typing import Any, NamedTuple
+
+import re2
+from pydantic_core import from_json
+
+from tarsy_scoring.timeline.model import Event, Execution, Timeline, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRules:
+    """
+    Which commands count, as the settings validated it.
+
+    Args:
+        pattern: RE2 that finds commands in the arguments of shell tools; group 1 names the subcommand. None: every
+            tool call is one command.
+        shell_tools: `server.tool` or the bare tool name, `*` allowed: whose argument is a command line.
+    """
+
+    pattern: str | None = None
+    shell_tools: tuple[str, ...] = ()
+
+
+EVERY_CALL = CommandRules()
+LONGEST_NAME = 200  # characters of a tool or subcommand in the document; names are made up by models, too
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is counted of all commands, of a tool or of a subcommand; rates are None where there was no command."""
+
+    total_commands: int
+    unique_commands: int
+    error_count: int
+    retry_count: int
+    help_invocations: int
+    repeated_after_failure: int
+    error_rate: float | None
+    retry_rate: float | None
+    first_try_success_rate: float | None  # those that were new and succeeded, of all: repetition lowers it
+    iteration_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The same command `length` times in a row."""
+
+    tool: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """The same sequence of commands `repetitions` times in a row, by the tools of one round."""
+
+    tools: tuple[str, ...]
+    repetitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the agents' models read and wrote."""
+
+    input: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction(Counts):
+    """
+    The interaction metrics of one session.
+
+    `error_basis` counts the commands by what said how they ended: `exit_code`, `is_error` or `status`. `cycles` holds
+    ten at most, those of most repetitions first. What the timeline does not tell in full is None.
+    """
+
+    completed: bool
+    error_basis: Mapping[str, int]
+    longest_identical_run: Run | None
+    cycles: tuple[Cycle, ...]
+    duration_s: float | None
+    tool_duration_ms: int | None
+    agent_tokens: Tokens | None
+    by_tool: Mapping[str, Counts]
+    by_subcommand: Mapping[str, Counts]
+
+    def document(self) -> dict[str, Any]:
+        """The JSON of the score document, its keys in the order of the fields."""
+        return asdict(self) | {"cycles": [{"tools": list(c.tools), "repetitions": c.repetitions} for c in self.cycles]}
+
+
+def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) -> Interaction:
+    """
+    Count what the agents of the shown stages did, sub-agents included.
+
+    A command is the same as an earlier one where execution, server, tool and canonical arguments are: replicas that do
+    the same work repeat nothing. Where `rules.pattern` finds several commands in one call, they share its result.
+    """
+    reader = _Reader(rules)
+    executions = [e for stage in timeline.shown_stages for e in stage.executions]
+    lines = [reader.read(execution) for execution in executions]
+    kinds = Counter(kind for line in lines for kind in line.kinds)
+    total = _counted(kinds, lambda _: "").get("") or _counts(Counter())
+    bases = sorted({kind.basis for kind in kinds})
+    read = _sum_if_known([execution.input_tokens for execution in executions])
+    written = _sum_if_known([execution.output_tokens for execution in executions])
+    durations_ms = [duration_ms for line in lines for duration_ms in line.durations_ms]
+    cycles = (cycle for line in lines for cycle in _cycles(line))
+    return Interaction(
+        **asdict(total),
+        completed=timeline.status == "completed",
+        error_basis={basis: sum(n for kind, n in kinds.items() if kind.basis == basis) for basis in bases},
+        longest_identical_run=_longest_run(lines),
+        cycles=tuple(heapq.nsmallest(_KEPT_CYCLES, cycles, key=lambda cycle: (-cycle.repetitions, cycle.tools))),
+        duration_s=_duration_s(timeline),
+        tool_duration_ms=_sum_if_known(durations_ms),
+        agent_tokens=None if read is None or written is None else Tokens(read, written),
+        by_tool=_counted(kinds, lambda kind: kind.tool),
+        by_subcommand=_counted(kinds, lambda kind: kind.subcommand),
+    )
+
+
+# --- counting ------------------------------------------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """All that counting wants to know of a command. There are few kinds, so most work is done once per kind."""
+
+    tool: str
+    subcommand: str | None
+    is_first: bool
+    repeats_failure: bool
+    has_failed: bool
+    basis: str
+    asks_help: bool
+
+
+class _Line(NamedTuple):
+    """The commands of one execution, numbered by their identity, in two columns; how long the calls of them took."""
+
+    identities: list[int]
+    kinds: list[_Kind]
+    durations_ms: list[int | None]
+
+
+def _counted(kinds: Mapping[_Kind, int], name_of: Callable[[_Kind], str | None]) -> dict[str, Counts]:
+    """The counts by name, in the order of names."""
+    found: defaultdict[str, Counter[_Kind]] = defaultdict(Counter)
+    for kind, number in kinds.items():
+        if (name := name_of(kind)) is not None:
+            found[name][kind] = number
+    return {name: _counts(found[name]) for name in sorted(found)}
+
+
+def _counts(kinds: Counter[_Kind]) -> Counts:
+    def count(has: Callable[[_Kind], bool]) -> int:
+        return sum(number for kind, number in kinds.items() if has(kind))
+
+    total = kinds.total()
+    unique = count(lambda kind: kind.is_first)
+    errors = count(lambda kind: kind.has_failed)
+    succeeded_at_once = count(lambda kind: kind.is_first and not kind.has_failed)
+    return Counts(
+        total_commands=total,
+        unique_commands=unique,
+        error_count=errors,
+        retry_count=total - unique,
+        help_invocations=count(lambda kind: kind.asks_help),
+        repeated_after_failure=count(lambda kind: kind.repeats_failure),
+        error_rate=errors / total if total else None,
+        retry_rate=(total - unique) / total if total else None,
+        first_try_success_rate=succeeded_at_once / total if total else None,
+        iteration_ratio=unique / total if total else None,
+    )
+
+
+def _outcome(event: Event, call: ToolCall) -> tuple[bool, str]:
+    """Whether a call failed, and what says so."""
+    if call.exit_code:
+        return True, "exit_code"
+    if call.is_error:
+        return True, "is_error"
+    if event.status != "completed":
+        return True, "status"
+    if call.exit_code is not None:
+        return False, "exit_code"
+    return False, "status" if call.is_error is None else "is_error"
+
+
+# --- what counts as a command --------------------------------------------------------------------------
+
+_ENCODE = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+
+
+class _Tool(NamedTuple):
+    name: str
+    is_shell: bool
+    is_help: bool
+
+
+class _Reader:
+    """Finds the commands in tool calls."""
+
+    def __init__(self, rules: CommandRules) -> None:
+        self._pattern = re2.compile(rules.pattern) if rules.pattern else None
+        globs = [".*".join(map(re2.escape, tool.split("*"))) for tool in rules.shell_tools]
+        self._shell_tools = re2.compile(f"(?s)(?:{'|'.join(globs)})") if globs else None
+        self._tools: dict[tuple[str, str], _Tool] = {}
+        self._kinds: dict[_Kind, _Kind] = {}  # each once: many small objects keep the garbage collector busy
+
+    def read(self, execution: Execution) -> _Line:
+        line = _Line([], [], [])
+        identities: dict[tuple[str, str, str], int] = {}
+        has_failed_last: dict[int, bool] = {}
+        for event in execution.events:
+            if (call := event.tool) is None:
+                continue
+            tool = self._tool(call)
+            has_failed, basis = _outcome(event, call)
+            held = len(line.kinds)
+            for text, subcommand, asks_help in self._commands(call, tool):
+                identity = identities.setdefault((call.server_name, call.tool_name, text), len(identities))
+                before = has_failed_last.get(identity)
+                has_failed_last[identity] = has_failed
+                kind = _Kind(tool.name, subcommand, before is None, before is True, has_failed, basis, asks_help)
+                line.identities.append(identity)
+                line.kinds.append(self._kinds.setdefault(kind, kind))
+            if len(line.kinds) > held:
+                line.durations_ms.append(call.duration_ms)
+        return line
+
+    def _commands(self, call: ToolCall, tool: _Tool) -> Iterator[tuple[str, str | None, bool]]:
+        """Of each command its text, its subcommand, and whether it asks for help."""
+        if self._pattern is None:
+            strings = _strings(call.arguments)
+            asks_help = tool.is_help or any(_asks_help(s, is_command_line=tool.is_shell) for s in strings)
+            yield _canonical(call.arguments), None, asks_help
+        elif tool.is_shell or self._shell_tools is None:
+            for argument in _strings(call.arguments):
+                for text, subcommand in _find_commands(self._pattern, argument):
+                    yield text, subcommand, tool.is_help or _asks_help(text, is_command_line=True)
+
+    def _tool(self, call: ToolCall) -> _Tool:
+        key = (call.server_name, call.tool_name)
+        if (tool := self._tools.get(key)) is None:
+            names = (call.name.encode("utf-8", "replace"), call.tool_name.encode("utf-8", "replace"))
+            is_shell = self._shell_tools is not None and any(self._shell_tools.fullmatch(n) for n in names)
+            is_help = call.tool_name == "help" or call.tool_name.endswith("_help")
+            tool = self._tools[key] = _Tool(printable(call.name, LONGEST_NAME), is_shell, is_help)
+        return tool
+
+
+def _parsed(arguments: str) -> object:
+    """The JSON value. Unlike the standard library's, this parser's limit of nesting does not depend on the caller."""
+    return from_json(arguments.encode())  # half a surrogate pair is a ValueError as well
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return _ENCODE(_parsed(arguments))
+    except ValueError:
+        return arguments.strip()
+
+
+def _strings(arguments: str) -> Iterator[str]:
+    """Strings anywhere in the arguments, in the order of keys; all of it where it is no JSON."""
+    try:
+        ahead = [_parsed(arguments)]
+    except ValueError:
+        ahead = [arguments]
+    while ahead:
+        item = ahead.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            ahead += [item[key] for key in sorted(item, reverse=True)]
+        elif isinstance(item, list):
+            ahead += reversed(item)
+
+
+# --- command lines -------------------------------------------------------------------------------------
+
+# A separator, or what an escape or quotes hide from the search for one. An open quote reaches to the end.
+_LEXEME = re.compile(rb"""\\.|"[^"\\]*+(?:\\.[^"\\]*+)*+(")?|'[^']*+(')?|[;&|\n]""", re.DOTALL)
+_EDGE = " \t\r\n\"'`;&|"
+
+_WORD = r"""(?<![^\s"'`;&|])(?:%s)(?![^\s"'`;&|])"""
+_LONG_HELP, _ANY_HELP = re.compile(_WORD % "--help"), re.compile(_WORD % "--help|-h|help")
+
+
+def _asks_help(text: str, *, is_command_line: bool) -> bool:
+    return (_ANY_HELP if is_command_line else _LONG_HELP).search(text) is not None
+
+
+def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str | None]]:
+    """
+    Each command's text, from where the pattern matches to where the command ends, and its subcommand.
+
+    It ends at the next separator outside of quotes, at the next match, or, where it began inside of quotes
+    (`bash -c "..."`), with them. The slices do not overlap, so all of it is linear.
+    """
+    data = text.encode("utf-8", "replace")  # in bytes, RE2 need not convert its places
+    found = [[match.span(group) for group in range(pattern.groups + 1)] for match in pattern.finditer(data)]
+    found = [spans for spans in found if spans[0][0] < spans[0][1]]
+    quotes, quoted, outside = _quotes(data), (0, 0), (len(data), len(data))
+    for spans, following in zip(found, [*found[1:], [outside]], strict=False):
+        (start, sought_from), *named_spans = spans
+        while quoted[1] <= start:
+            quoted = next(quotes, outside)
+        stop = min(following[0][0], quoted[1]) if quoted[0] <= start else following[0][0]
+        named = next((span for span in named_spans if span[0] >= 0), None)
+        # A group such as `(\S+)` may have swallowed the separator.
+        end = _end(data, start, stop, sought_from=named[0] if named else sought_from)
+        name = data[named[0] : min(named[1], end)].decode("utf-8", "replace").strip(_EDGE) if named else ""
+        yield (
+            " ".join(data[start:end].decode("utf-8", "replace").split()),
+            printable(name, LONGEST_NAME) if name else None,
+        )
+
+
+def _end(data: bytes, start: int, stop: int, *, sought_from: int) -> int:
+    """The first separator outside of quotes in a part of a command line, or that part's end."""
+    for lexeme in _LEXEME.finditer(data, start, stop):
+        if lexeme.start() >= sought_from and lexeme[0] in b";&|\n":
+            return lexeme.start()
+    return stop
+
+
+def _quotes(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where the inside of each quoted part begins and ends."""
+    for lexeme in _LEXEME.finditer(data):
+        if lexeme[0][0] in b"\"'":
+            yield lexeme.start() + 1, lexeme.end() - (lexeme.lastindex is not None)
+
+
+# --- loops ---------------------------------------------------------------------------------------------
+
+_LONGEST_PERIOD, _FEWEST_ROUNDS, _KEPT_CYCLES = 8, 3, 10
+
+
+def _longest_run(lines: Sequence[_Line]) -> Run | None:
+    """The most calls in a row of one command, two or more; of runs of one length the tool that comes first."""
+    commands = (zip(line.identities, line.kinds, strict=True) for line in lines)
+    in_a_row = ([kind.tool for _, kind in same] for each in commands for _, same in groupby(each, itemgetter(0)))
+    runs = ((len(tools), tools[0]) for tools in in_a_row if len(tools) > 1)
+    length, tool = min(runs, key=lambda run: (-run[0], run[1]), default=(0, ""))
+    return Run(tool, length) if length else None
+
+
+def _cycles(line: _Line) -> Iterator[Cycle]:
+    """
+    The longest stretches in which 2-8 commands that are not all the same follow themselves three times or more.
+
+    A stretch of some period is one in which each command equals that one period before. It has a shorter period too
+    only where its first round is itself a repetition (Fine and Wilf), and is given for that one instead.
+    """
+    identities = line.identities
+    for period in range(2, _LONGEST_PERIOD + 1):
+        equal = bytes(map(eq, identities, identities[period:]))
+        for stretch in re.finditer(rb"\x01{%d,}" % ((_FEWEST_ROUNDS - 1) * period), equal):
+            start, end = stretch.span()
+            round_ = identities[start : start + period]
+            if all(round_ != round_[:part] * (period // part) for part in range(1, period)):
+                tools = tuple(kind.tool for kind in line.kinds[start : start + period])
+                yield Cycle(tools, (end - start) // period + 1)
+
+
+def printable(name: str, longest: int) -> str:
+    """A name for people and JSON columns: shortened, with U+FFFD for control characters and halves of pairs."""
+    kept = name if len(name) <= longest else f"{name[: longest - 1]}…"
+    return kept if kept.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in kept)
+
+
+def _duration_s(timeline: Timeline) -> float | None:
+    start, end = timeline.started_at, timeline.completed_at
+    if not timeline.has_real_times or start is None or end is None:
+        return None
+    return (end - start).total_seconds() if start <= end else None
+
+
+def _sum_if_known(numbers: Sequence[int | None]) -> int | None:
+    """None where one is not known, or there are none."""
+    known = [n for n in numbers if n is not None]
+    return sum(known) if known and len(known) == len(numbers) else None

@@ -1,0 +1,717 @@
+"""Interaction metrics: each definition as a table, and laws that hold for every timeline."""
+
+import json
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tarsy_scoring.evaluation.interaction import (
+    EVERY_CALL,
+    LONGEST_NAME,
+    CommandRules,
+    Cycle,
+    Interaction,
+    Run,
+    Tokens,
+    measure_interaction,
+)
+from tarsy_scoring.timeline.files import read_session_file
+from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
+from unit.timeline.sessions import RECORDED, event, execution, of_events, stage, timeline
+
+MY_TOOL = CommandRules(r"my-tool\s+(\S+)", ("shell.run",))
+SHELL = CommandRules(shell_tools=("shell.run",))
+START = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def call(
+    arguments: Any = "{}", *, server: str = "shell", tool: str = "run", status: str = "completed", **said: Any
+) -> Event:
+    """A call; arguments that are no string are written as JSON."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return event("llm_tool_call", "result", status=status, tool=ToolCall(server, tool, text, **said))
+
+
+def line(command_line: str, **said: Any) -> Event:
+    return call({"command": command_line}, **said)
+
+
+def measured(*events: Event, rules: CommandRules = EVERY_CALL, **fields: Any) -> Interaction:
+    return measure_interaction(of_events(*events, **fields), rules)
+
+
+def sequence(names: str, *, failed: str = "") -> list[Event]:
+    """One call per letter, of the tool of that name; the n-th fails where `failed` holds an `x` there."""
+    marks = failed.ljust(len(names))
+    return [call(tool=name, is_error=mark == "x") for name, mark in zip(names, marks, strict=True)]
+
+
+# --- what a command is ---------------------------------------------------------------------------------
+
+
+def test_session_without_a_command() -> None:
+    """Numbers are zero, rates are null, and every key is there in its order."""
+    document = measured(event("llm_thinking", "hm")).document()
+
+    assert list(document.items()) == [
+        ("total_commands", 0),
+        ("unique_commands", 0),
+        ("error_count", 0),
+        ("retry_count", 0),
+        ("help_invocations", 0),
+        ("repeated_after_failure", 0),
+        ("error_rate", None),
+        ("retry_rate", None),
+        ("first_try_success_rate", None),
+        ("iteration_ratio", None),
+        ("completed", True),
+        ("error_basis", {}),
+        ("longest_identical_run", None),
+        ("cycles", []),
+        ("duration_s", None),
+        ("tool_duration_ms", None),
+        ("agent_tokens", None),
+        ("by_tool", {}),
+        ("by_subcommand", {}),
+    ]
+
+
+def test_session_counted_by_hand() -> None:
+    """a fails, a fails again, a works, b works, b works again: five commands, two of them unique."""
+    document = measured(*sequence("aaabb", failed="xx")).document()
+
+    counted = {
+        "total_commands": 5,
+        "unique_commands": 2,
+        "error_count": 2,
+        "retry_count": 3,
+        "help_invocations": 0,
+        "repeated_after_failure": 2,
+        "error_rate": 2 / 5,
+        "retry_rate": 3 / 5,
+        "first_try_success_rate": 1 / 5,
+        "iteration_ratio": 2 / 5,
+    }
+    assert {key: document[key] for key in counted} == counted
+    assert document["error_basis"] == {"is_error": 5}
+    assert document["longest_identical_run"] == {"tool": "shell.a", "length": 3}
+    assert list(document["by_tool"]) == ["shell.a", "shell.b"]
+    assert document["by_tool"]["shell.b"] == {
+        "total_commands": 2,
+        "unique_commands": 1,
+        "error_count": 0,
+        "retry_count": 1,
+        "help_invocations": 0,
+        "repeated_after_failure": 0,
+        "error_rate": 0.0,
+        "retry_rate": 0.5,
+        "first_try_success_rate": 0.5,
+        "iteration_ratio": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("stage_type", "commands"),
+    [
+        ("investigation", 1),
+        ("synthesis", 1),
+        ("exec_summary", 1),
+        ("action", 1),
+        ("chat", 0),
+        ("scoring", 0),
+        ("new", 0),
+    ],
+)
+def test_only_shown_stages_count(stage_type: str, commands: int) -> None:
+    """What the judge does not see is not measured."""
+    shown = timeline(stage(execution(call()), stage_type=stage_type))
+
+    assert measure_interaction(shown).total_commands == commands
+
+
+def test_sub_agents_count() -> None:
+    """Their work is work of the stage."""
+    lead, sub = execution(call(), name="lead"), execution(call(), name="sub", parent_execution_id="execution-lead")
+
+    assert measure_interaction(timeline(stage(lead, sub))).total_commands == 2
+
+
+def test_replicas_that_do_the_same_repeat_nothing() -> None:
+    """Identity, failure and runs end with the execution, also where two have one id."""
+    replicas = [execution(call(is_error=True), name="a"), execution(call(), name="b"), execution(call(), name="b")]
+
+    found = measure_interaction(timeline(stage(*replicas)))
+
+    assert (found.unique_commands, found.retry_count, found.repeated_after_failure) == (3, 0, 0)
+    assert found.first_try_success_rate == 2 / 3
+    assert found.longest_identical_run is None
+
+
+ARGUMENTS = {
+    "order of keys": ('{"a": 1, "b": 2}', '{"b":2,"a":1}', True),
+    "order of inner keys": ('[{"a": 1, "b": 2}]', '[{"b":2,"a":1}]', True),
+    "blanks around JSON": (' {"a": 1}\n', '{"a":1}', True),
+    "escapes": ('{"a": "\\u00e9"}', '{"a": "é"}', True),
+    "a key twice, last counts": ('{"a": 1, "a": 2}', '{"a": 2}', True),
+    "another value": ('{"a": 1}', '{"a": 2}', False),
+    "number and text": ('{"a": 1}', '{"a": "1"}', False),
+    "number and truth": ('{"a": 1}', '{"a": true}', False),
+    "order of a list": ("[1, 2]", "[2, 1]", False),
+    "blanks in a value": ('{"a": "x  y"}', '{"a": "x y"}', False),
+    "no JSON, blanks around": (" pods -n web\n", "pods -n web", True),
+    "no JSON, blanks within": ("pods  -n web", "pods -n web", False),
+    "text and a JSON string": ("pods", '"pods"', False),
+    "nothing and blanks": ("", "  ", True),
+    "nothing and an empty object": ("", "{}", False),
+    "nested too deeply for JSON": ("[" * 300 + "1" + "]" * 300, "[" * 300 + "1 " + "]" * 300, False),
+    "nested deeply": ("[" * 150 + "1" + "]" * 150, "[" * 150 + "1 " + "]" * 150, True),
+    "half a surrogate pair": ('{"a": "\ud800"}', '{"a":"\ud800"}', False),
+    "a number beyond any limit": ("9" * 5000, "9" * 5000 + " ", True),
+    "emoji": ('{"a": "🙂"}', '{"a": "\\ud83d\\ude42"}', True),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "are_same"), ARGUMENTS.values(), ids=ARGUMENTS.keys())
+def test_identity_is_of_canonical_arguments(one: str, other: str, are_same: bool) -> None:
+    """JSON is compared by what it says, other text as it stands."""
+    assert measured(call(one), call(other)).unique_commands == (1 if are_same else 2)
+
+
+@pytest.mark.parametrize("other", [{"server": "other"}, {"tool": "other"}], ids=["server", "tool"])
+def test_identity_is_of_server_and_tool(other: dict[str, str]) -> None:
+    """The same arguments elsewhere are another command."""
+    assert measured(call(), call(**other)).unique_commands == 2
+
+
+OUTCOMES = {
+    "nothing recorded": ({}, False, "status"),
+    "not an error": ({"is_error": False}, False, "is_error"),
+    "an error": ({"is_error": True}, True, "is_error"),
+    "exit 0": ({"exit_code": 0}, False, "exit_code"),
+    "exit 1": ({"exit_code": 1}, True, "exit_code"),
+    "a signal": ({"exit_code": -9}, True, "exit_code"),
+    "exit 1, not an error": ({"exit_code": 1, "is_error": False}, True, "exit_code"),
+    "exit 1 and an error": ({"exit_code": 1, "is_error": True}, True, "exit_code"),
+    "exit 0, an error": ({"exit_code": 0, "is_error": True}, True, "is_error"),
+    "exit 0, failed": ({"exit_code": 0, "status": "failed"}, True, "status"),
+    "failed": ({"status": "failed"}, True, "status"),
+    "never ended": ({"status": "streaming"}, True, "status"),
+    "failed, not an error": ({"status": "timed_out", "is_error": False}, True, "status"),
+    "failed and an error": ({"status": "failed", "is_error": True}, True, "is_error"),
+}
+
+
+@pytest.mark.parametrize(("said", "has_failed", "basis"), OUTCOMES.values(), ids=OUTCOMES.keys())
+def test_failure_and_what_says_so(said: dict[str, Any], has_failed: bool, basis: str) -> None:
+    """A failure counts under what said so, a success under the best that is recorded."""
+    found = measured(call(**said))
+
+    assert (found.error_count, found.error_basis) == (has_failed, {basis: 1})
+
+
+@pytest.mark.parametrize(
+    ("failed", "repeated", "at_first"),
+    [("", 0, 1), ("x", 1, 0), (" x", 1, 1), ("xx", 2, 0), ("x x", 1, 0), ("  x", 0, 1)],
+    ids=["never", "first", "second", "first two", "first and last", "last"],
+)
+def test_repetition_looks_at_the_last_time(failed: str, repeated: int, at_first: int) -> None:
+    """Of three equal calls: how often the one before had failed, and whether the first worked."""
+    found = measured(*sequence("aaa", failed=failed))
+
+    assert found.repeated_after_failure == repeated
+    assert found.first_try_success_rate == at_first / 3
+
+
+def test_repetition_is_remembered_over_other_calls() -> None:
+    """The last time need not be the call before."""
+    assert measured(*sequence("aba", failed="x")).repeated_after_failure == 1
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "timed_out", "cancelled"])
+def test_completed_is_the_status_of_the_session(status: str) -> None:
+    """No other status counts."""
+    assert measured(status=status).completed is (status == "completed")
+
+
+# --- help ----------------------------------------------------------------------------------------------
+
+HELP = {
+    "long option": ({"a": "get --help"}, {}, True),
+    "in a list": ({"a": [1, {"b": ["x", "--help"]}]}, {}, True),
+    "escaped": ('{"a": "\\u002d-help"}', {}, True),
+    "in quotes": ({"a": "sh -c 'x --help'"}, {}, True),
+    "before a separator": ({"a": "x --help;y"}, {}, True),
+    "in text that is no JSON": ("x --help", {}, True),
+    "longer word": ({"a": "x --helpful"}, {}, False),
+    "part of a word": ({"a": "x my--help"}, {}, False),
+    "with a value": ({"a": "x --help=all"}, {}, False),
+    "as a key": ({"--help": "x"}, {}, False),
+    "short option, no command line": ({"a": "x -h"}, {"tool": "search"}, False),
+    "word, no command line": ({"a": "x help"}, {"tool": "search"}, False),
+    "short option": ({"a": "x -h"}, {}, True),
+    "word": ({"a": "x help get"}, {}, True),
+    "longer short option": ({"a": "x -hx"}, {}, False),
+    "part of another word": ({"a": "x help-desk"}, {}, False),
+    "upper case": ({"a": "x -H HELP"}, {}, False),
+    "tool": ({}, {"tool": "help"}, True),
+    "tool by its end": ({}, {"tool": "kubectl_help"}, True),
+    "tool by its start": ({}, {"tool": "help_desk"}, False),
+    "tool without the line": ({}, {"tool": "gethelp"}, False),
+}
+
+
+@pytest.mark.parametrize(("arguments", "where", "asks"), HELP.values(), ids=HELP.keys())
+def test_help(arguments: Any, where: dict[str, str], asks: bool) -> None:
+    """A word in an argument, or the tool's name."""
+    assert measured(call(arguments, **where), rules=SHELL).help_invocations == asks
+
+
+@pytest.mark.parametrize(
+    ("command_line", "asked"),
+    [
+        ("my-tool get --help", 1),
+        ("my-tool help", 1),
+        ("my-tool get -h", 1),
+        ("my-tool get; other --help", 0),
+        ("other --help; my-tool get", 0),
+        ("my-tool get --help; my-tool get", 1),
+        ("my-tool get -hx help-desk", 0),
+    ],
+)
+def test_help_of_a_command_is_in_its_own_text(command_line: str, asked: int) -> None:
+    """What stands around it asks for something else."""
+    assert measured(line(command_line), rules=MY_TOOL).help_invocations == asked
+
+
+def test_command_of_a_help_tool_asks_for_help() -> None:
+    """Whatever its text."""
+    rules = CommandRules(r"my-tool (\S+)")
+
+    assert measured(call({"a": "my-tool get"}, tool="cli_help"), rules=rules).help_invocations == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "is_shell"),
+    [
+        ("shell.run", True),
+        ("run", True),
+        ("shell.*", True),
+        ("*", True),
+        ("r*n", True),
+        ("shell", False),
+        ("shell?run", False),
+        ("shellxrun", False),
+        ("ru", False),
+        ("RUN", False),
+        ("[r]un", False),
+    ],
+)
+def test_shell_tools_by_name(named: str, is_shell: bool) -> None:
+    """The whole name, with or without its server; only `*` stands for anything."""
+    assert measured(line("x help"), rules=CommandRules(None, (named,))).help_invocations == is_shell
+    assert measured(line("my-tool x"), rules=CommandRules("my-tool", (named,))).total_commands == is_shell
+
+
+def test_shell_tool_with_a_line_end_in_its_name() -> None:
+    """`*` stands for that, too."""
+    assert measured(line("x help", tool="a\nb"), rules=CommandRules(None, ("shell.*",))).help_invocations == 1
+
+
+# --- commands of a command line ------------------------------------------------------------------------
+
+LINES = {
+    "none": ("ls -l", []),
+    "one": ("my-tool get x", ["get"]),
+    "two": ("my-tool get x; my-tool list", ["get", "list"]),
+    "without a separator between": ("my-tool get x my-tool list", ["get", "list"]),
+    "among others": ("cd x && my-tool get | grep y", ["get"]),
+    "swallowed separator": ("my-tool get;ls", ["get"]),
+    "swallowed quote": ('bash -c "my-tool get"', ["get"]),
+    "quoted name": ("my-tool 'get' x", ["get"]),
+    "over lines": ("my-tool get\nmy-tool \\\n list", ["get", "\\"]),
+    "no ASCII": ("é🙂 my-tool größe; my-tool 取得", ["größe", "取得"]),
+    "NUL": ("my-tool get\0 x", ["get\ufffd"]),
+}
+
+
+@pytest.mark.parametrize(("command_line", "subcommands"), LINES.values(), ids=LINES.keys())
+def test_commands_in_a_line(command_line: str, subcommands: list[str]) -> None:
+    """Each match is one, and its group names it."""
+    found = measured(line(command_line), rules=MY_TOOL)
+
+    assert found.total_commands == len(subcommands)
+    assert sorted(found.by_subcommand) == sorted(subcommands)
+
+
+SAME_TEXT = {
+    "blanks": ("my-tool get  x ", "my-tool get x", True),
+    "semicolon": ("my-tool get x; ls", "my-tool get x", True),
+    "and": ("my-tool get x && ls", "my-tool get x", True),
+    "pipe": ("my-tool get x | wc", "my-tool get x", True),
+    "line end": ("my-tool get x\nls", "my-tool get x", True),
+    "what stands before": ("cd y; my-tool get x", "my-tool get x", True),
+    "separator in quotes": ('my-tool get "x; y"', 'my-tool get "x; z"', False),
+    "separator in single quotes": ("my-tool get 'x | y'", "my-tool get 'x | z'", False),
+    "escaped separator": ("my-tool get x\\; y", "my-tool get x\\; z", False),
+    "escaped quote": ('my-tool get "x\\"; y"', 'my-tool get "x\\"; z"', False),
+    "quote in other quotes": ("""my-tool get "it's"; ls""", """my-tool get "it's"; ps""", True),
+    "open quote": ("my-tool get 'x; y", "my-tool get 'x; z", False),
+    "open quote before": ("echo it's; my-tool get x; y", "my-tool get x", True),
+    "in quotes": ('bash -c "my-tool get x" && ls', "my-tool get x", True),
+    "separator in the same quotes": ('bash -c "my-tool get x; ls"', "my-tool get x", True),
+    "quotes in quotes": ("""bash -c "my-tool get 'x; y'" """, "my-tool get 'x; y'", True),
+    "after quotes": ("echo 'a' \"b\"; my-tool get x; ls", "my-tool get x", True),
+    "next command": ("my-tool get x my-tool get x", "my-tool get x", True),
+    "another argument": ("my-tool get x", "my-tool get y", False),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "are_same"), SAME_TEXT.values(), ids=SAME_TEXT.keys())
+def test_text_of_a_command(one: str, other: str, are_same: bool) -> None:
+    """It reaches to the next separator outside of quotes, or the next command; that is its identity."""
+    assert measured(line(one), line(other), rules=MY_TOOL).unique_commands == (1 if are_same else 2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "one", "other"),
+    [
+        (r"cd \S+ && my-tool (\S+)", "cd x && my-tool get; ls", "cd x && my-tool list; ls"),
+        (r"cd \S+ && my-tool", "cd x && my-tool get; ls", "cd x && my-tool list; ls"),
+    ],
+    ids=["group", "no group"],
+)
+def test_separator_that_the_pattern_wants_ends_nothing(pattern: str, one: str, other: str) -> None:
+    """What stands behind it still tells commands apart; the next one ends them."""
+    rules = CommandRules(pattern)
+
+    assert measured(line(one), line(other), rules=rules).unique_commands == 2
+    assert measured(line(one), line(one.replace("ls", "ps")), rules=rules).unique_commands == 1
+
+
+def test_commands_of_one_call_share_its_result() -> None:
+    """Each failed, by the exit code of all; the call's time counts once."""
+    found = measured(
+        line("my-tool get x; my-tool list", exit_code=2, is_error=False, duration_ms=30),
+        line("my-tool get x", duration_ms=12),
+        line("ls"),
+        rules=MY_TOOL,
+    )
+
+    assert (found.total_commands, found.error_count, found.repeated_after_failure) == (3, 2, 1)
+    assert found.error_basis == {"exit_code": 2, "status": 1}
+    assert found.by_subcommand["get"].total_commands == 2
+    assert found.by_subcommand["list"].error_rate == 1.0
+    assert found.tool_duration_ms == 42
+
+
+@pytest.mark.parametrize(
+    ("arguments", "commands"),
+    [
+        ({"a": "my-tool x", "b": [{"c": "my-tool y"}]}, 2),
+        ("my-tool x", 1),
+        ('{"command": "my-tool x"', 1),
+        ({"my-tool x": 1}, 0),
+        ("my-tool x \ud800", 1),
+    ],
+    ids=["anywhere in JSON", "no JSON", "broken JSON", "a key", "half a surrogate pair"],
+)
+def test_pattern_is_searched_in_strings(arguments: Any, commands: int) -> None:
+    """In the values, or in the text where it is no JSON."""
+    assert measured(call(arguments), rules=MY_TOOL).total_commands == commands
+
+
+def test_order_of_keys_changes_no_run() -> None:
+    """Commands of one call come in the order of its keys."""
+    one, other = '{"a": "my-tool x", "b": "my-tool y"}', '{"b": "my-tool y", "a": "my-tool x"}'
+
+    found = measured(call(one), call(other), call(one), rules=MY_TOOL)
+
+    assert found.cycles == (Cycle(("shell.run", "shell.run"), 3),)
+
+
+@pytest.mark.parametrize(
+    ("rules", "commands"),
+    [
+        (CommandRules("my-tool"), 2),
+        (CommandRules("my-tool", ("shell.run",)), 1),
+        (CommandRules(None, ("shell.run",)), 3),
+    ],
+    ids=["all tools", "shell tools", "no pattern"],
+)
+def test_whose_calls_are_searched(rules: CommandRules, commands: int) -> None:
+    """Those of shell tools, of all where none are named; without a pattern every call counts."""
+    events = [line("my-tool x"), line("my-tool x", tool="other"), line("ls")]
+
+    assert measured(*events, rules=rules).total_commands == commands
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "subcommands"),
+    [
+        ("my-tool", "my-tool get", []),
+        (r"my-tool (a)|my-tool (b)", "my-tool a; my-tool b", ["a", "b"]),
+        (r"my-tool( x)? (\S+)", "my-tool get", ["get"]),
+        (r"my-tool (x)?", "my-tool y", []),
+        (r"my-tool (x*)", "my-tool y", []),
+        (r"(?i)MY-TOOL (\S+)", "my-tool get", ["get"]),
+    ],
+    ids=["no group", "the one that took part", "the second", "none took part", "an empty one", "any case"],
+)
+def test_group_names_the_subcommand(pattern: str, text: str, subcommands: list[str]) -> None:
+    """The first that took part; without one the command has no subcommand and still counts."""
+    found = measured(line(text), rules=CommandRules(pattern))
+
+    assert list(found.by_subcommand) == subcommands
+    assert found.total_commands == max(1, len(subcommands))
+
+
+@pytest.mark.parametrize("pattern", ["x*", "x*|my-tool"], ids=["nothing", "nothing before the tool"])
+def test_empty_match_is_no_command(pattern: str) -> None:
+    """A pattern that can match nothing finds only what is there."""
+    assert measured(line("abc xx"), rules=CommandRules(pattern)).total_commands == 1
+
+
+def test_match_that_cuts_a_character() -> None:
+    """A pattern over bytes still gives text."""
+    found = measured(line("my-tool é"), rules=CommandRules(r"my-tool (\C)"))
+
+    assert list(found.by_subcommand) == ["\ufffd"]
+
+
+# --- loops ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "run"),
+    [
+        ("", None),
+        ("abab", None),
+        ("aab", Run("shell.a", 2)),
+        ("aabbb", Run("shell.b", 3)),
+        ("bbaa", Run("shell.a", 2)),
+        ("aabaa", Run("shell.a", 2)),
+    ],
+)
+def test_longest_identical_run(names: str, run: Run | None) -> None:
+    """The most equal calls in a row; of equal ones the first by name."""
+    assert measured(*sequence(names)).longest_identical_run == run
+
+
+def test_run_is_of_equal_arguments() -> None:
+    """The same tool with something else to do breaks it; what the agent says between does not."""
+    thought = event("llm_thinking", "hm")
+
+    assert measured(call('{"a": 1}'), call('{"a": 2}')).longest_identical_run is None
+    assert measured(call(), thought, call()).longest_identical_run == Run("shell.run", 2)
+
+
+def rounds(*found: tuple[str, int]) -> list[tuple[str, int]]:
+    return list(found)
+
+
+CYCLES = {
+    "two rounds": ("abab", rounds()),
+    "three rounds": ("ababab", rounds(("ab", 3))),
+    "a round begun": ("abababa", rounds(("ab", 3))),
+    "four rounds are not two of four": ("abababab", rounds(("ab", 4))),
+    "six rounds are not three of four": ("abababababab", rounds(("ab", 6))),
+    "all the same": ("aaaaaaaaa", rounds()),
+    "not all the same": ("aabaabaab", rounds(("aab", 3))),
+    "with others around": ("xyabcabcabcz", rounds(("abc", 3))),
+    "as early as it can": ("babcabcabcx", rounds(("abc", 3))),
+    "eight": ("abcdefgh" * 3, rounds(("abcdefgh", 3))),
+    "nine are too many": ("abcdefghi" * 4, rounds()),
+    "two of them": ("cdcdcdcd" + "ababab", rounds(("cd", 4), ("ab", 3))),
+    "equal rounds by name": ("cdcdcd" + "ababab", rounds(("ab", 3), ("cd", 3))),
+    "one within another": (("ab" * 3 + "c") * 3, rounds(("ab", 3), ("ab", 3), ("ab", 3), ("abababc", 3))),
+}
+
+
+@pytest.mark.parametrize(("names", "expected"), CYCLES.values(), ids=CYCLES.keys())
+def test_cycles(names: str, expected: list[tuple[str, int]]) -> None:
+    """Each stretch once, as long as it can be, under its shortest period; most rounds first."""
+    assert [
+        ("".join(tool.removeprefix("shell.") for tool in cycle.tools), cycle.repetitions)
+        for cycle in measured(*sequence(names)).cycles
+    ] == expected
+
+
+def test_ten_cycles_are_kept() -> None:
+    """Those with the most rounds."""
+    names = "".join("ab" * (n + 3) + chr(ord("f") + n) for n in range(12))
+
+    assert [cycle.repetitions for cycle in measured(*sequence(names)).cycles] == list(range(14, 4, -1))
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30).map("".join))
+@settings(max_examples=300)
+def test_cycles_are_those_found_by_trying_all(names: str) -> None:
+    """Against the definition, read off every stretch and every period."""
+    expected = []
+    for start in range(len(names)):
+        for end in range(start + 6, len(names) + 1):
+            repeats = [p for p in range(1, 9) if all(names[i] == names[i - p] for i in range(start + p, end))]
+            if repeats and 2 <= (p := repeats[0]) <= (end - start) // 3:
+                goes_left = start > 0 and names[start - 1] == names[start - 1 + p]
+                goes_right = end < len(names) and names[end] == names[end - p]
+                if not goes_left and not goes_right:
+                    expected.append((-((end - start) // p), tuple(f"shell.{n}" for n in names[start : start + p])))
+
+    found = [(-cycle.repetitions, cycle.tools) for cycle in measured(*sequence(names)).cycles]
+
+    assert found == sorted(expected)[:10]
+
+
+# --- time and tokens -----------------------------------------------------------------------------------
+
+WHILE = {"started_at": START, "completed_at": START + timedelta(seconds=90, milliseconds=500)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "duration_s"),
+    [
+        (WHILE, 90.5),
+        (WHILE | {"created_at": START - timedelta(hours=1)}, 90.5),
+        (WHILE | {"completed_at": START}, 0.0),
+        (WHILE | {"has_real_times": False}, None),
+        (WHILE | {"started_at": None, "created_at": START}, None),
+        (WHILE | {"completed_at": None}, None),
+        (WHILE | {"completed_at": START - timedelta(seconds=1)}, None),
+    ],
+    ids=["known", "without waiting", "at once", "made up", "no start", "no end", "backwards"],
+)
+def test_duration(fields: dict[str, Any], duration_s: float | None) -> None:
+    """From start to end, where the source knows both."""
+    assert measured(**fields).duration_s == duration_s
+
+
+@pytest.mark.parametrize(
+    ("durations_ms", "total"),
+    [([], None), ([5], 5), ([0, 0], 0), ([5, 7], 12), ([5, None], None)],
+    ids=["no command", "one", "zero", "two", "one unknown"],
+)
+def test_tool_duration(durations_ms: list[int | None], total: int | None) -> None:
+    """The sum, where every call says how long it took."""
+    assert measured(*(call(duration_ms=d) for d in durations_ms)).tool_duration_ms == total
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([(10, 2)], Tokens(10, 2)),
+        ([(10, 2), (0, 0)], Tokens(10, 2)),
+        ([(10, 2), (5, 1)], Tokens(15, 3)),
+        ([(10, 2), (None, None)], None),
+        ([(10, None)], None),
+        ([(None, 2)], None),
+        ([], None),
+    ],
+    ids=["one", "one without a call", "two", "one unknown", "no output", "no input", "no execution"],
+)
+def test_agent_tokens(tokens: list[tuple[int | None, int | None]], expected: Tokens | None) -> None:
+    """The sum over shown executions, where each is known; the judge's stage is none of them."""
+    agents = [execution(name=str(n), input_tokens=i, output_tokens=o) for n, (i, o) in enumerate(tokens)]
+    judge = stage(execution(name="judge", input_tokens=1000, output_tokens=1000), stage_type="scoring")
+
+    assert measure_interaction(timeline(stage(*agents), judge)).agent_tokens == expected
+
+
+# --- names ---------------------------------------------------------------------------------------------
+
+
+def test_names_are_fit_for_a_json_column() -> None:
+    """No NUL, no half of a pair, no end without an end; what is told apart stays two commands."""
+    odd = ["a\0b", "a\x1bb", "a\ud800b", "n" * 1000]
+
+    found = measured(*(call(tool=name) for name in odd))
+
+    assert list(found.by_tool) == ["shell.a\ufffdb", "shell." + "n" * (LONGEST_NAME - 7) + "…"]
+    assert found.by_tool["shell.a\ufffdb"].unique_commands == 3
+    json.dumps(found.document(), ensure_ascii=False).encode()
+
+
+# --- laws ----------------------------------------------------------------------------------------------
+
+COMMAND_LINES = ["my-tool get x", "my-tool get y; my-tool list", "my-tool help", "ls", "it's", 'my-tool "a; b']
+EVENTS = st.builds(
+    call,
+    st.sampled_from([*({"command": c} for c in COMMAND_LINES), "no JSON", "", "[]"]) | st.text(max_size=20),
+    server=st.sampled_from(["shell", ""]),
+    tool=st.sampled_from(["run", "get_help", "z"]),
+    status=st.sampled_from(["completed", "completed", "failed"]),
+    is_error=st.sampled_from([None, False, True]),
+    exit_code=st.sampled_from([None, 0, 1]),
+    duration_ms=st.sampled_from([None, 1]),
+)
+EXECUTIONS = st.builds(
+    lambda events, name, tokens: execution(*events, name=name, input_tokens=tokens, output_tokens=tokens),
+    st.lists(EVENTS, max_size=12),
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from([None, 3]),
+)
+STAGES = st.builds(
+    lambda executions, kind: stage(*executions, stage_type=kind),
+    st.lists(EXECUTIONS, max_size=4),
+    st.sampled_from(["investigation", "action", "chat"]),
+)
+TIMELINES = st.lists(STAGES, max_size=4).map(lambda stages: timeline(*stages))
+RULES = st.sampled_from([CommandRules(), SHELL, MY_TOOL, CommandRules("my-tool|l"), CommandRules("s*")])
+
+
+@given(TIMELINES, RULES)
+@settings(max_examples=200)
+def test_counts_agree_with_each_other(session: Timeline, rules: CommandRules) -> None:
+    """Rates are shares, parts add up to the whole, and the document holds nothing but JSON."""
+    found = measure_interaction(session, rules)
+
+    for counts in [found, *found.by_tool.values(), *found.by_subcommand.values()]:
+        assert counts.retry_count == counts.total_commands - counts.unique_commands
+        assert 0 <= counts.unique_commands <= counts.total_commands
+        assert counts.repeated_after_failure <= min(counts.retry_count, counts.error_count)
+        for rate in (counts.error_rate, counts.retry_rate, counts.first_try_success_rate, counts.iteration_ratio):
+            assert rate is None if counts.total_commands == 0 else rate is not None and 0 <= rate <= 1
+        if counts.total_commands:
+            assert counts.first_try_success_rate <= counts.iteration_ratio
+    for key in ("total_commands", "unique_commands", "error_count", "help_invocations", "repeated_after_failure"):
+        assert sum(getattr(c, key) for c in found.by_tool.values()) == getattr(found, key)
+        assert sum(getattr(c, key) for c in found.by_subcommand.values()) <= getattr(found, key)
+    assert sum(found.error_basis.values()) == found.total_commands
+    assert 0 not in found.error_basis.values()
+    document = found.document()
+    assert json.loads(json.dumps(document)) == document
+
+
+@given(TIMELINES, RULES, st.randoms(use_true_random=False))
+@settings(max_examples=200)
+def test_order_of_stages_and_executions_changes_nothing(
+    session: Timeline, rules: CommandRules, chance: random.Random
+) -> None:
+    """The same bytes, whoever is listed first."""
+    stages = [replace(s, executions=tuple(chance.sample(s.executions, len(s.executions)))) for s in session.stages]
+    chance.shuffle(stages)
+
+    shuffled = measure_interaction(replace(session, stages=tuple(stages)), rules).document()
+
+    assert json.dumps(shuffled) == json.dumps(measure_interaction(session, rules).document())
+
+
+@pytest.mark.skipif(not RECORDED, reason="the recorded sessions are not beside this repository")
+@pytest.mark.parametrize(
+    "rules", [CommandRules(), CommandRules(r"kubectl\s+(\S+)", ("exec_*",))], ids=["every call", "kubectl"]
+)
+def test_recorded_sessions_are_measured(rules: CommandRules) -> None:
+    """ANSI codes, megabytes and hundreds of failures included; twice is the same."""
+    for path in RECORDED:
+        session = read_session_file(path)
+        found = measure_interaction(session, rules)
+        again = measure_interaction(session, rules)
+
+        assert json.dumps(found.document()) == json.dumps(again.document()), path.name
+        calls = sum(e.tool is not None for s in session.shown_stages for x in s.executions for e in x.events)
+        if rules.pattern is None:
+            assert found.total_commands == calls, path.name
