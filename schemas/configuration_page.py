@@ -37,8 +37,8 @@ start from.
 - **Paths** in `criteria_dirs` are relative to the file; other paths to the working directory.
 - **Wrong is refused.** A key nobody knows, a wrong type, a value out of bounds or a provider that does not exist ends
   the start with the path, the reason and the nearest name that exists. A `SCORING_` variable nobody knows is a warning
-  (`settings.unknown_variable`), since others may share the environment. A setting that is understood and
-  has no effect in this version is a warning too (`settings.not_yet_effective`).
+  (`settings.unknown_variable`), since others may share the environment. A gate that cannot
+  pass because no work directory is set or commands are not allowed is a warning too (`settings.gates_cannot_pass`).
 
 ## What happens at start
 

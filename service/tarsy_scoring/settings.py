@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
+    AfterValidator,
     AnyHttpUrl,
     BaseModel,
     ConfigDict,
@@ -27,12 +28,14 @@ from pydantic import (
 )
 
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.gate_settings import GATE_TYPES, Gate, compile_pattern, not_blank
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4.1"
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SessionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
 
 
@@ -94,6 +97,20 @@ class JudgeSettings(_Frozen):
     enabled: bool = Field(True, description="`false`: no judge is asked; metrics and gates alone, and no total.")
 
 
+class CompositeWeights(_Frozen):
+    """Shares of the composite score; only their proportions matter."""
+
+    gate_weight: Weight = Field(0.0, description="Of gates passed / gates.")
+    judge_weight: Weight = Field(0.0, description="Of total / 100.")
+    interaction_weight: Weight = Field(0.0, description="Of the mean of three interaction rates.")
+
+    @model_validator(mode="after")
+    def _weigh_something(self) -> Self:
+        if not (self.gate_weight or self.judge_weight or self.interaction_weight):
+            raise ValueError("all weights are 0: leave `composite` out where no composite score is wanted")
+        return self
+
+
 class ChainSettings(_Frozen):
     """How the sessions of one chain are scored; `defaults` has the same keys."""
 
@@ -110,9 +127,21 @@ class ChainSettings(_Frozen):
     pass_threshold: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="0-100, on `total_score`.")
     daily_budget_usd: Annotated[float, Field(ge=0)] | None = Field(None, description="Per UTC day; `null`: no limit.")
     command_pattern: str | None = Field(None, description="RE2 that finds commands in a shell tool's argument.")
-    shell_tools: tuple[str, ...] = Field((), description="`server.tool` whose argument is a command line.")
-    gates: tuple[dict[str, Any], ...] = Field((), description="Pass/fail checks, in order.")
-    composite: dict[str, float] | None = Field(None, description="Weights of the composite score.")
+    shell_tools: tuple[Annotated[str, AfterValidator(not_blank)], ...] = Field(
+        (), description="`server.tool` whose argument is a command line."
+    )
+    gates: tuple[Gate, ...] = Field((), description="Pass/fail checks, in order: see [gates](gates.md).")
+    # Annotated, so that the page of settings has it as one key: which weights there are matters together.
+    composite: Annotated[CompositeWeights, Field()] | None = Field(
+        None, description="Weights of the composite score: `{gate_weight, judge_weight, interaction_weight}`."
+    )
+
+    @field_validator("command_pattern")
+    @classmethod
+    def _finds_commands(cls, value: str | None) -> str | None:
+        if value is not None and compile_pattern(value).search("") is not None:
+            raise ValueError("matches the empty text, so it would find commands where there are none")
+        return value
 
 
 class BudgetSettings(_Frozen):
@@ -134,6 +163,13 @@ class GateSettings(_Frozen):
     )
     timeout_s: Positive = Field(30, description="Time of one command.")
     max_output_bytes: int = Field(1_000_000, ge=1, description="What is kept of the output of one command.")
+
+    @field_validator("work_dir")
+    @classmethod
+    def _is_directory_name(cls, value: str | None) -> str | None:
+        if value is not None and set(not_blank(value).replace("{session_id}", "")) & {"{", "}"}:
+            raise ValueError("may hold `{session_id}`, and nothing else in braces")
+        return value
 
 
 class Config(_Frozen):
@@ -440,28 +476,48 @@ def _explain(error: ValidationError, spell: Any = None) -> str:
         parts = [str(p) for p in fault["loc"]]
         if spell and parts:
             parts[0] = spell(parts[0])
-        where = ".".join(parts)
+        at = _gate_type_at(parts)
+        where = ".".join(part for place, part in enumerate(parts) if place != at)
         if fault["type"] == "extra_forbidden":
             lines.append(f"{where}: no such key{_nearest(parts[-1], _keys_beside(parts))}")
+        elif fault["type"] == "union_tag_invalid":
+            lines.append(f"{where}.type: no such gate{_nearest(fault['ctx']['tag'], GATE_TYPES)}")
+        elif fault["type"] == "union_tag_not_found":
+            lines.append(f"{where}.type: Field required{_nearest('', GATE_TYPES)}")
         else:
-            lines.append(f"{where}: {fault['msg']}" if where else fault["msg"].removeprefix("Value error, "))
+            reason = fault["msg"].removeprefix("Value error, ")
+            lines.append(f"{where}: {reason}" if where else reason)
     return "; ".join(lines)
+
+
+def _gate_type_at(parts: list[str]) -> int | None:
+    """Where the path of a fault inside of a gate holds the gate's type, which does not stand in the YAML like that."""
+    chain = {"defaults": 1, "chains": 2}.get(parts[0] if parts else "")
+    return chain + 2 if chain and len(parts) > chain + 2 and parts[chain] == "gates" else None
 
 
 def _keys_beside(parts: list[str]) -> list[str]:
     """The keys that would have been right at this place of the YAML."""
-    model: type[BaseModel] = Config
-    if len(parts) > 1:
-        models: dict[str, type[BaseModel]] = {
-            "providers": ProviderSettings,
-            "defaults": ChainSettings,
-            "chains": ChainSettings,
-            "budget": BudgetSettings,
-            "evidence": EvidenceSettings,
-            "gates": GateSettings,
-        }
-        model = models.get(parts[0], Config)
-    return list(model.model_fields)
+    if (at := _gate_type_at(parts)) is not None:
+        return list(GATE_TYPES[parts[at]].model_fields)
+    if len(parts) == 1:
+        return list(Config.model_fields)
+    models: dict[str, type[BaseModel]] = {
+        "providers": ProviderSettings,
+        "defaults": ChainSettings,
+        "chains": ChainSettings,
+        "budget": BudgetSettings,
+        "evidence": EvidenceSettings,
+        "gates": GateSettings,
+    }
+    inner: dict[str, type[BaseModel]] = {
+        "judge": JudgeSettings,
+        "composite": CompositeWeights,
+        "prices_usd_per_million_tokens": Prices,
+    }
+    is_named = parts[0] in ("providers", "chains")
+    holder = parts[-2] if len(parts) > 2 + is_named else ""
+    return list(inner.get(holder, models.get(parts[0], Config)).model_fields)
 
 
 def _nearest(name: str, known: Any) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.settings import Settings, load_settings, variable_of
+from tarsy_scoring.settings import CompositeWeights, Settings, load_settings, variable_of
 
 
 def load(tmp_path: Path, yaml: str = "", **environ: str) -> Settings:
@@ -51,6 +51,50 @@ def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
         pytest.param("- a\n- b", "expected a mapping", id="not-a-mapping"),
         pytest.param("a: [b", "line 1: not YAML", id="not-yaml"),
         pytest.param(
+            "chains: {k: {gates: [{type: no_transcript_errors}, {type: file_matches, path: a, pattern: '('}]}}",
+            "chains.k.gates.1.pattern: not a regular expression of RE2: missing )",
+            id="pattern-of-a-gate",
+        ),
+        pytest.param(
+            "defaults: {gates: [{type: tool_called, tol: x}]}",
+            "defaults.gates.0.tol: no such key; did you mean 'tool'?",
+            id="key-of-a-gate",
+        ),
+        pytest.param(
+            "defaults: {gates: [{type: tool_caled, tool: x}]}",
+            "defaults.gates.0.type: no such gate; did you mean 'tool_called'?",
+            id="type-of-a-gate",
+        ),
+        pytest.param(
+            "defaults: {gates: [{tool: x}]}",
+            "defaults.gates.0.type: Field required (known: command_json_path, ",
+            id="gate-without-a-type",
+        ),
+        pytest.param("defaults: {gates: [tool_called]}", "defaults.gates.0: Input should be", id="gate-is-no-map"),
+        pytest.param(
+            "defaults: {composite: {gate_wieght: 1}}",
+            "defaults.composite.gate_wieght: no such key; did you mean 'gate_weight'?",
+            id="key-of-the-composite",
+        ),
+        pytest.param("defaults: {composite: {gate_weight: 0}}", "composite: all weights are 0", id="no-weight"),
+        pytest.param("defaults: {composite: {}}", "defaults.composite: all weights are 0", id="no-weight-at-all"),
+        pytest.param("defaults: {composite: {judge_weight: -1}}", "composite.judge_weight", id="negative-weight"),
+        pytest.param("defaults: {composite: {judge_weight: .inf}}", "composite.judge_weight", id="endless-weight"),
+        pytest.param("defaults: {composite: {judge_weight: .nan}}", "composite.judge_weight", id="weight-is-no-number"),
+        pytest.param("chains: {k: {judge: {enabld: no}}}", "did you mean 'enabled'?", id="key-of-a-judge"),
+        pytest.param(
+            "providers: {a: {prices_usd_per_million_tokens: {inputs: 1}}}", "did you mean 'input'?", id="key-of-prices"
+        ),
+        pytest.param("gates: {allow_command: true}", "did you mean 'allow_commands'?", id="key-of-all-gates"),
+        pytest.param("chains: {k: {command_pattern: 'a('}}", "chains.k.command_pattern: not a regular", id="no-re2"),
+        pytest.param("chains: {k: {command_pattern: '(?=x)'}}", "chains.k.command_pattern: not a", id="lookahead"),
+        pytest.param("chains: {k: {command_pattern: 'x*'}}", "matches the empty text", id="pattern-of-nothing"),
+        pytest.param("chains: {k: {command_pattern: ''}}", "matches the empty text", id="empty-pattern"),
+        pytest.param("chains: {k: {shell_tools: [a, ' ']}}", "k.shell_tools.1: must not be blank", id="blank-tool"),
+        pytest.param("gates: {work_dir: '/s/{session}'}", "gates.work_dir: may hold `{session_id}`", id="other-braces"),
+        pytest.param("gates: {work_dir: '/s/{session_id}}'}", "gates.work_dir: may hold", id="brace-too-many"),
+        pytest.param("gates: {work_dir: ' '}", "gates.work_dir: must not be blank", id="blank-directory"),
+        pytest.param(
             "providers: {a: {model: '${NOT_SET}'}}", "providers.a.model: the variable NOT_SET", id="no-variable"
         ),
     ],
@@ -87,6 +131,33 @@ def test_a_chain_overrides_the_defaults_and_inherits_the_rest(tmp_path: Path) ->
 
     assert (settings.chain("k").sample_rate, settings.chain("k").max_reminders) == (0.5, 3)
     assert settings.chain("other") == settings.chain(None) == settings.config.defaults
+
+
+def test_gates_of_a_chain_replace_those_of_the_defaults(tmp_path: Path) -> None:
+    """As every key: whole, in their order, and `[]` turns them off."""
+    yaml = """
+        defaults: {gates: [{type: max_tool_calls, max: 5}], composite: {gate_weight: 1}}
+        chains:
+          k: {gates: [{type: file_exists, path: a}, {type: tool_called, tool: x}], composite: {judge_weight: 3}}
+          without: {gates: [], composite: null}
+          same: {}
+        gates: {work_dir: "/s/{session_id}/x-{session_id}"}
+    """
+    settings = load(tmp_path, yaml)
+
+    assert [g.title for g in settings.chain("k").gates] == ["file_exists a", "tool_called x"]
+    assert settings.chain("k").composite == CompositeWeights(judge_weight=3)
+    assert (settings.chain("without").gates, settings.chain("without").composite) == ((), None)
+    assert settings.chain("same").gates == settings.config.defaults.gates != ()
+    assert settings.chain("same").composite == CompositeWeights(gate_weight=1)
+    assert settings.config.gates.work_dir == "/s/{session_id}/x-{session_id}"
+
+
+def test_commands_are_found_by_a_pattern_and_in_named_tools(tmp_path: Path) -> None:
+    """What can find a command is taken as it stands."""
+    chain = load(tmp_path, "chains: {k: {command_pattern: 'my-tool\\s+(\\S+)', shell_tools: [shell.run]}}").chain("k")
+
+    assert (chain.command_pattern, chain.shell_tools) == (r"my-tool\s+(\S+)", ("shell.run",))
 
 
 def test_variables_fill_the_yaml(tmp_path: Path) -> None:

@@ -1,0 +1,398 @@
+"""
+Gates as the operator writes them: one record per type, and what cannot be meant is refused at the start.
+
+What a pattern, a JSONPath and an assertion mean is said here once, for loading and for deciding alike.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, get_args
+
+import re2
+from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
+from jsonpath_rfc9535.function_extensions import Match, Search
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+TITLE_CHARACTERS = 80
+
+
+def shown(text: str, limit: int = TITLE_CHARACTERS) -> str:
+    """One line for people: white space squeezed, unprintable characters dropped, at most `limit` characters."""
+    line = "".join(c for c in " ".join(text.split()) if c.isprintable())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+# --- what patterns, paths and assertions mean -----------------------------------------------------------
+
+
+def compile_pattern(pattern: str) -> "re2._Regexp":
+    """
+    An RE2, whose search takes time linear in the text, whatever the text is.
+
+    It finds in `str` as in UTF-8 `bytes`; give it bytes where the text may hold lone surrogates.
+
+    Raises:
+        ValueError: It is none, with the reason.
+    """
+    options = re2.Options()
+    options.log_errors = False  # RE2 would write to stderr by itself
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else "unknown reason"
+        words = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        raise ValueError(f"not a regular expression of RE2: {words}") from None
+
+
+class _LinearMatch(Match):
+    """`match()` of RFC 9535 by RE2: a backtracking search over data of an agent could hold the whole process."""
+
+    def __call__(self, string: object, pattern: object) -> bool:
+        return _is_found(string, pattern, whole=True)
+
+
+class _LinearSearch(Search):
+    """`search()` of RFC 9535, likewise."""
+
+    def __call__(self, string: object, pattern: object) -> bool:
+        return _is_found(string, pattern, whole=False)
+
+
+def _is_found(string: object, pattern: object, *, whole: bool) -> bool:
+    """As the RFC has it, what is no text or no pattern is not found, and no error."""
+    if not isinstance(string, str) or not isinstance(pattern, str):
+        return False
+    try:
+        compiled = compile_pattern(pattern)
+    except ValueError:
+        return False
+    data = string.encode("utf-8", "replace")
+    return (compiled.fullmatch(data) if whole else compiled.search(data)) is not None
+
+
+class _Environment(JSONPathEnvironment):
+    def setup_function_extensions(self) -> None:
+        super().setup_function_extensions()
+        self.function_extensions |= {"match": _LinearMatch(), "search": _LinearSearch()}
+
+
+def compile_path(path: str) -> JSONPathQuery:
+    """
+    A JSONPath of RFC 9535; the patterns of its `match` and `search` are RE2.
+
+    Raises:
+        ValueError: It is none, with the reason and the place.
+    """
+    try:
+        return _Environment().compile(path)
+    except (JSONPathError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"not a JSONPath of RFC 9535: {reason}") from None
+
+
+class NestedTooDeeply(ValueError):
+    """JSON that may be well-formed, but that nobody here can read."""
+
+
+def read_json(text: str | bytes) -> Any:
+    """
+    JSON as RFC 8259 has it: UTF-8, no `NaN` or `Infinity`.
+
+    Raises:
+        ValueError: It is none; `NestedTooDeeply` where it might be.
+    """
+    try:
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text, parse_constant=_refuse)
+    except RecursionError:
+        raise NestedTooDeeply("nested too deeply") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """
+    What must hold of what a JSONPath found.
+
+    `value` is the JSON of `equals`, the text of `contains`, the number of a length, and None of `exists`.
+    """
+
+    kind: Literal["exists", "equals", "contains", "len >=", "len ==", "len >"]
+    value: Any = None
+
+
+_LENGTH = re.compile(r"len\s*(>=|==|>)\s*([0-9]{1,9})")
+
+
+def parse_assertion(text: str) -> Assertion:
+    """
+    The meaning of `exists`, `equals V`, `contains S`, `len >= N`, `len == N` and `len > N`.
+
+    `V` is JSON where it reads as JSON, else plain text: `equals 3` is the number, `equals "3"` the text.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    word, *rest = text.split(maxsplit=1)
+    value = rest[0].strip() if rest else ""
+    if word == "exists" and not rest:
+        return Assertion("exists")
+    if word == "equals" and value:
+        return Assertion("equals", json_or_text(value))
+    if word == "contains" and value:
+        return Assertion("contains", value)
+    if match := _LENGTH.fullmatch(text.strip()):
+        kinds: dict[str, Literal["len >=", "len ==", "len >"]] = {">=": "len >=", "==": "len ==", ">": "len >"}
+        return Assertion(kinds[match[1]], int(match[2]))
+    raise ValueError("expected `exists`, `equals V`, `contains S`, `len >= N`, `len == N` or `len > N`")
+
+
+def json_or_text(text: str) -> Any:
+    """The JSON that a text is, or the text."""
+    try:
+        return read_json(text)
+    except ValueError:
+        return text
+
+
+# --- parameters ----------------------------------------------------------------------------------------
+
+
+def not_blank(text: str) -> str:
+    """Raises: ValueError: There is nothing in it, or a NUL."""
+    if not text.strip():
+        raise ValueError("must not be blank")
+    if "\0" in text:
+        raise ValueError("must not hold NUL")
+    return text
+
+
+def _is_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line without control characters")
+    return text
+
+
+def _is_pattern(text: str) -> str:
+    compile_pattern(text)
+    return text
+
+
+def _is_path(text: str) -> str:
+    compile_path(text)
+    return text
+
+
+def _is_assertion(text: str) -> str:
+    parse_assertion(text)
+    return text
+
+
+def _stays_inside(path: str) -> str:
+    if path.startswith("/"):
+        raise ValueError("must be relative to the work directory")
+    if ".." in path.split("/"):
+        raise ValueError("must not hold `..`: it could leave the work directory")
+    if not PurePosixPath(path).parts:
+        raise ValueError("names the work directory itself")
+    return path
+
+
+def _names_a_file(path: str) -> str:
+    if path.endswith("/"):
+        raise ValueError("names a directory; only `file_exists` takes one")
+    return path
+
+
+Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+ToolPattern = Annotated[str, StringConstraints(strip_whitespace=True), AfterValidator(not_blank)]
+Text = Annotated[str, Field(min_length=1)]
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(_is_pattern)]
+Command = Annotated[str, AfterValidator(not_blank)]
+InsidePath = Annotated[str, AfterValidator(not_blank), AfterValidator(_stays_inside)]
+FilePath = Annotated[InsidePath, AfterValidator(_names_a_file)]
+JsonPath = Annotated[str, AfterValidator(_is_path)]
+AssertionText = Annotated[str, AfterValidator(not_blank), AfterValidator(_is_assertion)]
+
+
+# --- the types -----------------------------------------------------------------------------------------
+
+
+class AnyGate(BaseModel):
+    """What every gate has; `NAMED_BY` is the parameter that tells it from others of its type."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    NAMED_BY: ClassVar[str | None] = None
+
+    type: str
+    name: Annotated[Name, AfterValidator(_is_printable)] | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name, or its type and main parameter on one line of at most `TITLE_CHARACTERS`."""
+        main = getattr(self, self.NAMED_BY) if self.NAMED_BY else ""
+        return self.name or shown(f"{self.type} {main}")
+
+
+class CommandGate(AnyGate):
+    """A gate that runs a command in the work directory."""
+
+    command: Command
+
+
+class FileGate(AnyGate):
+    """A gate that looks at a path in the work directory."""
+
+    NAMED_BY: ClassVar[str | None] = "path"
+
+    path: InsidePath
+
+
+class NoTranscriptErrors(AnyGate):
+    """Nothing failed in what the judge sees."""
+
+    type: Literal["no_transcript_errors"]
+
+
+class ToolCalled(AnyGate):
+    """A tool was called at least `min` times."""
+
+    NAMED_BY: ClassVar[str | None] = "tool"
+
+    type: Literal["tool_called"]
+    tool: ToolPattern
+    min: Annotated[int, Field(ge=1)] = 1
+
+
+class ToolNotCalled(AnyGate):
+    """A tool was called fewer than `min` times."""
+
+    NAMED_BY: ClassVar[str | None] = "tool"
+
+    type: Literal["tool_not_called"]
+    tool: ToolPattern
+    min: Annotated[int, Field(ge=1)] = 1
+
+
+class MaxToolCalls(AnyGate):
+    """All tool calls together are at most `max`."""
+
+    NAMED_BY: ClassVar[str | None] = "max"
+
+    type: Literal["max_tool_calls"]
+    max: Annotated[int, Field(ge=0)]
+
+
+class FinalAnalysisContains(AnyGate):
+    """The final analysis holds a text, in this spelling."""
+
+    NAMED_BY: ClassVar[str | None] = "substring"
+
+    type: Literal["final_analysis_contains"]
+    substring: Text
+
+
+class FinalAnalysisMatches(AnyGate):
+    """An RE2 is found in the final analysis."""
+
+    NAMED_BY: ClassVar[str | None] = "pattern"
+
+    type: Literal["final_analysis_matches"]
+    pattern: Pattern
+
+
+class CommandSucceeds(CommandGate):
+    """A command ends with exit status 0."""
+
+    type: Literal["command_succeeds"]
+
+    @property
+    def title(self) -> str:
+        """Of its command the program alone: the rest may hold what nobody else should read."""
+        words = (word for word in self.command.split() if "=" not in word)
+        return self.name or shown(f"{self.type} {PurePosixPath(next(words, '')).name}")
+
+
+class CommandOutputContains(CommandGate):
+    """What a command prints holds a text."""
+
+    NAMED_BY: ClassVar[str | None] = "substring"
+
+    type: Literal["command_output_contains"]
+    substring: Text
+
+
+class CommandOutputMatches(CommandGate):
+    """An RE2 is found in what a command prints."""
+
+    NAMED_BY: ClassVar[str | None] = "pattern"
+
+    type: Literal["command_output_matches"]
+    pattern: Pattern
+
+
+class CommandJsonPath(CommandGate):
+    """A command prints JSON of which an assertion holds."""
+
+    NAMED_BY: ClassVar[str | None] = "path"
+
+    type: Literal["command_json_path"]
+    path: JsonPath
+    assertion: AssertionText
+
+
+class FileExists(FileGate):
+    """A file or a directory is there."""
+
+    type: Literal["file_exists"]
+
+
+class FileContains(FileGate):
+    """A file holds a text."""
+
+    type: Literal["file_contains"]
+    path: FilePath
+    substring: Text
+
+
+class FileMatches(FileGate):
+    """An RE2 is found in a file."""
+
+    type: Literal["file_matches"]
+    path: FilePath
+    pattern: Pattern
+
+
+class Script(CommandGate):
+    """A check of the operator's own says whether it passed, and why."""
+
+    NAMED_BY: ClassVar[str | None] = "description"
+
+    type: Literal["script"]
+    description: Annotated[str, AfterValidator(not_blank)]
+
+
+AnyOfThem = (
+    NoTranscriptErrors
+    | ToolCalled
+    | ToolNotCalled
+    | MaxToolCalls
+    | FinalAnalysisContains
+    | FinalAnalysisMatches
+    | CommandSucceeds
+    | CommandOutputContains
+    | CommandOutputMatches
+    | CommandJsonPath
+    | FileExists
+    | FileContains
+    | FileMatches
+    | Script
+)
+# A map, as far as the page of settings is concerned: docs/gates.md has the types.
+Gate = Annotated[AnyOfThem, Field(discriminator="type"), WithJsonSchema({"type": "object"})]
+
+GATE_TYPES: dict[str, type[AnyGate]] = {get_args(m.model_fields["type"].annotation)[0]: m for m in get_args(AnyOfThem)}

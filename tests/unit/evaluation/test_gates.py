@@ -1,0 +1,477 @@
+"""Gates decided: each type passing, failing and fed nonsense."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from tarsy_scoring.evaluation.gates import MAX_NODES, GateResult, Observed, evaluate_gate
+from tarsy_scoring.gate_settings import GATE_TYPES, Gate
+from tarsy_scoring.timeline.model import Timeline, ToolCall
+from unit.timeline.sessions import call, event, execution, of_events, stage, timeline
+
+GATES: TypeAdapter[Any] = TypeAdapter(Gate)
+SECRET = "hunter2-of-the-session"
+
+
+def decide(type_: str, session: Timeline, observed: Observed | None = None, **parameters: Any) -> GateResult:
+    return evaluate_gate(GATES.validate_python({"type": type_, **parameters}), session, observed)
+
+
+def on_output(type_: str, data: str | bytes, *, is_cut: bool = False, exit_status: int = 0, **parameters: Any) -> Any:
+    """The decision of a gate on a command that printed this."""
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    observed = Observed(data=raw, is_cut=is_cut, exit_status=exit_status)
+    return decide(type_, of_events(), observed, command="cmd", **parameters)
+
+
+def on_json(document: Any, path: str, assertion: str) -> GateResult:
+    data = document if isinstance(document, str) else json.dumps(document)
+    result: GateResult = on_output("command_json_path", data, path=path, assertion=assertion)
+    return result
+
+
+# --- the transcript ------------------------------------------------------------------------------------
+
+HIDDEN = stage(execution(call("x", is_error=True), event("error"), status="failed"), stage_type="chat")
+
+FAULTS = {
+    "tool-error": (stage(execution(call("x", is_error=True))), "failed tool calls: 1", ", tool kubectl.get_pods"),
+    "exit-code": (stage(execution(call("x", exit_code=2))), "failed tool calls: 1", ", tool kubectl.get_pods"),
+    "signal": (stage(execution(call("x", exit_code=-9))), "failed tool calls: 1", ", tool kubectl.get_pods"),
+    "call-not-finished": (stage(execution(call("x", status="streaming"))), "failed tool calls: 1", ", tool kubectl"),
+    "error-event": (stage(execution(event("error", SECRET))), "errors: 1", "agent investigator"),
+    "broken-step": (stage(execution(event("llm_response", SECRET, status="timed_out"))), "broken steps: 1", "agent"),
+    "failed-agent": (stage(execution(event("llm_response"), status="failed")), "failed agents: 1", "agent inv"),
+    "late-agent": (stage(execution(status="timed_out")), "failed agents: 1", "stage 1 (diagnosis)"),
+}
+
+
+@pytest.mark.parametrize(("faulty", "counts", "first"), FAULTS.values(), ids=FAULTS)
+def test_each_fault_of_a_transcript_is_counted(faulty: Any, counts: str, first: str) -> None:
+    """Under what it is, with the place of the first and nothing of its content."""
+    result = decide("no_transcript_errors", timeline(HIDDEN, faulty))
+
+    assert not result.passed
+    assert counts in result.message
+    assert first in result.message
+    assert SECRET not in result.message
+
+
+def test_faults_are_added_up_and_the_first_is_named() -> None:
+    """First in the order of the transcript."""
+    session = timeline(
+        stage(execution(call("x"), name="good")),
+        stage(
+            execution(call("x", exit_code=0, is_error=False), call("x", name="delete_pod", is_error=True), name="bad"),
+            execution(event("error"), call("x", exit_code=1), name="worse", status="failed"),
+            stage_index=2,
+            name="mitigation",
+        ),
+    )
+
+    result = decide("no_transcript_errors", session)
+
+    assert result.message == (
+        "failed tool calls: 2, errors: 1, failed agents: 1; "
+        "the first: stage 2 (mitigation), agent bad, tool kubectl.delete_pod"
+    )
+
+
+def test_what_is_no_fault_passes() -> None:
+    """Good calls, a cancelled agent, and whatever happened in stages that are not shown."""
+    good = execution(call("error: none", is_error=False, exit_code=0), event("llm_thinking", "failed?"))
+    session = timeline(stage(good, execution(status="cancelled"), execution(status="unknown")), HIDDEN)
+
+    assert decide("no_transcript_errors", session) == GateResult(
+        "no_transcript_errors", "no_transcript_errors", True, "no errors in 2 entries"
+    )
+
+
+def test_names_in_a_message_are_short_and_printable() -> None:
+    """Names are whatever a model or an alert wrote."""
+    tool = ToolCall("s\x1b", "t" * 1000, "{}", is_error=True)
+    session = timeline(stage(execution(event("llm_tool_call", tool=tool), name="a\n" * 500), name="\u202e" * 300))
+
+    result = decide("no_transcript_errors", session)
+
+    assert len(result.message) <= 300
+    assert result.message.isprintable()
+
+
+CALLS = timeline(
+    stage(execution(call("x"), call("x", name="get_nodes"), call("x", is_error=True))),
+    stage(execution(call("x", name="delete_pod")), stage_type="scoring"),
+)
+
+PATTERNS = [
+    ("kubectl.get_pods", 2),
+    ("get_pods", 2),
+    ("kubectl.get_*", 3),
+    ("get_*", 3),
+    ("*", 3),
+    ("*.get_pods", 2),
+    ("*pods", 2),
+    ("Kubectl.get_pods", 0),
+    ("get_pod", 0),
+    ("et_pods", 0),
+    ("kubectl", 0),
+    ("kubectlXget_pods", 0),
+    ("get_pod?", 0),
+    ("get_pod[s]", 0),
+    ("delete_pod", 0),
+]
+
+
+@pytest.mark.parametrize(("tool", "count"), PATTERNS, ids=[p for p, _ in PATTERNS])
+def test_tool_is_server_and_name_or_name_alone(tool: str, count: int) -> None:
+    """`*` stands for anything, all else for itself, case and all; stages that are not shown do not count."""
+    assert decide("max_tool_calls", CALLS, max=3).passed
+    for least in (1, 2, 3, 4):
+        called = decide("tool_called", CALLS, tool=tool, min=least)
+        not_called = decide("tool_not_called", CALLS, tool=tool, min=least)
+
+        assert (called.passed, not_called.passed) == (count >= least, count < least)
+        assert called.message == f"calls of {tool}: {count}, wanted at least {least}"
+        assert not_called.message == f"calls of {tool}: {count}, wanted fewer than {least}"
+
+
+def test_tool_without_a_server_and_one_with_odd_characters_are_found() -> None:
+    """Names may hold line ends and lone surrogates."""
+    odd = [ToolCall("", "run", "{}"), ToolCall("a", "b\n\ud800c", "{}")]
+    session = of_events(*(event("llm_tool_call", tool=tool) for tool in odd))
+
+    assert decide("tool_called", session, tool="run").passed
+    assert decide("tool_called", session, tool="a.b*c").passed
+
+
+@pytest.mark.parametrize(("most", "passed"), [(2, False), (3, True), (4, True)])
+def test_all_calls_together_have_a_limit(most: int, passed: bool) -> None:
+    """All calls of shown stages, failed ones too; the limit itself is allowed."""
+    result = decide("max_tool_calls", CALLS, max=most)
+
+    assert (result.passed, result.message) == (passed, f"tool calls: 3, wanted at most {most}")
+
+
+ANALYSES = [
+    ("contains", {"substring": "OOMKilled"}, True),
+    ("contains", {"substring": "oomkilled"}, False),
+    ("contains", {"substring": "web-1 war ä"}, True),
+    ("contains", {"substring": ".*"}, False),
+    ("matches", {"pattern": "(?i)oomkilled"}, True),
+    ("matches", {"pattern": "^Cause"}, True),
+    ("matches", {"pattern": "^web"}, False),
+    ("matches", {"pattern": "(?m)^web"}, True),
+    ("matches", {"pattern": r"war \S$"}, True),
+]
+
+
+@pytest.mark.parametrize(("how", "parameters", "passed"), ANALYSES)
+def test_final_analysis_is_searched(how: str, parameters: dict[str, str], passed: bool) -> None:
+    """A text in its spelling, or an RE2 anywhere; the message holds what was looked for and not what was there."""
+    session = of_events(final_analysis=f"Cause: OOMKilled {SECRET} \ud800\nweb-1 war ä")
+
+    result = decide(f"final_analysis_{how}", session, **parameters)
+
+    assert result.passed is passed
+    assert next(iter(parameters.values())) in result.message
+    assert SECRET not in result.message
+
+
+@pytest.mark.parametrize("analysis", [None, "", " \n"])
+def test_no_final_analysis_is_said_and_not_passed(analysis: str | None) -> None:
+    """Not even by a pattern that finds something in nothing."""
+    session = of_events(final_analysis=analysis)
+
+    for gate, parameters in {"contains": {"substring": " "}, "matches": {"pattern": ".*"}}.items():
+        result = decide(f"final_analysis_{gate}", session, **parameters)
+        assert (result.passed, result.message) == (False, "the session has no final analysis")
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("type_", "parameters", "passed"),
+    [
+        ("file_contains", {"substring": "ä ok"}, True),
+        ("file_contains", {"substring": "OK"}, False),
+        ("file_matches", {"pattern": r"ä\s+ok"}, True),
+        ("file_matches", {"pattern": "^ok"}, False),
+    ],
+)
+def test_file_is_searched(type_: str, parameters: dict[str, str], passed: bool) -> None:
+    """Bytes that are no text do not matter."""
+    observed = Observed(data=b"\xff\x00 \xc3\xa4 ok " + SECRET.encode())
+
+    result = decide(type_, of_events(), observed, path="r.md", **parameters)
+
+    assert result.passed is passed
+    assert "'r.md'" in result.message
+    assert SECRET not in result.message
+
+
+def test_file_that_was_read_in_part_says_so_only_where_nothing_was_found() -> None:
+    """What was found is found; what was not may stand further on."""
+    cut = Observed(data=b"abc", is_cut=True)
+
+    missed = decide("file_contains", of_events(), cut, path="r", substring="x")
+    assert missed.message == (
+        "the first 3 bytes of 'r' do not hold 'x'; the rest was not read (gates.max_output_bytes)"
+    )
+    assert decide("file_contains", of_events(), cut, path="r", substring="b").message == "'r' holds 'b'"
+
+
+def test_file_that_is_there_is_there() -> None:
+    """That it could be looked at is all that is asked."""
+    assert decide("file_exists", of_events(), Observed(), path="r") == GateResult(
+        "file_exists r", "file_exists", True, "'r' is there"
+    )
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "passed", "says"), [(0, True, "exit status 0"), (3, False, "exit status 3"), (-9, False, "signal 9")]
+)
+def test_command_succeeds_with_status_zero(status: int, passed: bool, says: str) -> None:
+    """Nothing else is success."""
+    result = on_output("command_succeeds", SECRET, exit_status=status)
+
+    assert (result.passed, result.message) == (passed, f"the command ended with {says}")
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_output_is_searched_whatever_the_status(status: int) -> None:
+    """The status is told."""
+    for type_, given in {"contains": {"substring": "3 ok"}, "matches": {"pattern": r"\d ok"}}.items():
+        found = on_output(f"command_output_{type_}", f"{SECRET} 3 ok", exit_status=status, **given)
+        missed = on_output(f"command_output_{type_}", f"{SECRET} OK", exit_status=status, **given)
+
+        assert (found.passed, missed.passed) == (True, False)
+        for result in (found, missed):
+            assert f"exit status {status}" in result.message
+            assert SECRET not in result.message
+
+
+REPORT = {
+    "n": 3,
+    "f": 3.0,
+    "t": "three pods",
+    "yes": True,
+    "nothing": None,
+    "l": [1, "two", None],
+    "o": {"k": []},
+    "s": ["1"],
+}
+
+ASSERTIONS = [
+    ("$.n", "exists", True),
+    ("$.nothing", "exists", False),
+    ("$.l[*]", "exists", True),
+    ("$.o.k", "exists", True),
+    ("$.absent", "exists", False),
+    ("$.l[2,0]", "exists", True),
+    ("$.l[2,2,0]", "exists", True),
+    ("$.n", "equals 3", True),
+    ("$.n", "equals 3.0", True),
+    ("$.n", 'equals "3"', False),
+    ("$.n", "equals true", False),
+    ("$.yes", "equals true", True),
+    ("$.yes", "equals 1", False),
+    ("$.t", "equals three pods", True),
+    ("$.t", 'equals "three pods"', True),
+    ("$.t", "equals three", False),
+    ("$.nothing", "equals null", True),
+    ("$.l", 'equals [1, "two", null]', True),
+    ("$.l", 'equals [true, "two", null]', False),
+    ("$.l", 'equals [1, "two"]', False),
+    ("$.o", 'equals {"k": []}', True),
+    ("$.o", 'equals {"k": {}}', False),
+    ("$.o", 'equals {"j": []}', False),
+    ("$.absent", "equals null", False),
+    ("$.l[*]", "equals 1", False),
+    ("$.l[0,0]", "equals 1", False),
+    ("$.t", "contains pods", True),
+    ("$.t", "contains Pods", False),
+    ("$.l", "contains two", True),
+    ("$.l", 'contains "two"', True),
+    ("$.l", "contains tw", False),
+    ("$.l", "contains 1", True),
+    ("$.l", "contains true", False),
+    ("$.s", "contains 1", True),
+    ("$.l", "contains null", True),
+    ("$.o", "contains k", True),
+    ("$.o", "contains []", False),
+    ("$.n", "contains 3", False),
+    ("$.nothing", "contains null", False),
+    ("$.t", "len == 10", True),
+    ("$.t", "len > 10", False),
+    ("$.t", "len >= 10", True),
+    ("$.l", "len > 2", True),
+    ("$.l", "len == 2", False),
+    ("$.o", "len == 1", True),
+    ("$.o.k", "len == 0", True),
+    ("$.n", "len >= 0", False),
+    ("$.nothing", "len == 0", False),
+    ("$.absent", "len == 0", False),
+]
+
+
+@pytest.mark.parametrize(("path", "assertion", "passed"), ASSERTIONS, ids=[f"{p} {a}" for p, a, _ in ASSERTIONS])
+def test_assertion_on_json(path: str, assertion: str, passed: bool) -> None:
+    """`exists`: one node that is not null; all others: of exactly one node."""
+    assert on_json(REPORT, path, assertion).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("path", "assertion", "says"),
+    [
+        ("$.absent", "equals 1", "nodes found: 0, exactly one is wanted"),
+        ("$.l[*]", "equals 1", "nodes found: 3, exactly one is wanted"),
+        ("$.nothing", "exists", "nodes found: 1, all null"),
+        ("$.n", "len > 1", "nodes found: 1, and a number has no length"),
+        ("$.yes", "contains x", "nodes found: 1, and a boolean contains nothing"),
+        ("$.l", "len > 5", "nodes found: 1, of length 3"),
+        ("$.t", f"equals {SECRET}", "nodes found: 1;"),
+    ],
+)
+def test_message_on_json_tells_how_many_nodes(path: str, assertion: str, says: str) -> None:
+    """And never what they hold."""
+    message = on_json(REPORT, path, assertion).message
+
+    assert says in message
+    assert "three pods" not in message
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+NONSENSE = {
+    "empty": ("", "cannot be read as JSON: 0 bytes"),
+    "text": ("ok", "cannot be read as JSON: 2 bytes"),
+    "two-documents": ("{}\n{}", "cannot be read as JSON"),
+    "not-a-number": ("[NaN]", "cannot be read as JSON"),
+    "not-utf-8": (b'"\xff"', "cannot be read as JSON"),
+    "number-without-end": ("9" * 10_000, "cannot be read as JSON"),
+    "absurdly-deep": (deep(200_000), "cannot be read as JSON"),
+    "too-deep-for-the-path": (deep(500), "nested too deeply for '$..*'"),
+    "more-than-anybody-counts": (json.dumps([0] * (MAX_NODES + 5)), f"nodes found: more than {MAX_NODES},"),
+}
+
+
+@pytest.mark.parametrize(("data", "says"), NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_in_place_of_json_does_not_pass(data: str | bytes, says: str) -> None:
+    """A result with a message, and no traceback."""
+    result = on_output("command_json_path", data, path="$..*", assertion="equals 1")
+
+    assert not result.passed
+    assert says in result.message
+
+
+def test_path_that_finds_more_than_anybody_counts_ends() -> None:
+    """Ten times ten, twelve times over."""
+    result = on_json(deep(12).replace("[]", "[1]"), "$" + "[0,0,0,0,0,0,0,0,0,0]" * 12, "exists")
+
+    assert result.passed
+    assert f"more than {MAX_NODES}" in result.message
+
+
+def test_comparison_of_deep_json_ends() -> None:
+    """Deep enough to be read, and compared with something as deep."""
+    assert on_json(deep(900), "$", f"equals {deep(899)}").passed is False
+
+
+def test_json_that_was_cut_is_not_read() -> None:
+    """Even if what is left happens to be JSON."""
+    result = on_output("command_json_path", "12", is_cut=True, path="$", assertion="equals 12")
+
+    assert not result.passed
+    assert "longer than 2 bytes" in result.message
+
+
+SCRIPTS = [
+    ("no-answer", "", 0, True, "the script ended with exit status 0"),
+    ("no-answer-failed", "", 2, False, "the script ended with exit status 2"),
+    ("text", f"all good {SECRET}", 0, True, "the script ended with exit status 0"),
+    ("passed", '{"passed": true, "message": "42 rows"}', 0, True, "42 rows"),
+    ("not-passed", '{"passed": false, "message": "41 rows"}', 0, False, "41 rows"),
+    ("without-message", '{"passed": true}', 0, True, "the script says passed"),
+    ("not-passed-without-message", '{"passed": false, "message": 3}', 0, False, "the script says not passed"),
+    ("status-wins", '{"passed": true, "message": "fine"}', 1, False, "although it says that it passed: fine"),
+    ("failed-and-says-why", '{"passed": false, "message": "41 rows"}', 1, False, "41 rows"),
+    ("not-a-boolean", '{"passed": "no"}', 0, True, "the script ended with exit status 0"),
+    ("a-number-is-no-boolean", '{"passed": 0}', 0, True, "the script ended with exit status 0"),
+    ("a-list", "[false]", 0, True, "the script ended with exit status 0"),
+    ("too-deep", '{"passed": false, "x": ' + deep(100_000) + "}", 0, False, "too long or nested too deeply"),
+    ("control-characters", '{"passed": true, "message": "a\\u001b[1m\\n\\u0000b\\u202e\\ud800c"}', 0, True, "a[1m bc"),
+]
+
+
+@pytest.mark.parametrize(("data", "status", "passed", "says"), [s[1:] for s in SCRIPTS], ids=[s[0] for s in SCRIPTS])
+def test_script_says_whether_it_passed(data: str, status: int, passed: bool, says: str) -> None:
+    """Its JSON decides, a failing status is never overruled, and its message is one printable line."""
+    result = on_output("script", data, exit_status=status, description="adds up")
+
+    assert result.passed is passed
+    assert says in result.message
+    assert result.message.isprintable()
+    assert SECRET not in result.message
+
+
+@pytest.mark.parametrize(("data", "passed"), [(' {"passed"', False), ("log\n", True)], ids=["answer", "log"])
+def test_script_whose_answer_was_cut_does_not_pass(data: str, passed: bool) -> None:
+    """It may have said that it did not pass; a long log says nothing of the kind."""
+    assert on_output("script", data, is_cut=True, description="d").passed is passed
+
+
+def test_message_of_a_script_is_at_most_500_characters() -> None:
+    """More than others, since it is all that the script says."""
+    result = on_output("script", json.dumps({"passed": False, "message": "x" * 2_000}), description="d")
+
+    assert len(result.message) == 500
+
+
+# --- all of them ---------------------------------------------------------------------------------------
+
+LONG: dict[str, Any] = {
+    "tool": "t" * 5_000,
+    "max": 10**9,
+    "substring": "s" * 5_000,
+    "pattern": "p" * 5_000,
+    "command": "c" * 5_000,
+    "path": "x" * 5_000,
+    "assertion": "equals " + "v" * 5_000,
+    "description": "d" * 5_000,
+}
+
+
+@pytest.mark.parametrize("type_", GATE_TYPES)
+def test_messages_and_titles_are_short(type_: str) -> None:
+    """At most 300 characters, whatever the operator wrote."""
+    fields = GATE_TYPES[type_].model_fields
+    parameters = {k: v for k, v in LONG.items() if k in fields}
+    if type_ == "command_json_path":
+        parameters["path"] = "$." + parameters["path"]
+
+    for observed in (Observed(data=b"{}"), Observed(data=b"{}", is_cut=True), Observed("p" * 5_000)):
+        result = decide(type_, of_events(final_analysis="x"), observed, **parameters)
+
+        assert 0 < len(result.message) <= 300
+        assert len(result.name) <= 80
+
+
+@pytest.mark.parametrize("type_", [t for t in GATE_TYPES if t.startswith(("command", "file", "script"))])
+def test_what_could_not_be_looked_at_did_not_pass(type_: str) -> None:
+    """The reason is the message; nothing to look at is a reason too."""
+    parameters = {k: v for k, v in LONG.items() if k in GATE_TYPES[type_].model_fields} | {"name": "mine"}
+    if type_ == "command_json_path":
+        parameters["path"] = "$"
+
+    unseen = decide(type_, of_events(), Observed("no such place"), **parameters)
+
+    assert unseen == GateResult("mine", type_, False, "no such place")
+    assert not decide(type_, of_events(), None, **parameters).passed

@@ -1,0 +1,652 @@
+"""Gates on real files and real processes: no way out of the work directory, and nothing runs on."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import uvloop
+from pydantic import TypeAdapter
+
+from infrastructure import wait_until
+from tarsy_scoring.evaluation.gates import GateResult
+from tarsy_scoring.gate_settings import GATE_TYPES, Gate
+from tarsy_scoring.gating import run_gates
+from tarsy_scoring.settings import GateSettings
+from unit.timeline.sessions import call, of_events
+
+GATES: TypeAdapter[Any] = TypeAdapter(tuple[Gate, ...])
+SESSION = of_events(call("x"), session_id="session-1", final_analysis="OOMKilled")
+SECRET = "hunter2"
+# Far beyond what anything here takes; a test that reaches it has failed.
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def work_dir(tmp_path: Path) -> Path:
+    """The directory of `session-1`, beside something that no gate may reach."""
+    directory = tmp_path / "sessions" / "session-1"
+    directory.mkdir(parents=True)
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "sessions" / "session-2").mkdir()
+    (tmp_path / "sessions" / "session-2" / "secret").write_text(SECRET)
+    (directory / "report.md").write_text("all ok\n")
+    (directory / "out").mkdir()
+    (directory / "out" / "rows.json").write_text('{"rows": [1, 2]}')
+    return directory
+
+
+def allowed(work_dir: Path, /, **changes: Any) -> GateSettings:
+    template = str(work_dir.parent / "{session_id}")
+    return GateSettings(**{"allow_commands": True, "work_dir": template, "timeout_s": PATIENCE_S} | changes)
+
+
+async def results(settings: GateSettings, *gates: dict[str, Any], **how: Any) -> list[GateResult]:
+    return await run_gates(GATES.validate_python(gates), SESSION, settings, **how)
+
+
+async def result(settings: GateSettings, type_: str, **parameters: Any) -> GateResult:
+    [only] = await results(settings, {"type": type_, **parameters})
+    return only
+
+
+async def run(settings: GateSettings, command: str) -> GateResult:
+    return await result(settings, "command_succeeds", command=command)
+
+
+# --- the list ------------------------------------------------------------------------------------------
+
+
+async def test_all_gates_are_decided_in_order(work_dir: Path) -> None:
+    """Each type once, in the order declared; one that fails holds up no other."""
+    command = {"command": "cat out/rows.json; exit 1"}
+    gates: dict[str, tuple[dict[str, Any], bool]] = {
+        "command_succeeds": (command, False),
+        "no_transcript_errors": ({}, True),
+        "tool_called": ({"tool": "kubectl.get_pods"}, True),
+        "tool_not_called": ({"tool": "get_pods"}, False),
+        "max_tool_calls": ({"max": 0}, False),
+        "final_analysis_contains": ({"substring": "OOM"}, True),
+        "final_analysis_matches": ({"pattern": "^Kill"}, False),
+        "file_exists": ({"path": "out/"}, True),
+        "file_contains": ({"path": "report.md", "substring": "ok"}, True),
+        "file_matches": ({"path": "out/rows.json", "pattern": "ok"}, False),
+        "command_output_contains": (command | {"substring": "rows"}, True),
+        "command_output_matches": (command | {"pattern": r"\d"}, True),
+        "command_json_path": (command | {"path": "$.rows", "assertion": "len >= 2"}, True),
+        "script": (command | {"description": "adds up"}, False),
+    }
+    assert gates.keys() == GATE_TYPES.keys()
+
+    decided = await results(allowed(work_dir), *({"type": t, **parameters} for t, (parameters, _) in gates.items()))
+
+    assert [(r.gate_type, r.passed) for r in decided] == [(t, passed) for t, (_, passed) in gates.items()]
+
+
+async def test_same_command_runs_once_for_all_gates(work_dir: Path) -> None:
+    """Four gates on one report cost one run; the next list runs it again, as does another command."""
+    command = "echo run >> runs; echo ok"
+    gates = [{"type": "command_output_contains", "command": command, "substring": s} for s in ("ok", "o", "k", "x")]
+
+    decided = await results(allowed(work_dir), *gates)
+
+    assert [r.passed for r in decided] == [True, True, True, False]
+    assert (work_dir / "runs").read_text() == "run\n"
+    await results(allowed(work_dir), gates[0], {"type": "command_succeeds", "command": command + " "})
+    assert (work_dir / "runs").read_text() == "run\nrun\nrun\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"allow_commands": False}, "commands are not allowed here: set gates.allow_commands: true"),
+        ({"work_dir": None}, "no work directory is configured: set gates.work_dir"),
+    ],
+    ids=["not-allowed", "nowhere"],
+)
+async def test_command_that_may_not_run_does_not(work_dir: Path, changes: dict[str, Any], says: str) -> None:
+    """It did not pass, and the message says what to set."""
+    decided = await run(allowed(work_dir, **changes), f"touch {work_dir}/ran")
+
+    assert (decided.passed, decided.message) == (False, says)
+    assert not (work_dir / "ran").exists()
+
+
+async def test_files_need_a_work_directory_and_no_leave_for_commands(work_dir: Path) -> None:
+    """Looking runs nothing."""
+    assert (await result(allowed(work_dir, allow_commands=False), "file_exists", path="report.md")).passed
+    assert (await result(allowed(work_dir, work_dir=None), "file_exists", path="report.md")).message == (
+        "no work directory is configured: set gates.work_dir"
+    )
+
+
+async def test_work_directory_that_is_not_there_is_named(work_dir: Path) -> None:
+    """Or is a file."""
+    for changes, says in [
+        ({"work_dir": str(work_dir / "no-{session_id}")}, f"there is no work directory {work_dir}/no-session-1"),
+        ({"work_dir": str(work_dir / "report.md")}, f"the work directory {work_dir}/report.md is not a directory"),
+        ({"work_dir": str(work_dir / "report.md/{session_id}")}, "Not a directory"),
+    ]:
+        for gate in ({"type": "file_exists", "path": "x"}, {"type": "command_succeeds", "command": "true"}):
+            [decided] = await results(allowed(work_dir, **changes), gate)
+
+            assert not decided.passed
+            assert says in decided.message
+
+
+async def test_work_directory_of_a_session_may_not_be_a_link_that_leads_out(work_dir: Path) -> None:
+    """What stands behind `{session_id}` may have been made by an agent."""
+    (work_dir / "tree").symlink_to("/")
+    (work_dir / "mine").symlink_to("out")
+    template = str(work_dir.parent / "{session_id}")
+
+    out = await run(allowed(work_dir, work_dir=f"{template}/tree"), "true")
+    inside = await run(allowed(work_dir, work_dir=f"{template}/mine"), "test -f rows.json")
+
+    assert not out.passed
+    assert f"leads out of {work_dir.parent}" in out.message
+    assert inside.passed
+
+
+async def test_id_that_is_no_session_id_reaches_no_path(work_dir: Path) -> None:
+    """Sources check it too; here it would become a directory."""
+    session = of_events(session_id="../session-1")
+    gates = GATES.validate_python([{"type": "file_exists", "path": "report.md"}])
+
+    [decided] = await run_gates(gates, session, allowed(work_dir))
+
+    assert (decided.passed, decided.message) == (False, "the session id cannot be part of a path")
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+async def test_links_that_stay_inside_are_followed(work_dir: Path) -> None:
+    """Relative, absolute, to a directory, over another link."""
+    (work_dir / "link").symlink_to("out/rows.json")
+    (work_dir / "absolute").symlink_to(work_dir / "report.md")
+    (work_dir / "to-dir").symlink_to("out")
+    (work_dir / "out" / "back").symlink_to("../link")
+
+    for path, text in [("link", "rows"), ("absolute", "ok"), ("to-dir/rows.json", "rows"), ("to-dir/back", "rows")]:
+        assert (await result(allowed(work_dir), "file_contains", path=path, substring=text)).passed, path
+
+
+def make_ways_out(work_dir: Path) -> dict[str, tuple[str, str]]:
+    """Path -> kind of attack: what it says."""
+    secret = work_dir.parents[1] / "secret"
+    (work_dir / "to-file").symlink_to(secret)
+    (work_dir / "relative").symlink_to("../../secret")
+    (work_dir / "to-link").symlink_to("to-file")
+    (work_dir / "to-neighbour").symlink_to("../session-2/secret")
+    (work_dir / "to-dir").symlink_to("../..")
+    (work_dir / "to-root").symlink_to("/")
+    (work_dir / "out" / "deep").symlink_to("../to-dir")
+    (work_dir / "to-zero").symlink_to("/dev/zero")
+    (work_dir / "to-self").symlink_to(f"/proc/{os.getpid()}/environ")
+    (work_dir / "to-prefix").symlink_to("../session-10")
+    (work_dir.parent / "session-10").write_text(SECRET)
+    leads_out = "leads out of the work directory"
+    return {
+        "to-file": ("to-file", leads_out),
+        "relative": ("relative", leads_out),
+        "link-to-a-link": ("to-link", leads_out),
+        "another-session": ("to-neighbour", leads_out),
+        "directory": ("to-dir/secret", leads_out),
+        "root": (f"to-root{secret}", leads_out),
+        "deep-directory": ("out/deep/secret", leads_out),
+        "device": ("to-zero", leads_out),
+        "own-process": ("to-self", leads_out),
+        "same-beginning": ("to-prefix", leads_out),
+    }
+
+
+WAYS_OUT = (
+    *("to-file", "relative", "link-to-a-link", "another-session", "directory", "root", "deep-directory", "device"),
+    *("own-process", "same-beginning"),
+)
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+async def test_no_path_leads_out(work_dir: Path, way: str) -> None:
+    """Neither to be read nor to be known of."""
+    path, says = make_ways_out(work_dir)[way]
+
+    for gate in (
+        {"type": "file_contains", "path": path, "substring": SECRET},
+        {"type": "file_matches", "path": path, "pattern": "(?s).*"},
+        {"type": "file_exists", "path": path},
+    ):
+        [decided] = await results(allowed(work_dir), gate)
+
+        assert not decided.passed
+        assert says in decided.message
+
+
+async def test_directory_reached_with_a_slash_does_not_lead_out(work_dir: Path) -> None:
+    """With a slash behind it even `open` without following would follow a link."""
+    (work_dir / "to-dir").symlink_to("../..")
+
+    assert not (await result(allowed(work_dir), "file_exists", path="to-dir/")).passed
+    assert not (await result(allowed(work_dir), "file_exists", path="to-dir//.")).passed
+
+
+SWAPS = {
+    "file": ("report.md", "report.md", "../../secret"),
+    "file-for-a-neighbour": ("report.md", "report.md", "out/rows.json"),
+    "directory": ("out/rows.json", "out", "../session-2"),
+    "root": ("report.md", ".", "session-2"),
+}
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [{"type": "file_exists"}, {"type": "file_matches", "pattern": "(?s).*"}],
+    ids=["to-be-there", "to-be-read"],
+)
+@pytest.mark.parametrize(("path", "swapped", "target"), SWAPS.values(), ids=SWAPS)
+async def test_what_is_swapped_after_it_was_checked_is_not_followed(
+    work_dir: Path, path: str, swapped: str, target: str, gate: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the check and the opening a file, a directory, the work directory itself becomes a link."""
+    (work_dir.parent / "session-2" / "rows.json").write_text(SECRET)
+    (work_dir.parent / "session-2" / "report.md").write_text(SECRET)
+    real_path = os.path.realpath
+
+    def realpath_then_swap(asked: Any, *, strict: bool = False) -> Any:
+        checked = real_path(asked, strict=strict)
+        if str(asked).endswith(path):
+            place = work_dir / swapped
+            place.rename(work_dir.parent / "moved")
+            place.symlink_to(target)
+        return checked
+
+    monkeypatch.setattr(os.path, "realpath", realpath_then_swap)
+    [decided] = await results(allowed(work_dir), gate | {"path": path})
+
+    assert (work_dir / swapped).is_symlink()
+    assert not decided.passed
+
+
+@pytest.fixture
+def odd_files(work_dir: Path) -> Iterator[None]:
+    os.mkfifo(work_dir / "fifo")
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as listening:
+        here = Path.cwd()
+        os.chdir(work_dir)  # a socket's path may have 108 characters
+        listening.bind("socket")
+        os.chdir(here)
+        yield
+
+
+@pytest.mark.usefixtures("odd_files")
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("fifo", "is not a file"),
+        ("socket", "is not a file"),
+        ("out", "is a directory"),
+        ("absent", "there is no 'absent' in the work directory"),
+        ("report.md/inside", "there is no 'report.md/inside' in the work directory"),
+        ("loop", "a link that leads nowhere"),
+        ("dangling", "there is no 'dangling' in the work directory"),
+        ("x" * 300, "File name too long"),
+    ],
+)
+async def test_what_is_no_file_is_not_read(work_dir: Path, path: str, says: str) -> None:
+    """Without waiting for anybody at the other end."""
+    (work_dir / "loop").symlink_to("loop")
+    (work_dir / "dangling").symlink_to("nowhere")
+
+    read = await result(allowed(work_dir), "file_contains", path=path, substring="x")
+    there = await result(allowed(work_dir), "file_exists", path=path)
+
+    assert not read.passed
+    assert says in read.message
+    assert there.passed is (path == "out")
+
+
+@pytest.mark.parametrize(
+    ("swap", "says"),
+    [(os.mkfifo, "is not a file"), (lambda path: os.symlink("../../secret", path), "changed while it was looked at")],
+    ids=["fifo", "link"],
+)
+async def test_what_takes_the_place_of_a_file_at_the_last_moment_is_not_read(
+    work_dir: Path, swap: Callable[[Path], None], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened without waiting and without following, and looked at again once it is open."""
+    looked_at, real_stat = work_dir / "report.md", os.stat
+
+    def stat_then_swap(path: Any, **how: Any) -> os.stat_result:
+        found = real_stat(path, **how)
+        if path == "report.md" and how.get("dir_fd") is not None:
+            looked_at.unlink()
+            swap(looked_at)
+        return found
+
+    monkeypatch.setattr(os, "stat", stat_then_swap)
+    decided = await result(allowed(work_dir), "file_matches", path="report.md", pattern="(?s).*")
+
+    assert looked_at.is_symlink() or looked_at.is_fifo()
+    assert (decided.passed, says in decided.message) == (False, True)
+
+
+async def test_slash_behind_a_name_asks_for_a_directory(work_dir: Path) -> None:
+    """As in a shell."""
+    assert (await result(allowed(work_dir), "file_exists", path="out/")).passed
+    assert (await result(allowed(work_dir), "file_exists", path="report.md/")).message == (
+        "'report.md/' is not a directory"
+    )
+
+
+async def test_large_file_is_searched_in_its_first_part(work_dir: Path) -> None:
+    """At the limit it is whole; beyond it the message says that there is more."""
+    (work_dir / "large").write_text("abcdef")
+    gate = {"path": "large", "substring": "f"}
+
+    whole = await result(allowed(work_dir, max_output_bytes=6), "file_contains", **gate)
+    cut = await result(allowed(work_dir, max_output_bytes=5), "file_contains", **gate)
+
+    assert (whole.passed, cut.passed) == (True, False)
+    assert "the first 5 bytes" in cut.message
+    assert (await result(allowed(work_dir, max_output_bytes=5), "file_contains", path="large", substring="e")).passed
+
+
+async def test_looking_leaves_no_descriptor_open(work_dir: Path) -> None:
+    """Neither of what was read nor of what was refused, nor of a command."""
+    make_ways_out(work_dir)
+    gates = [
+        {"type": "file_contains", "path": "out/rows.json", "substring": "x"},
+        {"type": "file_contains", "path": "out/deep/secret", "substring": "x"},
+        {"type": "file_exists", "path": "out/absent"},
+        {"type": "file_contains", "path": "out", "substring": "x"},
+        {"type": "command_succeeds", "command": "true"},
+    ]
+    await results(allowed(work_dir), *gates)
+    before = psutil.Process().num_fds()
+
+    for _ in range(5):
+        await results(allowed(work_dir), *gates)
+
+    assert psutil.Process().num_fds() == before
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+def is_running(pid: int) -> bool:
+    """A zombie has ended: who reaps an orphan is not our business."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pids_in(file: Path) -> list[int]:
+    return [int(pid) for pid in file.read_text().split()]
+
+
+async def all_end(file: Path) -> None:
+    """The processes whose ids stand in the file end; their end is a matter of the kernel's, and not instant."""
+    pids = pids_in(file)
+    assert pids
+    await wait_until(lambda: not any(map(is_running, pids)), PATIENCE_S, f"the end of {pids}")
+
+
+async def has_begun(file: Path) -> None:
+    """A command has written its line there."""
+    await wait_until(lambda: file.exists() and file.read_text().endswith("\n"), PATIENCE_S, f"a line in {file}")
+
+
+GROUPS = {
+    "shell": "echo $$ > pids; sleep 600",
+    "child": "sleep 600 & echo $$ $! > pids; wait",
+    "pipeline": "sleep 600 | (sleep 601 & echo $$ $! > pids; wait)",
+    "grandchild-that-holds-the-output": "sh -c 'sh -c \"echo $$ \\$\\$ > pids; sleep 600\"; true'; true",
+    "deaf-to-signals": "trap '' TERM INT HUP; sleep 600 & echo $$ $! > pids; while :; do wait; done",
+    "output-closed": "exec >&-; echo $$ > pids; sleep 600",
+}
+
+
+@pytest.mark.parametrize("command", GROUPS.values(), ids=GROUPS)
+async def test_timeout_ends_the_whole_group(work_dir: Path, command: str) -> None:
+    """Nothing of it goes on, whoever ignores signals or holds the output."""
+    decided = await run(allowed(work_dir, timeout_s=0.5), command)
+
+    assert (decided.passed, decided.message) == (False, "the command was stopped after 0.5 s (gates.timeout_s)")
+    await all_end(work_dir / "pids")
+
+
+@pytest.mark.parametrize("command", GROUPS.values(), ids=GROUPS)
+async def test_cancel_ends_the_whole_group(work_dir: Path, command: str) -> None:
+    """The cancel arrives at once."""
+    running = asyncio.create_task(run(allowed(work_dir), command))
+    await has_begun(work_dir / "pids")
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    await all_end(work_dir / "pids")
+
+
+async def test_what_a_shell_leaves_running_ends_with_it(work_dir: Path) -> None:
+    """A command is over when its shell is; what holds its output is not waited for."""
+    decided = await result(
+        allowed(work_dir), "command_output_contains", command="sleep 600 & echo $! > pids; echo ok", substring="ok"
+    )
+
+    assert decided.passed
+    await all_end(work_dir / "pids")
+
+
+async def test_process_that_leaves_the_group_is_not_waited_for(work_dir: Path) -> None:
+    """It goes on, by its own will, and may hold the output or fill it: the gate is decided all the same."""
+    flood = "trap '' PIPE; echo $$ > pids; while [ ! -e stop ]; do echo flood; done 2>/dev/null"
+    command = f'setsid sh -c "{flood.replace("$", chr(92) + "$")}" & until [ -s pids ]; do sleep 0.01; done; echo ok'
+    try:
+        decided = await run(allowed(work_dir), command)
+
+        assert decided.passed
+        assert psutil.pid_exists(int((work_dir / "pids").read_text()))
+    finally:
+        (work_dir / "stop").touch()
+    await all_end(work_dir / "pids")
+
+
+@pytest.mark.parametrize("timeout_s", [0.5, PATIENCE_S], ids=["stopped", "ended"])
+async def test_flood_is_dropped_while_reading_goes_on(work_dir: Path, timeout_s: float) -> None:
+    """What is kept has a limit, the command does not block, and other tasks have their turn."""
+    command = "yes" if timeout_s < 1 else "yes | head -c 20000000; echo done > finished"
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.001)
+            turns += 1
+
+    other = asyncio.create_task(take_turns())
+    settings = allowed(work_dir, max_output_bytes=1000, timeout_s=timeout_s)
+    decided = await result(settings, "command_output_contains", command=command, substring="n")
+    other.cancel()
+
+    assert turns > 2
+    if timeout_s < 1:
+        assert "stopped after 0.5 s" in decided.message
+    else:
+        assert "the first 1000 bytes of the output" in decided.message
+        assert (work_dir / "finished").exists()
+
+
+async def test_output_up_to_the_limit_is_whole(work_dir: Path) -> None:
+    """At the limit nothing is missing; one byte more is said."""
+    gate = {"command": "head -c 50000 /dev/zero | tr '\\0' x; echo END", "substring": "absent"}
+
+    whole = await result(allowed(work_dir, max_output_bytes=50_004), "command_output_contains", **gate)
+    cut = await result(allowed(work_dir, max_output_bytes=50_003), "command_output_contains", **gate)
+
+    assert whole.message.startswith("the output does not hold")
+    assert cut.message.startswith("the first 50003 bytes of the output do not hold")
+
+
+WRITE_MUCH = "import fcntl, os; fcntl.fcntl(1, 1031, 1 << 20); os.write(1, b'x' * 500_000 + b'END')"
+
+
+async def test_what_is_in_the_pipe_when_the_shell_ends_is_read(work_dir: Path) -> None:
+    """A loop that was busy meanwhile hears of the end before it has read the output."""
+    command = f'echo $$ > pids; until [ -e go ]; do sleep 0.01; done; exec {sys.executable} -c "{WRITE_MUCH}"'
+    running = asyncio.create_task(
+        result(allowed(work_dir), "command_output_contains", command=command, substring="END")
+    )
+    await has_begun(work_dir / "pids")
+
+    def hold_the_loop_until_it_has_ended() -> None:
+        (work_dir / "go").touch()
+        ends_at = time.monotonic() + PATIENCE_S
+        while is_running(pids_in(work_dir / "pids")[0]) and time.monotonic() < ends_at:
+            time.sleep(0.01)
+
+    hold_the_loop_until_it_has_ended()
+    assert (await running).passed
+
+
+async def test_closed_output_does_not_keep_the_loop_busy(work_dir: Path) -> None:
+    """A pipe at its end is readable for ever."""
+    before_s = time.process_time()
+    decided = await run(allowed(work_dir), "exec >&-; sleep 0.5")
+
+    assert decided.passed
+    assert time.process_time() - before_s < 0.25
+
+
+async def test_command_sees_nothing_of_our_environment(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PATH, HOME, LANG and the session's id; what the shell makes of itself aside."""
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("SCORING_DATABASE_URL", SECRET)
+    monkeypatch.setenv("BASH_ENV", "/dev/null")
+
+    await run(allowed(work_dir), "env > seen")
+
+    seen = dict(line.split("=", 1) for line in (work_dir / "seen").read_text().splitlines())
+    assert {k: v for k, v in seen.items() if k not in ("PWD", "OLDPWD", "SHLVL", "_")} == {
+        "PATH": os.environ["PATH"],
+        "HOME": str(work_dir),
+        "LANG": "C.UTF-8",
+        "SCORING_SESSION_ID": "session-1",
+    }
+    assert seen.get("PWD", str(work_dir)) == str(work_dir)
+
+
+async def test_command_has_no_input_and_no_descriptor_of_ours(work_dir: Path) -> None:
+    """Nothing to read, and nothing open but input, output and errors."""
+    held, ours = os.open(work_dir, os.O_RDONLY), os.dup(0)
+    reading, writing = os.pipe()
+    os.write(writing, b"not for commands")
+    os.close(writing)
+    try:
+        os.dup2(reading, 0)
+        os.set_inheritable(held, True)
+        decided = await run(allowed(work_dir), f'test -z "$(cat)" && test ! -e /proc/self/fd/{held}')
+    finally:
+        os.dup2(ours, 0)
+        for descriptor in (held, ours, reading):
+            os.close(descriptor)
+
+    assert decided.passed
+
+
+async def test_errors_of_a_command_are_not_its_output(work_dir: Path) -> None:
+    """Only what it prints is searched."""
+    gate = {"command": "echo oops >&2", "pattern": "(?s)oops"}
+
+    assert not (await result(allowed(work_dir), "command_output_matches", **gate)).passed
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("no-such-program", "exit status 127"),
+        ("exit 3", "exit status 3"),
+        ("kill -9 $$", "signal 9"),
+        ("if", "exit status 2"),
+        ("cd /", "exit status 0"),
+    ],
+)
+async def test_how_a_command_ended_is_told(work_dir: Path, command: str, says: str) -> None:
+    """Exit status or signal."""
+    decided = await run(allowed(work_dir), command)
+
+    assert decided.message == f"the command ended with {says}"
+    assert decided.passed is says.endswith("status 0")
+
+
+async def test_command_that_cannot_be_started_did_not_pass(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that is not there is told, not raised."""
+    monkeypatch.setattr("tarsy_scoring.gating.SHELL", "/no/such/shell")
+
+    assert (await run(allowed(work_dir), "true")).message == (
+        "the command could not be started: No such file or directory"
+    )
+
+
+async def test_all_gates_together_have_a_deadline(work_dir: Path) -> None:
+    """What runs is stopped, what has not begun does not begin, and every gate has its result."""
+    decided = await results(
+        allowed(work_dir),
+        {"type": "command_succeeds", "command": "true"},
+        {"type": "command_succeeds", "command": "sleep 600"},
+        {"type": "command_succeeds", "command": "touch ran"},
+        {"type": "file_exists", "path": "report.md"},
+        {"type": "tool_called", "tool": "get_pods"},
+        deadline_s=0.5,
+    )
+
+    assert [r.passed for r in decided] == [True, False, False, False, True]
+    assert "the time for all gates is used up" in decided[1].message
+    assert decided[2].message == decided[3].message == "not looked at: the time for all gates is used up"
+    assert not (work_dir / "ran").exists()
+
+
+async def test_gate_that_takes_too_long_to_decide_did_not_pass(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path over all of a large output may take longer than anybody waits."""
+    may_end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def decide_slowly(*_: Any) -> GateResult:
+        asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(PATIENCE_S)
+        return GateResult("late", "late", True, "late")
+
+    monkeypatch.setattr("tarsy_scoring.gating.evaluate_gate", decide_slowly)
+    decided = await result(allowed(work_dir, timeout_s=0.2), "max_tool_calls", max=9)
+    may_end.set()
+
+    assert (decided.passed, decided.gate_type) == (False, "max_tool_calls")
+    assert "not decided within 0.2 s" in decided.message
+
+
+async def test_many_commands_at_once_do_not_disturb_each_other(work_dir: Path) -> None:
+    """Each hears of the end of its own process."""
+    decided = await asyncio.gather(*(run(allowed(work_dir), f"sleep 0.0{n % 10}; exit {n}") for n in range(40)))
+
+    assert [r.message for r in decided] == [f"the command ended with exit status {n}" for n in range(40)]
+
+
+def test_commands_run_under_uvloop(work_dir: Path) -> None:
+    """The service runs on it."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        ended = runner.run(
+            result(allowed(work_dir), "command_output_contains", command="cat report.md; exit 2", substring="ok")
+        )
+        stopped = runner.run(run(allowed(work_dir, timeout_s=0.5), GROUPS["child"]))
+        runner.run(all_end(work_dir / "pids"))
+
+    assert (ended.passed, "exit status 2" in ended.message) == (True, True)
+    assert not stopped.passed
