@@ -1,21 +1,64 @@
-"""`compare`: two ways of judging, on the same sessions, side by side."""
+"""`compare`: two versions by their sessions, or two ways of judging on the same sessions, side by side."""
 
+import contextlib
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from tarsy_scoring.app import open_parts, require_migrated
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
-from tarsy_scoring.commands.shared import print_json, require_criteria, run, session_ids, settings_of_environment
-from tarsy_scoring.evaluation.agreement import Spread, spread
+from tarsy_scoring.commands.shared import (
+    moment,
+    print_json,
+    require_criteria,
+    run,
+    session_ids,
+    settings_of_environment,
+)
+from tarsy_scoring.database import Connection, Database
+from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.evaluation.agreement import Estimate, Spread, spread
+from tarsy_scoring.evaluation.bootstrap import estimate_mean
+from tarsy_scoring.evaluation.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
 from tarsy_scoring.inbox import Order
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.settings import Settings
+
+# The latest completed production score of every session with the label ($1), the session that ended first first.
+LABELLED_SCORES = """
+SELECT m.labels ->> $1 AS value, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint, s.flags, s.outcome
+FROM {schema}.sessions m
+CROSS JOIN LATERAL (
+  SELECT total_score, interaction, judge_fingerprint, flags, outcome FROM {schema}.session_scores
+  WHERE session_id = m.session_id AND status = 'completed' AND purpose = 'production'
+  ORDER BY completed_at DESC, score_id LIMIT 1) s
+WHERE m.labels ->> $1 IS NOT NULL
+  AND ($2::text IS NULL OR m.chain_id = $2)
+  AND ($3::timestamptz IS NULL OR coalesce(m.completed_at, m.first_seen_at) >= $3)
+ORDER BY coalesce(m.completed_at, m.first_seen_at), m.session_id
+"""
+
+# Every label that a session carries, and how many do.
+LABELS = """
+SELECT label, count(*) AS sessions FROM {schema}.sessions m, jsonb_object_keys(m.labels) AS label
+GROUP BY label ORDER BY label
+"""
+
+_WHOLE = {"total_score", "total_commands", "help_invocations"}  # the others are rates and shares
+
+# Options that belong to one of the two questions.
+_OF_LABEL = {"values": "--values", "chain": "--chain", "since": "--since"}
+_OF_CRITERIA = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +78,199 @@ class Pair:
 
 @click.command()
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
+@click.option("--label", metavar="NAME", help="Compare the sessions of two values of this label.")
+@click.option("--values", nargs=2, metavar="A B", help="With --label: these two; a difference is B minus A.")
+@click.option("--chain", metavar="NAME", help="With --label: only sessions of this chain.")
+@click.option("--since", metavar="TIME", help="With --label: only sessions that ended since (RFC 3339, or a date).")
 @click.option("--criteria", nargs=2, metavar="A B", help="Judge the sessions under both; a difference is B minus A.")
 @run_options
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@click.pass_context
 def compare(
+    context: click.Context,
     sessions: tuple[str, ...],
+    label: str | None,
+    values: tuple[str, str] | None,
+    chain: str | None,
+    since: str | None,
     criteria: tuple[str, str] | None,
     timeout_s: float,
     run_id: UUID | None,
     as_json: bool,
 ) -> None:
     """
-    Judge the same sessions under two criteria and lay the totals side by side.
+    Lay two versions, or two ways of judging, side by side.
 
-    None of the judgements becomes the score of a session. Needs the database and a running worker. Exit status 1: not
-    every judgement came to a total in time; what is outstanding goes on, and the command to see it later is told.
+    --label NAME compares what is stored: the latest score and the interaction metrics of the sessions of two label
+    values, the older value first, within alert types where possible, with 95 % intervals. It orders nothing. Exit
+    status 1: there is nothing to compare.
+
+    --criteria A B SESSION... has the same sessions judged under two criteria and compares the totals. None of these
+    judgements becomes the score of a session; it takes a running worker. Exit status 1: not every judgement came to a
+    total in time; what is outstanding goes on, and the command to see it later is told.
     """
     settings = settings_of_environment()
-    if criteria is None or not sessions:
-        raise click.UsageError("say what to compare: --criteria A B SESSION...")
+    if (label is None) == (criteria is None):
+        raise click.UsageError("say what to compare: --label NAME, or --criteria A B SESSION...")
+    if label is not None:
+        _refuse_strangers(context, "--criteria", _OF_CRITERIA)
+        _compare_label(settings, label, values, chain, moment(since) if since else None, as_json)
+    elif criteria is not None:
+        _refuse_strangers(context, "--label", _OF_LABEL)
+        _compare_criteria(settings, criteria, sessions, timeout_s, run_id, as_json)
+
+
+def _refuse_strangers(context: click.Context, owner: str, options: Mapping[str, str]) -> None:
+    """Raises: click.UsageError: An option was given that goes with the other question."""
+    for name, written in options.items():
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE and context.params[name]:
+            raise click.UsageError(f"{written} goes with {owner}")
+
+
+# --- two values of a label -----------------------------------------------------------------------------
+
+
+def _compare_label(
+    settings: Settings,
+    label: str,
+    values: tuple[str, str] | None,
+    chain: str | None,
+    since: datetime | None,
+    as_json: bool,
+) -> None:
+    if values and values[0] == values[1]:
+        raise click.UsageError("--values takes two different values")
+    found = run(_read_label(settings, label, chain, since))
+    chosen = choose_values(label, found, values)
+    console = Console(stderr=True)
+    with console.status("resampling ...") if console.is_terminal else contextlib.nullcontext():
+        comparison = compare_versions(found, chosen)
+    if as_json:
+        print_json({"label": label, "chain": chain, "since": since} | asdict(comparison))
+    else:
+        _show_versions(label, comparison)
+
+
+async def _read_label(settings: Settings, label: str, chain: str | None, since: datetime | None) -> list[ScoredSession]:
+    """
+    Every scored session with the label, the earliest first.
+
+    Raises:
+        ScoringError: There is none; says which labels there are.
+        DatabaseAway: See `Database.once`.
+    """
+    async with open_parts(settings) as parts:
+        await require_migrated(parts.database, wait=False)
+        if found := await fetch_labelled(parts.database, label, chain, since):
+            return found
+        rows = await parts.database.once(lambda c: c.fetch(parts.database.sql(LABELS)))
+    labels = ", ".join(f"{r['label']} ({r['sessions']} sessions)" for r in rows) or "no session has one"
+    among = "".join(
+        (f" of chain {chain!r}" if chain else "", f" that ended since {since:%Y-%m-%d %H:%M}" if since else "")
+    )
+    raise ScoringError(f"nothing to compare: no scored session{among} has the label {label!r}; labels: {labels}")
+
+
+async def fetch_labelled(
+    database: Database, label: str, chain: str | None, since: datetime | None
+) -> list[ScoredSession]:
+    """
+    The latest completed production score of every session with the label, the session that ended first first.
+
+    Args:
+        since: Only sessions that ended since; where no end is known, that were seen first since.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+
+    async def work(connection: Connection) -> list[ScoredSession]:
+        return [ScoredSession(**dict(r)) for r in await connection.fetch(statement, label, chain, since)]
+
+    statement = database.sql(LABELLED_SCORES)
+    return await database.once(work)
+
+
+def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[str, str] | None) -> tuple[str, str]:
+    """
+    The two values to compare: those wanted, else the two there are, in the order in which they appeared.
+
+    Raises:
+        click.BadParameter: One that is wanted has no session, or there are more than two and none is wanted.
+        ScoringError: There is only one.
+    """
+    counts = Counter(s.value for s in sessions)  # keeps the order of appearance
+    told = ", ".join(f"{value!r} ({n} scored sessions)" for value, n in counts.items())
+    if wanted is not None:
+        if unknown := [value for value in wanted if value not in counts]:
+            raise click.BadParameter(
+                f"no scored session has {label}={unknown[0]}; values: {told}", param_hint="--values"
+            )
+        return wanted
+    if len(counts) == 1:
+        raise ScoringError(f"nothing to compare: all scored sessions with the label {label!r} have one value, {told}")
+    if len(counts) > 2:
+        raise click.UsageError(f"choose two of the values of {label!r} with --values A B: {told}")
+    first, second = counts
+    return first, second
+
+
+def _show_versions(label: str, comparison: Comparison) -> None:
+    first, second = comparison.values
+    click.echo(
+        f"{label}: {second} ({comparison.sessions[1]} sessions) minus {first} ({comparison.sessions[0]} sessions)"
+    )
+    table = Table(Column("metric", no_wrap=True), box=None, padding=(0, 2, 0, 0))
+    for value in comparison.values:
+        table.add_column(Text(value), justify="right", overflow="fold")
+    table.add_column("difference", justify="right")
+    table.add_column("shown", no_wrap=True)
+    for m in comparison.metrics:
+        shown = Text(m.verdict, style="bold" if m.verdict in {"higher", "lower"} else "")
+        table.add_row(m.metric, _side(m, m.first), _side(m, m.second), _difference(m), shown)
+    Console().print(table)
+    click.echo("Below a mean: how many sessions have it (of these, how many can be compared).")
+    click.echo("Below a difference: its 95 % interval.")
+    reasons: dict[str, list[str]] = {}
+    for m in comparison.metrics:
+        if m.difference.reason:
+            reasons.setdefault(m.difference.reason, []).append(m.metric)
+    for reason, metrics in reasons.items():
+        click.echo(f"{', '.join(metrics)}: {reason}.")
+    for sentence in comparison.meaning:
+        click.echo(sentence)
+
+
+def _side(metric: MetricComparison, side: Side) -> str:
+    mean = "none" if side.mean is None else _number(metric, side.mean)
+    return f"{mean}\nn={side.n}" + ("" if side.compared == side.n else f" ({side.compared})")
+
+
+def _difference(metric: MetricComparison) -> str:
+    estimate = metric.difference
+    value = "unknown" if estimate.value is None else _number(metric, estimate.value, sign="+")
+    if estimate.low is None or estimate.high is None:
+        return f"{value}\nno interval"
+    return f"{value}\n{_number(metric, estimate.low, sign='+')} to {_number(metric, estimate.high, sign='+')}"
+
+
+def _number(metric: MetricComparison, value: float, *, sign: str = "") -> str:
+    return f"{value:{sign}.{1 if metric.metric in _WHOLE else 3}f}"
+
+
+# --- two criteria --------------------------------------------------------------------------------------
+
+
+def _compare_criteria(
+    settings: Settings,
+    criteria: tuple[str, str],
+    sessions: Sequence[str],
+    timeout_s: float,
+    run_id: UUID | None,
+    as_json: bool,
+) -> None:
+    if not sessions:
+        raise click.UsageError("name the sessions: --criteria A B SESSION...")
     if criteria[0] == criteria[1]:
         raise click.UsageError("two criteria make a comparison; for repeated judgements under one see `consistency`")
     registry = load_criteria(settings.config.criteria_dirs)
@@ -64,7 +281,7 @@ def compare(
     ordered = Run(run_id or uuid4(), ["compare", "--criteria", *criteria, *chosen], orders)
     judgements = run(follow(settings, ordered, timeout_s))
     pairs = pairs_of(judgements, criteria)
-    print_json(document_of(ordered.run_id, criteria, pairs)) if as_json else _show(criteria, pairs)
+    print_json(document_of(ordered.run_id, criteria, pairs)) if as_json else _show_pairs(criteria, pairs)
     sys.exit(status_of(judgements.values()))
 
 
@@ -75,14 +292,17 @@ def pairs_of(judgements: Mapping[Order, Judgement], criteria: tuple[str, str]) -
     return [Pair(first[session], second[session]) for session in sessions]
 
 
-def _differences(pairs: Sequence[Pair]) -> Spread:
-    return spread([p.difference for p in pairs if p.difference is not None])
+def _differences(pairs: Sequence[Pair]) -> tuple[Spread, Estimate]:
+    """How far the differences lie apart, and their mean with its interval."""
+    found = [p.difference for p in pairs if p.difference is not None]
+    return spread(found), estimate_mean(found)
 
 
 def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) -> dict[str, Any]:
     """For programs: every pair, and what the differences come to."""
     judgements = [j for p in pairs for j in (p.first, p.second)]
     hashes = {j.criteria: j.criteria_hash for j in judgements}
+    apart, mean = _differences(pairs)
     return {
         "run_id": run_id,
         "criteria": [{"name": name, "criteria_hash": hashes.get(name)} for name in criteria],
@@ -95,12 +315,13 @@ def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) 
             }
             for p in pairs
         ],
-        "differences": asdict(_differences(pairs)),
+        "differences": asdict(apart),
+        "mean_difference": asdict(mean),
         "cost": asdict(cost_of(judgements)),
     }
 
 
-def _show(criteria: tuple[str, str], pairs: Sequence[Pair]) -> None:
+def _show_pairs(criteria: tuple[str, str], pairs: Sequence[Pair]) -> None:
     table = Table("session")
     for header in (*criteria, "difference"):
         table.add_column(Text(header), justify="right")
@@ -108,7 +329,7 @@ def _show(criteria: tuple[str, str], pairs: Sequence[Pair]) -> None:
         difference = "" if p.difference is None else f"{p.difference:+d}"
         table.add_row(Text(p.first.session_id), _cell(p.first), _cell(p.second), difference)
     Console().print(table)
-    apart = _differences(pairs)
+    apart, mean = _differences(pairs)
     if apart.mean is None:
         click.echo("no session has a total under both criteria")
     else:
@@ -116,6 +337,9 @@ def _show(criteria: tuple[str, str], pairs: Sequence[Pair]) -> None:
         if apart.standard_deviation is not None:
             told += f", from {apart.lowest:+g} to {apart.highest:+g}, standard deviation {apart.standard_deviation:.1f}"
         click.echo(told)
+        has_interval = mean.low is not None and mean.high is not None
+        interval = f"{mean.low:+.1f} to {mean.high:+.1f}" if has_interval else f"unknown: {mean.reason}"
+        click.echo(f"95 % interval of the mean: {interval}")
     click.echo(f"cost: {cost_of(j for p in pairs for j in (p.first, p.second))}")
 
 
@@ -123,5 +347,5 @@ def _cell(judgement: Judgement) -> Text:
     if judgement.total_score is not None:
         return Text(f"{judgement.total_score} {judgement.judge_outcome or judgement.band or 'between bands'}")
     if judgement.is_outstanding:
-        return Text(judgement.waiting_reason or judgement.status.replace("_", " "))
+        return Text(judgement.waiting_for or judgement.status.replace("_", " "))
     return Text(judgement.error_kind or "no judge")

@@ -137,6 +137,24 @@ def test_one_criteria_can_be_asked_for(run: Run) -> None:
     assert [c["criteria"] for c in json.loads(alone.output)["calibrations"]] == ["other"]
 
 
+def test_criteria_that_nobody_has_are_asked_wrongly(run: Run) -> None:
+    """Status 2 and the names there are: the configured ones and those of the documents."""
+    documents = document("s-1", 10, criteria="other"), document("s-2", None, criteria="without-a-total")
+
+    typo = run(LABELS, *documents, arguments=("--criteria", "othr"))
+
+    assert (typo.exit_code, typo.stdout) == (2, "")
+    told = " ".join(typo.stderr.split())
+    assert "no criteria are called 'othr'" in told
+    assert METHODOLOGY in told
+    assert "other" in told.replace("othr", "")
+
+
+def test_known_criteria_without_a_score_are_no_mistake(run: Run) -> None:
+    """Status 1: no label matches a score."""
+    assert run(LABELS, document("s-1", 10), arguments=("--criteria", "cli-tool-use")).exit_code == 1
+
+
 def test_indented_documents_are_read_too(run: Run) -> None:
     """As a terminal shows them, one after the other."""
     ended = run(LABELS, document("s-1", 10), document("s-2", 80), arguments=("--json",), indent=2)

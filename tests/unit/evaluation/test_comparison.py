@@ -1,0 +1,372 @@
+"""Two versions side by side: what is found, what is not found, and what is not compared at all."""
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tarsy_scoring.evaluation.comparison import METRICS, Comparison, MetricComparison, ScoredSession, compare_versions
+
+OLD, NEW = "v1", "v2"
+ALERTS = ("oom", "latency", "node")
+SESSION = ScoredSession(
+    value=OLD,
+    alert_type="oom",
+    total_score=60,
+    interaction=None,
+    judge_fingerprint="judge-1",
+    flags=(),
+    outcome=None,
+)
+
+
+def metric(comparison: Comparison, name: str = "total_score") -> MetricComparison:
+    [found] = [m for m in comparison.metrics if m.metric == name]
+    return found
+
+
+def with_totals(value: str, *totals: int | None, **changes: Any) -> list[ScoredSession]:
+    return [replace(SESSION, value=value, total_score=total, **changes) for total in totals]
+
+
+def drawn(source: random.Random, value: str, n: int, shift: float = 0, **changes: Any) -> list[ScoredSession]:
+    """Sessions as they come: totals of standard deviation 12, skewed counts, rare help, shares, three alert types."""
+    return [
+        replace(
+            SESSION,
+            value=value,
+            alert_type=(alert := source.choice(ALERTS)),
+            total_score=round(min(100, max(0, source.gauss(50 + 5 * ALERTS.index(alert) + shift, 12)))),
+            outcome="pass" if source.random() < 0.8 else "fail",
+            interaction=interaction(source),
+            **changes,
+        )
+        for _ in range(n)
+    ]
+
+
+def interaction(source: random.Random) -> dict[str, Any]:
+    commands = max(1, round(math.exp(source.gauss(2.5, 0.8))))
+    unique = sum(source.random() < 0.8 for _ in range(commands))
+    return {
+        "total_commands": commands,
+        "help_invocations": int(source.random() < 0.1),
+        "error_rate": sum(source.random() < 0.15 for _ in range(commands)) / commands,
+        "retry_rate": (commands - unique) / commands,
+        "first_try_success_rate": source.betavariate(5, 2),
+        "iteration_ratio": unique / commands,
+    }
+
+
+def shown(comparison: Comparison) -> set[str]:
+    return {m.metric for m in comparison.metrics if m.verdict in {"higher", "lower"}}
+
+
+# --- what is planted -----------------------------------------------------------------------------------
+
+SEEDS = 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(40, 40), (60, 8)], ids=["even", "uneven"])
+def test_a_planted_equality_is_not_found(sizes: tuple[int, int]) -> None:
+    """
+    Of 200 comparisons of sessions that are all of one kind, about one in twenty or fewer shows anything.
+
+    Over all metrics together; 16 is what 5 % does not exceed in 97 of 100 cases.
+    """
+    alarms = 0
+    for seed in range(SEEDS):
+        source = random.Random(seed)
+        sessions = drawn(source, OLD, sizes[0]) + drawn(source, NEW, sizes[1])
+        comparison = compare_versions(sessions, (OLD, NEW), resamples=500)
+        assert "too few" not in {metric(comparison, name).verdict for name in ("error_rate", "retry_rate")}
+        alarms += bool(shown(comparison))
+
+    assert alarms <= 16
+
+
+def test_a_planted_difference_is_found() -> None:
+    """Ten points at a standard deviation of 12 and 60 sessions of each: found in 95 of 100 comparisons, as higher."""
+    found = 0
+    for seed in range(SEEDS):
+        source = random.Random(seed)
+        sessions = [replace(s, interaction=None, outcome=None) for s in drawn(source, OLD, 60)]
+        sessions += [replace(s, interaction=None, outcome=None) for s in drawn(source, NEW, 60, shift=10)]
+        found += metric(compare_versions(sessions, (OLD, NEW), resamples=500)).verdict == "higher"
+
+    assert found >= 0.95 * SEEDS
+
+
+def test_the_share_of_false_alarms_is_shared_out() -> None:
+    """5 % over all metrics, half of it for the total."""
+    assert METRICS[0].name == "total_score"
+    assert METRICS[0].allowed_chance == pytest.approx(0.025)
+    assert sum(m.allowed_chance for m in METRICS) == pytest.approx(0.05)
+
+
+def test_other_incidents_are_not_another_version() -> None:
+    """The new version met the easy alerts: its plain mean is higher, and within alert types nothing differs."""
+    source = random.Random(7)
+    easy, hard = ([round(source.gauss(mean, 6)) for _ in range(60)] for mean in (80, 40))
+    sessions = with_totals(OLD, *easy[:12], alert_type="easy") + with_totals(OLD, *hard[:48], alert_type="hard")
+    sessions += with_totals(NEW, *easy[12:], alert_type="easy") + with_totals(NEW, *hard[48:], alert_type="hard")
+
+    found = metric(compare_versions(sessions, (OLD, NEW)))
+
+    assert found.first.mean is not None
+    assert found.second.mean is not None
+    assert found.second.mean - found.first.mean > 15
+    assert (found.verdict, found.is_paired) == ("no difference shown", True)
+    assert found.chance is None
+    assert abs(found.difference.value or math.inf) < 4
+
+
+def test_how_agents_work_is_compared_within_alert_types_too() -> None:
+    """Hard alerts make more errors under either version; the judge plays no part in it."""
+    source = random.Random(3)
+    sessions = [
+        replace(
+            SESSION,
+            value=value,
+            alert_type=alert,
+            judge_fingerprint=value,
+            interaction={"error_rate": mean + source.gauss(0, 0.02)},
+        )
+        for value, alert, mean, n in (
+            (OLD, "easy", 0.1, 8),
+            (OLD, "hard", 0.6, 32),
+            (NEW, "easy", 0.1, 32),
+            (NEW, "hard", 0.6, 8),
+        )
+        for _ in range(n)
+    ]
+
+    found = metric(compare_versions(sessions, (OLD, NEW)), "error_rate")
+
+    assert (found.verdict, found.is_paired) == ("no difference shown", True)
+    assert abs(found.difference.value or 1) < 0.02
+
+
+def test_one_metric_of_many_is_held_to_more() -> None:
+    """Its own interval excludes 0, and alone that would do; as one of eight it is not shown."""
+    rates = {OLD: (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), NEW: (4, 5, 6, 7, 8, 9, 10, 11, 12, 13)}
+    sessions = [
+        replace(SESSION, value=value, interaction={"error_rate": rate / 20})
+        for value, each in rates.items()
+        for rate in each
+    ]
+
+    found = metric(compare_versions(sessions, (OLD, NEW)), "error_rate")
+
+    assert found.difference.low is not None
+    assert found.difference.low > 0
+    assert found.chance is not None
+    assert 0.025 < found.chance < 0.05
+    assert found.verdict == "no difference shown"
+
+
+# --- direction, order, numbers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("values", "verdict", "sign"), [((OLD, NEW), "higher", 1), ((NEW, OLD), "lower", -1)])
+def test_a_difference_is_second_minus_first(values: tuple[str, str], verdict: str, sign: int) -> None:
+    """`higher` is said of the second."""
+    sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80)) + with_totals("v3", 0, 0, 0)
+
+    found = compare_versions(sessions, values)
+
+    total = metric(found)
+    assert (found.sessions, total.verdict) == ((20, 20), verdict)
+    assert total.difference.value == pytest.approx(20 * sign)
+    assert total.difference.low is not None
+    assert total.difference.high is not None
+    assert 0 < total.difference.low * sign < 40
+    assert total.difference.low < 20 * sign < total.difference.high
+
+
+def test_the_order_of_sessions_changes_nothing() -> None:
+    """Same sessions, same bytes."""
+    source = random.Random(1)
+    sessions = drawn(source, OLD, 30) + drawn(source, NEW, 30, shift=12)
+
+    assert compare_versions(sessions, (OLD, NEW)) == compare_versions(sessions[::-1], (OLD, NEW))
+
+
+def test_what_each_metric_is() -> None:
+    """Totals and rates as stored, the share that passed; a null is no number and no 0."""
+    rates = {"error_rate": 0.5, "total_commands": 4, "help_invocations": 0, "retry_rate": None}
+    sessions = [
+        replace(SESSION, outcome="pass", interaction=rates),
+        replace(SESSION, outcome="fail", interaction=rates | {"error_rate": None}, total_score=80),
+        replace(SESSION, total_score=None, interaction={"error_rate": "unknown", "total_commands": True}),
+    ]
+
+    compared = compare_versions(sessions, (OLD, NEW))
+    found = {m.metric: (m.first.n, m.first.mean) for m in compared.metrics}
+
+    assert compared.doubtful == 0
+    assert found == {
+        "total_score": (2, 70),
+        "pass_share": (2, 0.5),
+        "error_rate": (1, 0.5),
+        "retry_rate": (0, None),
+        "first_try_success_rate": (0, None),
+        "iteration_ratio": (0, None),
+        "total_commands": (2, 4),
+        "help_invocations": (2, 0),
+    }
+
+
+# --- what is not compared ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "difference"), [(0, None), (1, 79), (4, 79)])
+def test_too_few_sessions(n: int, difference: float | None) -> None:
+    """No interval and no verdict, however far apart; the reason says so."""
+    found = metric(compare_versions(with_totals(OLD, *[10, 12] * 20) + with_totals(NEW, *[90] * n), (OLD, NEW)))
+
+    assert (found.verdict, found.chance, found.difference.low) == ("too few", None, None)
+    assert found.difference.value == difference
+    assert found.difference.reason
+    assert found.second.n == n
+
+
+def test_a_judge_for_every_pair_is_too_few_of_each() -> None:
+    """Nine strata of one against one have no spread, whatever they add up to."""
+    sessions = [s for n in range(9) for s in with_totals(OLD, 40, judge_fingerprint=f"judge-{n}")]
+    sessions += [s for n in range(9) for s in with_totals(NEW, 60 + n, judge_fingerprint=f"judge-{n}")]
+
+    found = metric(compare_versions(sessions, (OLD, NEW)))
+
+    assert (found.verdict, found.chance, found.difference.value) == ("too few", None, pytest.approx(24))
+
+
+def test_five_sessions_are_enough() -> None:
+    """The fewest with a verdict."""
+    totals = with_totals(OLD, 10, 11, 12, 13, 14) + with_totals(NEW, 90, 91, 92, 93, 94)
+
+    assert metric(compare_versions(totals, (OLD, NEW))).verdict == "higher"
+
+
+@pytest.mark.parametrize("flag", ["outcome_score_mismatch", "tampering_suspected"])
+def test_doubtful_totals_stay_out(flag: str) -> None:
+    """Of the total, and of nothing else."""
+    sessions = with_totals(OLD, *[40, 60] * 5) + with_totals(NEW, *[40, 60] * 5)
+    sessions += with_totals(NEW, 100, 100, flags=[flag, "ungrounded"], outcome="pass", interaction={"error_rate": 0})
+
+    found = compare_versions(sessions, (OLD, NEW))
+
+    assert (metric(found).second.n, metric(found).second.mean, found.doubtful) == (10, 50, 2)
+    assert (metric(found, "pass_share").second.n, metric(found, "error_rate").second.n) == (2, 2)
+    assert any("doubtful: 2" in sentence for sentence in found.meaning)
+
+
+def test_other_flags_leave_a_total_in() -> None:
+    """A total that was made of a shortened context is a total."""
+    sessions = with_totals(OLD, 60, 60, flags=["context_shortened"])
+
+    assert (
+        metric(compare_versions(sessions, (OLD, NEW))).first.n,
+        compare_versions(sessions, (OLD, NEW)).doubtful,
+    ) == (
+        2,
+        0,
+    )
+
+
+def test_judges_are_not_mixed() -> None:
+    """A strict judge read most of the old sessions, a lenient one most of the new; under either, nothing differs."""
+    sessions = with_totals(OLD, *[38, 42] * 15, judge_fingerprint="strict")
+    sessions += with_totals(OLD, *[78, 82] * 3, judge_fingerprint="lenient")
+    sessions += with_totals(NEW, *[38, 42] * 3, judge_fingerprint="strict")
+    sessions += with_totals(NEW, *[78, 82] * 15, judge_fingerprint="lenient")
+
+    found = compare_versions(sessions, (OLD, NEW))
+
+    assert (metric(found).difference.value, metric(found).verdict) == (pytest.approx(0), "no difference shown")
+    assert found.judge_fingerprints == 2
+    assert any(s.startswith("2 judge fingerprints") for s in found.meaning)
+
+
+def test_totals_of_different_judges_are_never_compared() -> None:
+    """No difference at all, and why; metrics that no judge has a part in are compared."""
+    rates = [{"error_rate": n / 20} for n in range(10)]
+    sessions = [replace(SESSION, interaction=r, judge_fingerprint="strict", outcome="fail") for r in rates]
+    sessions += [
+        replace(SESSION, value=NEW, total_score=95, interaction=r, judge_fingerprint="lenient", outcome="pass")
+        for r in rates
+    ]
+
+    found = compare_versions(sessions, (OLD, NEW))
+
+    for name in ("total_score", "pass_share"):
+        assert (metric(found, name).difference.value, metric(found, name).verdict) == (None, "too few")
+        assert "no judge scored sessions of both" in (metric(found, name).difference.reason or "")
+    assert metric(found, "error_rate").verdict == "no difference shown"
+
+
+# --- pairing -------------------------------------------------------------------------------------------
+
+
+def test_without_a_shared_alert_type_nothing_is_paired() -> None:
+    """The plain difference, marked as such."""
+    sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80), alert_type="latency")
+
+    found = compare_versions(sessions, (OLD, NEW))
+
+    assert (metric(found).is_paired, metric(found).difference.value) == (False, pytest.approx(20))
+    assert any("Not paired" in sentence and "total_score" in sentence for sentence in found.meaning)
+
+
+def test_what_nobody_shares_is_left_out_and_counted() -> None:
+    """Means are over all sessions, the difference over those that can be compared."""
+    sessions = with_totals(OLD, *range(40, 50)) + with_totals(NEW, *range(50, 60))
+    sessions += with_totals(OLD, 0, 0, 0, alert_type="only-old") + with_totals(NEW, 0, alert_type=None)
+
+    found = metric(compare_versions(sessions, (OLD, NEW)))
+
+    assert (found.first.n, found.first.compared, found.second.n, found.second.compared) == (13, 10, 11, 10)
+    assert (found.is_paired, found.difference.value) == (True, pytest.approx(10))
+
+
+def test_sessions_without_an_alert_type_are_alike() -> None:
+    """Unknown is a stratum of its own."""
+    sessions = with_totals(OLD, *range(40, 50), alert_type=None) + with_totals(NEW, *range(50, 60), alert_type=None)
+
+    assert metric(compare_versions(sessions, (OLD, NEW))).is_paired
+
+
+def test_a_side_that_never_varies_has_a_verdict_but_no_interval() -> None:
+    """All passed, where half of the others did: shuffling tells, resampling cannot."""
+    sessions = [replace(SESSION, outcome=outcome) for outcome in ("pass", "fail") * 20]
+    sessions += [replace(SESSION, value=NEW, outcome="pass")] * 40
+
+    found = metric(compare_versions(sessions, (OLD, NEW)), "pass_share")
+
+    assert (found.verdict, found.difference.low, found.difference.value) == ("higher", None, pytest.approx(0.5))
+    assert "does not vary" in (found.difference.reason or "")
+
+
+def test_what_may_be_concluded_is_always_said() -> None:
+    """Observed and not assigned; several metrics; absence of a difference is no equality."""
+    told = " ".join(compare_versions(with_totals(OLD, *range(9)) + with_totals(NEW, *range(9)), (OLD, NEW)).meaning)
+
+    for words in (
+        "No difference is shown",
+        "observed, not assigned",
+        "does not mean equal",
+        "one comparison in twenty",
+    ):
+        assert words in told
+
+
+def test_the_first_sentence_is_the_result() -> None:
+    """What is shown, or that nothing can be."""
+    few = with_totals(OLD, 1) + with_totals(NEW, 1)
+    apart = with_totals(OLD, *range(9)) + with_totals(NEW, *range(80, 89))
+
+    assert compare_versions(few, (OLD, NEW)).meaning[0] == "There are too few comparable sessions to show anything."
+    assert compare_versions(apart, (OLD, NEW)).meaning[0] == "'v2' against 'v1': total_score higher."
