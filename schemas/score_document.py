@@ -78,6 +78,27 @@ class Grounding(_Part):
     share: Share | None
 
 
+class IdenticalRun(_Part):
+    """The same call over and over, nothing else in between."""
+
+    tool: str
+    length: Count
+
+
+class Cycle(_Part):
+    """The same few calls over and over, in the same order."""
+
+    tools: list[str]
+    repetitions: Count
+
+
+class AgentTokens(_Part):
+    """What the judged agents used, not the judge."""
+
+    input: Count
+    output: Count
+
+
 class Interaction(_Part):
     """Measured facts about tool calls; a rate is null where there was no command."""
 
@@ -92,6 +113,12 @@ class Interaction(_Part):
     first_try_success_rate: Share | None
     iteration_ratio: Share | None
     completed: bool
+    error_basis: dict[str, Count] = Field({}, description="How many commands were judged by what.")
+    longest_identical_run: IdenticalRun | None = None
+    cycles: list[Cycle] = []
+    duration_s: Annotated[float, Field(ge=0)] | None = Field(None, description="Null where the times are not real.")
+    tool_duration_ms: Count | None = None
+    agent_tokens: AgentTokens | None = None
     by_tool: dict[str, Any]
     by_subcommand: dict[str, Any]
 

@@ -92,7 +92,8 @@ def failure(claimed: ClaimedScore, *, disposition: Disposition | None = None, **
 
 
 def _end_columns(status: str) -> dict[str, Any]:
-    return {"status": status, "spent_s": 1.5, "attempts_burned": 0, "samples": [], "failure_tags": [], "flags": []}
+    lists: dict[str, Any] = {name: [] for name in ("samples", "failure_tags", "flags", "diagnosis", "gates")}
+    return {"status": status, "spent_s": 1.5, "attempts_burned": 0} | lists
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,22 @@ class Usage(BaseModel):
     cost_usd: float | None = None
 
 
+class InteractionTotals(BaseModel):
+    """Measured facts about the tool calls of a session; a rate is null where there was no command."""
+
+    total_commands: int
+    unique_commands: int
+    error_count: int
+    retry_count: int
+    help_invocations: int
+    repeated_after_failure: int
+    error_rate: float | None
+    retry_rate: float | None
+    first_try_success_rate: float | None
+    iteration_ratio: float | None
+    completed: bool = Field(description="Whether the session ended as `completed`.")
+
+
 class _Outgoing(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -124,6 +140,10 @@ class ScoringCompleted(_Outgoing):
     failure_tags: list[str]
     flags: list[str]
     usage: Usage
+    composite_score: float | None = Field(None, ge=0, le=100, description="Only where the chain declares weights.")
+    gates_passed: int | None = Field(None, ge=0, description="Of `gates_total`; null in events of older versions.")
+    gates_total: int | None = Field(None, ge=0)
+    interaction: InteractionTotals | None = Field(None, description="In all; the score has them per tool as well.")
     score_triggered_by: str
     alert_type: str | None
     labels: dict[str, str]

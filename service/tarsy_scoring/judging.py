@@ -5,7 +5,8 @@ Shared by the worker, which makes every turn durable, and by scoring without a d
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,6 +41,8 @@ OVERFLOW_STEP, OVERFLOW_TRIES = 0.75, 6
 OVERHEAD_TOKENS = 600
 # An endpoint that reads much less than was sent has cut it silently. Estimates are nowhere near three times off.
 TRUNCATED_SHARE, TRUNCATED_FROM_TOKENS = 1 / 3, 2_000
+
+_DATES = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|latest))+$")
 
 # What the next provider of a chain may do better.
 _ANOTHER_MAY = (WaitFor, JudgeUnavailable, Refused, ContentFiltered, JudgeRejectedRequest, ContextTooLong)
@@ -172,11 +175,14 @@ def most_hopeful(failures: Sequence[ScoringError]) -> ScoringError:
     return next((f for f in failures if isinstance(f, RetryLater)), failures[0])
 
 
-def token_factor(turn: Turn, context: FittedContext, criteria: Criteria) -> float | None:
-    """Real tokens per estimated one of a first call; None where the endpoint reports none."""
-    if turn.input_tokens is None:
-        return None
-    return turn.input_tokens / max(1, context.tokens + criteria.opening_tokens)
+def plain_model(name: str) -> str:
+    """A model without vendor, tag and date: `openai/GPT-4.1-2025-04-14` and `gpt-4.1` are one to us."""
+    return _DATES.sub("", re.split("[:@]", name.strip().lower().rpartition("/")[2])[0])
+
+
+def is_self_judged(judges: Iterable[str | None], agents: Iterable[str]) -> bool:
+    """Whether one of the judging models worked on the session itself, however the two are spelt."""
+    return not {plain_model(j) for j in judges if j}.isdisjoint(plain_model(a) for a in agents)
 
 
 def flags_of(turns: Sequence[Turn], context: FittedContext, criteria: Criteria) -> set[str]:

@@ -11,14 +11,16 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tarsy_scoring.columns import evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.errors import KeyRejected, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.evaluating import check_gates, decided_columns, measure
+from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind, Verdict
 from tarsy_scoring.judging import Judgement, Judges, context_budget, judge
 from tarsy_scoring.reading import SHOWN, document
-from tarsy_scoring.scoring import evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.settings import Settings
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
@@ -33,10 +35,18 @@ TURN_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What the judge would be sent first, and what that is estimated to cost."""
+    """
+    What the judge would be sent first, and what is planned for it.
+
+    Args:
+        tokens: Of the first turn, estimated.
+        calls: The most that the plan asks for; what may have to be asked again is not among them.
+        cost_usd: Of these calls with full answers and nothing cached; None where prices are unknown.
+    """
 
     messages: Sequence[Message]
     tokens: int
+    calls: int
     cost_usd: float | None
     coverage: dict[str, Any]
     flags: list[str]
@@ -44,7 +54,10 @@ class DryRun:
 
 def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None) -> DryRun:
     """
-    The masked prompt of the first turn. The cost supposes two turns with full answers, nothing cached.
+    The masked prompt of the first turn at the chain's first provider, and what all planned calls come to there.
+
+    Planned are every reading (of adaptive samples the most there can be), one more with suspicious text masked where
+    there is such text, and one follow-up where the strategy has one; none for a chain without a judge.
 
     Raises:
         Unscorable, RetryLater: There is nothing to send, and why.
@@ -52,13 +65,29 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
     chain = settings.chain(chain_id or timeline.chain_id)
     criteria, provider = registry.get(chain.criteria), settings.config.providers[chain.providers[0]]
     check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
-    context = build_context(timeline, new_nonce(), context_budget(provider, criteria))
+    nonce, budget = new_nonce(), context_budget(provider, criteria)
+    context = build_context(timeline, nonce, budget)
     messages = criteria.open_conversation(context)
-    tokens = sum(estimate_tokens(m.content) for m in messages)
-    reply = provider.max_reply_tokens
-    cost = Prices(provider).cost_usd(2 * tokens + reply, 0, 2 * reply)
+    tokens = _tokens(messages)
+    planned: list[int] = []  # what each call reads
+    if chain.judge.enabled:
+        planned += [tokens] * (MOST_ADAPTIVE_SAMPLES if chain.samples == "adaptive" else chain.samples)
+        if context.injections:
+            masked = build_context(timeline, nonce, budget, mask_injections=True)
+            planned.append(_tokens(criteria.open_conversation(masked)))
+        if criteria.strategy == "two_turn":
+            planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(criteria.follow_up_prompt or ""))
+    prices = Prices(provider)
+    # Each for itself: a price may rise with the length of the prompt.
+    costs = [prices.cost_usd(read, 0, provider.max_reply_tokens) for read in planned]
+    known = [cost for cost in costs if cost is not None]
+    cost = sum(known) if len(known) == len(costs) else None
     coverage = evidence_columns(timeline, context)["coverage"]
-    return DryRun(messages, tokens, cost, coverage, sorted(context.flags))
+    return DryRun(messages, tokens, len(planned), cost, coverage, sorted(context.flags))
+
+
+def _tokens(messages: Sequence[Message]) -> int:
+    return sum(estimate_tokens(m.content) for m in messages)
 
 
 async def score_offline(
@@ -83,13 +112,17 @@ async def score_offline(
     turns: list[Turn] = []
     ended: dict[str, Any] = {"status": "completed"}
     context: FittedContext | None = None
+    layers = measure(timeline, chain)
     try:
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         verdict: Verdict | None = None
+        gates = settings.config.gates
+        layers = await check_gates(layers, timeline, chain, gates, deadline_s=settings.attempt_timeout_s)
         if with_judge and chain.judge.enabled:
             judgement = await _judge(settings, criteria, clients, timeline, chain_id, turns)
             context, verdict = judgement.context, judgement.verdict
         ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config.providers)
+        ended |= decided_columns(layers, chain, criteria, verdict)
     except KeyRejected as error:
         ended = {"status": "failed", "error_kind": "judge_auth", "error_message": str(error)}
         verdict = None
@@ -112,10 +145,9 @@ async def score_offline(
         "samples": [],
         "failure_tags": [],
         "flags": [],
-        "diagnosis": [],
-        "gates": [],
         "usage": sum_usage(turns),
         **evidence_columns(timeline, context),
+        **layers.columns(),
         **ended,
     }
     told = [{name: value for name, value in asdict(t).items() if name in TURN_FIELDS} for t in turns]

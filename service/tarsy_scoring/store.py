@@ -68,19 +68,30 @@ WHERE status = 'in_progress' AND lease_expires_at < now()
 LIMIT 500
 """
 
+# What the turns of a score `s` took, as `columns.sum_usage` has it: a sum is null where a part of it is unknown.
+PAID = """
+(SELECT CASE WHEN count(*) > 0 THEN jsonb_build_object(
+   'input_tokens', CASE WHEN count(*) = count(input_tokens) THEN sum(input_tokens) END,
+   'cached_input_tokens', CASE WHEN count(*) = count(cached_input_tokens) THEN sum(cached_input_tokens) END,
+   'output_tokens', CASE WHEN count(*) = count(output_tokens) THEN sum(output_tokens) END,
+   'cost_usd', CASE WHEN count(*) = count(cost_usd) THEN sum(cost_usd) END) END
+ FROM {schema}.judge_turns t WHERE t.score_id = s.score_id)
+"""
+
 # The second look at state and lease is what keeps a renewed or finished score from being taken.
-TAKE_BACK = """
+TAKE_BACK = f"""
 WITH lost AS (
   SELECT score_id, attempts_burned + 1 AS burned,
          spent_s + extract(epoch FROM lease_expires_at - attempt_started_at) AS spent
-  FROM {schema}.session_scores
+  FROM {{schema}}.session_scores
   WHERE score_id = ANY($1::uuid[]) AND status = 'in_progress' AND lease_expires_at < now()
   ORDER BY score_id FOR UPDATE SKIP LOCKED
 ), judged AS (
   SELECT *, CASE WHEN burned >= $2 THEN 'failed' WHEN spent >= $3 THEN 'timed_out' ELSE 'pending' END AS status
   FROM lost
 )
-UPDATE {schema}.session_scores s SET
+UPDATE {{schema}}.session_scores s SET
+  usage = CASE j.status WHEN 'pending' THEN s.usage ELSE {PAID} END,
   status = j.status, attempts_burned = j.burned, spent_s = j.spent, next_attempt_at = now(),
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
   waiting_reason = CASE j.status WHEN 'pending' THEN 'retry' END,
@@ -163,6 +174,9 @@ UPDATE {schema}.session_scores s SET
   missing_tools_analysis = v.missing_tools_analysis, judge_fingerprint = v.judge_fingerprint,
   samples = v.samples, spread = v.spread, failure_tags = v.failure_tags, flags = v.flags,
   judge_outcome = v.judge_outcome, rubric = v.rubric, grounding = v.grounding,
+  interaction = v.interaction, diagnosis = v.diagnosis,
+  gates = v.gates, gates_passed = v.gates_passed, gates_total = v.gates_total,
+  outcome = v.outcome, outcome_reason = v.outcome_reason, composite_score = v.composite_score,
   coverage = v.coverage, evidence = v.evidence, usage = v.usage,
   error_kind = v.error_kind, error_message = v.error_message
 FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
@@ -189,8 +203,9 @@ FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.st
 
 SESSION_OF_SCORE = "SELECT session_id FROM {schema}.session_scores WHERE score_id = $1"
 
-CANCEL = """
-UPDATE {schema}.session_scores SET
+CANCEL = f"""
+UPDATE {{schema}}.session_scores s SET
+  usage = {PAID},
   status = 'cancelled', completed_at = now(), error_kind = 'cancelled', error_message = $2,
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL
 WHERE score_id = $1 AND status IN ('pending', 'in_progress')

@@ -53,6 +53,7 @@ class Metrics:
         self.turns = counter("turns_total", "Calls of the judge: asked, or answered from a checkpoint.", "kind", "how")
         self.tokens = counter("tokens_total", "Tokens of judge calls.", "direction")
         self.cost = counter("cost_usd_total", "What judge calls cost, where prices are known.")
+        self.circuit_open = gauge("circuit_open", "1 while a provider is not called because it fails.", "provider")
         self.slots = gauge("slots", "Scores that may be judged at once.")
         self.slots_busy = gauge("slots_busy", "Scores being judged.")
         self.queue = gauge("queue_scores", "Open scores.", "status")

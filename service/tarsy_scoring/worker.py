@@ -19,7 +19,8 @@ import structlog
 
 from tarsy_scoring.database import Database, DatabaseAway
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.limits import Claimable, Limits
+from tarsy_scoring.limits import Limits
+from tarsy_scoring.permits import Claimable
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.scoring import Scorer
 from tarsy_scoring.settings import Settings
@@ -206,6 +207,8 @@ class Worker:
         """Learn of pauses, open circuits and pauses that providers asked for."""
         with contextlib.suppress(DatabaseAway):  # what was known goes on to hold
             await self._limits.refresh()
+        for provider, is_open in self._limits.open_circuits().items():
+            self._metrics.circuit_open.labels(provider).set(is_open)
 
     async def read_gauges(self) -> None:
         """Depth and age of the queue."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tarsy_scoring import errors
 from tarsy_scoring.admission import Disposition
-from tarsy_scoring.app import check_settings, not_yet_effective
+from tarsy_scoring.app import check_settings, hopeless_gates
 from tarsy_scoring.events import EventType, Phase, cloudevents_headers
 from tarsy_scoring.settings import SECRETS, Config, Settings, load_settings, variable_of
 
@@ -157,7 +157,8 @@ def test_example_file_is_accepted_without_a_warning(
     check_settings(settings, ("intake", "judging", "relay"), environ)
 
     assert settings.unknown_variables == ()
-    assert [c for c in (settings.config.defaults, *settings.config.chains.values()) if not_yet_effective(c)] == []
+    chains = (settings.config.defaults, *settings.config.chains.values())
+    assert [c for c in chains if hopeless_gates(c, settings.config.gates)] == []
     assert capsys.readouterr().out == ""
     assert list(recwarn) == []
 

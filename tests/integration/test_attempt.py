@@ -2,15 +2,15 @@
 
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge, FakeSessions
-from tarsy_scoring.admission import Policy, Priority, Request
-from tarsy_scoring.database import Database
+from attempting import HASHES, Service, a_timeline, open_service
+from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge
+from tarsy_scoring.admission import Policy, Priority
 from tarsy_scoring.errors import (
     AttemptTimedOut,
     JudgeRejectedRequest,
@@ -23,82 +23,14 @@ from tarsy_scoring.errors import (
     SessionNotTerminal,
     TimelineUnavailable,
 )
-from tarsy_scoring.events import SOURCE_COMPLETED
-from tarsy_scoring.inbox import Inbox
-from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.llm import PromptTooLong
-from tarsy_scoring.reading import Reader
-from tarsy_scoring.scoring import Finished, Scorer
-from tarsy_scoring.settings import Settings, load_settings
-from tarsy_scoring.store import ClaimedScore, Store
-from tarsy_scoring.telemetry import Metrics
-from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline
-
-REGISTRY = load_criteria()
-HASHES = {c.name: c.criteria_hash for c in REGISTRY}
-
-
-def a_timeline(**changes: Any) -> Timeline:
-    """A small finished session with one thought and one answer."""
-    events = (
-        Event("e1", 1, "llm_thinking", "completed", "The pod restarts; I look at its logs."),
-        Event("e2", 2, "llm_response", "completed", "It runs out of memory."),
-    )
-    execution = Execution("x1", "agent", 1, "completed", events, model_names=("agent-model",))
-    stage = Stage("s1", "diagnosis", 1, "investigation", "completed", (execution,), expected_agent_count=1)
-    whole = Timeline("one", "completed", "k", "Restarts", "a pod restarts", "out of memory", None, (stage,))
-    return replace(whole, **changes)
-
-
-@dataclass
-class Service:
-    """The parts of a worker that take part in an attempt."""
-
-    settings: Settings
-    database: Database
-    inbox: Inbox
-    store: Store
-    reader: Reader
-
-    async def request(self, session_id: str = "one", **fields: Any) -> None:
-        fields = {"source": SOURCE_COMPLETED, "session_status": "completed", "chain_id": "k"} | fields
-        await self.inbox.accept([Request(request_id=uuid.uuid4(), session_id=session_id, **fields)])
-
-    async def claim(self) -> ClaimedScore:
-        (claimed,) = await self.store.claim_due(uuid.uuid4(), 1, 60)
-        return claimed
-
-    async def claim_now(self) -> ClaimedScore:
-        """Claim what is waiting for its time, as if the time had come."""
-        await self.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
-        return await self.claim()
-
-    async def attempt(
-        self, claimed: ClaimedScore, judge: FakeJudge, timeline: Timeline | Exception | None = None, **settings: Any
-    ) -> Finished:
-        sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
-        changed = self.settings.model_copy(update=settings)
-        scorer = Scorer(changed, self.store, sessions, REGISTRY, {"default": judge}, Metrics())
-        return await scorer.attempt(claimed)
-
-    async def score(self, score_id: uuid.UUID) -> dict[str, Any]:
-        document = await self.reader.score(score_id)
-        assert document is not None
-        return document
-
-    async def events(self, score_id: uuid.UUID) -> list[dict[str, Any]]:
-        query = "SELECT payload FROM scoring_events WHERE score_id = $1 ORDER BY sequence"
-        return [r["payload"] for r in await self.database.once(lambda c: c.fetch(query, score_id))]
+from tarsy_scoring.timeline.model import Event, Timeline
 
 
 @pytest.fixture
 async def service(database_url: str) -> AsyncIterator[Service]:
-    settings = load_settings({"SCORING_DATABASE_URL": database_url})
-    database = Database(database_url, "public", pool_size=5)
-    await database.open()
-    inbox = Inbox(database, Policy(settings, HASHES))
-    yield Service(settings, database, inbox, Store(database, inbox), Reader(database, HASHES))
-    await database.close()
+    async with open_service(database_url) as opened:
+        yield opened
 
 
 async def test_a_score_is_stored_whole(service: Service) -> None:
@@ -429,3 +361,74 @@ async def test_the_content_of_the_criteria_is_kept(service: Service) -> None:
     assert row["criteria_hash"] == HASHES["investigation-methodology"]
     assert "system_prompt" in str(row["content"])
     assert row["first_used_at"] <= datetime.now(UTC)
+
+
+# --- what was paid for ---------------------------------------------------------------------------------
+
+
+async def usage_of(service: Service, score_id: uuid.UUID) -> tuple[Any, ...]:
+    score = await service.score(score_id)
+    usage = score["usage"]
+    return score["status"], usage["input_tokens"], usage["output_tokens"], usage["cost_usd"]
+
+
+async def test_turns_count_although_the_last_attempt_never_reached_the_judge(service: Service) -> None:
+    """The first attempt paid for an analysis, the last one could not read the session: the money was spent."""
+    await service.request()
+    claimed = await service.claim()
+    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
+    again = await service.claim_now()
+
+    await service.attempt(again, FakeJudge(), TimelineUnavailable("away"), max_attempts=2)
+
+    assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
+
+
+async def test_turns_count_when_somebody_cancels(service: Service) -> None:
+    """Between two attempts nobody holds the score; what it took is in its turns."""
+    await service.request()
+    claimed = await service.claim()
+    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
+
+    await service.store.cancel(claimed.score_id, "alice")
+
+    assert await usage_of(service, claimed.score_id) == ("cancelled", 1000, 100, 0.01)
+
+
+async def test_turns_count_when_the_last_worker_is_lost(service: Service) -> None:
+    """Whoever takes the score back for good adds up what its turns took."""
+    await service.request()
+    claimed = await service.claim()
+    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
+    await service.claim_now()
+    await service.database.once(
+        lambda c: c.execute("UPDATE session_scores SET lease_expires_at = now() - interval '1 s'")
+    )
+
+    await service.store.take_back_expired(0, max_attempts=2, deadline_s=3600)
+
+    assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
+
+
+async def test_a_score_without_turns_used_nothing_that_is_known(service: Service) -> None:
+    """No turn, no sum: null and not zero."""
+    await service.request()
+    claimed = await service.claim()
+
+    await service.store.cancel(claimed.score_id, "alice")
+
+    assert await usage_of(service, claimed.score_id) == ("cancelled", None, None, None)
+
+
+async def test_a_turn_of_a_provider_that_is_gone_is_not_continued(service: Service) -> None:
+    """Its answer cannot be asked on, and nobody knows its sampling: the score is judged anew, and ends."""
+    await service.request()
+    claimed = await service.claim()
+    await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
+    await service.database.once(lambda c: c.execute("UPDATE judge_turns SET provider = 'gone'"))
+    again = await service.claim_now()
+
+    finished = await service.attempt(again, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    assert finished.outcome == "completed"
+    assert [t["provider"] for t in (await service.score(claimed.score_id))["turns"]] == ["gone", "default", "default"]

@@ -43,10 +43,10 @@ from tarsy_scoring.judging import (
     Judges,
     context_budget,
     flags_of,
+    is_self_judged,
     judge,
     most_hopeful,
     smaller_budget,
-    token_factor,
 )
 from tarsy_scoring.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.timeline.context import FittedContext
@@ -433,21 +433,6 @@ def showing(estimate: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("read", "expected"),
-    [
-        pytest.param(None, None, id="not_reported"),
-        pytest.param(6_000, 1.0, id="as_estimated"),
-        pytest.param(9_000, 1.5, id="more"),
-        pytest.param(3_000, 0.5, id="less"),
-        pytest.param(0, 0, id="nothing"),
-    ],
-)
-def test_the_factor_is_what_was_read_by_what_was_estimated(read: int | None, expected: float | None) -> None:
-    """Unknown is not 1."""
-    assert token_factor(answer(input_tokens=read), showing(6_000), CRITERIA) == expected
-
-
-@pytest.mark.parametrize(
     ("estimate", "read", "is_truncated"),
     [
         pytest.param(6_000, [2_000], False, id="a_third"),
@@ -493,3 +478,24 @@ def test_a_model_that_changes_under_way_is_flagged(served: list[tuple[str, str |
     """Of one provider two models answered: the parts of this score are of different judges."""
     turns = [answer(provider=provider, model_served=model) for provider, model in served]
     assert flags_of(turns, showing(100), CRITERIA) == ({"model_changed"} if is_changed else set())
+
+
+@pytest.mark.parametrize(
+    ("judge", "agent", "is_same"),
+    [
+        pytest.param("gpt-4.1", "gpt-4.1", True, id="equal"),
+        pytest.param("GPT-4.1", "gpt-4.1", True, id="case"),
+        pytest.param("openai/gpt-4.1-2025-04-14", "gpt-4.1", True, id="vendor-and-date-of-the-judge"),
+        pytest.param("gpt-4.1", "azure/openai/gpt-4.1", True, id="gateway-of-the-agent"),
+        pytest.param("claude-sonnet-4-20250514", "claude-sonnet-4@20250514", True, id="date-spelt-otherwise"),
+        pytest.param("models/gemini-2.5-pro", "gemini-2.5-pro", True, id="path"),
+        pytest.param("llama-3.3:free", "llama-3.3", True, id="tag"),
+        pytest.param("gpt-4.1-mini", "gpt-4.1", False, id="smaller-sister"),
+        pytest.param("gpt-4.1", "gpt-4", False, id="older-sister"),
+        pytest.param("openai/gpt-4.1", "openai", False, id="a-provider-is-no-model"),
+        pytest.param(None, "gpt-4.1", False, id="unknown"),
+    ],
+)
+def test_a_judge_that_grades_itself(judge: str | None, agent: str, is_same: bool) -> None:
+    """The same model under another spelling is the same model."""
+    assert is_self_judged([judge], [agent]) is is_same

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tarsy_scoring.columns import judge_fingerprint, sum_usage
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Turn
 from tarsy_scoring.judging import context_budget
-from tarsy_scoring.scoring import backoff_s, judge_fingerprint, sum_usage
+from tarsy_scoring.scoring import backoff_s
 from tarsy_scoring.settings import ProviderSettings
 
 TURN = Turn(

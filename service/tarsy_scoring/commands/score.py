@@ -1,7 +1,10 @@
 """`score FILE`: one session, here and now."""
 
 import contextlib
+import json
 import sys
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,16 @@ import click
 from rich.console import Console
 
 from tarsy_scoring import offline
-from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment
-from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment, usd
+from tarsy_scoring.errors import Unscorable
+from tarsy_scoring.evaluating import NO_LAYERS
+from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.reading import SHOWN, document
+from tarsy_scoring.settings import Settings
 from tarsy_scoring.timeline.files import read_session_file
+from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.parsing import storable, text_or_none
 
 
 @click.command()
@@ -25,21 +34,40 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
     """
     Score one session file; needs neither Kafka nor a database.
 
-    FILE is a session in JSON, as in a folder of SCORING_TIMELINE_SOURCE=files. The judge is the
-    chain's first provider, by default the one in OPENAI_BASE_URL and OPENAI_API_KEY. Exit status 0: scored, and the
-    outcome is not `fail`; 1: outcome `fail`, or no score; the document's error_kind says why.
+    FILE is a session in JSON, as in a folder of SCORING_TIMELINE_SOURCE=files. The judges are the providers of the
+    chain, tried in their order; by default there is one, that of OPENAI_BASE_URL and OPENAI_API_KEY. In a pipeline
+    --no-judge gives interaction metrics and the chain's gates alone, without a model or a key.
+
+    Exit status 0: scored, and the outcome is not `fail`; 1: outcome `fail` (a gate failed, or the total is below the
+    pass_threshold), or no score; the document's outcome_reason or error_kind says why. 2: FILE is no session.
     """
     settings = settings_of_environment()
     registry = load_criteria(settings.config.criteria_dirs)
     if chain is not None and chain not in settings.config.chains:
         known = ", ".join(sorted(settings.config.chains)) or "none is configured"
         raise click.BadParameter(f"no chain is called {chain!r} (known: {known})", param_hint="--chain")
-    timeline = read_session_file(file)
-    if dry_run:
-        _show_dryrun(offline.dry_run(settings, registry, timeline, chain), as_json)
-        return
-    chain_settings = settings.chain(chain or timeline.chain_id)
-    with_judge = not no_judge and chain_settings.judge.enabled
+    try:
+        timeline = read_session_file(file)
+        if dry_run:
+            is_adaptive = settings.chain(chain or timeline.chain_id).samples == "adaptive"
+            _show_dryrun(offline.dry_run(settings, registry, timeline, chain), is_adaptive=is_adaptive, as_json=as_json)
+            return
+        scored = _score(settings, registry, timeline, chain, no_judge=no_judge)
+    except Unscorable as error:
+        if dry_run or not as_json:
+            raise
+        print_json(_failed_document(settings, registry, file, chain, error))
+        sys.exit(FAILED)
+    print_json(scored) if as_json else _show_score(scored)
+    with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
+    has_no_score = scored["status"] != "completed" or (with_judge and scored["total_score"] is None)
+    sys.exit(FAILED if has_no_score or scored["outcome"] == "fail" else 0)
+
+
+def _score(
+    settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain: str | None, *, no_judge: bool
+) -> dict[str, Any]:
+    with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
 
     async def work() -> dict[str, Any]:
         clients = create_clients(settings) if with_judge else {}
@@ -51,29 +79,80 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
 
     console = Console(stderr=True)
     with console.status("judging ...") if with_judge and console.is_terminal else contextlib.nullcontext():
-        document = run(work())
-    print_json(document) if as_json else _show_score(document)
-    has_no_score = document["status"] != "completed" or (with_judge and document["total_score"] is None)
-    sys.exit(FAILED if has_no_score or document["outcome"] == "fail" else 0)
+        return run(work())
 
 
-def _show_dryrun(run: Any, as_json: bool) -> None:
+def _failed_document(
+    settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
+) -> dict[str, Any]:
+    """The score document of a session of which no timeline, or no criteria, could be had."""
+    session = _fields_of(file)
+    chain_id = chain or text_or_none(session.get("chain_id"))
+    criteria = settings.chain(chain_id).criteria
+    hashes = {c.name: c.criteria_hash for c in registry}
+    now = datetime.now(UTC)
+    row: dict[str, Any] = dict.fromkeys(SHOWN)
+    row |= {
+        "score_id": uuid.uuid4(),
+        "session_id": text_or_none(session.get("session_id")) or storable(file.stem),
+        "chain_id": chain_id,
+        "purpose": "production",
+        "status": "failed",
+        "attempt": 1,
+        "score_triggered_by": "cli",
+        "created_at": now,
+        "started_at": now,
+        "completed_at": now,
+        "criteria": criteria,
+        "criteria_hash": hashes.get(criteria),
+        "samples": [],
+        "failure_tags": [],
+        "flags": [],
+        **NO_LAYERS,
+        "error_kind": error.error_kind,
+        "error_message": str(error),
+    }
+    return document(row, [], [], [], hashes)
+
+
+def _fields_of(file: Path) -> dict[str, Any]:
+    """What the file says at its top; nothing where it cannot be read again, as a pipe."""
+    try:
+        session = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return session if isinstance(session, dict) else {}
+
+
+def _show_dryrun(planned: offline.DryRun, *, is_adaptive: bool, as_json: bool) -> None:
     if as_json:
-        messages = [{"role": m.role, "content": m.content} for m in run.messages]
+        messages = [{"role": m.role, "content": m.content} for m in planned.messages]
         print_json(
             {
                 "messages": messages,
-                "tokens": run.tokens,
-                "cost_usd": run.cost_usd,
-                "coverage": run.coverage,
-                "flags": run.flags,
+                "tokens": planned.tokens,
+                "calls": planned.calls,
+                "cost_usd": planned.cost_usd,
+                "coverage": planned.coverage,
+                "flags": planned.flags,
             }
         )
         return
-    for message in run.messages:
+    for message in planned.messages:
         click.echo(f"--- {message.role} ---\n{message.content}")
-    cost = "unknown (no prices are configured)" if run.cost_usd is None else f"at most {run.cost_usd:.4f} USD"
-    click.echo(f"--- about {run.tokens} tokens in the first turn; both turns cost {cost} ---", err=True)
+    told = f"about {planned.tokens} tokens in the first turn; {_cost_in_words(planned, is_adaptive=is_adaptive)}"
+    click.echo(f"--- {told} ---", err=True)
+
+
+def _cost_in_words(planned: offline.DryRun, *, is_adaptive: bool) -> str:
+    if not planned.calls:
+        return "nobody would be asked: this chain has no judge"
+    is_one = planned.calls == 1
+    calls = f"{'up to ' if is_adaptive else ''}{planned.calls} {'call' if is_one else 'calls'}"
+    if planned.cost_usd is None:
+        return f"{calls}, reminders and repairs not counted; the cost is unknown (no prices are configured)"
+    answers = "a full answer costs" if is_one else "full answers cost"
+    return f"{calls} with {answers} up to {usd(planned.cost_usd)}; reminders and repairs not counted"
 
 
 def _show_score(document: dict[str, Any]) -> None:
@@ -84,6 +163,7 @@ def _show_score(document: dict[str, Any]) -> None:
         return
     total = document["total_score"]
     console.print(f"[bold]{document['session_id']}[/]  {'no judge' if total is None else f'{total}/100'}")
+    _show_layers(console, document)
     for name, points in (document["score_breakdown"] or {}).items():
         console.print(f"  {name}: {points:g}", markup=False)
     for title, text in (("", document["score_analysis"]), ("missing tools", document["missing_tools_analysis"])):
@@ -92,3 +172,29 @@ def _show_score(document: dict[str, Any]) -> None:
             console.print(f"{title}\n{text}".strip(), markup=False)
     if document["flags"]:
         console.print("\nflags: " + ", ".join(document["flags"]), markup=False)
+
+
+def _show_layers(console: Console, document: dict[str, Any]) -> None:
+    """Outcome, composite score, gates and the measured facts; session text never as markup."""
+    if document["outcome"]:
+        console.print(f"outcome: {document['outcome']}", style="red" if document["outcome"] == "fail" else "green")
+    if document["composite_score"] is not None:
+        console.print(f"composite score: {document['composite_score']:.1f}")
+    for gate in document["gates"]:
+        console.print(
+            f"  {'passed' if gate['passed'] else 'FAILED'}  {gate['name']}: {gate['message']}",
+            markup=False,
+            soft_wrap=True,
+        )
+    facts = document["interaction"]
+    if facts["total_commands"]:
+        console.print(
+            f"interaction: {facts['total_commands']} commands, {facts['unique_commands']} of them different, "
+            f"{facts['error_count']} failed ({facts['error_rate']:.0%}), "
+            f"{facts['first_try_success_rate']:.0%} worked at the first try",
+            soft_wrap=True,
+        )
+    for finding in document["diagnosis"]:
+        console.print(
+            f"  {finding['pattern']}: {finding['likely_cause']} ({finding['evidence']})", markup=False, soft_wrap=True
+        )

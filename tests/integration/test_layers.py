@@ -1,0 +1,154 @@
+"""The layers that need no model, in a worker's attempt: stored, published, and never in the judge's way."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attempting import Service, a_timeline, open_service
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
+from tarsy_scoring.errors import JudgeRejectedRequest
+from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
+
+YAML = """
+providers:
+  default: {api_key_env: null, model: judge-1}
+chains:
+  k:
+    pass_threshold: 60
+    composite: {gate_weight: 0.5, judge_weight: 0.3, interaction_weight: 0.2}
+    gates:
+      - {type: tool_called, tool: kubectl.get_pods}
+      - {type: max_tool_calls, max: 1, name: few calls}
+      - {type: final_analysis_contains, substring: memory}
+  plain: {}
+  judgeless:
+    judge: {enabled: false}
+    gates: [{type: no_transcript_errors}]
+  unjudged: {judge: {enabled: false}, pass_threshold: 60}
+"""
+# Two calls, the second of which failed.
+CALLS = (
+    Event("e1", 1, "llm_tool_call", "completed", "3 pods", ToolCall("kubectl", "get_pods", "{}", False)),
+    Event("e2", 2, "llm_tool_call", "failed", "no such pod", ToolCall("kubectl", "logs", '{"pod": "x"}', True)),
+)
+
+
+@pytest.fixture
+async def service(database_url: str, tmp_path: Path) -> AsyncIterator[Service]:
+    config = tmp_path / "scoring.yaml"
+    config.write_text(YAML, encoding="utf-8")
+    async with open_service(database_url, SCORING_CONFIG=str(config)) as opened:
+        yield opened
+
+
+def with_calls(*events: Event, **changes: Any) -> Timeline:
+    plain = a_timeline()
+    stage = plain.stages[0]
+    execution = replace(stage.executions[0], events=events)
+    return replace(plain, stages=(replace(stage, executions=(execution,)),), **changes)
+
+
+async def scored(
+    service: Service, judge: FakeJudge, timeline: Timeline, chain_id: str = "k", **settings: Any
+) -> dict[str, Any]:
+    await service.request(chain_id=chain_id)
+    claimed = await service.claim()
+    await service.attempt(claimed, judge, timeline, **settings)
+    return await service.score(claimed.score_id)
+
+
+async def test_metrics_gates_and_judge_are_stored_side_by_side(service: Service) -> None:
+    """Each layer is reported on its own; gates and total decide together, with every reason."""
+    score = await scored(service, FakeJudge(ANALYSIS, MISSING_TOOLS), with_calls(*CALLS))
+
+    assert score["total_score"] == 62
+    interaction = score["interaction"]
+    assert (interaction["total_commands"], interaction["error_count"], interaction["error_rate"]) == (2, 1, 0.5)
+    assert interaction["by_tool"]["kubectl.logs"]["error_count"] == 1
+    assert [(g["gate_type"], g["passed"]) for g in score["gates"]] == [
+        ("tool_called", True),
+        ("max_tool_calls", False),
+        ("final_analysis_contains", True),
+    ]
+    assert (score["gates_passed"], score["gates_total"]) == (2, 3)
+    assert score["outcome"] == "fail"
+    assert "few calls" in score["outcome_reason"]
+    # gates 2/3, total 0.62, interaction the mean of 1 - 0.5, 1 of 2 and 2 of 2
+    assert score["composite_score"] == pytest.approx(100 * (0.5 * 2 / 3 + 0.3 * 0.62 + 0.2 * (0.5 + 0.5 + 1) / 3))
+
+
+async def test_gates_are_announced_before_the_judge(service: Service) -> None:
+    """Cheapest first; and what was measured is published with the end."""
+    score = await scored(service, FakeJudge(ANALYSIS, MISSING_TOOLS), with_calls(*CALLS))
+
+    events = await service.events(score["score_id"])
+    phases = [e["phase"] for e in events if "phase" in e]
+    assert phases.index("evaluating_gates") == phases.index("analyzing_methodology") - 1
+    last = events[-1]
+    assert (last["outcome"], last["gates_passed"], last["gates_total"]) == ("fail", 2, 3)
+    assert last["composite_score"] == score["composite_score"]
+    assert last["interaction"]["total_commands"] == 2
+    assert "by_tool" not in last["interaction"]
+
+
+async def test_a_chain_without_gates_and_threshold_decides_nothing(service: Service) -> None:
+    """No outcome is made up, no phase announced; metrics are there all the same."""
+    score = await scored(service, FakeJudge(ANALYSIS, MISSING_TOOLS), with_calls(*CALLS), "plain")
+
+    assert (score["outcome"], score["outcome_reason"], score["composite_score"]) == (None, None, None)
+    assert (score["gates"], score["gates_passed"], score["gates_total"]) == ([], 0, 0)
+    assert score["interaction"]["total_commands"] == 2
+    assert all(e.get("phase") != "evaluating_gates" for e in await service.events(score["score_id"]))
+
+
+@pytest.mark.parametrize(("events", "outcome"), [(CALLS, "fail"), (CALLS[:1], "pass")], ids=["failed", "passed"])
+async def test_without_a_judge_gates_decide_alone(service: Service, events: Any, outcome: str) -> None:
+    """No model, no total, no fingerprint; an outcome nevertheless."""
+    score = await scored(service, FakeJudge(), with_calls(*events), "judgeless")
+
+    assert (score["status"], score["total_score"], score["judge_fingerprint"]) == ("completed", None, None)
+    assert score["outcome"] == outcome
+    assert score["turns"] == []
+
+
+async def test_a_threshold_without_a_judge_decides_nothing(service: Service) -> None:
+    """There is nothing to hold against it."""
+    score = await scored(service, FakeJudge(), with_calls(*CALLS), "unjudged")
+
+    assert (score["status"], score["outcome"]) == ("completed", None)
+
+
+async def test_what_was_measured_survives_a_judge_that_fails(service: Service) -> None:
+    """The score failed; the facts about the session are facts."""
+    score = await scored(service, FakeJudge(JudgeRejectedRequest("400")), with_calls(*CALLS))
+
+    assert (score["status"], score["total_score"], score["outcome"]) == ("failed", None, None)
+    assert score["interaction"]["error_count"] == 1
+    assert (score["gates_passed"], score["gates_total"]) == (2, 3)
+
+
+async def test_evidence_that_is_missing_passes_no_gate(service: Service) -> None:
+    """What could not be read proves nothing: gates were not looked at, metrics stand beside what is missing."""
+    score = await scored(service, FakeJudge(), a_timeline(stages=()), max_attempts=1)
+
+    assert score["error_kind"] == "evidence_incomplete"
+    assert (score["gates"], score["gates_passed"], score["gates_total"]) == ([], None, None)
+    assert score["interaction"]["total_commands"] == 0
+    assert score["interaction"]["error_rate"] is None
+
+
+async def test_the_same_session_gives_the_same_bytes(service: Service) -> None:
+    """Measured twice, equal to the last byte."""
+    first = await scored(service, FakeJudge(), with_calls(*CALLS), "judgeless")
+    await service.request(event_id="again", source="rescore", force=True, chain_id="judgeless")
+    claimed = await service.claim()
+    await service.attempt(claimed, FakeJudge(), with_calls(*CALLS))
+    second = await service.score(claimed.score_id)
+
+    assert first["score_id"] != second["score_id"]
+    names = ("interaction", "diagnosis", "gates", "outcome")
+    assert json.dumps([first[n] for n in names]) == json.dumps([second[n] for n in names])
