@@ -8,10 +8,12 @@ half works looks healthy and is not.
 """
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import asyncpg
@@ -20,20 +22,23 @@ import structlog
 from tarsy_scoring import outbox
 from tarsy_scoring.admission import Policy
 from tarsy_scoring.database import RETRY_MAX_S, Database, DatabaseAway
-from tarsy_scoring.errors import ConfigurationError, StartRefused
+from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable, Unscorable
+from tarsy_scoring.gate_settings import AnyGate, CommandGate, FileGate
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.intake import Intake
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.judging import is_self_judged
 from tarsy_scoring.kafka import ensure_topics
 from tarsy_scoring.lifecycle import HealthServer, unless_stopped
-from tarsy_scoring.limits import Limits, require_affordable
+from tarsy_scoring.limits import Limits
+from tarsy_scoring.permits import require_affordable
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.relay import Relay
 from tarsy_scoring.schema import check_migrated
 from tarsy_scoring.scoring import Scorer
-from tarsy_scoring.settings import ChainSettings, Settings
+from tarsy_scoring.settings import ChainSettings, GateSettings, Settings
 from tarsy_scoring.store import Store
 from tarsy_scoring.telemetry import Metrics
 from tarsy_scoring.timeline.files import SessionFiles
@@ -53,6 +58,8 @@ _REFUSALS = (
 )
 POOL_SIZE = 16  # claims, beats, batches of steps, ends, permits and accounts, intake, relay: each at most two at a time
 BACKLOG_EVERY_S = 5.0
+SESSIONS_LOOKED_AT, LOOK_FOR_S, RECENT = 20, 30.0, timedelta(days=30)
+HOPELESS_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,7 @@ class Parts:
     inbox: Inbox
     store: Store
     reader: Reader
+    limits: Limits
     metrics: Metrics
 
 
@@ -87,11 +95,23 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
     await database.open()
     try:
         inbox = Inbox(database, Policy(settings, hashes))
-        yield Parts(
-            settings, registry, database, inbox, Store(database, inbox), Reader(database, hashes), metrics or Metrics()
-        )
+        limits = Limits(database, settings, least_usd=_replies_usd(settings))
+        reader = Reader(database, hashes, limits.waiting)
+        store = Store(database, inbox)
+        yield Parts(settings, registry, database, inbox, store, reader, limits, metrics or Metrics())
     finally:
         await database.close()
+
+
+def _replies_usd(settings: Settings) -> dict[str, float]:
+    """What any call costs at least, by provider: its reserved reply. Nobody asks where there is no budget."""
+    config = settings.config
+    if not any((config.budget.daily_usd, *(c.daily_budget_usd for c in (config.defaults, *config.chains.values())))):
+        return {}
+    return {
+        name: Prices(provider).cost_usd(0, 0, provider.max_reply_tokens) or 0.0
+        for name, provider in settings.config.providers.items()
+    }
 
 
 async def require_migrated(database: Database, *, wait: bool) -> None:
@@ -110,7 +130,10 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
             await database.once(lambda c: check_migrated(c, database.schema))
             return
         except _REFUSALS as error:
-            raise StartRefused(f"the database refuses us: {error}; check SCORING_DATABASE_URL") from error
+            raise StartRefused(
+                f"the database at {database.place} refuses us ({type(error).__name__}): check user, password and "
+                "database in SCORING_DATABASE_URL"
+            ) from error
         except DatabaseAway as error:
             if not wait:
                 raise
@@ -146,15 +169,20 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     for variable in settings.unknown_variables:
         log.warning("settings.unknown_variable", variable=variable)
     for where, chain in chains.items():
-        if ahead := not_yet_effective(chain):
-            log.warning("settings.not_yet_effective", where=where, settings=ahead)
+        if names := hopeless_gates(chain, settings.config.gates):
+            log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=HOPELESS_ADVICE)
 
 
-def not_yet_effective(chain: ChainSettings) -> list[str]:
-    """Settings that are understood, stored and without effect in this version."""
-    plain = ChainSettings()
-    names = ("pass_threshold", "command_pattern", "shell_tools", "gates", "composite")
-    return [n for n in names if getattr(chain, n) != getattr(plain, n)]
+def hopeless_gates(chain: ChainSettings, settings: GateSettings) -> list[str]:
+    """Gates that cannot pass as things are configured: they need a work directory, or leave to run commands."""
+    has_work_dir = settings.work_dir is not None
+
+    def can_pass(gate: AnyGate) -> bool:
+        if isinstance(gate, CommandGate):
+            return has_work_dir and settings.allow_commands
+        return has_work_dir or not isinstance(gate, FileGate)
+
+    return [gate.title for gate in chain.gates if not can_pass(gate)]
 
 
 def timeline_source(settings: Settings) -> TimelineSource:
@@ -244,17 +272,48 @@ async def _judge(parts: Parts, stopping: asyncio.Event) -> None:
     source = timeline_source(parts.settings)
     clients = create_clients(parts.settings)
     try:
-        replies_usd = {name: c.prices.cost_usd(0, 0, c.settings.max_reply_tokens) or 0.0 for name, c in clients.items()}
-        limits = Limits(parts.database, parts.settings, least_usd=replies_usd)
-        scorer = Scorer(parts.settings, parts.store, source, parts.registry, clients, parts.metrics, limits)
-        worker = Worker(parts.settings, parts.store, parts.reader, scorer, parts.metrics, limits)
+        scorer = Scorer(parts.settings, parts.store, source, parts.registry, clients, parts.metrics, parts.limits)
+        worker = Worker(parts.settings, parts.store, parts.reader, scorer, parts.metrics, parts.limits)
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
         _calm_garbage_collector()
-        await worker.run(stopping)
+        looking = asyncio.create_task(warn_of_self_judging(parts.settings, source))
+        try:
+            await worker.run(stopping)
+        finally:
+            looking.cancel()
     finally:
         for client in clients.values():
             await client.close()
         await source.close()
+
+
+async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> None:
+    """
+    Say once which judges are also at work as agents: their scores carry the flag `self_judged`.
+
+    Looks at a few sessions of the last weeks, beside the work and for half a minute at most; a source that cannot
+    be read is no reason to complain here.
+    """
+    agents: set[str] = set()
+    try:
+        async with asyncio.timeout(LOOK_FOR_S):
+            looked_at = 0
+            async for session in source.finished_sessions(datetime.now(UTC) - RECENT):
+                with contextlib.suppress(Unscorable):
+                    agents |= (await source.fetch_timeline(session.session_id)).agent_models
+                looked_at += 1
+                if looked_at == SESSIONS_LOOKED_AT:
+                    break
+    except (TimelineUnavailable, TimeoutError) as error:
+        log.debug("judge.agents_unknown", reason=str(error))
+    for name, provider in settings.config.providers.items():
+        if is_self_judged([provider.model], agents):
+            log.warning(
+                "judge.self_judged",
+                provider=name,
+                model=provider.model,
+                advice="it also works as an agent; its scores are flagged: let another model judge",
+            )
 
 
 def _calm_garbage_collector() -> None:

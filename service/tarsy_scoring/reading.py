@@ -3,16 +3,17 @@ Stored scores for people and programs: rows, and the one JSON document that is s
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from tarsy_scoring.database import Connection, Database
 
 SCORE = """
-SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels
+FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
 WHERE s.score_id = $1
 """
 
@@ -91,24 +92,43 @@ class Body:
     headers: Sequence[tuple[str, bytes]]
 
 
-class Reader:
-    """Reads of stored scores. Every method raises DatabaseAway instead of waiting, unless it says otherwise."""
+class Waiting(Protocol):
+    """What keeps the scores of chains from being claimed, as it stands at a moment."""
 
-    def __init__(self, database: Database, current_hashes: Mapping[str, str]) -> None:
+    def reason(self, chain_id: str | None) -> str | None:
+        """None: nothing does."""
+        ...
+
+
+class Reader:
+    """
+    Reads of stored scores. Every method raises DatabaseAway instead of waiting, unless it says otherwise.
+
+    Args:
+        waiting: Looks up what pending scores wait for; None: nobody knows.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        current_hashes: Mapping[str, str],
+        waiting: Callable[[], Awaitable[Waiting]] | None = None,
+    ) -> None:
         self.database = database
         self._current_hashes = current_hashes
+        self._waiting = waiting
 
     async def score(self, score_id: UUID) -> dict[str, Any] | None:
         """The document of one score; None: there is none."""
 
-        async def work(connection: Connection) -> dict[str, Any] | None:
+        async def work(connection: Connection) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
             row = await connection.fetchrow(self.database.sql(SCORE), score_id)
             if row is None:
                 return None
             tools = await connection.fetch(self.database.sql(MISSING_TOOLS), score_id)
             approaches = await connection.fetch(self.database.sql(APPROACHES), score_id)
             turns = await connection.fetch(self.database.sql(TURNS), score_id)
-            return document(
+            return dict(row), document(
                 dict(row),
                 [dict(t) for t in tools],
                 [dict(a) for a in approaches],
@@ -116,7 +136,28 @@ class Reader:
                 self._current_hashes,
             )
 
-        return await self.database.once(work)
+        found = await self.database.once(work)
+        if found is None:
+            return None
+        row, shown = found
+        if why := (await self.reasons_to_wait([row])).get(score_id):
+            shown["waiting_for"] = why
+        return shown
+
+    async def reasons_to_wait(self, rows: Sequence[Mapping[str, Any]]) -> dict[UUID, str]:
+        """
+        Why pending scores do not begin, as it stands now; one that is merely not its turn yet gives no reason.
+
+        Args:
+            rows: With `score_id`, `status`, `waiting_reason`, `is_due` and `chain_id`.
+        """
+        pending = [r for r in rows if r["status"] == "pending"]
+        reasons = {r["score_id"]: r["waiting_reason"] for r in pending if not r["is_due"]}
+        due = [r for r in pending if not reasons.get(r["score_id"])]
+        if due and self._waiting is not None:
+            waiting = await self._waiting()
+            reasons |= {r["score_id"]: waiting.reason(r["chain_id"]) for r in due}
+        return {score_id: reason for score_id, reason in reasons.items() if reason}
 
     async def scores_of_session(self, session_id: str, limit: int = 100) -> list[dict[str, Any]]:
         """Rows of a session's scores, newest first."""
@@ -178,6 +219,4 @@ def document(
     shown["turns"] = list(turns)
     if row["status"] == "in_progress":
         shown["current_stage"] = row["current_stage"]
-    if row["status"] == "pending" and row["waiting_reason"]:
-        shown["waiting_for"] = row["waiting_reason"]
     return shown

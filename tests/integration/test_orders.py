@@ -197,7 +197,7 @@ async def test_events_of_an_order_say_its_purpose(scoring: Scoring) -> None:
 
 
 async def wait(scoring: Scoring, *ids: UUID, timeout_s: float = 0) -> dict[UUID, Judgement]:
-    return await wait_for(scoring.database, ids, timeout_s)
+    return await wait_for(scoring.reader, ids, timeout_s)
 
 
 async def test_judgements_are_followed_to_their_end(scoring: Scoring, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def judgement(total: int | None = 67, **changes: Any) -> Judgement:
         "session_id": "session-1",
         "status": "completed",
         "attempt": 1,
-        "waiting_reason": None,
+        "waiting_for": None,
         "criteria": "strict",
         "criteria_hash": "hash-strict",
         "judge_fingerprint": "judge-1",
@@ -36,7 +36,7 @@ def judgement(total: int | None = 67, **changes: Any) -> Judgement:
 
 
 REFUSED = judgement(None, status="failed", error_kind="refused", judge_fingerprint=None)
-PENDING = judgement(None, status="pending", usage=None, judge_fingerprint=None, waiting_reason="retry")
+PENDING = judgement(None, status="pending", usage=None, judge_fingerprint=None, waiting_for="retry")
 NO_JUDGE = judgement(None, usage={**dict.fromkeys(USAGE)}, judge_fingerprint=None)
 
 

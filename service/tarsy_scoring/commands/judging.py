@@ -22,10 +22,12 @@ from tarsy_scoring.database import Database, DatabaseAway
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.evaluation.agreement import band_of, bands_of
 from tarsy_scoring.inbox import Order
+from tarsy_scoring.reading import Reader
 from tarsy_scoring.settings import Settings
 
 JUDGEMENTS = """
-SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.criteria, s.criteria_hash,
+SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.next_attempt_at <= now() AS is_due,
+       s.chain_id, s.criteria, s.criteria_hash,
        s.judge_fingerprint, s.total_score, s.judge_outcome, s.flags, s.usage, s.error_kind, s.error_message,
        c.content -> 'bands' AS bands
 FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash)
@@ -38,9 +40,7 @@ BUSY = "SELECT count(*) FROM {schema}.session_scores WHERE status = 'in_progress
 POLL_S = 0.5
 PICK_UP_S = 10.0  # an idle worker looks for due scores every second
 TIMEOUT_S = 600.0
-NOBODY_JUDGES = (
-    "no worker is judging. Start one with `tarsy-scoring worker`; if one runs, see `tarsy-scoring pause --list`"
-)
+NOBODY_JUDGES = "no worker is judging. Start one with `tarsy-scoring worker`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Judgement:
     session_id: str
     status: str
     attempt: int
-    waiting_reason: str | None
+    waiting_for: str | None
     criteria: str | None
     criteria_hash: str | None
     judge_fingerprint: str | None
@@ -76,7 +76,7 @@ class Judgement:
     def document(self) -> dict[str, Any]:
         """For programs."""
         shown = ("score_id", "status", "total_score", "judge_outcome", "flags", "usage", "error_kind", "error_message")
-        return {name: getattr(self, name) for name in shown} | {"band": self.band, "waiting_for": self.waiting_reason}
+        return {name: getattr(self, name) for name in shown} | {"band": self.band, "waiting_for": self.waiting_for}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
         await require_migrated(parts.database, wait=False)
         try:
             ordered = await parts.inbox.order(run.run_id, run.orders, requested_by=asker())
-            found = await wait_for(parts.database, list(ordered.values()), timeout_s)
+            found = await wait_for(parts.reader, list(ordered.values()), timeout_s)
         except (DatabaseAway, asyncio.CancelledError):
             click.echo(f"the judgements go on without this command; to see them:\n  {run.again}", err=True)
             raise
@@ -166,7 +166,7 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
         raise ScoringError(f"what run {run.run_id} ordered was erased; start a new one, without --run")
     judgements = {order: found[score_id] for order, score_id in ordered.items()}
     if outstanding := [j for j in judgements.values() if j.is_outstanding]:
-        states = Counter(j.waiting_reason or j.status.replace("_", " ") for j in outstanding)
+        states = Counter(j.waiting_for or j.status.replace("_", " ") for j in outstanding)
         told = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
         click.echo(
             f"{len(outstanding)} of {len(judgements)} judgements are outstanding ({told}) and go on without this "
@@ -176,7 +176,7 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
     return judgements
 
 
-async def wait_for(database: Database, ids: Sequence[UUID], timeout_s: float) -> dict[UUID, Judgement]:
+async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dict[UUID, Judgement]:
     """
     The judgements as they stand when all have ended or time is up; says on stderr if none begins.
 
@@ -191,11 +191,11 @@ async def wait_for(database: Database, ids: Sequence[UUID], timeout_s: float) ->
             waited_s = time.monotonic() - started
             is_last = waited_s >= timeout_s
             try:
-                judgements = await _read(database, ids)
+                judgements = await _read(reader, ids)
                 outstanding = [j for j in judgements.values() if j.is_outstanding]
                 show(len(ids) - len(outstanding))
                 if not has_hinted and (is_last or waited_s >= PICK_UP_S) and len(outstanding) == len(ids):
-                    has_hinted = await _hint(database, outstanding, waited_s)
+                    has_hinted = await _hint(reader.database, outstanding, waited_s)
                 if not outstanding or is_last:
                     return judgements
             except DatabaseAway:
@@ -204,16 +204,21 @@ async def wait_for(database: Database, ids: Sequence[UUID], timeout_s: float) ->
             await asyncio.sleep(min(POLL_S, max(0.0, timeout_s - waited_s)))
 
 
-async def _read(database: Database, ids: Sequence[UUID]) -> dict[UUID, Judgement]:
-    rows = await database.once(lambda c: c.fetch(database.sql(JUDGEMENTS), ids))
-    return {r["score_id"]: Judgement(**dict(r)) for r in rows}
+async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, Judgement]:
+    rows = await reader.database.once(lambda c: c.fetch(reader.database.sql(JUDGEMENTS), ids))
+    reasons = await reader.reasons_to_wait([dict(r) for r in rows])
+    told = [{name: value for name, value in r.items() if name in Judgement.__dataclass_fields__} for r in rows]
+    return {r["score_id"]: Judgement(**r, waiting_for=reasons.get(r["score_id"])) for r in told}
 
 
-async def _hint(database: Database, outstanding: Iterable[Judgement], waited_s: float) -> bool:
+async def _hint(database: Database, outstanding: Sequence[Judgement], waited_s: float) -> bool:
     """Say why none of them begins; gives whether that is so."""
     if any(j.attempt for j in outstanding):
         return False
+    held_up_by = sorted({j.waiting_for for j in outstanding if j.waiting_for})
     busy = await database.once(lambda c: c.fetchval(database.sql(BUSY)))
     why = f"the workers are busy with {busy} other scores" if busy else NOBODY_JUDGES
+    if held_up_by:
+        why = f"they wait for: {', '.join(held_up_by)}"
     click.echo(f"after {waited_s:.0f} s none of the judgements has begun: {why}", err=True)
     return True

@@ -8,7 +8,8 @@ import click
 
 from tarsy_scoring.app import open_parts, require_migrated
 from tarsy_scoring.commands.shared import asker, print_json, run, settings_of_environment
-from tarsy_scoring.limits import Limits, Pause
+from tarsy_scoring.limits import Limits
+from tarsy_scoring.permits import Pause
 from tarsy_scoring.settings import Settings
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
 async def _with_limits(settings: Settings, work: Callable[[Limits], Awaitable[T]]) -> T:
     async with open_parts(settings) as parts:
         await require_migrated(parts.database, wait=False)
-        return await work(Limits(parts.database, settings))
+        return await work(parts.limits)
 
 
 def _check_names(settings: Settings, chain: str | None, provider: str | None) -> None:
