@@ -7,14 +7,19 @@ per connection does not survive PgBouncer.
 
 import asyncio
 import contextlib
+import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Generic, Literal, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import asyncpg
 import structlog
 from asyncpg.pool import PoolConnectionProxy
 from pydantic_core import from_json, to_json
+
+from tarsy_scoring.errors import ConfigurationError
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -51,6 +56,67 @@ _AWAY = (
     asyncpg.InvalidCachedStatementError,
     asyncpg.InternalClientError,
 )
+# What it is and what would help, the first that fits; what has no words here is told by its own, or by its type.
+_WORDS: tuple[tuple[type[Exception], str | None, str], ...] = (
+    (TimeoutError, "no answer in time", "is it running and the network open?"),
+    (ConnectionRefusedError, "connection refused", "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
+    (FileNotFoundError, "its socket, or a file of its options, is not there", "correct SCORING_DATABASE_URL"),
+    (socket.gaierror, None, "correct the host in SCORING_DATABASE_URL"),
+    (ssl.SSLError, None, "look at its TLS certificate and at sslmode in SCORING_DATABASE_URL"),
+    (OSError, None, "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
+    (asyncpg.CannotConnectNowError, "it is starting up or shutting down", "wait for it"),
+    (asyncpg.QueryCanceledError, "a statement took too long", "look for what it waits for or is busy with"),
+    (asyncpg.OperatorInterventionError, "it was shut down, or cut us off", "wait for it"),
+    (asyncpg.PostgresConnectionError, "the connection broke", "wait for it, or look at the network"),
+    (asyncpg.TooManyConnectionsError, "it takes no more connections", "raise max_connections, or run fewer workers"),
+    (asyncpg.ReadOnlySQLTransactionError, "it is read-only", "let SCORING_DATABASE_URL lead to the primary"),
+    (asyncpg.DiskFullError, "its disk is full", "make room there"),
+)
+# Options of a URL that the driver would refuse at every contact, and what they can be.
+_OPTIONS = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "target_session_attrs": ("any", "primary", "standby", "prefer-standby", "read-write", "read-only"),
+}
+
+
+def check_url(url: str, variable: str) -> None:
+    """
+    See what can be seen of a PostgreSQL URL without connecting; whoever waits for the rest waits for ever.
+
+    Args:
+        variable: Where it comes from, for the message.
+
+    Raises:
+        ConfigurationError: It can never work. Names the variable and never the URL.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or parts.netloc.count("@") > 1:
+        raise ConfigurationError(
+            f"{variable}: not a URL; write special characters of user and password as %XX, such as %40 for @"
+        )
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        port = host.rpartition(":")[2]
+        if ":" in host and port.isdecimal() and not 0 < int(port) < 2**16:
+            raise ConfigurationError(f"{variable}: {port} is no port; give one between 1 and 65535")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name, allowed in _OPTIONS.items():
+        if name in options and options[name] not in allowed:
+            # The value stays unsaid: behind a wrong separator it holds the next option, which may be the password.
+            raise ConfigurationError(f"{variable}: there is no such {name}; give one of {', '.join(allowed)}")
+
+
+def place_of(url: str) -> str:
+    """Hosts, ports and database of a PostgreSQL URL, for people; without user, password and other options."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    hosts = parts.netloc.rpartition("@")[2]
+    if not hosts:
+        hosts = options.get("host", "localhost") + (f":{options['port']}" if "port" in options else "")
+    database = unquote(parts.path).lstrip("/") or options.get("dbname")
+    return f"{hosts}/{database}" if database else hosts
 
 
 class Database:
@@ -71,9 +137,16 @@ class Database:
         self._to_notify: set[BellName] = set()
         self._anything_to_notify = asyncio.Event()
         self.is_available = False
+        self._was_reached = False
 
     async def open(self) -> None:
-        """Make the pool; connects to nothing yet, so it cannot fail because the database is away."""
+        """
+        Make the pool; connects to nothing yet, so it cannot fail because the database is away.
+
+        Raises:
+            ConfigurationError: See `check_url`.
+        """
+        check_url(self._url, "SCORING_DATABASE_URL")
         self._pool = await asyncpg.create_pool(
             self._url,
             min_size=0,
@@ -95,6 +168,11 @@ class Database:
         except TimeoutError:
             self._pool.terminate()
 
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return place_of(self._url)
+
     def sql(self, statement: str) -> str:
         """The statement with our schema in it."""
         return _qualified(statement, self.schema)
@@ -113,13 +191,20 @@ class Database:
 
         Raises:
             DatabaseAway: The database cannot be used right now.
+            ConfigurationError: It was never reached, and what its URL says can never work.
         """
         try:
             async with self.transaction() as connection:
-                return await work(connection)
+                result = await work(connection)
         except _AWAY as error:
             self.is_available = False
-            raise DatabaseAway(f"the database is away: {type(error).__name__}: {error}") from error
+            # What worked once was right; a certificate file may be missing while it is exchanged.
+            if isinstance(error, asyncpg.ClientConfigurationError) and not self._was_reached:
+                what = str(error).partition("\n")[0].partition(": ")[0]  # what follows may quote the URL
+                raise ConfigurationError(f"SCORING_DATABASE_URL, {self.place}: {what}") from error
+            raise DatabaseAway(f"the database at {self.place} is away: {_why_away(error)}") from error
+        self._was_reached = True
+        return result
 
     async def persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
@@ -200,6 +285,15 @@ class Database:
 
 class DatabaseAway(Exception):
     """PostgreSQL cannot be used right now; the same work may succeed later."""
+
+
+def _why_away(error: Exception) -> str:
+    """What happened and what would help. Not in the words of the server: those may name the user."""
+    for kind, what, advice in _WORDS:
+        if isinstance(error, kind):
+            own_words = (error.strerror or str(error)) if isinstance(error, OSError) else type(error).__name__
+            return f"{what or own_words}; {advice}"
+    return f"{type(error).__name__}; the same may go well when it is tried again"
 
 
 class Batcher(Generic[Item, Result]):

@@ -78,6 +78,17 @@ SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::smallin
                      $9::text[])
 """
 
+# Move pending scores ahead to the most urgent wish for each ($2); a running one has nothing left to wait for.
+RAISE_PRIORITIES = """
+WITH wanted AS (SELECT * FROM unnest($1::uuid[], $2::smallint[]) AS t(score_id, priority)),
+held AS (
+  SELECT s.score_id, wanted.priority FROM {schema}.session_scores s JOIN wanted USING (score_id)
+  WHERE s.status = 'pending' AND s.priority > wanted.priority
+  ORDER BY s.score_id FOR NO KEY UPDATE OF s
+)
+UPDATE {schema}.session_scores s SET priority = held.priority FROM held WHERE s.score_id = held.score_id
+"""
+
 SUPERSEDE = "UPDATE {schema}.scoring_requests SET disposition = 'superseded' WHERE request_id = ANY($1::uuid[])"
 
 ADD_REQUESTS = """
@@ -111,6 +122,8 @@ class _Admitted:
     new_scores: list[NewScore] = field(default_factory=list)
     decisions: dict[UUID, Decision] = field(default_factory=dict)
     superseded: list[UUID] = field(default_factory=list)
+    wished: dict[UUID, Priority] = field(default_factory=dict)
+    """The most urgent wish for each score that answers a request and was not made for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +166,8 @@ class Inbox:
         """
         Store requests and the pending scores they make, in one transaction.
 
-        The same request again changes nothing but its `arrivals`. May be repeated after a lost reply.
+        The same request again changes nothing but its `arrivals`. May be repeated after a lost reply. A pending
+        score that answers a more urgent request takes that one's priority, without an event.
 
         Returns:
             What became of each request that was new; repeats are not in it.
@@ -264,7 +278,7 @@ class Inbox:
         return states
 
     async def _add(self, connection: Connection, admitted: _Admitted) -> None:
-        """Write new scores with their `queued` events, and what they supersede."""
+        """Write new scores with their `queued` events, what is to be done sooner, and what they supersede."""
         new = admitted.new_scores
         if new:
             await connection.execute(
@@ -281,6 +295,9 @@ class Inbox:
             )
             events = [NewEvent(n.score_id, "scoring.progress", {"phase": "queued"}) for n in new]
             await outbox.emit(self.database, connection, events)
+        if admitted.wished:
+            scores, priorities = list(admitted.wished), [int(p) for p in admitted.wished.values()]
+            await connection.execute(self.database.sql(RAISE_PRIORITIES), scores, priorities)
         if admitted.superseded:
             await connection.execute(self.database.sql(SUPERSEDE), admitted.superseded)
 
@@ -353,6 +370,9 @@ def _admit_all(requests: Sequence[Request], states: Mapping[str, SessionState], 
         admitted.decisions[request.request_id] = decision
         if decision.new_score is not None:
             admitted.new_scores.append(decision.new_score)
+        if decision.disposition == "in_progress" and decision.score_id is not None:
+            earlier = admitted.wished.get(decision.score_id, request.priority)
+            admitted.wished[decision.score_id] = min(earlier, request.priority)
         if (older := decision.superseded) is not None:
             if older in admitted.decisions:
                 admitted.decisions[older] = Decision("superseded")

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 import asyncpg
 from alembic import command
@@ -13,7 +12,7 @@ from alembic.script import Script, ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
-from tarsy_scoring.database import Connection
+from tarsy_scoring.database import Connection, place_of
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 
 VERSION_TABLE = "tarsy_scoring_version"
@@ -57,7 +56,7 @@ def migrate(
                 command.upgrade(config, target)
         after = _stored_revision(config)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, CommandError) as error:
-        raise StartRefused(f"cannot migrate the database at {_place(database_url)}: {error}") from error
+        raise StartRefused(f"cannot migrate the database at {place_of(database_url)}: {error}") from error
     order = [s.revision for s in reversed(list(script.walk_revisions()))]
     low, high = sorted((_height(order, before), _height(order, after)))
     return order[low:high]
@@ -141,9 +140,3 @@ def _phase(revision: Script) -> str:
 
 def _height(order: list[str], revision: str | None) -> int:
     return order.index(revision) + 1 if revision in order else 0
-
-
-def _place(database_url: str) -> str:
-    """Hosts, ports and database of a URL, without its user and password."""
-    parts = urlsplit(database_url)
-    return parts.netloc.rpartition("@")[2] + parts.path

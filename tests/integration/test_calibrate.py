@@ -108,4 +108,29 @@ def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monke
     [found] = json.loads(ended.output)["calibrations"]
     assert (found["matched"], found["unmatched"]) == (2, ["s-3"])
     assert found["confusion"] == {"categories": ["bad", "solid"], "counts": [[0, 1], [0, 1]]}
-    assert CliRunner().invoke(calibrate, [str(labels), "--criteria", "none"]).exit_code == 1
+
+
+def test_criteria_that_nobody_has_are_asked_wrongly(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known are those of the configuration and those that ever judged; known ones without a score are no mistake."""
+
+    async def fill() -> None:
+        async with connected(database_url) as connection:
+            await connection.execute(KEEP_CRITERIA, "hash-1", "{}")
+            await keep(connection, "s-1", 80)
+
+    run_apart(fill())
+    labels = tmp_path / "labels.csv"
+    labels.write_text("session_id,number\ns-1,70\n", encoding="utf-8")
+    monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
+
+    ended = {
+        name: CliRunner().invoke(calibrate, [str(labels), "--criteria", name])
+        for name in ("outcom", "outcome", "investigation-outcome")
+    }
+
+    assert {name: e.exit_code for name, e in ended.items()} == {"outcom": 2, "outcome": 0, "investigation-outcome": 1}
+    assert "no criteria are called 'outcom'" in ended["outcom"].stderr
+    assert "investigation-outcome" in ended["outcom"].stderr
+    assert ", outcome)" in ended["outcom"].stderr

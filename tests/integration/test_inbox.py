@@ -2,8 +2,10 @@
 
 import asyncio
 import random
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timezone
 from typing import Any
 
@@ -22,7 +24,7 @@ from builders import (
     session_completed,
 )
 from infrastructure import wait_until
-from tarsy_scoring.admission import Priority
+from tarsy_scoring.admission import Priority, Request
 from tarsy_scoring.database import Database
 from tarsy_scoring.inbox import NotStorable
 
@@ -244,6 +246,110 @@ async def test_a_superseded_request_that_comes_again_stays_superseded(scoring: S
     assert await scoring.accept(older) == [None]
     dispositions = await scoring.dispositions()
     assert (dispositions[older.request_id], dispositions[newer.request_id]) == ("superseded", "deferred")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "asked", "becomes"),
+    [
+        pytest.param(
+            rescore(priority=Priority.BULK),
+            replace(rescore(), source="cli"),
+            Priority.PEOPLE,
+            id="command-for-one-of-a-selection",
+        ),
+        pytest.param(rescore(priority=Priority.BULK), rescore(), Priority.PEOPLE, id="event-for-one-of-a-selection"),
+        pytest.param(session_completed(), rescore(), Priority.PEOPLE, id="person-for-an-automatic-one"),
+        pytest.param(rescore(priority=Priority.BULK), session_completed(), Priority.AUTOMATIC, id="end-of-the-session"),
+        pytest.param(rescore(), rescore(priority=Priority.BULK), Priority.PEOPLE, id="selection-of-what-is-asked-for"),
+        pytest.param(session_completed(), rescore(priority=Priority.BULK), Priority.AUTOMATIC, id="selection-of-due"),
+    ],
+)
+async def test_the_most_urgent_wish_for_a_pending_score_counts(
+    scoring: Scoring, waiting: Request, asked: Request, becomes: Priority
+) -> None:
+    """Whoever asks for what is pending moves it ahead, never back; nothing is announced anew."""
+    waiting, asked = (replace(r, request_id=uuid.uuid4(), chain_id="kubernetes") for r in (waiting, asked))
+    await scoring.accept(waiting, rescore("session-2", priority=Priority.BULK))
+
+    assert await scoring.accept(asked) == ["in_progress"]
+
+    stored = await scoring.rows("SELECT session_id, priority FROM session_scores ORDER BY session_id")
+    assert stored == [
+        {"session_id": "session-1", "priority": becomes},
+        {"session_id": "session-2", "priority": Priority.BULK},
+    ]
+    assert await scoring.events() == ["queued"] * 2
+
+
+async def test_what_people_ask_for_is_claimed_before_the_rest_of_the_selection(scoring: Scoring) -> None:
+    """The last of a selection goes first when somebody names it."""
+    await scoring.accept(*(rescore(f"session-{n}", priority=Priority.BULK) for n in range(5)))
+
+    await scoring.accept(rescore("session-4"))
+
+    [claimed] = await scoring.claim(1)
+    assert (claimed.session_id, claimed.priority) == ("session-4", Priority.PEOPLE)
+
+
+async def test_the_most_urgent_wish_of_a_batch_counts(scoring: Scoring) -> None:
+    """Also where the score was made by the same batch, whatever comes first in it."""
+    wishes = [rescore(priority=p) for p in (Priority.BULK, Priority.PEOPLE, Priority.AUTOMATIC)]
+
+    assert await scoring.accept(*wishes) == ["accepted", "in_progress", "in_progress"]
+
+    assert await scoring.rows("SELECT priority FROM session_scores") == [{"priority": Priority.PEOPLE}]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["running", "put-back-since"])
+async def test_a_score_that_runs_is_left_alone(scoring: Scoring, again: bool) -> None:
+    """What is claimed keeps its priority; a wish that comes while it is pending again moves it."""
+    await scoring.accept(rescore(priority=Priority.BULK))
+    [claimed] = await scoring.claim()
+    if again:
+        await scoring.store.put_back(
+            claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=0, error_kind="internal", error_message="x"
+        )
+
+    assert await scoring.accept(rescore()) == ["in_progress"]
+
+    expected = Priority.PEOPLE if again else Priority.BULK
+    assert await scoring.value("SELECT priority FROM session_scores") == expected
+
+
+async def test_a_repeated_wish_moves_nothing(scoring: Scoring) -> None:
+    """Redelivery of what was answered earlier changes its arrivals alone."""
+    wish = rescore()
+    await scoring.accept(rescore(priority=Priority.BULK), wish)
+    await scoring.rows("UPDATE session_scores SET priority = 2")
+
+    assert await scoring.accept(wish) == [None]
+
+    assert await scoring.value("SELECT priority FROM session_scores") == Priority.BULK
+
+
+async def test_wishes_and_claims_at_the_same_time(scoring: Scoring) -> None:
+    """Moving scores ahead while workers claim them neither deadlocks nor touches what they have claimed."""
+    sessions = [f"session-{n:02}" for n in range(60)]
+    await scoring.accept(*(rescore(s, priority=Priority.BULK) for s in sessions))
+    shuffled = random.Random(7)
+    wishes = [[rescore(s) for s in shuffled.sample(sessions, 30)] for _ in range(8)]
+
+    async with open_scoring(scoring.url, pool_size=16) as busy, asyncio.timeout(30):
+        accepted, claims = await asyncio.gather(
+            asyncio.gather(*(busy.accept(*batch) for batch in wishes)),
+            asyncio.gather(*(busy.claim(5) for _ in range(8))),
+        )
+
+    assert {answer for batch in accepted for answer in batch} == {"in_progress"}
+    ahead = {r.session_id for batch in wishes for r in batch}
+    pending = await scoring.rows("SELECT session_id, priority FROM session_scores WHERE status = 'pending'")
+    assert {r["session_id"] for r in pending if r["priority"] == Priority.PEOPLE} == ahead & {
+        r["session_id"] for r in pending
+    }
+    running = await scoring.rows("SELECT session_id, priority FROM session_scores WHERE status = 'in_progress'")
+    assert {r["session_id"]: r["priority"] for r in running} == {
+        c.session_id: c.priority for batch in claims for c in batch
+    }
 
 
 async def test_due_work(scoring: Scoring) -> None:

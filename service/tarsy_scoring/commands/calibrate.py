@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tarsy_scoring.app import open_parts, require_migrated
-from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment
+from tarsy_scoring.commands.shared import FAILED, print_json, require_criteria, run, settings_of_environment
 from tarsy_scoring.database import Connection, Database
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.evaluation import calibration
@@ -36,6 +36,9 @@ ORDER BY session_id, criteria_hash, judge_fingerprint, completed_at DESC, score_
 """
 
 BANDS = "SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
+
+# Criteria that ever judged, also those that are configured no more.
+KEPT_CRITERIA = "SELECT DISTINCT name FROM {schema}.scoring_criteria"
 
 BandsByHash = dict[str, tuple[Band, ...]]
 UNKNOWN = "unknown"
@@ -79,7 +82,10 @@ def calibrate(
     if scores_file is None:
         labels, scores, bands = run(_with_database(settings, registry, labels_file, own_columns, criteria))
     else:
-        scores = [s for s in _read_scores(scores_file) if criteria in (None, s.criteria)]
+        found_scores = _read_scores(scores_file)
+        if criteria is not None:
+            require_criteria(registry, criteria, also={s.criteria for s in found_scores})
+        scores = [s for s in found_scores if criteria in (None, s.criteria)]
         bands = _bands_of_registry(registry, scores)
         labels = read_labels(labels_file, own_columns, _band_ids(registry, bands))
     found = calibration.calibrate(labels, scores, bands)
@@ -114,6 +120,9 @@ async def _with_database(
 ) -> tuple[list[Label], list[LabelledScore], BandsByHash]:
     async with open_parts(settings) as parts:
         await require_migrated(parts.database, wait=False)
+        if criteria is not None:
+            kept = await parts.database.once(lambda c: c.fetch(parts.database.sql(KEPT_CRITERIA)))
+            require_criteria(registry, criteria, also=[r["name"] for r in kept])
         bands = await fetch_bands(parts.database)
         # Labels come after bands, whose ids they may name.
         labels = read_labels(labels_file, columns, _band_ids(registry, bands))

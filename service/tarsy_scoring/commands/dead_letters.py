@@ -1,7 +1,8 @@
 """`dead-letters`: messages that could not be understood."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -14,9 +15,11 @@ from tarsy_scoring.app import open_parts
 from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment
 from tarsy_scoring.dead_letters import DeadLetter, preview, read, replay
 from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.kafka import Publisher, read_topic
+from tarsy_scoring.kafka import BrokerAway, Publisher, read_topic
 from tarsy_scoring.reading import Body
 from tarsy_scoring.settings import Settings
+
+_NOBODY_ANSWERS = ("KafkaConnectionError", "NodeNotReadyError")
 
 
 @click.group("dead-letters")
@@ -79,7 +82,8 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
             for letter in chosen:
                 body = await _body_of(settings, letter)
                 try:
-                    await replay(publisher, letter, body)
+                    with _told_where(settings, "cannot replay a letter of"):
+                        await replay(publisher, letter, body)
                 except InvalidMessage as error:
                     refused.append(str(error))
         finally:
@@ -94,7 +98,31 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
 
 
 async def _dead_letters(settings: Settings) -> list[DeadLetter]:
-    return [read(r) async for r in read_topic(settings, settings.topic_dead_letters)]
+    with _told_where(settings, "cannot read"):
+        return [read(r) async for r in read_topic(settings, settings.topic_dead_letters)]
+
+
+@contextmanager
+def _told_where(settings: Settings, what: str) -> Iterator[None]:
+    """
+    Says which brokers are away and what would help, in place of the client's own words.
+
+    Raises:
+        BrokerAway: In place of the one that was raised.
+    """
+    try:
+        yield
+    except BrokerAway as error:
+        why, advice = (
+            type(error.__cause__).__name__,
+            "look at their log, SCORING_KAFKA_SECURITY_PROTOCOL and our rights",
+        )
+        if error.__cause__ is None:  # ran out of time
+            why = "not acknowledged in time"
+        elif why in _NOBODY_ANSWERS:
+            why, advice = "nobody answers there", "start them, or correct SCORING_KAFKA_BOOTSTRAP_SERVERS"
+        topic, brokers = settings.topic_dead_letters, settings.require_kafka()
+        raise BrokerAway(f"{what} topic {topic} at the brokers {brokers}: {why}; {advice}") from error
 
 
 async def _body_of(settings: Settings, letter: DeadLetter) -> Body | None:

@@ -65,18 +65,25 @@ def rescore(
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
+    _check_not_blank(chain, "--chain")
+    _check_not_blank(error_kind, "--error-kind")
     if bool(sessions) == is_selection:
         raise click.UsageError("name sessions, or select them with --obsolete, --failed or --since")
+    if sessions and chain is not None:
+        raise click.UsageError(
+            "--chain goes with a selection (--obsolete, --failed, --since): named sessions are scored whatever their "
+            "chain is, so leave it out"
+        )
     if obsolete and failed:
         raise click.UsageError("--obsolete and --failed are two selections: choose one")
-    if error_kind and not failed:
+    if error_kind is not None and not failed:
         raise click.UsageError("--error-kind goes with --failed")
     if obsolete and criteria is not None:
         raise click.UsageError("--obsolete asks for the criteria of each chain, so it does not go with --criteria")
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
     named = session_ids(sessions)
-    earliest = moment(since) if since else None
+    earliest = moment(since) if since is not None else None
 
     async def select(parts: Parts) -> list[str]:
         if obsolete:
@@ -125,6 +132,7 @@ def backfill(since: str, chain: str | None, yes: bool, as_json: bool) -> None:
     of their chains tell. They are scored after everything else.
     """
     settings = settings_of_environment()
+    _check_not_blank(chain, "--chain")
     earliest = moment(since)
 
     async def work() -> None:
@@ -147,6 +155,12 @@ def backfill(since: str, chain: str | None, yes: bool, as_json: bool) -> None:
             await _offer(parts, requests, yes=yes, as_json=as_json)
 
     run(work())
+
+
+def _check_not_blank(value: str | None, option: str) -> None:
+    """Raises: click.BadParameter: It was given and says nothing, as an empty variable of a script does."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("it is empty; to select without it, leave the option out", param_hint=option)
 
 
 async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) -> list[FoundSession]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from typing import Any
 
 import click
@@ -12,9 +13,15 @@ from rich.table import Table
 from tarsy_scoring import schema
 from tarsy_scoring.app import ROLES, Role, check_settings, run_worker
 from tarsy_scoring.commands.shared import print_json, run, settings_of_environment
+from tarsy_scoring.database import check_url
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.lifecycle import run_until_signalled
-from tarsy_scoring.settings import SECRETS, variable_of
+from tarsy_scoring.settings import SECRETS, Config, Settings, variable_of
+from tarsy_scoring.timeline.masking import mask_secrets
+
+HIDDEN = "***"
+_SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2}|https?:)[/\\]*")
+_USERINFO = re.compile(r"(?<=//)\S*@")
 
 
 @click.command()
@@ -31,6 +38,7 @@ def worker(only: str | None) -> None:
     """
     roles = _roles(only)
     settings = settings_of_environment()
+    _check_database_urls(settings)
     check_settings(settings, roles, os.environ)
     run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
 
@@ -57,7 +65,9 @@ def migrate(phase: Any, down: str | None) -> None:
     if phase and down:
         raise click.UsageError("--phase and --down exclude each other")
     settings = settings_of_environment()
-    done = schema.migrate(settings.require_database(), settings.database_schema, phase=phase, down=down)
+    database_url = settings.require_database()
+    check_url(database_url, variable_of("database_url"))
+    done = schema.migrate(database_url, settings.database_schema, phase=phase, down=down)
     what = "undone" if down else "applied"
     click.echo(f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date")
 
@@ -71,16 +81,13 @@ def check_config(as_json: bool) -> None:
     Checks everything that can be checked without connecting to anything. Exit status 2 if something is wrong.
     """
     settings = settings_of_environment()
+    _check_database_urls(settings)
     check_settings(settings, ROLES, os.environ)
-    shown = settings.model_dump(mode="json", exclude={"config", "unknown_variables"})
-    for name in SECRETS:
-        shown[name] = "(set)" if shown[name] else None
-    variables = {variable_of(k): v for k, v in shown.items()}
     registry = load_criteria(settings.config.criteria_dirs)
     hashes = {c.name: c.criteria_hash for c in registry}
-    document = {
-        "environment": variables,
-        "config": settings.config.model_dump(mode="json"),
+    document: dict[str, Any] = {
+        "environment": _shown_environment(settings),
+        "config": _shown_config(settings.config),
         "criteria": hashes,
         "unknown_variables": list(settings.unknown_variables),
     }
@@ -88,10 +95,64 @@ def check_config(as_json: bool) -> None:
         print_json(document)
         return
     table = Table("variable", "value", title="environment", title_justify="left")
-    for name, value in variables.items():
+    for name, value in document["environment"].items():
         table.add_row(name, "" if value is None else escape(str(value)))
     console = Console()
     console.print(table)
     console.print("config:", json.dumps(document["config"], indent=2), markup=False, highlight=False)
     console.print("criteria:", ", ".join(f"{n} {h[:12]}" for n, h in hashes.items()), markup=False)
     console.print("the configuration is fine")
+
+
+# --- what is shown of settings -------------------------------------------------------------------------
+
+
+def _shown_environment(settings: Settings) -> dict[str, Any]:
+    shown = settings.model_dump(mode="json", exclude={"config", "unknown_variables"})
+    for name in SECRETS:
+        shown[name] = "(set)" if shown[name] else None
+    shown["timeline_api_url"] = _shown_url(shown["timeline_api_url"])
+    return {variable_of(name): _masked(value) for name, value in shown.items()}
+
+
+def _shown_config(config: Config) -> dict[str, Any]:
+    shown = config.model_dump(mode="json")
+    for provider in shown["providers"].values():
+        provider["extra_headers"] = dict.fromkeys(provider["extra_headers"], HIDDEN)
+        provider["base_url"], provider["proxy"] = _shown_url(provider["base_url"]), _shown_url(provider["proxy"])
+    masked: dict[str, Any] = _masked(shown)
+    return masked
+
+
+def _shown_url(url: str | None) -> str | None:
+    """A URL without user, password, values of its query, and fragment; also one that is written wrongly."""
+    if url is None:
+        return None
+    # What stands before the last `@` may be a password that nobody encoded, whatever characters it holds.
+    before, at, place = url.rpartition("@")
+    scheme = _SCHEME.match(before)
+    start = f"{scheme[0] if scheme else ''}{HIDDEN}@" if at else ""
+    place, has_fragment, _ = place.partition("#")
+    place, has_query, query = place.partition("?")
+    options = [f"{name}={HIDDEN}" if equals else HIDDEN for name, equals, _ in _options(query)] if has_query else []
+    return start + place + has_query + "&".join(options) + (f"#{HIDDEN}" if has_fragment else "")
+
+
+def _options(query: str) -> list[tuple[str, str, str]]:
+    return [part.partition("=") for part in query.split("&")]
+
+
+def _masked(value: Any) -> Any:
+    """The same with secrets masked in every text, such as a gate's command."""
+    if isinstance(value, str):
+        return mask_secrets(_USERINFO.sub(f"{HIDDEN}@", value))
+    if isinstance(value, dict):
+        return {name: _masked(item) for name, item in value.items()}
+    return [_masked(item) for item in value] if isinstance(value, list) else value
+
+
+def _check_database_urls(settings: Settings) -> None:
+    """Raises: ConfigurationError: One of them can never work; whoever connects would take it for a database away."""
+    for name in ("database_url", "timeline_database_url"):
+        if (url := getattr(settings, name)) is not None:
+            check_url(url.get_secret_value(), variable_of(name))

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -82,11 +82,20 @@ def session_ids(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def require_criteria(registry: CriteriaRegistry, name: str) -> None:
-    """Raises: click.BadParameter: There are none of this name."""
-    if name not in registry:
-        known = ", ".join(sorted(c.name for c in registry))
-        raise click.BadParameter(f"no criteria are called {name!r} (known: {known})", param_hint="--criteria")
+def require_criteria(registry: CriteriaRegistry, name: str, also: Iterable[str] = ()) -> None:
+    """
+    See that there are criteria of this name.
+
+    Args:
+        also: Names that are known beside the configured ones.
+
+    Raises:
+        click.BadParameter: With the names there are.
+    """
+    known = {c.name for c in registry} | set(also)
+    if name not in known:
+        names = ", ".join(sorted(known))
+        raise click.BadParameter(f"no criteria are called {name!r} (known: {names})", param_hint="--criteria")
 
 
 def moment(text: str) -> datetime:

@@ -1,0 +1,80 @@
+"""`dead-letters` while the brokers are away: which ones, and what would help."""
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tarsy_scoring.commands.dead_letters import dead_letters
+from tarsy_scoring.kafka import BrokerAway, Record
+from tarsy_scoring.settings import Settings
+
+READ = "tarsy_scoring.commands.dead_letters.read_topic"
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An address of brokers where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused, and nobody else's
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("SCORING_KAFKA_BOOTSTRAP_SERVERS", address)
+        yield address
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["list", "--json"], ["show", "0:1"], ["replay", "--all"]], ids="-".join
+)
+def test_brokers_where_nobody_answers(nobody: str, arguments: list[str]) -> None:
+    """One sentence with their address, the topic and the variable, and nothing of the client's own words."""
+    told = CliRunner().invoke(dead_letters, arguments)
+
+    assert isinstance(told.exception, BrokerAway)
+    message = str(told.exception)
+    assert f"topic scoring-dead-letters at the brokers {nobody}" in message
+    assert "nobody answers there" in message
+    assert "correct SCORING_KAFKA_BOOTSTRAP_SERVERS" in message
+    assert "Error" not in message
+    assert "AddressFamily" not in message
+    assert told.stdout == ""
+
+
+def test_brokers_that_refuse_say_why(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind of the refusal, which tells an address from a right that is missing."""
+
+    class TopicAuthorizationFailedError(Exception):
+        """As the client calls it."""
+
+    async def refuse(_settings: Settings, _topic: str) -> AsyncIterator[Record]:
+        raise BrokerAway("raw") from TopicAuthorizationFailedError()
+        yield
+
+    monkeypatch.setattr(READ, refuse)
+
+    message = str(CliRunner().invoke(dead_letters, ["list"]).exception)
+
+    assert "TopicAuthorizationFailedError" in message
+    assert "nobody answers" not in message
+    assert "raw" not in message
+
+
+def test_brokers_that_go_away_before_a_replay(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sending says the same as reading."""
+    headers = [("scoring-error", b"invalid_json"), ("scoring-original-topic", b"session-completed")]
+
+    async def one(_settings: Settings, topic: str) -> AsyncIterator[Record]:
+        yield Record(topic, 0, 1, 1_700_000_000_000, None, b"{", headers)
+
+    async def refuse(*_: Any) -> None:
+        raise BrokerAway("raw")
+
+    monkeypatch.setattr(READ, one)
+    monkeypatch.setattr("tarsy_scoring.commands.dead_letters.replay", refuse)
+
+    message = str(CliRunner().invoke(dead_letters, ["replay", "--all"]).exception)
+
+    assert f"at the brokers {nobody}" in message
+    assert "not acknowledged in time" in message
+    assert "raw" not in message
