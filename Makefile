@@ -31,6 +31,7 @@ stack: $(VENV)/.demo  ## PostgreSQL, broker and scripted judge for local work; p
 	@$(BIN)/tarsy-scoring stack $(ARGS)
 
 bench: $(VENV)/.dev  ## measure: this service against the bare client, Faust and FastStream
+	@$(BIN)/python -m benchmarks.pure
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
 schemas: $(VENV)/.dev  ## generate schemas/ and docs/configuration.md from the code

@@ -1,0 +1,103 @@
+"""
+The parts that only compute, on the largest sessions they must bear: seconds of CPU, best of several runs.
+
+`make bench` runs it first; by itself: `python -m benchmarks.pure [--json]`.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tarsy_scoring.evaluation.diagnosis import diagnose
+from tarsy_scoring.evaluation.interaction import CommandRules, measure_interaction
+from tarsy_scoring.timeline.context import build_context
+from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
+
+EVENTS = 100_000
+CONTEXT_BYTES = 8_000_000
+WINDOW_TOKENS = 100_000
+NONCE = "0123456789abcdef"
+REPETITIONS = 3
+# Measured against these: what the specification of the work promises, in seconds of CPU.
+LIMITS_S = {"interaction": 2.0, "interaction, shell commands": 2.0, "context of 8 MB": 1.0}
+
+
+def session(events: list[Event]) -> Timeline:
+    """One agent that did all of it."""
+    execution = Execution("x1", "agent", 1, "completed", tuple(events))
+    stage = Stage("s1", "diagnosis", 1, "investigation", "completed", (execution,))
+    return Timeline("large", "completed", "k", "Restarts", "a pod restarts", "out of memory", None, (stage,))
+
+
+def calls(arguments: Callable[[int], str]) -> Timeline:
+    """A session of tool calls; every seventh failed, every eleventh is asked again."""
+    return session(
+        [
+            Event(
+                f"e{n}",
+                n,
+                "llm_tool_call",
+                "failed" if n % 7 == 0 else "completed",
+                "some result",
+                ToolCall("kubectl", f"tool_{n % 40}", arguments(n // 11 if n % 11 == 0 else n), n % 7 == 0),
+            )
+            for n in range(EVENTS)
+        ]
+    )
+
+
+def large() -> Timeline:
+    """A session of 8 MB, in results of 20 KB as logs are."""
+    line = "2026-03-02T10:15:31Z checkout-7d9f WARN request 4711 took 812 ms, heap 71 percent\n"
+    result = line * (20_000 // len(line))
+    return session(
+        [
+            Event(f"e{n}", n, "llm_tool_call", "completed", result, ToolCall("logs", "read", f'{{"page": {n}}}', False))
+            for n in range(CONTEXT_BYTES // len(result))
+        ]
+    )
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    """The best of several runs: what the machine does beside it only adds."""
+    taken = []
+    for _ in range(REPETITIONS):
+        started = time.process_time()
+        work()
+        taken.append(time.process_time() - started)
+    return min(taken)
+
+
+def measure() -> dict[str, float]:
+    """Seconds of CPU by what was computed."""
+    plain = calls(lambda n: json.dumps({"name": f"pod-{n}", "namespace": "shop"}))
+    shell = calls(lambda n: json.dumps({"command": f"kubectl get pod pod-{n} -n shop | head"}))
+    rules = CommandRules(r"kubectl\s+(\S+)", ("kubectl.*",))
+    eight_mb = large()
+    return {
+        "interaction": cpu_s(lambda: diagnose(measure_interaction(plain))),
+        "interaction, shell commands": cpu_s(lambda: diagnose(measure_interaction(shell, rules))),
+        "context of 8 MB": cpu_s(lambda: build_context(eight_mb, NONCE, WINDOW_TOKENS)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="machine-readable")
+    asked = parser.parse_args()
+    measured = measure()
+    if asked.json:
+        document: dict[str, Any] = {
+            name: {"cpu_s": round(taken, 3), "limit_s": LIMITS_S[name]} for name, taken in measured.items()
+        }
+        print(json.dumps(document))
+        return
+    print(f"CPU of what only computes ({EVENTS:,} events, contexts of {CONTEXT_BYTES:,} bytes):")
+    for name, taken in measured.items():
+        print(f"  {name:<28} {taken:6.2f} s   of {LIMITS_S[name]:g} s allowed")
+
+
+if __name__ == "__main__":
+    main()
