@@ -1,0 +1,1 @@
+"""HTTP, WebSocket and pages: how people and programs ask, look and follow."""
