@@ -11,7 +11,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -39,6 +39,7 @@ REQUEST_TIMEOUT_MS = 10_000
 # Intake pauses on purpose and for as long as it must; its own watchdog sees a loop that died.
 NO_POLL_WATCHDOG_MS = 2**31 - 1
 MAX_REQUEST_BYTES = 1_048_576
+FOLLOW_METADATA_MS = 5_000  # how late a tail may learn of new partitions, or of a topic made anew
 
 
 class BrokerAway(ScoringError):
@@ -271,23 +272,44 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
 
 
 class Tail:
-    """Records of a topic from now on, outside of any group: for the demo's table and the gateway."""
+    """
+    All partitions of a topic as they grow, outside of any group: for the demo's table and the gateway.
 
-    def __init__(self, settings: Settings, topic: str) -> None:
+    Follows a broker that restarts and a topic that is made anew by itself. Started `now`, it may miss what is
+    written at that moment, or to a new partition before it is seen: whoever needs all looks elsewhere, too.
+
+    Args:
+        since: Where to begin, and to go on where the place is lost.
+    """
+
+    def __init__(self, settings: Settings, topic: str, *, since: Literal["beginning", "now"] = "beginning") -> None:
         self._consumer = AIOKafkaConsumer(
-            topic, **connection_options(settings), enable_auto_commit=False, group_id=None, auto_offset_reset="earliest"
+            topic,
+            **connection_options(settings),
+            enable_auto_commit=False,
+            group_id=None,
+            auto_offset_reset="latest" if since == "now" else "earliest",
+            metadata_max_age_ms=FOLLOW_METADATA_MS,
         )
 
     async def start(self) -> None:
-        """Raises: BrokerAway."""
+        """Raises: BrokerAway: The brokers cannot be reached, or have no such topic."""
         try:
             await self._consumer.start()
-        except KafkaError as error:
+        except (KafkaError, OSError, TimeoutError) as error:
             raise BrokerAway(f"cannot follow the topic: {error!r}") from error
 
     async def take(self, wait_s: float) -> list[Record]:
-        """What has arrived, waiting at most `wait_s` for the first."""
-        batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000))
+        """
+        What has arrived, waiting at most `wait_s` for the first. Nothing cancels it.
+
+        Raises:
+            BrokerAway: It cannot go on; make a new one.
+        """
+        try:
+            batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000))
+        except KafkaError as error:
+            raise BrokerAway(f"cannot follow the topic: {error!r}") from error
         return [_record(r) for records in batches.values() for r in records]
 
     async def stop(self) -> None:

@@ -1,0 +1,355 @@
+"""
+Live events under load: outbox -> relay -> broker -> gateway -> uvicorn -> clients in another process.
+
+Every client subscribes to `sessions`; some never read. Loopback only; everything that is started ends with it.
+The clients are a few lines on asyncio in place of a WebSocket library, which would need the machine for itself.
+
+    python -m benchmarks.gateway [--clients 500] [--deaf 10] [--rate 200] [--seconds 20]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from array import array
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+from urllib.request import urlopen
+
+import psutil
+import structlog
+import uvloop
+
+from benchmarks.meter import metered
+from tarsy_scoring import outbox, schema
+from tarsy_scoring.app import open_parts
+from tarsy_scoring.database import Database
+from tarsy_scoring.embedded.stack import Stack
+from tarsy_scoring.gateway import Gateway
+from tarsy_scoring.kafka import ensure_topics
+from tarsy_scoring.lifecycle import run_until_signalled
+from tarsy_scoring.relay import Relay
+from tarsy_scoring.settings import load_settings
+from tarsy_scoring.telemetry import Metrics
+
+SCORES = 100
+WAIT_S = 30.0
+TARGET_P99_MS = 100.0
+_POSITION = re.compile(rb'"position":(\d+)')
+_EMITTED = re.compile(rb'"timestamp_us":(\d+)')
+FILL = f"""
+INSERT INTO sessions (session_id, chain_id) SELECT 'session-' || n, 'kubernetes' FROM generate_series(1, {SCORES}) n;
+INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, status)
+SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, 1, 'auto', 'c', 'pending'
+FROM generate_series(1, {SCORES}) n;
+"""
+# What `scoring.completed` says beside what all events say, at its usual length.
+COMPLETED = {
+    "total_score": 67,
+    "outcome": "pass",
+    "criteria": "investigation-methodology",
+    "criteria_hash": "0" * 64,
+    "judge_fingerprint": "1" * 64,
+    "failure_tags": ["premature_conclusion", "unverified_claim"],
+    "flags": [],
+    "usage": {"input_tokens": 24_000, "cached_input_tokens": 20_000, "output_tokens": 900, "cost_usd": 0.0123},
+    "score_triggered_by": "auto",
+    "alert_type": "PodCrashLoop",
+    "labels": {"guidance": "v2"},
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How much of what."""
+
+    clients: int
+    deaf: int
+    rate: int
+    seconds: int
+    broker: Literal["auto", "apache-kafka", "tansu"]
+
+    @property
+    def events(self) -> int:
+        return self.rate * self.seconds
+
+
+# --- the server, a process of its own -------------------------------------------------------------------
+
+
+async def serve() -> None:
+    """The API with a gateway on a free port, until SIGTERM; its first line on stdout is the port."""
+    from tarsy_scoring.api.app import create_app
+    from tarsy_scoring.api.app import serve as serve_app
+    from tarsy_scoring.api.site import Site
+
+    settings, metrics = load_settings(), Metrics()
+    async with open_parts(settings, metrics) as parts:
+        gateway = Gateway(settings, parts.database, metrics)
+        site = Site(settings, parts.registry, parts.inbox, parts.store, parts.reader, metrics, None)
+        listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        print(listening.getsockname()[1], flush=True)
+
+        async def main(stopping: asyncio.Event) -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(gateway.run(stopping))
+                group.create_task(serve_app(create_app(site, gateway), settings, listening, stopping))
+
+        await run_until_signalled(main)
+
+
+# --- the clients, a process of their own ----------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Listener(asyncio.Protocol):
+    """One client: subscribes, then takes frames apart and notes positions and how old the events are."""
+
+    host: str
+    is_deaf: bool
+    latencies_us: "array[int]"
+    positions: "array[int]" = field(default_factory=lambda: array("q"))
+    is_subscribed: bool = False
+    close_code: int | None = None
+    _buffer: bytes = b""
+    _is_open: bool = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        transport.write(
+            f"GET /api/v1/ws HTTP/1.1\r\nHost: {self.host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+
+    def data_received(self, data: bytes) -> None:
+        now_us = time.time_ns() // 1000
+        data = self._buffer + data
+        at = 0
+        if not self._is_open:
+            at = data.find(b"\r\n\r\n") + 4
+            if at < 4:
+                self._buffer = data
+                return
+            assert b" 101 " in data[:20], data[:200]
+            self._is_open = True
+            self._say(b'{"action":"subscribe","channel":"sessions"}')
+        while len(data) - at >= 2:
+            size, head = data[at + 1], 2
+            if size == 126:
+                size, head = int.from_bytes(data[at + 2 : at + 4], "big"), 4
+            elif size == 127:
+                size, head = int.from_bytes(data[at + 2 : at + 10], "big"), 10
+            if len(data) < at + head + size:
+                break
+            self._take(data[at] & 0x0F, data[at + head : at + head + size], now_us)
+            at += head + size
+        self._buffer = data[at:]
+
+    def _take(self, opcode: int, text: bytes, now_us: int) -> None:
+        if opcode == 8:
+            self.close_code = int.from_bytes(text[:2], "big")
+        elif opcode == 9:
+            self._transport.write(bytes((0x8A, 0x80 | len(text), 0, 0, 0, 0)) + text)
+        elif (found := _POSITION.search(text)) is not None:
+            self.positions.append(int(found[1]))
+            emitted = _EMITTED.search(text)
+            assert emitted is not None
+            self.latencies_us.append(now_us - int(emitted[1]))
+        elif b"subscription.confirmed" in text:
+            self.is_subscribed = True
+            if self.is_deaf:
+                self._transport.pause_reading()
+
+    def _say(self, text: bytes) -> None:
+        self._transport.write(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)
+
+
+async def listen(port: int, asked: Asked) -> None:
+    """Connect all; say so in a line; when told on stdin that all was sent, wait for it and say what arrived."""
+    loop, latencies = asyncio.get_running_loop(), array("q")
+    listeners = [Listener(f"127.0.0.1:{port}", n < asked.deaf, latencies) for n in range(asked.clients)]
+    for listener in listeners:
+        plug = socket.socket()
+        if listener.is_deaf:
+            plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plug.setblocking(False)
+        await loop.sock_connect(plug, ("127.0.0.1", port))
+        await loop.create_connection(lambda one=listener: one, sock=plug)  # type: ignore[misc]
+    async with asyncio.timeout(WAIT_S):
+        while not all(one.is_subscribed for one in listeners):  # noqa: ASYNC110 - 500 of them
+            await asyncio.sleep(0.05)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    hearing = [one for one in listeners if not one.is_deaf]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(WAIT_S):
+            while any(len(one.positions) < asked.events for one in hearing):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    expected = array("q", range(1, asked.events + 1))
+    ordered = sorted(latencies)
+    print(
+        json.dumps(
+            {
+                "complete_and_in_order": sum(one.positions == expected for one in hearing),
+                "closed": sum(one.close_code is not None for one in hearing),
+                "deliveries": len(ordered),
+                "p50_ms": _share(ordered, 0.5),
+                "p99_ms": _share(ordered, 0.99),
+                "p999_ms": _share(ordered, 0.999),
+                "max_ms": _share(ordered, 1.0),
+            }
+        ),
+        flush=True,
+    )
+
+
+def _share(ordered: list[int], share: float) -> float | None:
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000, 1) if ordered else None
+
+
+# --- the measurement ------------------------------------------------------------------------------------
+
+
+async def emit(database: Database, asked: Asked) -> None:
+    """One transaction per event, evenly; a late one is caught up."""
+    score_ids = [r["id"] for r in await database.once(lambda c: c.fetch("SELECT score_id AS id FROM session_scores"))]
+    began = time.monotonic()
+    for n in range(asked.events):
+        event = outbox.NewEvent(score_ids[n % SCORES], "scoring.completed", COMPLETED)
+        await database.once(lambda c, e=event: outbox.emit(database, c, [e]))  # type: ignore[misc]
+        database.ring("events")
+        await asyncio.sleep(max(0.0, began + (n + 1) / asked.rate - time.monotonic()))
+
+
+@contextlib.asynccontextmanager
+async def _program(role: str, env: Mapping[str, str], *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.gateway", role, *words),
+        env=os.environ | dict(env),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=2**20,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), 15)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+async def _line(process: asyncio.subprocess.Process, timeout_s: float = WAIT_S) -> str:
+    assert process.stdout is not None
+    return (await asyncio.wait_for(process.stdout.readline(), timeout_s)).decode().strip()
+
+
+async def measure(asked: Asked) -> dict[str, Any]:
+    """Start everything, send, and give what was seen."""
+    async with contextlib.AsyncExitStack() as started:
+        stack = await started.enter_async_context(Stack(broker=asked.broker))
+        env = stack.env | {"SCORING_LOG_LEVEL": "error", "SCORING_API_PORT": "0"}
+        await asyncio.to_thread(schema.migrate, env["SCORING_DATABASE_URL"])
+        settings = load_settings(env)
+        await ensure_topics(settings, [settings.topic_scoring_events])
+        database = Database(settings.require_database(), settings.database_schema, pool_size=4)
+        await database.open()
+        started.push_async_callback(database.close)
+        await database.once(lambda c: c.execute(FILL))
+        server = await started.enter_async_context(_program("serve", env))
+        port = await _line(server)
+        memory = psutil.Process(server.pid).memory_info
+        before = memory().rss
+        words = [port, *(f"{getattr(asked, name)}" for name in ("clients", "deaf", "rate", "seconds"))]
+        clients = await started.enter_async_context(_program("listen", env, *words))
+        assert await _line(clients) == "ready"
+        connected = memory().rss
+        stopping = asyncio.Event()
+        relay = asyncio.create_task(Relay(settings, database, Metrics()).run(stopping))
+        pids = {"measured": server.pid, "clients": clients.pid, "relay": os.getpid()}
+        since = time.time()
+        async with metered(pids | _servers()) as meter:
+            await emit(database, asked)
+            until = time.time()
+            assert clients.stdin is not None
+            clients.stdin.write(b"sent\n")
+            seen = json.loads(await _line(clients, 2 * WAIT_S))
+        stopping.set()
+        await relay
+        url = f"http://127.0.0.1:{port}/metrics"
+        told = (await asyncio.to_thread(lambda: urlopen(url, timeout=10).read())).decode()
+        return seen | {
+            "broker": stack.broker,
+            "rate": round(asked.events / (until - since), 1),
+            "hearing": asked.clients - asked.deaf,
+            "slow_closed": _told(told, 'gateway_closed_total{reason="slow"}'),
+            "from_kafka": _told(told, 'gateway_events_total{source="kafka"}'),
+            "from_database": _told(told, 'gateway_events_total{source="database"}'),
+            "rss_mb": {
+                "alone": before >> 20,
+                "connected": connected >> 20,
+                "peak": meter.peak_rss >> 20,
+                "after": memory().rss >> 20,
+            },
+            "cpu_share": {name: round(meter.used_s(name, since, until) / (until - since), 2) for name in meter.pids},
+            "others_share": round(meter.bystanders_share(since, until), 3),
+        }
+
+
+def _servers() -> dict[str, int]:
+    """Our children that are neither server nor clients: PostgreSQL, broker, judge."""
+    names = {}
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            words = " ".join(child.cmdline())
+            if "benchmarks.gateway" not in words:
+                names[f"{child.name()}-{child.pid}"] = child.pid
+    return names
+
+
+def _told(metrics: str, name: str) -> float:
+    found = re.search(rf"^tarsy_scoring_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def main() -> int:
+    """Exit status 0: everybody got everything, in time; 1: not so, or too busy a machine to tell."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    if sys.argv[1:2] == ["serve"]:
+        uvloop.run(serve())
+        return 0
+    if sys.argv[1:2] == ["listen"]:
+        port, clients, deaf, rate, seconds = map(int, sys.argv[2:])
+        uvloop.run(listen(port, Asked(clients, deaf, rate, seconds, "auto")))
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__)
+    parser.add_argument("--clients", type=int, default=500)
+    parser.add_argument("--deaf", type=int, default=10, help="of them never read")
+    parser.add_argument("--rate", type=int, default=200, help="events per second")
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--broker", choices=("auto", "apache-kafka", "tansu"), default="auto")
+    asked = Asked(**vars(parser.parse_args()))
+    result = uvloop.run(measure(asked))
+    print(json.dumps(result, indent=2))
+    if result["rate"] < 0.95 * asked.rate:
+        print(f"too busy a machine: {result['rate']} events/s in place of {asked.rate}; latencies say nothing")
+        return 1
+    reached = result["complete_and_in_order"] == result["hearing"] and result["p99_ms"] < TARGET_P99_MS
+    words = f"every event to every client that reads, p99 under {TARGET_P99_MS:g} ms"
+    print(f"{words}: {'reached' if reached else 'MISSED'}")
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,442 @@
+"""The gateway on real PostgreSQL and a real broker: no gap and no repeat, wherever events come from."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from builders import Scoring, completion, open_scoring, rescore, session_completed, step
+from infrastructure import Kafka, Postgres, Topics
+from live import FakeSocket, connected_to, of_type, records, until
+from tarsy_scoring import outbox
+from tarsy_scoring.database import Database, DatabaseAway
+from tarsy_scoring.gateway import CATCH_UP_LIMIT, READ_LIMIT, Gateway
+from tarsy_scoring.kafka import ensure_topics
+from tarsy_scoring.live_client import Limits
+from tarsy_scoring.relay import Relay
+from tarsy_scoring.settings import Settings, load_settings
+from tarsy_scoring.telemetry import Metrics
+
+NO_BROKER = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as parts:
+        yield parts
+
+
+@pytest.fixture
+async def gateway(scoring: Scoring) -> Gateway:
+    """A gateway that stands at the end of the stream; nothing moves it but the test."""
+    gateway = Gateway(load_settings(NO_BROKER), scoring.database, Metrics())
+    await gateway.read_missing()
+    return gateway
+
+
+async def score(scoring: Scoring, *sessions: str) -> None:
+    """Scores of these sessions from request to end: five events each."""
+    await scoring.accept(*(session_completed(s) for s in sessions))
+    for claimed in await scoring.claim():
+        await scoring.store.record(step(claimed, "analyzing_methodology"))
+        await scoring.store.end(completion(claimed))
+
+
+async def place(scoring: Scoring) -> list[dict[str, Any]]:
+    """Give positions, as the relay does; everything that has one, in order, as the topic brings it."""
+    await scoring.database.once(lambda c: outbox.place(scoring.database, c, 100_000))
+    rows = await scoring.rows(
+        "SELECT payload || jsonb_build_object('position', position) AS payload FROM scoring_events ORDER BY position"
+    )
+    return [r["payload"] for r in rows]
+
+
+async def many_events(scoring: Scoring, number: int) -> list[dict[str, Any]]:
+    """A score with this many events of progress and three more, placed."""
+    claimed = await scoring.claimed("session-long")
+    for _ in range(number // 100):
+        event = outbox.NewEvent(claimed.score_id, "scoring.progress", {"phase": "waiting_retry"})
+        await scoring.database.once(lambda c, e=event: outbox.emit(scoring.database, c, [e] * 100))  # type: ignore[misc]
+    return await place(scoring)
+
+
+def of_session(events: Sequence[dict[str, Any]], session_id: str) -> list[int]:
+    return [e["position"] for e in events if e["session_id"] == session_id]
+
+
+class TestCatchUp:
+    async def test_a_session_is_told_from_its_beginning_and_goes_on_live(
+        self, scoring: Scoring, gateway: Gateway
+    ) -> None:
+        """Confirmed, then what is stored, then what comes: one story in order, without the other sessions."""
+        await score(scoring, "session-1", "session-2")
+        await place(scoring)
+        async with connected_to(gateway, "session:session-1") as socket:
+            assert [m["type"] for m in socket.messages][:3] == [
+                "connection.established",
+                "subscription.confirmed",
+                "scoring.progress",
+            ]
+            await scoring.accept(rescore("session-1"), rescore("session-2"))
+            events = await place(scoring)
+            gateway.take_records(records(*events))
+            gateway.deliver()
+            stories = [m for m in await socket.answer() if "position" in m]
+        assert [e["position"] for e in stories] == of_session(events, "session-1")
+        assert len(stories) == 6
+        assert stories == [e for e in events if e["session_id"] == "session-1"], "stored or live, the same document"
+
+    async def test_what_happens_while_it_reads_comes_behind_it_and_once(
+        self, scoring: Scoring, gateway: Gateway
+    ) -> None:
+        """Live events are held while the database is asked; those that it had already are not repeated."""
+        await score(scoring, "session-1")
+        await place(scoring)
+        permits = [await gateway._readers.acquire() for _ in range(gateway._readers._value)]
+        async with connected_to(gateway) as socket:
+            socket.say({"action": "subscribe", "channel": "session:session-1"})
+            await until(lambda: gateway._subscribers, "the subscription")
+            await gateway.read_missing()
+            assert socket.positions == [], "held"
+            for _ in permits:
+                gateway._readers.release()
+            await socket.answer()
+            assert socket.positions == [1, 2, 3, 4, 5]
+
+    async def test_events_that_the_topic_brings_late_are_not_repeated(self, scoring: Scoring, gateway: Gateway) -> None:
+        """The database is ahead of the topic: what the catch-up had is dropped when the topic brings it."""
+        await score(scoring, "session-1")
+        events = await place(scoring)
+        async with connected_to(gateway, "session:session-1") as socket:
+            gateway.take_records(records(*events[:3]))
+            gateway.deliver()
+            await score(scoring, "session-2")
+            await scoring.accept(rescore("session-1"))
+            events = await place(scoring)
+            gateway.take_records(records(*events[3:]))
+            gateway.deliver()
+            await socket.answer()
+        assert socket.positions == of_session(events, "session-1")
+
+    async def test_of_all_sessions_shows_what_is_live_there(self, scoring: Scoring, gateway: Gateway) -> None:
+        """The same events of production scores, stored or live; nothing stored without being asked."""
+        await score(scoring, "session-1", "session-2")
+        shadow = await scoring.claimed("session-3")
+        await scoring.rows(
+            'UPDATE scoring_events SET payload = payload || \'{"purpose": "shadow"}\' WHERE score_id = $1',
+            shadow.score_id,
+        )
+        events = await place(scoring)
+        async with connected_to(gateway, "sessions") as live:
+            assert live.positions == []
+            gateway.take_records(records(*events))
+            gateway.deliver()
+            await live.answer()
+        async with connected_to(gateway) as later:
+            later.say({"action": "catchup", "channel": "sessions", "last_event_id": 0})
+            await later.answer()
+        assert later.positions == live.positions
+        assert {m["session_id"] for m in live.messages if "position" in m} == {"session-1", "session-2"}
+        assert 0 < len(live.positions) < len(events) - 1
+
+    @pytest.mark.parametrize("action", ["subscribe", "catchup"])
+    async def test_begins_behind_the_last_event_that_the_client_has(
+        self, scoring: Scoring, gateway: Gateway, action: str
+    ) -> None:
+        """`last_event_id` is a position; a position that does not exist yet holds nothing back for ever."""
+        await score(scoring, "session-1")
+        await place(scoring)
+        async with connected_to(gateway) as socket:
+            socket.say({"action": action, "channel": "session:session-1", "last_event_id": 3})
+            await socket.answer()
+            assert socket.positions == [4, 5]
+        async with connected_to(gateway, "session:session-1", last_event_id=1000) as socket:
+            await scoring.accept(rescore("session-1"))
+            await place(scoring)
+            await gateway.read_missing()
+            await socket.answer()
+            assert socket.positions == [6]
+
+    async def test_stops_at_its_limit_and_says_so(self, scoring: Scoring, gateway: Gateway) -> None:
+        """The client reloads; the oldest come first, and live events go on."""
+        await many_events(scoring, 300)
+        async with connected_to(gateway, "session:session-long") as socket:
+            assert socket.messages[-2 if socket.messages[-1]["type"] == "pong" else -1] == {
+                "type": "catchup.overflow",
+                "channel": "session:session-long",
+                "has_more": True,
+            }
+            assert socket.positions == list(range(1, CATCH_UP_LIMIT + 1))
+            await gateway.read_missing()
+            before = len(socket.positions)
+            await many_more(scoring)
+            await gateway.read_missing()
+            assert before == CATCH_UP_LIMIT, "what the overflow told of does not trickle in"
+            assert len(socket.positions) == CATCH_UP_LIMIT + 1
+
+    async def test_exactly_at_its_limit_is_no_overflow(self, scoring: Scoring, gateway: Gateway) -> None:
+        """Two hundred events are all there are."""
+        end = len(await many_events(scoring, 300))
+        async with connected_to(gateway, "session:session-long", last_event_id=end - CATCH_UP_LIMIT) as socket:
+            assert socket.positions == list(range(end - CATCH_UP_LIMIT + 1, end + 1))
+            assert of_type(socket.messages, "catchup.overflow") == []
+
+    async def test_that_fails_says_that_something_is_missing(self, scoring: Scoring, gateway: Gateway) -> None:
+        """A client must not believe that it has everything: it reloads, as after an overflow."""
+        await scoring.database.close()
+        async with connected_to(gateway, "session:session-1") as socket:
+            assert len(of_type(socket.messages, "catchup.overflow")) == 1
+            assert len(of_type(socket.messages, "subscription.confirmed")) == 1
+
+
+async def many_more(scoring: Scoring) -> None:
+    """One more event of the long session."""
+    score_id = await scoring.value("SELECT score_id FROM session_scores WHERE session_id = 'session-long'")
+    event = outbox.NewEvent(score_id, "scoring.progress", {"phase": "storing"})
+    await scoring.database.once(lambda c: outbox.emit(scoring.database, c, [event]))
+    await place(scoring)
+
+
+class TestLive:
+    async def test_two_channels_of_one_client_give_an_event_once(self, scoring: Scoring, gateway: Gateway) -> None:
+        """A page that shows the list and a session hears of it once, in order."""
+        await score(scoring, "session-1", "session-2")
+        events = await place(scoring)
+        async with connected_to(gateway, "sessions", "session:session-1", last_event_id=None) as socket:
+            start = len(socket.positions)
+            gateway.take_records(records(*events))
+            gateway.deliver()
+            await socket.answer()
+        live = socket.positions[start:]
+        assert socket.positions[:start] == of_session(events, "session-1"), "the catch-up"
+        assert live == sorted(live)
+        assert set(live) == {e["position"] for e in events if e["session_id"] == "session-2" and is_for_all(e)}
+
+    async def test_many_clients_share_what_is_sent(self, scoring: Scoring, gateway: Gateway) -> None:
+        """Encoded and framed once: clients with the same channels are handed the same object."""
+        async with connected_to(gateway, "sessions") as one, connected_to(gateway, "sessions") as other:
+            await score(scoring, "session-1", "session-2")
+            await place(scoring)
+            await gateway.read_missing()
+            assert one.chunks[-1] is other.chunks[-1]
+            assert len(one.chunks[-1].texts) == 6
+
+    async def test_one_that_does_not_read_is_told_to_come_back(self, scoring: Scoring) -> None:
+        """Nobody else notices; what it missed is there when it does."""
+        gateway = Gateway(load_settings(NO_BROKER), scoring.database, Metrics(), Limits(queue_events=4))
+        await gateway.read_missing()
+        async with connected_to(gateway, "sessions") as stuck, connected_to(gateway, "sessions") as other:
+            stuck.reading.clear()
+            for n in range(3):
+                await score(scoring, f"session-{n}")
+                await place(scoring)
+                await gateway.read_missing()
+            await until(lambda: stuck.closed, "the end of the slow client")
+            assert stuck.closed is not None
+            assert stuck.closed[0] == 4008
+            assert len(other.positions) == 9
+            assert gateway._metrics.gateway_closed.labels("slow")._value.get() == 1
+        assert stuck.positions == []
+        async with connected_to(gateway) as again:
+            again.say({"action": "catchup", "channel": "sessions", "last_event_id": 0})
+            await again.answer()
+            assert again.positions == other.positions
+
+    async def test_what_the_topic_lacks_is_read(self, scoring: Scoring, gateway: Gateway) -> None:
+        """A missing position holds back what is behind it, until the database has told it."""
+        await score(scoring, "session-1")
+        async with connected_to(gateway, "session:session-1", last_event_id=1000) as socket:
+            events = await place(scoring)
+            gateway.take_records(records(events[0], events[2], events[4]))
+            gateway.deliver()
+            assert socket.positions == [1]
+            await gateway.read_missing()
+            await socket.answer()
+        assert socket.positions == [1, 2, 3, 4, 5]
+
+    async def test_an_erased_session_holds_nobody_up(self, scoring: Scoring, gateway: Gateway) -> None:
+        """Its positions are gone for ever, and are passed over, at the end of the stream as well."""
+        await score(scoring, "session-1", "session-2")
+        await place(scoring)
+        async with connected_to(gateway, "session:session-2", last_event_id=0) as socket:
+            await scoring.rows("DELETE FROM scoring_events WHERE session_id = 'session-1'")
+            await gateway.read_missing()
+            await scoring.accept(rescore("session-2"))
+            events = await place(scoring)
+            gateway.take_records(records(*events))
+            gateway.deliver()
+            await socket.answer()
+        assert socket.positions == of_session(events, "session-2")
+
+    async def test_a_long_backlog_is_read_in_steps(self, scoring: Scoring, gateway: Gateway) -> None:
+        """Each step says whether there is more, and none is lost between them."""
+        async with connected_to(gateway, "sessions") as socket:
+            events = await many_events(scoring, READ_LIMIT + 100)
+            assert await gateway.read_missing()
+            assert not await gateway.read_missing()
+            await socket.answer()
+        assert socket.positions == [e["position"] for e in events if is_for_all(e)]
+
+    async def test_a_database_that_begins_anew_sends_clients_away(self, scoring: Scoring, gateway: Gateway) -> None:
+        """Restored from a backup, it gives positions out again: what clients remember means nothing now."""
+        await score(scoring, "session-1")
+        await place(scoring)
+        await gateway.read_missing()
+        async with connected_to(gateway, "sessions") as socket:
+            await scoring.rows("UPDATE relay_position SET position = 2")
+            await gateway.read_missing()
+            await until(lambda: socket.closed, "the end")
+            assert socket.closed is not None
+            assert socket.closed[0] == 1012
+
+
+def is_for_all(event: dict[str, Any]) -> bool:
+    return event["type"] != "scoring.progress" or event["phase"] in ("queued", "waiting_retry")
+
+
+@asynccontextmanager
+async def running(settings: Settings, database: Database, *, with_relay: bool = True) -> AsyncIterator[Gateway]:
+    """A gateway that runs, beside a relay."""
+    gateway, stopping = Gateway(settings, database, Metrics()), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        if with_relay:
+            group.create_task(Relay(settings, database, Metrics()).run(stopping))
+        group.create_task(gateway.run(stopping))
+        try:
+            await until(lambda: gateway._order is not None, "the gateway's place")
+            yield gateway
+        finally:
+            stopping.set()
+
+
+def came_from(gateway: Gateway, source: str) -> float:
+    return float(gateway._metrics.gateway_events.labels(source)._value.get())
+
+
+async def told(scoring: Scoring, socket: FakeSocket, session: str) -> None:
+    """Score this session, and wait until the client has heard of its end."""
+    await score(scoring, session)
+    scoring.database.ring("events")
+
+    def ended() -> bool:
+        return any(m.get("session_id") == session and m["type"] == "scoring.completed" for m in socket.messages)
+
+    await until(ended, f"the end of {session}")
+
+
+async def everything_once(scoring: Scoring, socket: FakeSocket) -> None:
+    """The client has all events of the stream that are for all, in order and once."""
+    events = await place(scoring)
+    assert socket.positions == [e["position"] for e in events if is_for_all(e)]
+
+
+class TestBroker:
+    async def test_events_come_over_the_topic(self, scoring: Scoring, topics: Topics) -> None:
+        """From commit over relay and broker to the client, without looking into the database."""
+        async with (
+            running(load_settings(topics.env), scoring.database) as gateway,
+            connected_to(gateway, "sessions") as socket,
+        ):
+            await told(scoring, socket, "session-0")
+            for n in range(1, 50):
+                await score(scoring, f"session-{n}")
+            await told(scoring, socket, "session-50")
+            assert came_from(gateway, "kafka") > 200
+            await everything_once(scoring, socket)
+
+    @pytest.mark.parametrize("env", [NO_BROKER, {}], ids=["away", "not configured"])
+    async def test_without_a_broker_the_database_tells(self, scoring: Scoring, env: dict[str, str]) -> None:
+        """Slower, and nothing is lost."""
+        async with (
+            running(load_settings(env), scoring.database, with_relay=False) as gateway,
+            connected_to(gateway, "sessions") as socket,
+        ):
+            await score(scoring, "session-1")
+            await place(scoring)
+            await until(lambda: len(socket.positions) == 3, "the events")
+            assert came_from(gateway, "database") == 5
+
+    async def test_a_topic_that_is_made_anew_is_followed(self, scoring: Scoring, topics: Topics) -> None:
+        """Offsets begin again, positions do not."""
+        settings = load_settings(topics.env | {"SCORING_CREATE_TOPICS": "true"})
+        async with running(settings, scoring.database) as gateway, connected_to(gateway, "sessions") as socket:
+            for n in range(5):
+                await told(scoring, socket, f"before-{n}")
+            await delete_topic(settings)
+            await asyncio.wait_for(ensure_topics(settings, [settings.topic_scoring_events]), 30)
+            for n in range(5):
+                await told(scoring, socket, f"after-{n}")
+            before = came_from(gateway, "kafka")
+            for n in range(200):
+                await told(scoring, socket, f"later-{n}")
+                if came_from(gateway, "kafka") > before:
+                    break
+            assert came_from(gateway, "kafka") > before, "the topic is followed again"
+            await everything_once(scoring, socket)
+
+    async def test_a_broker_that_restarts_is_followed(self, scoring: Scoring, kafka: Kafka, topics: Topics) -> None:
+        """Nothing is lost, nothing twice, whatever the broker kept."""
+        if not kafka.survives_restart:
+            pytest.skip("this broker cannot be restarted here")
+        async with (
+            running(load_settings(topics.env), scoring.database) as gateway,
+            connected_to(gateway, "sessions") as socket,
+        ):
+            await told(scoring, socket, "before")
+            await kafka.stop()
+            try:
+                await score(scoring, "meanwhile")
+            finally:
+                await kafka.start()
+            await told(scoring, socket, "after")
+            before = came_from(gateway, "kafka")
+            for n in range(200):
+                await told(scoring, socket, f"later-{n}")
+                if came_from(gateway, "kafka") > before:
+                    break
+            assert came_from(gateway, "kafka") > before, "the topic is followed again"
+            await everything_once(scoring, socket)
+
+
+async def delete_topic(settings: Settings) -> None:
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.require_kafka())
+    await admin.start()
+    try:
+        await admin.delete_topics([settings.topic_scoring_events])
+
+        async def is_gone() -> bool:
+            return settings.topic_scoring_events not in await admin.list_topics()
+
+        from infrastructure import wait_until
+
+        await wait_until(is_gone, 30, "the topic to be gone")
+    finally:
+        await admin.close()
+
+
+class TestDatabaseAway:
+    async def test_the_gateway_waits_and_goes_on(self, scoring: Scoring, postgres: Postgres, database_url: str) -> None:
+        """A database that is away at the start or later is waited for; clients stay connected."""
+        if not postgres.crashable:
+            pytest.skip("this PostgreSQL cannot be stopped here")
+        async with (
+            running(load_settings(NO_BROKER), scoring.database, with_relay=False) as gateway,
+            connected_to(gateway, "sessions") as socket,
+        ):
+            await postgres.kill()
+            with suppress(DatabaseAway):
+                await gateway.read_missing()
+            await postgres.start()
+            async with asyncio.timeout(20):
+                while True:
+                    with suppress(DatabaseAway):
+                        await score(scoring, "session-1")
+                        break
+                    await asyncio.sleep(0.1)
+            await place(scoring)
+            await until(lambda: len(socket.positions) == 3, "the events")
+            assert socket.closed is None

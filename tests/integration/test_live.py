@@ -1,0 +1,267 @@
+"""Live events through the real server: prepared frames, refusals before the handshake, peers that do not read."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from builders import HASHES, policy
+from infrastructure import wait_until
+from live import event, records
+from tarsy_scoring.api import live
+from tarsy_scoring.api.app import create_app, serve
+from tarsy_scoring.api.site import Site
+from tarsy_scoring.database import Database
+from tarsy_scoring.gateway import Gateway
+from tarsy_scoring.inbox import Inbox
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.live_client import Client, Limits
+from tarsy_scoring.reading import Reader
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.store import Store
+from tarsy_scoring.telemetry import Metrics
+
+WAIT_S = 15.0
+
+
+@dataclass
+class Served:
+    """A gateway behind uvicorn on a free port; `send` stands where topic and database stand."""
+
+    gateway: Gateway
+    address: str
+    stopping: asyncio.Event
+    serving: asyncio.Task[None]
+    sent: int = 0
+
+    async def stop(self) -> None:
+        """As on SIGTERM; returns when the server is down."""
+        self.stopping.set()
+        await asyncio.wait_for(self.serving, WAIT_S)
+
+    @property
+    def url(self) -> str:
+        return f"ws://{self.address}/api/v1/ws"
+
+    def send(self, number: int = 1, **more: Any) -> None:
+        """Give the gateway this many events of the channel `sessions`."""
+        self.gateway.take_records(records(*(event(self.sent + n, **more) for n in range(1, number + 1))))
+        assert self.gateway.deliver() == number
+        self.sent += number
+
+    @contextlib.asynccontextmanager
+    async def client(self, **options: Any) -> AsyncIterator[ClientConnection]:
+        """A client that has subscribed to `sessions`."""
+        async with connect(self.url, proxy=None, **options) as client:
+            await client.send('{"action": "subscribe", "channel": "sessions"}')
+            assert [json.loads(await client.recv())["type"] for _ in range(2)] == [
+                "connection.established",
+                "subscription.confirmed",
+            ]
+            yield client
+
+    def closed_as(self, reason: str) -> float:
+        return float(self.gateway._metrics.gateway_closed.labels(reason)._value.get())
+
+
+def site_on(database: Database, metrics: Metrics) -> Site:
+    inbox = Inbox(database, policy())
+    store, reader = Store(database, inbox), Reader(database, HASHES)
+    return Site(Settings(api_port=0), load_criteria(), inbox, store, reader, metrics, None)
+
+
+@pytest.fixture
+async def served(database_url: str) -> AsyncIterator[Served]:
+    database, metrics = Database(database_url, "public", pool_size=2), Metrics()
+    await database.open()
+    gateway = Gateway(Settings(), database, metrics, Limits(clients=3, queue_bytes=200_000))
+    await gateway.read_missing()
+    listening = socket.create_server(("127.0.0.1", 0))
+    address, stopping = f"127.0.0.1:{listening.getsockname()[1]}", asyncio.Event()
+    site = site_on(database, metrics)
+    serving = asyncio.create_task(serve(create_app(site, gateway), site.settings, listening, stopping))
+    served = Served(gateway, address, stopping, serving)
+    try:
+        yield served
+    finally:
+        await served.stop()
+        await database.close()
+
+
+async def positions(client: ClientConnection, number: int) -> list[int]:
+    async with asyncio.timeout(WAIT_S):
+        return [json.loads(await client.recv())["position"] for _ in range(number)]
+
+
+class DeafClient:
+    """A peer that subscribes and then never reads."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+    async def subscribe(self, served: Served) -> Client:
+        """Connect and subscribe; gives what the gateway has of it."""
+        known = set(served.gateway._clients)
+        await asyncio.to_thread(self._connect, served.address)
+        await wait_until(lambda: len(served.gateway._subscribers.get("sessions", ())) > len(known), WAIT_S, "it")
+        [ours] = served.gateway._clients - known
+        return ours
+
+    def _connect(self, address: str) -> None:
+        host, port = address.split(":")
+        self._socket.connect((host, int(port)))
+        self._socket.sendall(
+            f"GET /api/v1/ws HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        assert b" 101 " in self._socket.recv(4096)
+        text = b'{"action": "subscribe", "channel": "sessions"}'
+        self._socket.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)  # masked with zeros
+
+    def read_until(self, end: bytes) -> bytes:
+        """Read up to `end`; gives the last bytes before it. Raises: ConnectionResetError: We were cut off."""
+        self._socket.settimeout(WAIT_S)
+        seen = b""
+        while not seen.endswith(end):
+            seen = (seen + self._socket.recv(1 << 20))[-100:]
+        return seen.removesuffix(end)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def test_events_arrive_one_message_each_and_in_order(served: Served) -> None:
+    """Small, larger and large ones, whatever the length of their header; text, as ours is JSON."""
+    async with served.client() as client:
+        for size in (1, 200, 70_000):
+            served.send(3, note="ä" * size)
+        messages = [await asyncio.wait_for(client.recv(), WAIT_S) for _ in range(9)]
+    assert [json.loads(m)["position"] for m in messages] == list(range(1, 10))
+    assert [len(json.loads(m)["note"]) for m in messages] == [1] * 3 + [200] * 3 + [70_000] * 3
+    assert all(isinstance(m, str) for m in messages)
+
+
+async def test_prepared_frames_are_used_and_nothing_is_compressed(served: Served) -> None:
+    """The fast way is the one that is taken: a client that offers compression gets frames as they are."""
+    async with served.client(compression="deflate") as client:
+        [ours] = served.gateway._clients
+        assert type(ours.socket).__name__ == "_DirectSocket"
+        assert client.protocol.extensions == []
+        served.send(2)
+        assert await positions(client, 2) == [1, 2]
+
+
+async def test_a_page_of_another_site_is_refused_before_the_handshake(served: Served) -> None:
+    """403 for it; our own pages and programs that are no browser come in."""
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(served.url, proxy=None, origin="https://evil.example"):  # type: ignore[arg-type]
+            pass
+    assert refused.value.response.status_code == 403
+    async with served.client(origin=f"http://{served.address}"):
+        pass
+
+
+async def test_a_full_gateway_says_so_before_the_handshake(served: Served) -> None:
+    """503 and when to come again; a client that leaves makes room."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(served.client())
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(served.url, proxy=None):
+                pass
+        assert refused.value.response.status_code == 503
+        assert refused.value.response.headers["Retry-After"]
+    await wait_until(lambda: not served.gateway._clients, WAIT_S, "the clients to be gone")
+    async with served.client():
+        pass
+
+
+async def test_a_message_too_large_ends_the_connection(served: Served) -> None:
+    """Before it is read as a whole."""
+    async with served.client() as client:
+        with contextlib.suppress(ConnectionClosed):
+            await client.send("x" * 100_000)
+        await asyncio.wait_for(client.wait_closed(), WAIT_S)
+        assert client.close_code == 1009
+
+
+async def test_a_peer_that_does_not_read_is_cut_off_and_nobody_notices(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue is bounded, its connection is not kept for what it will never take, and others get everything."""
+    monkeypatch.setattr(live, "CLOSE_S", 0.2)
+    deaf = DeafClient()
+    transport = (await deaf.subscribe(served)).socket._protocol.transport  # type: ignore[attr-defined]
+    async with served.client() as client:
+        received = []
+        for _ in range(200):
+            served.send(5, note="x" * 20_000)
+            received += await positions(client, 5)
+            if served.closed_as("slow"):
+                break
+        assert received == list(range(1, served.sent + 1))
+        assert served.closed_as("slow") == 1
+        await wait_until(lambda: not transport.get_write_buffer_size(), WAIT_S, "its buffer to be given up")
+        assert len(served.gateway._clients) == 1
+    with pytest.raises(ConnectionResetError):
+        await asyncio.to_thread(deaf.read_until, b"never")
+    deaf.close()
+
+
+async def test_a_slow_peer_that_reads_again_learns_why(served: Served) -> None:
+    """What was under way comes first, then the close frame with its code: reconnect and catch up."""
+    deaf = DeafClient()
+    await deaf.subscribe(served)
+    while not served.closed_as("slow"):
+        served.send(5, note="x" * 20_000)
+        await asyncio.sleep(0)
+    seen = await asyncio.to_thread(deaf.read_until, b"too slow: reconnect and catch up")
+    deaf.close()
+    assert seen.endswith((4008).to_bytes(2, "big"))
+
+
+async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody is told to come back; who does not listen is cut off."""
+    monkeypatch.setattr(live, "CLOSE_S", 0.2)
+    deaf = DeafClient()
+    ours = await deaf.subscribe(served)
+    while not ours._queue:
+        served.send(1, note="x" * 50_000)
+        await asyncio.sleep(0)
+    began = time.monotonic()
+    await served.stop()
+    assert time.monotonic() - began < 5
+    deaf.close()
+
+
+def test_without_our_server_the_same_messages_go_through_asgi() -> None:
+    """Another ASGI server is slower and says the same."""
+    database = Database("postgresql://nobody@localhost:1/none", "public", pool_size=1)
+    app = create_app(site_on(database, Metrics()), Gateway(Settings(), database, Metrics()))
+    with TestClient(app, headers={"Host": "localhost"}).websocket_connect("/api/v1/ws") as client:
+        assert client.receive_json()["type"] == "connection.established"
+        client.send_json({"action": "ping"})
+        assert client.receive_json() == {"type": "pong"}
+        client.send_bytes(b'{"action": "subscribe", "channel": "sessions"}')
+        assert client.receive_json() == {"type": "subscription.confirmed", "channel": "sessions"}
+
+
+def test_without_a_gateway_there_is_an_answer() -> None:
+    """503 in place of a handshake that nobody serves."""
+    database = Database("postgresql://nobody@localhost:1/none", "public", pool_size=1)
+    app = create_app(site_on(database, Metrics()))
+    with pytest.raises(WebSocketDenialResponse) as refused:
+        TestClient(app, headers={"Host": "localhost"}).websocket_connect("/api/v1/ws").__enter__()
+    assert refused.value.status_code == 503

@@ -1,0 +1,122 @@
+"""What tests of live events share: a connection held in the hand, and events to send."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from infrastructure import wait_until
+from tarsy_scoring.gateway import Gateway
+from tarsy_scoring.kafka import Record
+from tarsy_scoring.live_client import Chunk
+
+WAIT_S = 10.0
+
+
+class FakeSocket:
+    """
+    A peer that takes what it is sent while it is `reading`, and says what a test lets it say.
+
+    Attributes:
+        closed: Close code and reason, when our side has closed.
+        chunks: What it was handed, the very objects.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.closed: tuple[int, str] | None = None
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self._said: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        self._is_gone = False
+
+    # --- the gateway's side
+
+    def send_now(self, chunk: Chunk) -> bool:
+        if not self.reading.is_set():
+            return False
+        self.chunks.append(chunk)
+        return True
+
+    async def send(self, chunk: Chunk) -> None:
+        await self.reading.wait()
+        if self._is_gone:
+            raise ConnectionResetError
+        self.chunks.append(chunk)
+
+    async def receive(self) -> str | bytes | None:
+        return await self._said.get()
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+    # --- the peer's side
+
+    def say(self, message: Mapping[str, Any] | str | bytes) -> None:
+        self._said.put_nowait(message if isinstance(message, str | bytes) else to_json(message).decode())
+
+    def leave(self) -> None:
+        self._is_gone = True
+        self.reading.set()
+        self._said.put_nowait(None)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Everything it was sent, in order."""
+        return [from_json(text) for chunk in self.chunks for text in chunk.texts]
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions of the events it was sent."""
+        return [m["position"] for m in self.messages if "position" in m]
+
+    async def answer(self) -> list[dict[str, Any]]:
+        """Everything sent up to now; the pong that marks the end is taken out."""
+        pongs = sum(m["type"] == "pong" for m in self.messages)
+        self.say({"action": "ping"})
+        await wait_until(lambda: sum(m["type"] == "pong" for m in self.messages) > pongs, WAIT_S, "a pong")
+        return [m for m in self.messages if m["type"] != "pong"]
+
+
+@asynccontextmanager
+async def connected_to(gateway: Gateway, *channels: str, last_event_id: int | None = None) -> AsyncIterator[FakeSocket]:
+    """A client of the gateway with these subscriptions; gone at the end."""
+    socket = FakeSocket()
+    serving = asyncio.create_task(gateway.serve(socket))
+    try:
+        for channel in channels:
+            socket.say({"action": "subscribe", "channel": channel, "last_event_id": last_event_id})
+        await socket.answer()
+        yield socket
+    finally:
+        socket.leave()
+        await asyncio.wait_for(serving, WAIT_S)
+
+
+def event(position: int, session_id: str = "session-1", kind: str = "scoring.started", **more: Any) -> dict[str, Any]:
+    """The payload of a production score's event."""
+    return {
+        "type": kind,
+        "event_id": str(uuid.uuid4()),
+        "sequence": position,
+        "position": position,
+        "purpose": "production",
+        "session_id": session_id,
+        "timestamp_us": 1_700_000_000_000_000,
+    } | more
+
+
+def records(*events: Mapping[str, Any]) -> list[Record]:
+    """Events as the topic brings them."""
+    return [Record("scoring-events", 0, n, 0, b"key", to_json(e), ()) for n, e in enumerate(events)]
+
+
+def of_type(messages: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    return [m for m in messages if m["type"] == kind]
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    await wait_until(condition, WAIT_S, what)

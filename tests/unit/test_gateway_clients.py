@@ -1,0 +1,377 @@
+"""The gateway without a database: order, channels, queues that are bounded, and what a client may say."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from live import FakeSocket, connected_to, event, of_type, until
+from tarsy_scoring.database import Database
+from tarsy_scoring.gateway import Gateway
+from tarsy_scoring.live_client import Chunk, Client, Event, Limits
+from tarsy_scoring.live_events import EARLY_LIMIT, Order, decode, event_of
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.telemetry import Metrics
+
+
+def at(position: int, *channels: str, size: int = 2) -> Event:
+    """An event whose text is of no interest."""
+    return Event(position, channels or ("sessions",), b"x" * size, 0)
+
+
+def chunk(*positions: int, size: int = 2) -> Chunk:
+    return Chunk([at(p, size=size).text for p in positions])
+
+
+@pytest.fixture
+def gateway() -> Gateway:
+    """A gateway whose database is never asked."""
+    return Gateway(Settings(), Database("postgresql://nobody@localhost:1/none", "public", pool_size=1), Metrics())
+
+
+@pytest.fixture
+async def socket(gateway: Gateway) -> AsyncIterator[FakeSocket]:
+    async with connected_to(gateway) as socket:
+        yield socket
+
+
+class TestOrder:
+    def test_positions_go_out_in_order_whatever_order_they_come_in(self) -> None:
+        """Kafka orders nothing across partitions."""
+        order = Order(10)
+        out = []
+        for position in (12, 14, 11, 13, 16):
+            order.add(at(position))
+            out += order.take()
+        assert [e.position for e in out] == [11, 12, 13, 14]
+        assert order.has_gap, "15 is missing before 16"
+
+    def test_a_repeat_is_dropped(self) -> None:
+        """Delivery to the topic is at least once."""
+        order = Order(0)
+        for position in (1, 2, 2, 1):
+            order.add(at(position))
+        assert [e.position for e in order.take()] == [1, 2]
+        order.add(at(2))
+        assert order.take() == []
+        assert not order.has_gap
+
+    def test_what_does_not_exist_any_more_is_passed_over(self) -> None:
+        """An erased session leaves holes that nothing will ever fill; what came early behind them goes out as well."""
+        order = Order(0)
+        for position in (2, 5, 6, 7, 9):
+            order.add(at(position))
+        assert [e.position for e in order.take_until(6)] == [2, 5, 6, 7]
+        assert order.position == 7
+        assert order.has_gap
+
+    def test_what_is_kept_ahead_of_a_gap_is_bounded(self) -> None:
+        """Positions of another installation on the same topic must not fill the memory."""
+        order = Order(0)
+        for position in range(2, EARLY_LIMIT + 1000):
+            order.add(at(position))
+        assert len(order.take_until(10**9)) == EARLY_LIMIT
+
+
+class TestEvent:
+    @pytest.mark.parametrize(
+        ("says", "is_for_all"),
+        [
+            ({"kind": "scoring.started"}, True),
+            ({"kind": "scoring.completed"}, True),
+            ({"kind": "scoring.failed"}, True),
+            ({"kind": "scoring.progress", "phase": "queued"}, True),
+            ({"kind": "scoring.progress", "phase": "waiting_retry"}, True),
+            ({"kind": "scoring.progress", "phase": "storing"}, False),
+            ({"kind": "scoring.completed", "purpose": "shadow"}, False),
+            ({"kind": "scoring.progress", "phase": "queued", "purpose": "consistency"}, False),
+        ],
+        ids=lambda v: "-".join(v.values()) if isinstance(v, dict) else str(v),
+    )
+    def test_channels(self, says: dict[str, Any], is_for_all: bool) -> None:
+        """A session's channel gets all; the one of all sessions what a list of production scores shows."""
+        channels = event_of(event(1, "session-7", **says), b"").channels
+        assert channels == (("session:session-7", "sessions") if is_for_all else ("session:session-7",))
+
+    @pytest.mark.parametrize(
+        "value",
+        [None, b"", b"{", b"[]", b"7", b"{}", b'{"position": "x", "session_id": 1}', b"\xff\xfe"],
+        ids=["nothing", "empty", "half", "list", "number", "object", "wrong types", "not utf-8"],
+    )
+    def test_what_is_no_event_of_ours_is_passed_over(self, value: bytes | None) -> None:
+        """Anybody may write to the topic."""
+        assert decode(value) is None
+
+
+class TestFrames:
+    @pytest.mark.parametrize("length", [0, 1, 125, 126, 65_535, 65_536, 200_000])
+    def test_are_what_a_websocket_server_sends(self, length: int) -> None:
+        """Prepared frames are byte for byte those of the WebSocket library, at every length of the header."""
+        from websockets.frames import Frame, Opcode
+
+        text = b"x" * length
+        assert Chunk([text]).frames == Frame(Opcode.TEXT, text).serialize(mask=False)
+
+    def test_of_several_messages_follow_each_other(self) -> None:
+        """One frame per message, one piece of bytes for all, made once."""
+        several = Chunk([b"one", b"three"])
+        assert several.frames == struct.pack("!BB", 0x81, 3) + b"one" + struct.pack("!BB", 0x81, 5) + b"three"
+        assert several.frames is several.frames
+
+
+class TestQueue:
+    async def test_of_a_client_that_reads_stays_empty(self) -> None:
+        """What can be sent at once is not queued."""
+        socket = FakeSocket()
+        client = Client(socket, Limits(queue_events=2))
+        for position in range(100):
+            client.offer(chunk(position))
+        assert len(socket.chunks) == 100
+        assert not client.ended.done()
+
+    @pytest.mark.parametrize(
+        ("limits", "fit"),
+        [(Limits(queue_events=5), 5), (Limits(queue_bytes=500), 5)],
+        ids=["too many events", "too many bytes"],
+    )
+    async def test_that_is_full_ends_the_client(self, limits: Limits, fit: int) -> None:
+        """Nobody waits for a client that does not read: it is told to reconnect and catch up."""
+        socket = FakeSocket()
+        socket.reading.clear()
+        client = Client(socket, limits)
+        for position in range(fit):
+            client.offer(chunk(position, size=100))
+        assert not client.ended.done()
+        client.offer(chunk(99, size=100))
+        assert client.ended.result().code == 4008
+        await client.stop()
+
+    async def test_takes_one_chunk_of_any_size(self) -> None:
+        """A single large event must not cut off everybody who gets it."""
+        socket = FakeSocket()
+        socket.reading.clear()
+        client = Client(socket, Limits(queue_bytes=10))
+        client.offer(chunk(1, size=1000))
+        assert not client.ended.done()
+        socket.reading.set()
+        await until(lambda: len(socket.chunks) == 1, "the chunk")
+
+    async def test_is_sent_in_order_when_the_client_reads_again(self) -> None:
+        """What is offered while older chunks wait goes behind them, also in the moment in which those are sent."""
+        socket = FakeSocket()
+        socket.reading.clear()
+        client = Client(socket, Limits())
+        offered = [chunk(n) for n in range(6)]
+        for one in offered[:3]:
+            client.offer(one)
+        await asyncio.sleep(0)
+        socket.reading.set()
+        for one in offered[3:]:
+            client.offer(one)
+        await until(lambda: len(socket.chunks) == 6, "all chunks")
+        assert socket.chunks == offered
+
+    @pytest.mark.parametrize(
+        "limits", [Limits(queue_events=3), Limits(queue_bytes=300)], ids=["counted in events", "counted in bytes"]
+    )
+    async def test_can_be_filled_anew_after_it_was_sent(self, limits: Limits) -> None:
+        """What was sent does not count any more."""
+        socket = FakeSocket()
+        client = Client(socket, limits)
+        for round_ in range(3):
+            socket.reading.clear()
+            for n in range(3):
+                client.offer(chunk(n, size=100))
+            socket.reading.set()
+            await until(lambda sent=3 * (round_ + 1): len(socket.chunks) == sent, "the round")
+        assert not client.ended.done()
+
+    @pytest.mark.parametrize(
+        "limits", [Limits(queue_events=3), Limits(queue_bytes=300)], ids=["too many events", "too many bytes"]
+    )
+    async def test_holds_live_events_back_during_a_catch_up_within_its_bounds(self, limits: Limits) -> None:
+        """A slow database must not fill the memory with what a client would get after its catch-up."""
+        client = Client(FakeSocket(), limits)
+        client.hold()
+        client.give([at(n, size=100) for n in (1, 2, 3)])
+        assert not client.ended.done()
+        client.give([at(4, size=100)])
+        assert client.ended.result().word == "slow"
+
+
+class TestCovered:
+    async def test_events_of_a_catch_up_are_not_sent_again(self) -> None:
+        """What a catch-up has sent is dropped from the held events and from those that come late; the rest is sent."""
+        socket = FakeSocket()
+        client = Client(socket, Limits())
+        client.channels |= {"session:a", "session:b"}
+        client.hold()
+        client.give([Event(4, ("session:a",), b"a4", 0), Event(5, ("session:b",), b"b5", 0)])
+        client.release("session:a", covered=6)
+        client.give([Event(6, ("session:a",), b"a6", 0), Event(7, ("session:a",), b"a7", 0)])
+        assert [t for c in socket.chunks for t in c.texts] == [b"b5", b"a7"]
+        assert client.takes_all, "live events have passed the catch-up"
+
+    async def test_an_event_of_two_channels_counts_as_sent_by_either(self) -> None:
+        """It went out with the catch-up of one of them."""
+        socket = FakeSocket()
+        client = Client(socket, Limits())
+        client.channels |= {"session:a", "sessions"}
+        client.hold()
+        client.release("session:a", covered=3)
+        client.give([Event(3, ("session:a", "sessions"), b"3", 0), Event(4, ("session:a", "sessions"), b"4", 0)])
+        assert [t for c in socket.chunks for t in c.texts] == [b"4"]
+
+
+class TestProtocol:
+    async def test_begins_with_a_name_for_the_connection(self, socket: FakeSocket) -> None:
+        """The first message, before the client says anything."""
+        [first, *_] = socket.messages
+        assert first["type"] == "connection.established"
+        assert set(first) == {"type", "connection_id"}
+
+    async def test_ping(self, socket: FakeSocket) -> None:
+        """Answered by a pong and nothing else."""
+        socket.say({"action": "ping"})
+        await socket.answer()
+        assert socket.messages[-1] == {"type": "pong"}
+
+    async def test_subscribe_is_confirmed(self, socket: FakeSocket) -> None:
+        """With the channel."""
+        socket.say({"action": "subscribe", "channel": "sessions"})
+        assert {"type": "subscription.confirmed", "channel": "sessions"} in await socket.answer()
+
+    async def test_unsubscribe_has_no_answer(self, socket: FakeSocket) -> None:
+        """Neither of a channel that it had nor of another one."""
+        for channel in ("sessions", "session:x", "nonsense"):
+            socket.say({"action": "unsubscribe", "channel": channel})
+        assert len(await socket.answer()) == 1
+
+    @pytest.mark.parametrize(
+        "channel",
+        ["cancellations", "session:", "session:../x", "session:a b", "sessions:", "Sessions", "session", "*", "ü"],
+    )
+    async def test_another_channel_is_an_error(self, socket: FakeSocket, channel: str) -> None:
+        """There are two kinds of channels; the connection stays."""
+        for action in ("subscribe", "catchup"):
+            socket.say({"action": action, "channel": channel, "last_event_id": 0})
+        errors = of_type(await socket.answer(), "subscription.error")
+        assert [e["channel"] for e in errors] == [channel, channel]
+        assert "sessions" in errors[0]["message"]
+
+    @pytest.mark.parametrize(
+        ("says", "hint"),
+        [
+            ("not json", "JSON"),
+            ("[]", "JSON object"),
+            ("7", "JSON object"),
+            ("{}", "action"),
+            ('{"action": 7}', "action"),
+            (b"\xff\xfe", "JSON"),
+            ("[" * 10_000, "JSON"),
+            ({"action": "subscribe"}, "channel is required for subscribe"),
+            ({"action": "unsubscribe", "channel": ""}, "channel is required for unsubscribe"),
+            ({"action": "catchup", "channel": 5, "last_event_id": 1}, "channel is required for catchup"),
+            ({"action": "catchup", "channel": "sessions"}, "last_event_id is required"),
+            ({"action": "catchup", "channel": "sessions", "last_event_id": "7"}, "whole number"),
+            ({"action": "catchup", "channel": "sessions", "last_event_id": 1.5}, "whole number"),
+            ({"action": "catchup", "channel": "sessions", "last_event_id": True}, "whole number"),
+            ({"action": "catchup", "channel": "sessions", "last_event_id": -1}, "whole number"),
+            ({"action": "catchup", "channel": "sessions", "last_event_id": 2**63}, "whole number"),
+        ],
+    )
+    async def test_nonsense_is_told_and_the_connection_stays(
+        self, socket: FakeSocket, says: dict[str, Any] | str | bytes, hint: str
+    ) -> None:
+        """An error that says what is wrong; the next message is answered as ever."""
+        socket.say(says)
+        [error] = of_type(await socket.answer(), "error")
+        assert hint in error["message"]
+        assert socket.closed is None
+
+    async def test_an_action_of_another_version_is_ignored(self, socket: FakeSocket) -> None:
+        """As TARSy does."""
+        socket.say({"action": "dance", "channel": "sessions"})
+        assert len(await socket.answer()) == 1
+
+
+class TestLimits:
+    async def test_too_many_messages_end_the_connection(self, gateway: Gateway) -> None:
+        """A client in a loop costs us one connection."""
+        gateway._limits = Limits(messages_per_s=0.001, messages_at_once=10)
+        async with connected_to(gateway) as socket:
+            for _ in range(10):
+                socket.say({"action": "ping"})
+            await until(lambda: socket.closed, "the end")
+            assert socket.closed is not None
+            assert socket.closed[0] == 1008
+            assert len(of_type(socket.messages, "pong")) == 10
+
+    async def test_silence_saves_nothing_up(self) -> None:
+        """However long it was silent, a client may say only so much at once."""
+        client = Client(FakeSocket(), Limits(messages_per_s=1e9, messages_at_once=2))
+        assert client.may_speak()
+        client._limits = Limits(messages_per_s=0.0, messages_at_once=2)
+        assert [client.may_speak() for _ in range(3)] == [True, False, False]
+
+    async def test_a_message_too_large_ends_the_connection(self, gateway: Gateway) -> None:
+        """Also where the server in front lets it through."""
+        gateway._limits = Limits(message_bytes=100)
+        async with connected_to(gateway) as socket:
+            socket.say("x" * 101)
+            await until(lambda: socket.closed, "the end")
+            assert socket.closed is not None
+            assert socket.closed[0] == 1009
+
+    async def test_channels_per_client(self, gateway: Gateway) -> None:
+        """One more is refused; one that it has is not one more, and one that it gave back makes room."""
+        gateway._limits = Limits(channels=1)
+        async with connected_to(gateway, "sessions") as socket:
+            socket.say({"action": "subscribe", "channel": "sessions"})
+            socket.say({"action": "subscribe", "channel": "session:a"})
+            socket.say({"action": "unsubscribe", "channel": "sessions"})
+            socket.say({"action": "subscribe", "channel": "sessions"})
+            answers = await socket.answer()
+        assert [a["channel"] for a in of_type(answers, "subscription.confirmed")] == ["sessions"] * 3
+        assert [a["channel"] for a in of_type(answers, "subscription.error")] == ["session:a"]
+
+    async def test_clients(self, gateway: Gateway) -> None:
+        """A gateway says when it is full; a client that leaves makes room."""
+        gateway._limits = Limits(clients=1)
+        assert not gateway.is_full
+        async with connected_to(gateway):
+            assert gateway.is_full
+        assert not gateway.is_full
+
+    async def test_a_client_that_takes_no_answers_is_not_read_further(self, gateway: Gateway) -> None:
+        """Asking much without reading cannot overrun one's own queue: the asking waits."""
+        gateway._limits = Limits(queue_events=10, messages_at_once=1000)
+        async with connected_to(gateway) as socket:
+            socket.reading.clear()
+            for _ in range(50):
+                socket.say({"action": "ping"})
+            await until(lambda: socket._said.qsize() <= 45, "the first messages to be read")
+            waiting = socket._said.qsize()
+            socket.reading.set()
+            await until(lambda: len(of_type(socket.messages, "pong")) == 51, "all pongs")
+        assert waiting >= 40
+        assert socket.closed is None
+
+    async def test_nothing_is_left_of_a_client_that_is_gone(self, gateway: Gateway) -> None:
+        """No subscription, no client, no task."""
+        tasks = asyncio.all_tasks()
+        async with connected_to(gateway, "sessions"):
+            assert gateway._subscribers
+        stuck = FakeSocket()
+        stuck.reading.clear()
+        serving = asyncio.create_task(gateway.serve(stuck))
+        await until(lambda: gateway._clients, "a client to which something is being written")
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert (gateway._clients, gateway._subscribers) == (set(), {})
+        assert asyncio.all_tasks() == tasks
+        assert gateway._metrics.gateway_subscriptions._value.get() == 0
+        assert gateway._metrics.gateway_clients._value.get() == 0
