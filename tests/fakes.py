@@ -80,6 +80,10 @@ class FakeSessions:
             raise found
         return found
 
+    async def find_session(self, session_id: str) -> FoundSession:
+        found = await self.fetch_timeline(session_id)
+        return FoundSession(session_id, found.chain_id, found.status, found.completed_at)
+
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         for session_id, found in self.sessions.items():
             if isinstance(found, Timeline) and found.completed_at is not None and found.completed_at >= since:

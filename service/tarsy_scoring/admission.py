@@ -88,6 +88,8 @@ class SessionState:
     open: OpenScore | None = None
     completed: dict[str, uuid.UUID] = field(default_factory=dict)
     """Latest completed production score by criteria hash."""
+    latest_completed: uuid.UUID | None = None
+    """The latest of them all."""
     deferred: uuid.UUID | None = None
 
 
@@ -192,7 +194,7 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
     if state.open is not None:
         # A running score whose criteria are bound shows what an unknown chain comes to: the defaults.
         wanted = policy.bound(chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name)
-        if request.is_automatic or _is_same(state.open, *wanted):
+        if request.is_automatic or is_same(state.open, *wanted):
             return Decision("in_progress", state.open.score_id)
         superseded, state.deferred = state.deferred, request.request_id
         return Decision("deferred", superseded=superseded)
@@ -215,7 +217,7 @@ def promote(request: Request, state: SessionState, policy: Policy) -> Decision:
     return admit(request, state, policy)
 
 
-def _is_same(running: OpenScore, name: str | None, wanted_hash: str | None) -> bool:
+def is_same(running: OpenScore, name: str | None, wanted_hash: str | None) -> bool:
     """Whether the running score is under the wanted criteria, as far as both are known."""
     if running.criteria_hash is not None and wanted_hash is not None:
         return running.criteria_hash == wanted_hash

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from tarsy_scoring import outbox
+from tarsy_scoring import journal, outbox
 from tarsy_scoring.admission import (
     Decision,
     Disposition,
@@ -26,8 +26,10 @@ from tarsy_scoring.admission import (
     admit,
     promote,
 )
+from tarsy_scoring.asking import Answer, decide
 from tarsy_scoring.database import Connection, Database
 from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.journal import KeptAnswer, Key
 from tarsy_scoring.outbox import NewEvent
 
 KNOWN_REQUESTS = "SELECT request_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[])"
@@ -52,6 +54,8 @@ ON CONFLICT (session_id) DO UPDATE SET
 RETURNING session_id, chain_id
 """
 
+LOCK_SESSION = "SELECT chain_id, status FROM {schema}.sessions WHERE session_id = $1 FOR UPDATE"
+
 LOCK_SESSIONS = """
 SELECT session_id, chain_id FROM {schema}.sessions WHERE session_id = ANY($1::text[]) ORDER BY session_id FOR UPDATE
 """
@@ -61,10 +65,14 @@ SELECT session_id, score_id, criteria, criteria_hash FROM {schema}.session_score
 WHERE session_id = ANY($1::text[]) AND status IN ('pending', 'in_progress') AND purpose = 'production'
 """
 
+# The latest under each criteria, the latest of all last.
 COMPLETED_SCORES = """
-SELECT DISTINCT ON (session_id, criteria_hash) session_id, criteria_hash, score_id FROM {schema}.session_scores
-WHERE session_id = ANY($1::text[]) AND status = 'completed' AND purpose = 'production'
-ORDER BY session_id, criteria_hash, completed_at DESC
+SELECT * FROM (
+  SELECT DISTINCT ON (session_id, criteria_hash) session_id, criteria_hash, score_id, completed_at
+  FROM {schema}.session_scores
+  WHERE session_id = ANY($1::text[]) AND status = 'completed' AND purpose = 'production'
+  ORDER BY session_id, criteria_hash, completed_at DESC
+) latest ORDER BY completed_at
 """
 
 DEFERRED_REQUESTS = """
@@ -112,7 +120,9 @@ SCORES_OF_REQUESTS = """
 SELECT request_id, score_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[]) AND score_id IS NOT NULL
 """
 
-REQUESTS_BY_EVENT = "SELECT * FROM {schema}.scoring_requests WHERE event_id = $1 ORDER BY received_at"
+REQUESTS_BY_EVENT = """
+SELECT * FROM {schema}.scoring_requests WHERE event_id = $1 ORDER BY received_at, request_id LIMIT $2
+"""
 
 
 @dataclass(slots=True)
@@ -124,6 +134,19 @@ class _Admitted:
     superseded: list[UUID] = field(default_factory=list)
     wished: dict[UUID, Priority] = field(default_factory=dict)
     """The most urgent wish for each score that answers a request and was not made for it."""
+
+    def add(self, request: Request, decision: Decision) -> None:
+        self.decisions[request.request_id] = decision
+        if decision.new_score is not None:
+            self.new_scores.append(decision.new_score)
+        if decision.disposition == "in_progress" and decision.score_id is not None:
+            earlier = self.wished.get(decision.score_id, request.priority)
+            self.wished[decision.score_id] = min(earlier, request.priority)
+        if (older := decision.superseded) is not None:
+            if older in self.decisions:
+                self.decisions[older] = Decision("superseded")
+            else:
+                self.superseded.append(older)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +167,20 @@ class Order:
     def identity(self, run_id: UUID) -> UUID:
         """The request that this order is within a run."""
         return uuid5(run_id, "\x1f".join((self.session_id, self.purpose, self.criteria or "", str(self.number))))
+
+
+@dataclass(frozen=True, slots=True)
+class Unvouched:
+    """
+    A score would be made, and nobody vouches for its session.
+
+    Args:
+        is_known: Whether there is a row of it; what follows is what that says.
+    """
+
+    is_known: bool = False
+    chain_id: str | None = None
+    status: str | None = None
 
 
 class NotStorable(ScoringError):
@@ -243,6 +280,79 @@ class Inbox:
         scores = {r["request_id"]: r["score_id"] for r in rows}
         return {order: scores[r.request_id] for order, r in requests.items() if r.request_id in scores}
 
+    async def ask(
+        self, request: Request, key: Key | None = None, *, is_vouched: bool
+    ) -> Answer | KeptAnswer | Unvouched:
+        """
+        Answer somebody who waits for it: store the request with its pending score, or find the score that answers it.
+
+        Nothing is deferred. Under a key the first answer is given again; a refusal stores nothing and keeps none.
+
+        Args:
+            is_vouched: The session is there and has ended, as the request says. A score that exists vouches for
+                its session by itself.
+
+        Returns:
+            `Unvouched`, with nothing written, where a score would have to be made for a session that nobody
+            vouches for.
+
+        Raises:
+            DatabaseAway: It may have been stored; asking again under the same key tells.
+            NotStorable: The database refuses it; nothing was stored.
+        """
+
+        async def work(connection: Connection) -> Answer | KeptAnswer | Unvouched:
+            if key is not None and (kept := await journal.recall(self.database, connection, key)) is not None:
+                if kept.is_same_question:
+                    await connection.execute(self.database.sql(COUNT_ARRIVALS), [kept.request_id], [1])
+                return kept
+            unvouched = Unvouched()
+            if is_vouched:
+                states = await self._meet_sessions(connection, [request])
+            else:
+                row = await connection.fetchrow(self.database.sql(LOCK_SESSION), request.session_id)
+                if row is None:
+                    return unvouched
+                unvouched = Unvouched(True, row["chain_id"], row["status"])
+                states = await self._states(connection, {request.session_id: row["chain_id"]})
+            answer = decide(request, states[request.session_id], self.policy)
+            if answer.outcome == "new" and not is_vouched:
+                return unvouched
+            await self._store_answer(connection, request, key, answer, states[request.session_id])
+            return answer
+
+        try:
+            answer = await self.database.once(work)
+        except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+            raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
+        if isinstance(answer, Answer) and answer.outcome == "new":
+            self.database.ring("scores")
+            self.database.ring("events")
+        return answer
+
+    async def _store_answer(
+        self, connection: Connection, request: Request, key: Key | None, answer: Answer, before: SessionState
+    ) -> None:
+        """Write what an answer comes to; nothing for a refusal."""
+        if answer.decision is None:
+            return
+        admitted = _Admitted()
+        admitted.add(request, answer.decision)
+        await self._add(connection, admitted)
+        await self._add_requests(connection, [request], admitted, {request.request_id: 1})
+        if answer.outcome == "new":
+            await journal.note_change(
+                self.database,
+                connection,
+                "score" if before.latest_completed is None else "rescore",
+                by=request.requested_by,
+                session_id=request.session_id,
+                score_id=answer.score_id,
+                request_id=request.request_id,
+            )
+        if key is not None:
+            await journal.keep(self.database, connection, key, answer.outcome, answer.score_id, request.request_id)
+
     async def _known(self, connection: Connection, ids: list[UUID]) -> set[UUID]:
         return {r["request_id"] for r in await connection.fetch(self.database.sql(KNOWN_REQUESTS), ids)}
 
@@ -273,6 +383,7 @@ class Inbox:
             states[r["session_id"]].open = OpenScore(r["score_id"], r["criteria"], r["criteria_hash"])
         for r in await connection.fetch(self.database.sql(COMPLETED_SCORES), ids):
             states[r["session_id"]].completed[r["criteria_hash"]] = r["score_id"]
+            states[r["session_id"]].latest_completed = r["score_id"]
         for r in await connection.fetch(self.database.sql(DEFERRED_REQUESTS), ids):
             states[r["session_id"]].deferred = r["request_id"]
         return states
@@ -342,10 +453,7 @@ class Inbox:
         admitted = _Admitted()
         for row in waiting:
             request = _request_of(row)
-            decision = promote(request, states[request.session_id], self.policy)
-            if decision.new_score is not None:
-                admitted.new_scores.append(decision.new_score)
-            admitted.decisions[request.request_id] = decision
+            admitted.add(request, promote(request, states[request.session_id], self.policy))
         await self._add(connection, admitted)
         for request_id, decision in admitted.decisions.items():
             await self.answer(connection, request_id, decision.disposition, decision.score_id)
@@ -356,9 +464,9 @@ class Inbox:
         """Say what became of a request after all, in the caller's transaction."""
         await connection.execute(self.database.sql(ANSWER_REQUEST), request_id, disposition, score_id)
 
-    async def requests_of_event(self, event_id: str) -> list[dict[str, Any]]:
-        """What became of the requests with this event id. Raises: DatabaseAway."""
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id))
+    async def requests_of_event(self, event_id: str, limit: int = 1000) -> list[dict[str, Any]]:
+        """What became of the requests with this event id, oldest first. Raises: DatabaseAway."""
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit))
         return [dict(r) for r in rows]
 
 
@@ -366,18 +474,7 @@ def _admit_all(requests: Sequence[Request], states: Mapping[str, SessionState], 
     """Decide about requests in order of arrival; a later one may supersede an earlier one of the same batch."""
     admitted = _Admitted()
     for request in requests:
-        decision = admit(request, states[request.session_id], policy)
-        admitted.decisions[request.request_id] = decision
-        if decision.new_score is not None:
-            admitted.new_scores.append(decision.new_score)
-        if decision.disposition == "in_progress" and decision.score_id is not None:
-            earlier = admitted.wished.get(decision.score_id, request.priority)
-            admitted.wished[decision.score_id] = min(earlier, request.priority)
-        if (older := decision.superseded) is not None:
-            if older in admitted.decisions:
-                admitted.decisions[older] = Decision("superseded")
-            else:
-                admitted.superseded.append(older)
+        admitted.add(request, admit(request, states[request.session_id], policy))
     return admitted
 
 

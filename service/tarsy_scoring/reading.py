@@ -11,31 +11,66 @@ from uuid import UUID
 
 from tarsy_scoring.database import Connection, Database
 
-SCORE = """
-SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels
+# Everything that a document shows, in one row: lists as arrays of values, in the order of the names below. What is
+# newer than a completed score and is none itself is named in it.
+DOCUMENT = """
+SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
+  (SELECT jsonb_agg(jsonb_build_array(t.tool_name, t.rationale) ORDER BY t.ordinal)
+   FROM {schema}.score_missing_tools t WHERE t.score_id = s.score_id) AS missing_tools,
+  (SELECT jsonb_agg(jsonb_build_array(a.name, a.description,
+       (SELECT coalesce(jsonb_agg(p.step ORDER BY p.ordinal), '[]') FROM {schema}.score_alternative_approach_steps p
+        WHERE p.score_id = a.score_id AND p.approach_ordinal = a.ordinal)) ORDER BY a.ordinal)
+   FROM {schema}.score_alternative_approaches a WHERE a.score_id = s.score_id) AS alternative_approaches,
+  (SELECT jsonb_agg(jsonb_build_array(u.kind, u.provider, u.model_requested, u.model_served, u.input_tokens,
+       u.cached_input_tokens, u.output_tokens, u.cost_usd, u.latency_ms, u.finish_reason) ORDER BY u.ordinal)
+   FROM {schema}.judge_turns u WHERE u.score_id = s.score_id) AS turns,
+  (SELECT jsonb_build_object('score_id', n.score_id, 'status', n.status)
+   FROM (SELECT score_id, status, created_at FROM {schema}.session_scores n
+         WHERE n.session_id = s.session_id AND n.purpose = 'production' ORDER BY n.created_at DESC LIMIT 1) n
+   WHERE s.status = 'completed' AND s.purpose = 'production'
+     AND n.created_at > s.created_at AND n.status <> 'completed') AS latest_attempt
 FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
-WHERE s.score_id = $1
 """
+
+SCORE = f"{DOCUMENT} WHERE s.score_id = $1"
+
+NEWEST = """
+SELECT score_id FROM {schema}.session_scores
+WHERE session_id = $1 AND purpose = 'production' ORDER BY created_at DESC LIMIT 1
+"""
+
+# The latest completed one, else the newest of any status.
+SCORE_OF_SESSION = f"""{DOCUMENT}
+WHERE s.score_id = coalesce(
+  (SELECT score_id FROM {{schema}}.session_scores
+   WHERE session_id = $1 AND purpose = 'production' AND status = 'completed' ORDER BY created_at DESC LIMIT 1),
+  ({NEWEST}))
+"""
+
+NEWEST_SCORE = f"SELECT * FROM {{schema}}.session_scores WHERE score_id = ({NEWEST})"
+
+# A page of a session's scores after one of them ($2, $3), newest first.
+HISTORY = f"""{DOCUMENT}
+WHERE s.session_id = $1 AND ($2::timestamptz IS NULL OR (s.created_at, s.score_id) < ($2, $3::uuid))
+  AND ($4::text IS NULL OR s.purpose = $4)
+ORDER BY s.created_at DESC, s.score_id DESC LIMIT $5
+"""
+
+KNOWS_SESSION = "SELECT EXISTS (SELECT FROM {schema}.sessions WHERE session_id = $1)"
 
 SCORES_OF_SESSION = """
 SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
 WHERE s.session_id = $1 ORDER BY s.created_at DESC, s.score_id LIMIT $2
 """
 
-MISSING_TOOLS = "SELECT tool_name, rationale FROM {schema}.score_missing_tools WHERE score_id = $1 ORDER BY ordinal"
-
-APPROACHES = """
-SELECT a.name, a.description,
-       coalesce(jsonb_agg(s.step ORDER BY s.ordinal) FILTER (WHERE s.step IS NOT NULL), '[]') AS steps
-FROM {schema}.score_alternative_approaches a
-LEFT JOIN {schema}.score_alternative_approach_steps s ON s.score_id = a.score_id AND s.approach_ordinal = a.ordinal
-WHERE a.score_id = $1 GROUP BY a.ordinal, a.name, a.description ORDER BY a.ordinal
+# A row without a turn says that there is such a score.
+REPLIES = """
+SELECT t.* FROM {schema}.session_scores s LEFT JOIN {schema}.judge_turns t USING (score_id)
+WHERE s.score_id = $1 ORDER BY t.ordinal
 """
 
-TURNS = """
-SELECT kind, provider, model_requested, model_served, input_tokens, cached_input_tokens, output_tokens, cost_usd,
-       latency_ms, finish_reason
-FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal
+CRITERIA = """
+SELECT criteria_hash, name, content, first_used_at FROM {schema}.scoring_criteria WHERE criteria_hash = $1
 """
 
 QUEUE = """
@@ -80,6 +115,19 @@ SHOWN = (
     *("interaction", "diagnosis", "gates", "gates_passed", "gates_total", "coverage", "evidence", "usage"),
     *("error_kind", "error_message"),
 )
+# What the lists of a document hold.
+MISSING_TOOL = ("tool_name", "rationale")
+APPROACH = ("name", "description", "steps")
+TURN = (
+    *("kind", "provider", "model_requested", "model_served", "input_tokens", "cached_input_tokens", "output_tokens"),
+    *("cost_usd", "latency_ms", "finish_reason"),
+)
+# A turn by itself.
+REPLY = (
+    *("ordinal", "kind", "reply", "refusal", "has_tool_calls", "provider", "model_requested", "model_served"),
+    *("input_tokens", "cached_input_tokens", "output_tokens", "cost_usd", "latency_ms", "finish_reason"),
+    *("attempt", "created_at"),
+)
 NO_USAGE = {"input_tokens": None, "cached_input_tokens": None, "output_tokens": None, "cost_usd": None}
 
 
@@ -120,29 +168,75 @@ class Reader:
 
     async def score(self, score_id: UUID) -> dict[str, Any] | None:
         """The document of one score; None: there is none."""
+        return await self._one(SCORE, score_id)
 
-        async def work(connection: Connection) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-            row = await connection.fetchrow(self.database.sql(SCORE), score_id)
-            if row is None:
-                return None
-            tools = await connection.fetch(self.database.sql(MISSING_TOOLS), score_id)
-            approaches = await connection.fetch(self.database.sql(APPROACHES), score_id)
-            turns = await connection.fetch(self.database.sql(TURNS), score_id)
-            return dict(row), document(
-                dict(row),
-                [dict(t) for t in tools],
-                [dict(a) for a in approaches],
-                [dict(t) for t in turns],
+    async def score_of_session(self, session_id: str) -> dict[str, Any] | None:
+        """
+        The document of the session's score: the latest completed one, else the newest of any status.
+
+        With `latest_attempt` where a newer one runs or ended without a number. None: there is none.
+        """
+        return await self._one(SCORE_OF_SESSION, session_id)
+
+    async def newest_score(self, session_id: str) -> dict[str, Any] | None:
+        """The row of the session's newest score, whatever its status; None: there is none."""
+        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(NEWEST_SCORE), session_id))
+        return dict(row) if row else None
+
+    async def _one(self, statement: str, of: str | UUID) -> dict[str, Any] | None:
+        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(statement), of))
+        return (await self.documents([dict(row)]))[0] if row else None
+
+    async def history(
+        self, session_id: str, limit: int, after: tuple[datetime, UUID] | None = None, purpose: str | None = None
+    ) -> list[dict[str, Any]] | None:
+        """
+        Documents of a session's scores, newest first; None: nobody ever asked about this session.
+
+        Args:
+            after: `created_at` and id of the score before the page; it need not be there any more.
+            purpose: None: of every purpose.
+        """
+        at, score_id = after or (None, None)
+
+        async def work(connection: Connection) -> list[Any] | None:
+            rows = await connection.fetch(self.database.sql(HISTORY), session_id, at, score_id, purpose, limit)
+            known = bool(rows) or await connection.fetchval(self.database.sql(KNOWS_SESSION), session_id)
+            return rows if known else None
+
+        rows = await self.database.once(work)
+        return None if rows is None else await self.documents(rows)
+
+    async def replies(self, score_id: UUID) -> list[dict[str, Any]] | None:
+        """The judge's turns of a score, replies in full, in order; None: there is no such score."""
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(REPLIES), score_id))
+        if not rows:
+            return None
+        return [{name: r[name] for name in REPLY} for r in rows if r["ordinal"] is not None]
+
+    async def criteria(self, criteria_hash: str) -> dict[str, Any] | None:
+        """Name, content and first use of a criteria that judged; None: none with this hash did."""
+        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(CRITERIA), criteria_hash))
+        return dict(row) if row else None
+
+    async def documents(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Documents of rows with all their parts, and what pending ones wait for."""
+        reasons = await self.reasons_to_wait(rows)
+        documents = []
+        for row in rows:
+            shown = document(
+                row,
+                _named(MISSING_TOOL, row["missing_tools"]),
+                _named(APPROACH, row["alternative_approaches"]),
+                _named(TURN, row["turns"]),
                 self._current_hashes,
             )
-
-        found = await self.database.once(work)
-        if found is None:
-            return None
-        row, shown = found
-        if why := (await self.reasons_to_wait([row])).get(score_id):
-            shown["waiting_for"] = why
-        return shown
+            if row["latest_attempt"] is not None:
+                shown["latest_attempt"] = row["latest_attempt"]
+            if why := reasons.get(row["score_id"]):
+                shown["waiting_for"] = why
+            documents.append(shown)
+        return documents
 
     async def reasons_to_wait(self, rows: Sequence[Mapping[str, Any]]) -> dict[UUID, str]:
         """
@@ -192,6 +286,10 @@ class Reader:
         if row is None:
             return None
         return Body(row["key"], row["value"], [(k, base64.b64decode(v)) for k, v in row["headers"]])
+
+
+def _named(names: Sequence[str], rows: Sequence[Sequence[Any]] | None) -> list[dict[str, Any]]:
+    return [dict(zip(names, values, strict=True)) for values in rows or ()]
 
 
 def document(

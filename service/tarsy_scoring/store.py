@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring import outbox
+from tarsy_scoring import journal, outbox
 from tarsy_scoring.admission import Disposition
 from tarsy_scoring.database import Batcher, Connection, Database
 from tarsy_scoring.errors import LeaseLost
@@ -599,12 +599,18 @@ class Store:
         if rows:
             await connection.execute(self.database.sql(ADD_APPROACHES), rows)
 
-    async def cancel(self, score_id: UUID, by: str) -> bool:
+    async def cancel(self, score_id: UUID, by: str, *, is_patient: bool = True) -> bool:
         """
-        Cancel a pending or running score; its worker learns of it at the next heartbeat.
+        Cancel a pending or running score, and keep who did; its worker learns of it at the next heartbeat.
+
+        Args:
+            is_patient: Wait for a database that is away.
 
         Returns:
             Whether it was still open.
+
+        Raises:
+            DatabaseAway: Without patience; it may have been cancelled all the same.
         """
 
         async def work(connection: Connection) -> bool:
@@ -618,11 +624,14 @@ class Store:
                 return False
             extra = {"status": "cancelled", "error_kind": "cancelled", "error_message": message}
             await outbox.emit(self.database, connection, [NewEvent(score_id, "scoring.failed", extra)])
+            await journal.note_change(
+                self.database, connection, "cancel", by=by, session_id=session_id, score_id=score_id
+            )
             if cancelled["purpose"] == "production":
                 await self.inbox.promote(connection, chains, {session_id})
             return True
 
-        cancelled = await self.database.persist(work)
+        cancelled = await (self.database.persist(work) if is_patient else self.database.once(work))
         self.database.ring("scores")  # a deferred request may have become one
         self.database.ring("events")
         return cancelled

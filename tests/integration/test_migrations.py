@@ -35,8 +35,10 @@ TABLES = {
     "pauses",
     "budget_days",
     "budget_charges",
+    "kept_answers",
+    "changes",
 }
-REVISIONS = ["0001", "0002", "0003"]
+REVISIONS = ["0001", "0002", "0003", "0004", "0005"]
 NEWEST = REVISIONS[-1]
 
 
@@ -113,6 +115,15 @@ async def fill(url: str) -> None:
         await scoring.rows(
             "INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd) "
             "VALUES (gen_random_uuid(), now()::date, '', 'main', $1, 0.5)",
+            first.score_id,
+        )
+        await scoring.rows(
+            "INSERT INTO kept_answers VALUES ('alice', 'key-1', 'hash', 'new', $1, gen_random_uuid(), '{}')",
+            first.score_id,
+        )
+        await scoring.rows(
+            "INSERT INTO changes (changed_by, change, session_id, score_id) "
+            "VALUES ('alice', 'rescore', 'session-1', $1)",
             first.score_id,
         )
         assert all([await scoring.value(f"SELECT count(*) FROM {table}") for table in TABLES])

@@ -10,9 +10,9 @@ import pytest
 
 from builders import connected
 from infrastructure import Postgres, fresh_database, run_apart
-from tarsy_scoring import inbox, outbox, reading, selecting, store
+from tarsy_scoring import gateway, inbox, journal, outbox, reading, selecting, store
 
-BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns"}
+BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"}
 SESSIONS = 24_000
 
 # 24,000 scores, of which 600 are pending (a third of them not due) and 400 in progress; 72,000 events, of which
@@ -43,6 +43,9 @@ INSERT INTO judge_turns (score_id, ordinal, kind, reply, provider, model_request
   criteria_hash, context_hash, nonce)
 SELECT md5('score-' || n)::uuid, k, 'analysis', repeat('reply ', 60), 'main', 'm', 1, 1, 'h', 'c', 'n'
 FROM generate_series(1001, {SESSIONS}) n, generate_series(1, 2) k;
+INSERT INTO kept_answers (caller, key, asked_hash, outcome, score_id, request_id, answer, answered_at)
+SELECT 'caller-' || n % 100, 'key-' || n, 'h', 'new', md5('score-' || n)::uuid, md5('request-' || n)::uuid, '{{}}',
+  now() - make_interval(mins => n / 10) FROM generate_series(1, {SESSIONS}) n;
 UPDATE relay_position SET position = {3 * SESSIONS - 300};
 """
 
@@ -103,7 +106,7 @@ STATEMENTS = {
     "answer-request": (inbox.ANSWER_REQUEST, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
     "count-due": (inbox.COUNT_DUE, "100001", "session_scores_due"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
-    "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77'", "scoring_requests_event"),
+    "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),
     "emit": (
         outbox.EMIT,
         f"{SCORES}, {PHASES}, ARRAY[{', '.join(['jsonb_build_object()'] * 100)}]",
@@ -113,7 +116,23 @@ STATEMENTS = {
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_unpublished"),
     "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302]", "scoring_events_unpublished"),
     "backlog": (outbox.BACKLOG, "", "scoring_events_unpublished"),
+    "gateway-newer": (gateway.NEWER, "71000, 71700, 1000", "scoring_events_position"),
+    "catch-up-of-session": (gateway.NEWER_OF_SESSION, "0, 71700, 201, 'session-77'", "scoring_events_of_session"),
+    "catch-up-of-all": (
+        gateway.NEWER_OF_ALL,
+        "71000, 71700, 201, ARRAY['queued', 'waiting_retry']",
+        "scoring_events_position",
+    ),
     "score": (reading.SCORE, SCORE, "session_scores_pkey"),
+    "score-of-session": (reading.SCORE_OF_SESSION, "'session-7700'", "session_scores_of_session"),
+    "newest-score": (reading.NEWEST_SCORE, "'session-77'", "session_scores_of_session"),
+    "history": (reading.HISTORY, f"'session-77', now(), {SCORE}, 'production', 51", "session_scores_of_session"),
+    "history-from-the-start": (reading.HISTORY, "'session-77', NULL, NULL, NULL, 51", "session_scores_of_session"),
+    "replies": (reading.REPLIES, SCORE, "judge_turns_pkey"),
+    "recall": (journal.RECALL, "'caller-7', 'key-7000'", "kept_answers_pkey"),
+    "forget": (journal.FORGET, "", "kept_answers_age"),
+    "complete": (journal.COMPLETE, f"'caller-7', 'key-7000', {SCORE}, 'text'", "kept_answers_pkey"),
+    "lock-session": (inbox.LOCK_SESSION, "'session-77'", "sessions_pkey"),
     "scores-of-session": (reading.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
     "never-scored": (selecting.NEVER_SCORED, SOME_SESSIONS, "session_scores_of_session"),
     "taken-by-sessions": (selecting.TAKEN_BY_SESSIONS, SOME_SESSIONS, "session_scores_scored"),

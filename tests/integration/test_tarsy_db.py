@@ -394,6 +394,33 @@ async def test_finished_sessions_are_the_same_from_both_sources(
     assert await listed(SessionFiles(tmp_path)) == expected
 
 
+async def test_a_session_is_found_the_same_in_both_sources(
+    connection: Any, source: TarsyDatabase, tmp_path: Path
+) -> None:
+    """Contract of the sources: a terminal session, or why it is none, and no timeline is read for it."""
+    written = [
+        session("ended", completed_at=THEN.isoformat(), chain_id="billing", status="timed_out"),
+        session("says-no-end", completed_at=None),
+        session("running", status="in_progress"),
+        session("unknown-status", status="a_new_status"),
+        session("deleted", deleted_at="2026-01-03T00:00:00Z"),
+        session("deleted-and-running", deleted_at="2026-01-03T00:00:00Z", status="in_progress"),
+    ]
+    for each in written:
+        await load_session(connection, each)
+        (tmp_path / f"{each['session_id']}.json").write_text(json.dumps(each | {"stages": "nobody reads them"}))
+
+    for of in (source, SessionFiles(tmp_path)):
+        assert await of.find_session("ended") == FoundSession("ended", "billing", "timed_out", THEN)
+        assert await of.find_session("says-no-end") == FoundSession("says-no-end", "kubernetes", "completed", None)
+        for name in ("running", "unknown-status"):
+            with pytest.raises(SessionNotTerminal, match=name):
+                await of.find_session(name)
+        for name in ("deleted", "deleted-and-running", "nobody"):
+            with pytest.raises(SessionNotFound, match=name):
+                await of.find_session(name)
+
+
 @pytest.mark.parametrize("count", [5, 6, 7], ids=["the last page is short", "it is full", "there is one more"])
 async def test_finished_sessions_come_in_pages(
     connection: Any, source: TarsyDatabase, monkeypatch: pytest.MonkeyPatch, count: int
@@ -422,13 +449,16 @@ async def test_finished_sessions_of_an_older_deployment(connection: Any, source:
     await connection.execute("ALTER TABLE alert_sessions DROP COLUMN completed_at, DROP COLUMN deleted_at")
 
     assert await listed(source) == [FoundSession("one", "kubernetes", "completed", None)]
+    assert await source.find_session("one") == FoundSession("one", "kubernetes", "completed", None)
 
 
 async def test_listing_an_unreachable_database() -> None:
-    """Unavailable, never a list without sessions."""
+    """Unavailable, never a list without sessions, and never a session that is not there."""
     source = TarsyDatabase("postgresql://reader:hunter2@127.0.0.1:9/tarsy", timeout_s=5)
 
     with pytest.raises(TimelineUnavailable, match="a page of sessions"):
         await listed(source)
+    with pytest.raises(TimelineUnavailable, match="session one"):
+        await source.find_session("one")
 
     await source.close()

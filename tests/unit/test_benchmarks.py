@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from benchmarks.api import summarize
 from benchmarks.meter import Meter, Window, steady_window, whole_window
 from benchmarks.report import ratio_to_bare, targets
 from benchmarks.scenarios import Result, Scenario
@@ -88,3 +89,10 @@ def test_sessions_are_as_large_as_is_said() -> None:
     assert len(context.conversation) == pytest.approx(CONTEXT_BYTES, rel=0.1)
     assert not context.flags
     assert session == make_session("bench", 1)
+
+
+def test_percentiles_are_requests_that_were_measured() -> None:
+    """One slow answer of a hundred is the 99th percentile; what failed is counted and has no latency."""
+    found = summarize([0.001] * 99 + [0.5], failed={"503": 2, "TimeoutError": 1}, answer_bytes=10)
+    assert (found.p50_ms, found.p95_ms, found.p99_ms, found.max_ms) == (1.0, 1.0, 500.0, 500.0)
+    assert (found.requests, found.failed) == (103, {"503": 2, "TimeoutError": 1})

@@ -7,7 +7,7 @@ left out and named in the evidence, never guessed.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -42,6 +42,9 @@ from tarsy_scoring.timeline.parsing import (
 
 log = structlog.get_logger()
 
+_T = TypeVar("_T")
+_Session = TypeVar("_Session", Timeline, FoundSession)
+
 _LARGE_FILE_BYTES = 512_000  # beyond it, parsing (about 3 ms per MB) holds the event loop too long
 
 
@@ -55,6 +58,14 @@ class SessionFiles:
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
+        return await self._read(session_id, parse_session)
+
+    async def find_session(self, session_id: str) -> FoundSession:
+        """See `TimelineSource`."""
+        return await self._read(session_id, _parse_head)
+
+    async def _read(self, session_id: str, parse: Callable[[object], _Session]) -> _Session:
+        """What `parse` makes of the file of this session."""
         path = self._directory / f"{session_id}.json"
         if SESSION_ID_PATTERN.fullmatch(session_id) is None:
             raise SessionNotFound(f"{session_id!r} is not a session id, so there is no file of that name")
@@ -63,16 +74,16 @@ class SessionFiles:
             if not real.is_relative_to(self._directory.resolve()):
                 raise SessionNotFound(f"{path} leads out of {self._directory}")
             is_large = real.stat().st_size > _LARGE_FILE_BYTES
-            timeline = await asyncio.to_thread(_read, real) if is_large else _read(real)
+            found = await asyncio.to_thread(_read, real, parse) if is_large else _read(real, parse)
         except FileNotFoundError as error:
             raise SessionNotFound(f"there is no file {path}") from error
         except OSError as error:
             raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
         except NotASessionFile as error:
             raise TimelineUnavailable(f"{path} is not a session file: {error}") from error
-        if timeline.session_id != session_id:
-            raise TimelineUnavailable(f"{path} holds the session {timeline.session_id}")
-        return timeline
+        if found.session_id != session_id:
+            raise TimelineUnavailable(f"{path} holds the session {found.session_id}")
+        return found
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """See `TimelineSource`. Leaves out, with a warning, files that hold no session of their name."""
@@ -108,7 +119,7 @@ def read_session_file(path: Path) -> Timeline:
         SessionNotTerminal: The session in it still runs.
     """
     try:
-        return _read(path)
+        return _read(path, parse_session)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
     except NotASessionFile as error:
@@ -119,13 +130,13 @@ class NotASessionFile(Exception):
     """JSON that does not describe a session, and why."""
 
 
-def _read(path: Path) -> Timeline:
+def _read(path: Path, parse: Callable[[object], _Session]) -> _Session:
     content = path.read_bytes()
     try:
         session: object = from_json(content)
     except ValueError:
         session = _parse_tolerantly(content)
-    return parse_session(session)
+    return parse(session)
 
 
 def _parse_tolerantly(content: bytes) -> object:
@@ -148,16 +159,7 @@ def parse_session(session: object) -> Timeline:
         SessionNotFound: It was deleted.
         SessionNotTerminal: It still runs.
     """
-    if not isinstance(session, dict):
-        raise NotASessionFile(f"expected an object, found {type(session).__name__}")
-    session_id = _required(session, "session_id", str)
-    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
-        raise NotASessionFile("session_id is not a session id")
-    if session.get("deleted_at") is not None:
-        raise SessionNotFound(f"the session {session_id} was deleted")
-    status = _required(session, "status", str)
-    if status not in TERMINAL_STATUSES:
-        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {storable(status[:40])}")
+    session_id, status, session = _terminal(session)
     parser = _Parser()
     stages = parser.stages(_required(session, "stages", list))
     final_analysis = parser.optional_text(session, "final_analysis")
@@ -184,7 +186,25 @@ def parse_session(session: object) -> Timeline:
     )
 
 
-_T = TypeVar("_T")
+def _parse_head(session: object) -> FoundSession:
+    """As `parse_session`, without the timeline."""
+    session_id, status, raw = _terminal(session)
+    return FoundSession(session_id, text_or_none(raw.get("chain_id")), status, moment(raw.get("completed_at")))
+
+
+def _terminal(session: object) -> tuple[str, str, dict[str, Any]]:
+    """Id, status and keys of a session that has ended; raises as `parse_session` does."""
+    if not isinstance(session, dict):
+        raise NotASessionFile(f"expected an object, found {type(session).__name__}")
+    session_id = _required(session, "session_id", str)
+    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
+        raise NotASessionFile("session_id is not a session id")
+    if session.get("deleted_at") is not None:
+        raise SessionNotFound(f"the session {session_id} was deleted")
+    status = _required(session, "status", str)
+    if status not in TERMINAL_STATUSES:
+        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {storable(status[:40])}")
+    return session_id, status, session
 
 
 def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:

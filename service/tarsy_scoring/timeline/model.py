@@ -206,6 +206,17 @@ class TimelineSource(Protocol):
         """
         ...
 
+    async def find_session(self, session_id: str) -> FoundSession:
+        """
+        Look whether there is such a session and whether it has ended, without reading its timeline.
+
+        Raises:
+            SessionNotFound: There is none, or it was deleted.
+            SessionNotTerminal: It still runs.
+            TimelineUnavailable: The source could not be read now.
+        """
+        ...
+
     def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """
         List the terminal sessions that ended at `since` or later, each once, in no particular order.

@@ -93,6 +93,13 @@ _FINISHED = """
 """
 _PAGE = 1000
 
+# Whether a session is there and has ended, and no more of it.
+_FIND = """
+    SELECT session_id, chain_id, status, completed_at, deleted_at
+      FROM (SELECT {columns} FROM alert_sessions) s
+     WHERE session_id = $1
+"""
+
 
 class TarsyDatabase:
     """
@@ -120,6 +127,11 @@ class TarsyDatabase:
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
         return await self._within_deadline(f"session {session_id}", partial(self._read, session_id))
+
+    async def find_session(self, session_id: str) -> FoundSession:
+        """See `TimelineSource`."""
+        row = await self._within_deadline(f"session {session_id}", partial(self._find, session_id))
+        return FoundSession(row["session_id"], text_or_none(row["chain_id"]), row["status"], row["completed_at"])
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """See `TimelineSource`. Each page is a short transaction, and none is open while a session is given out."""
@@ -170,6 +182,11 @@ class TarsyDatabase:
                 for t in _ORDER
             }
         return _assemble(session, **tables)
+
+    async def _find(self, session_id: str) -> Any:
+        async with self._snapshot() as (connection, columns):
+            statement = _FIND.format(columns=_listed("alert_sessions", columns))
+            return _checked(await connection.fetchrow(statement, session_id), session_id)
 
     async def _read_page(self, last: str, since: datetime) -> list[Any]:
         async with self._snapshot() as (connection, columns):

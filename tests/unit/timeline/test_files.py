@@ -286,6 +286,25 @@ async def test_finished_session_says_what_the_file_says(tmp_path: Path) -> None:
     assert listed == [FoundSession("one", "kubernetes", "failed", SINCE), FoundSession("two", None, "completed", None)]
 
 
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        ("no JSON", TimelineUnavailable),
+        (session() | {"session_id": "other"}, TimelineUnavailable),
+        ({"session_id": "one"}, TimelineUnavailable),
+        (session(status="in_progress"), SessionNotTerminal),
+        (session(deleted_at=THEN), SessionNotFound),
+    ],
+    ids=["broken", "misnamed", "without a status", "running", "deleted"],
+)
+async def test_a_session_that_cannot_be_found(tmp_path: Path, content: Any, error: type[Exception]) -> None:
+    """Why not, as for a timeline."""
+    written(tmp_path, content)
+
+    with pytest.raises(error):
+        await SessionFiles(tmp_path).find_session("one")
+
+
 async def test_files_that_hold_no_session_of_their_name_are_left_out_loudly(tmp_path: Path) -> None:
     """The others are listed all the same."""
     written(tmp_path, session(completed_at=THEN))

@@ -1,0 +1,353 @@
+"""
+Scores over HTTP: ask for one, read it, its history and the judge's replies, cancel it; and what scores refer to.
+"""
+
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID, uuid4
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+
+from tarsy_scoring import admission, journal
+from tarsy_scoring.admission import Priority
+from tarsy_scoring.api.acceptance import SOURCE_API, ask_for_score
+from tarsy_scoring.api.access import may_read, may_score
+from tarsy_scoring.api.documents import ScoreDocument, Turn
+from tarsy_scoring.api.site import Caller, Problem, site_of
+from tarsy_scoring.journal import KeptAnswer, Key
+from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+
+router = APIRouter(prefix="/api/v1/scoring", tags=["scores"])
+
+PLAIN_TEXT = r"^[^\x00]*$"
+MAX_REQUESTS_SHOWN = 1000
+NO_SUCH_SCORE = {"description": "There is no such score."}
+
+Reading = Annotated[Caller, Depends(may_read)]
+Scoring = Annotated[Caller, Depends(may_score)]
+SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examples=["7d1c6c9e"])]
+ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"])]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        pattern=r"^[!-~]([ -~]*[!-~])?$",
+        description="A repeat under the same key gets the first answer again, for 24 hours. Keys are per caller.",
+    ),
+]
+
+
+class ScoreRequest(BaseModel):
+    """What is wanted; every part may be left out."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        json_schema_extra={"examples": [{"force_rescore": True, "reason": "the runbook was wrong"}]},
+    )
+
+    force_rescore: bool = Field(False, description="Make a new score, whatever has ended before.")
+    criteria: str | None = Field(
+        None, min_length=1, max_length=255, pattern=PLAIN_TEXT, description="A name; default: those of its chain."
+    )
+    reason: str | None = Field(None, max_length=4000, pattern=PLAIN_TEXT, description="Kept with the request.")
+
+
+class History(BaseModel):
+    """Scores of a session, newest first."""
+
+    scores: list[ScoreDocument]
+    next_cursor: str | None = Field(description="For `cursor`, to read on; null: this was the last page.")
+
+
+class Reply(Turn):
+    """One answered call of the judge, with its text."""
+
+    ordinal: int
+    reply: str
+    refusal: str | None
+    has_tool_calls: bool
+    attempt: int
+    created_at: datetime
+
+
+class Replies(BaseModel):
+    """What the judge answered in the course of a score."""
+
+    score_id: UUID
+    turns: list[Reply]
+
+
+class RequestDocument(BaseModel):
+    """Somebody's wish to have a session scored, and what became of it."""
+
+    request_id: UUID
+    event_id: str
+    session_id: str | None = Field(description="Null where the session has been erased.")
+    source: str = Field(examples=["session-completed", "rescore-requested", SOURCE_API, "cli"])
+    disposition: str = Field(examples=["accepted", "in_progress", "deferred", "already_scored", "disabled", "stale"])
+    score_id: UUID | None = Field(description="The score that it made, or that answers it.")
+    arrivals: int = Field(ge=1, description="How often it came.")
+    received_at: datetime
+    chain_id: str | None
+    requested_by: str
+    force: bool
+    criteria: str | None
+    reason: str | None
+
+
+class Requests(BaseModel):
+    """The requests with one event id, oldest first: one for each topic and session that it was used for."""
+
+    requests: list[RequestDocument]
+
+
+class CriteriaDocument(BaseModel):
+    """A definition of how to judge, as it was when it had this hash."""
+
+    criteria_hash: str
+    name: str
+    content: dict[str, Any]
+    first_used_at: datetime | None = Field(description="Null where nothing was judged under it yet.")
+    is_current: bool = Field(description="Whether the criteria of that name still have this hash.")
+
+
+# --- asking --------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/sessions/{session_id}/score",
+    summary="Ask for a score",
+    response_model=None,
+    status_code=202,
+    responses={
+        200: {"model": ScoreDocument, "description": "The latest completed score; nothing runs."},
+        202: {"model": ScoreDocument, "description": "A new score, or the one that is pending or in progress."},
+        400: {"description": "The session has not ended."},
+        404: {"description": "There is no such session, or it was deleted."},
+        409: {"description": "A score is under way, and `force_rescore` or other criteria ask for another."},
+        503: {"description": "The database is away, or nobody can say whether the session has ended."},
+    },
+)
+async def ask(
+    request: Request,
+    caller: Scoring,
+    session_id: SessionId,
+    wanted: ScoreRequest | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """
+    Have a session scored that has ended, or find its score.
+
+    Without `force_rescore` the pending or in-progress score answers (202), else the latest completed one (200);
+    where there is neither, a new one is made (202). With it a new one is made, and where one runs that is 409. Where
+    `criteria` is given only scores under these count, and 409 says that one under others runs. A session that has
+    not ended is 400.
+    """
+    site = site_of(request)
+    wanted = wanted or ScoreRequest.model_validate({})
+    if wanted.criteria is not None and wanted.criteria not in site.policy.hashes:
+        known = ", ".join(sorted(site.policy.hashes))
+        raise Problem(422, "Unknown criteria", f"no criteria have the name that `criteria` gives (known: {known})")
+    request_id = uuid4()
+    asked = admission.Request(
+        request_id=request_id,
+        session_id=session_id,
+        source=SOURCE_API,
+        event_id=idempotency_key or str(request_id),
+        requested_by=caller.name,
+        force=wanted.force_rescore,
+        criteria=wanted.criteria,
+        reason=wanted.reason,
+        priority=Priority.PEOPLE,
+    )
+    key = Key(caller.name, idempotency_key, _asked_hash(session_id, wanted)) if idempotency_key else None
+    answer = await ask_for_score(site, asked, key)
+    if isinstance(answer, KeptAnswer):
+        request_id, text = answer.request_id, answer.answer
+    else:
+        text = None
+    if text is None:
+        text = to_json(await _score(request, answer.score_id)).decode()
+        if key is not None:
+            text = await journal.complete(site.inbox.database, key, request_id, text)
+    location = request.url_for("read_score", score_id=str(answer.score_id)).path
+    return _json(text, 200 if answer.outcome == "completed" else 202, {"Location": location})
+
+
+def _asked_hash(session_id: str, wanted: ScoreRequest) -> str:
+    return hashlib.sha256(to_json([session_id, wanted.model_dump()])).hexdigest()
+
+
+@router.post(
+    "/scores/{score_id}/cancel",
+    summary="Cancel a score",
+    response_model=None,
+    responses={
+        200: {"model": ScoreDocument, "description": "It is cancelled."},
+        404: NO_SUCH_SCORE,
+        409: {"description": "It has ended."},
+    },
+)
+async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Response:
+    """End a pending or in-progress score without a number. What the judge answered so far is kept."""
+    is_cancelled = await site_of(request).store.cancel(score_id, caller.name, is_patient=False)
+    document = await _score(request, score_id)
+    if not is_cancelled:
+        raise Problem(
+            409,
+            "Score has ended",
+            f"the score {score_id} is {document['status']}: only a pending or in-progress one can be cancelled",
+            extra={"score_status": document["status"]},
+        )
+    return _json(document)
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/sessions/{session_id}/score",
+    summary="Read the score of a session",
+    response_model=None,
+    responses={200: {"model": ScoreDocument}, 404: {"description": "The session has no score."}},
+)
+async def read_score_of_session(request: Request, _: Reading, session_id: SessionId) -> Response:
+    """
+    The latest completed score, with `latest_attempt` where something newer runs or failed; where none is completed,
+    the newest of any status.
+    """
+    document = await site_of(request).reader.score_of_session(session_id)
+    if document is None:
+        raise Problem(404, "No score", f"the session {session_id} has no score: POST here to ask for one")
+    return _json(document)
+
+
+@router.get(
+    "/sessions/{session_id}/scores",
+    summary="Read all scores of a session",
+    response_model=None,
+    responses={200: {"model": History}, 404: {"description": "Nobody has asked about this session."}},
+)
+async def read_history(
+    request: Request,
+    _: Reading,
+    session_id: SessionId,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")] = None,
+    purpose: Annotated[
+        Literal["production", "consistency", "anchor", "shadow"] | None,
+        Query(description="Only these; default: every purpose."),
+    ] = None,
+) -> Response:
+    """Every score of the session, newest first, in pages that stay stable while scores are added."""
+    after = _position(cursor) if cursor is not None else None
+    documents = await site_of(request).reader.history(session_id, limit + 1, after, purpose)
+    if documents is None:
+        raise Problem(404, "Unknown session", f"nobody has asked about a session {session_id}")
+    page = documents[:limit]
+    return _json({"scores": page, "next_cursor": _cursor(page[-1]) if len(documents) > limit else None})
+
+
+@router.get(
+    "/scores/{score_id}",
+    summary="Read a score",
+    response_model=None,
+    responses={200: {"model": ScoreDocument}, 404: NO_SUCH_SCORE},
+)
+async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Response:
+    """One score, whatever its status and purpose."""
+    return _json(await _score(request, score_id))
+
+
+@router.get(
+    "/scores/{score_id}/turns",
+    summary="Read the judge's replies",
+    response_model=None,
+    responses={200: {"model": Replies}, 404: NO_SUCH_SCORE},
+)
+async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Response:
+    """What the judge answered, in full and in order; an open score has those that were stored so far."""
+    turns = await site_of(request).reader.replies(score_id)
+    if turns is None:
+        raise _no_score(score_id)
+    return _json({"score_id": score_id, "turns": turns})
+
+
+@router.get(
+    "/requests/{event_id:path}",
+    summary="Look up what became of an event",
+    response_model=None,
+    responses={200: {"model": Requests}, 404: {"description": "No request has this event id."}},
+)
+async def read_requests(
+    request: Request,
+    _: Reading,
+    event_id: Annotated[str, Path(min_length=1, max_length=255, pattern=PLAIN_TEXT, examples=["event-4711"])],
+) -> Response:
+    """
+    The requests with this event id, at most 1000. One made over HTTP has its `Idempotency-Key` for one, else its own
+    `request_id`.
+    """
+    found = await site_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
+    if not found:
+        raise Problem(404, "Unknown event", "no request has this event id; one that was refused is a dead letter")
+    return _json({"requests": [{name: row[name] for name in RequestDocument.model_fields} for row in found]})
+
+
+@router.get(
+    "/criteria/{criteria_hash}",
+    summary="Read criteria",
+    response_model=None,
+    responses={200: {"model": CriteriaDocument}, 404: {"description": "None have this hash."}},
+)
+async def read_criteria(
+    request: Request,
+    _: Reading,
+    criteria_hash: Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_-]+$")],
+) -> Response:
+    """The whole content of criteria that a score was or will be judged under."""
+    site = site_of(request)
+    found = await site.reader.criteria(criteria_hash)
+    if found is None:
+        current = next((c for c in site.registry if c.criteria_hash == criteria_hash), None)
+        if current is None:
+            raise Problem(404, "Unknown criteria", "no criteria with this hash have judged or can judge here")
+        known = {"criteria_hash": criteria_hash, "name": current.name, "content": current.content}
+        found = known | {"first_used_at": None}
+    return _json(found | {"is_current": site.policy.hashes.get(found["name"]) == criteria_hash})
+
+
+async def _score(request: Request, score_id: UUID) -> dict[str, Any]:
+    document = await site_of(request).reader.score(score_id)
+    if document is None:
+        raise _no_score(score_id)
+    return document
+
+
+def _no_score(score_id: UUID) -> Problem:
+    return Problem(404, "Unknown score", f"there is no score {score_id}")
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    body = content if isinstance(content, str) else to_json(content)
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _cursor(document: dict[str, Any]) -> str:
+    return urlsafe_b64encode(f"{document['created_at'].isoformat()} {document['score_id']}".encode()).decode()
+
+
+def _position(cursor: str) -> tuple[datetime, UUID]:
+    """Raises: Problem: 422, it is none of ours."""
+    try:
+        at, _, score_id = urlsafe_b64decode(cursor.encode("ascii")).decode("ascii").partition(" ")
+        return datetime.fromisoformat(at).astimezone(UTC), UUID(score_id)
+    except (ValueError, OverflowError) as error:
+        raise Problem(422, "Malformed request", "`cursor` is not one that was given out: start without it") from error

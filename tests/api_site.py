@@ -1,0 +1,83 @@
+"""The HTTP application on a real database, in this process, and a client that speaks to it as a proxied user."""
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from builders import Scoring, open_scoring, policy
+from tarsy_scoring.admission import Policy
+from tarsy_scoring.api.app import create_app
+from tarsy_scoring.api.site import Site
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.timeline.model import FoundSession, TimelineSource
+
+# Whoever speaks from this machine says for whom; and nobody asks too often.
+SETTINGS = Settings(trusted_proxies="127.0.0.0/8", api_rate_per_minute=1_000_000)
+
+
+@dataclass(frozen=True)
+class Api:
+    """A client on an application on a database."""
+
+    client: httpx.AsyncClient
+    scoring: Scoring
+
+    async def ask(
+        self, session_id: str = "session-1", *, by: str = "alice", key: str | None = None, **body: Any
+    ) -> Any:
+        """POST of a session's score."""
+        headers = {"X-Forwarded-User": by} | ({"Idempotency-Key": key} if key else {})
+        return await self.client.post(f"/api/v1/scoring/sessions/{session_id}/score", json=body, headers=headers)
+
+    async def get(self, path: str, **parameters: Any) -> Any:
+        return await self.client.get(f"/api/v1/scoring/{path}", params=parameters)
+
+    async def score_of(self, session_id: str = "session-1") -> Any:
+        return await self.get(f"sessions/{session_id}/score")
+
+    async def cancel(self, score_id: uuid.UUID | str, by: str = "alice") -> Any:
+        return await self.client.post(f"/api/v1/scoring/scores/{score_id}/cancel", headers={"X-Forwarded-User": by})
+
+
+@contextlib.asynccontextmanager
+async def open_api(
+    url: str, source: TimelineSource | None = None, of: Policy | None = None, *, pool_size: int = 10
+) -> AsyncIterator[Api]:
+    """The application on a migrated database; without a source it knows the sessions that somebody asked about."""
+    async with open_scoring(url, of or policy(), pool_size=pool_size) as scoring:
+        site = Site(SETTINGS, load_criteria(), scoring.inbox, scoring.store, scoring.reader, Metrics(), source)
+        transport = httpx.ASGITransport(create_app(site), raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            yield Api(client, scoring)
+
+
+class Sessions:
+    """A source that knows which sessions have ended, and no timelines; an exception is raised in place of one."""
+
+    may_change = True
+
+    def __init__(self, **sessions: FoundSession | Exception) -> None:
+        self.sessions = sessions
+        self.asked: list[str] = []
+
+    async def find_session(self, session_id: str) -> FoundSession:
+        self.asked.append(session_id)
+        found = self.sessions[session_id.replace("-", "_")]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def fetch_timeline(self, session_id: str) -> Any:
+        raise AssertionError(f"nobody needs the timeline of {session_id}")
+
+    def finished_sessions(self, since: Any) -> Any:
+        raise AssertionError("nobody lists sessions")
+
+    async def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,175 @@
+"""Scores in TARSy's spelling: its keys, statuses and error body, as its contract has them."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from api_site import Api, Sessions, open_api
+from builders import HASHES, OTHER_CRITERIA, completion, failure, rescore
+from tarsy_scoring.api.tarsy import Started, TarsyError, TarsyScore
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.timeline.model import FoundSession
+
+KEYS = {
+    *("score_id", "total_score", "score_analysis", "tool_improvement_report", "failure_tags", "prompt_hash"),
+    *("score_triggered_by", "status", "stage_id", "started_at", "completed_at", "error_message"),
+}
+PATH = "/api/v1/sessions/session-1/score"
+FOUND = FoundSession("session-1", "kubernetes", "completed", datetime(2026, 1, 2, tzinfo=UTC))
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url, Sessions(session_1=FOUND)) as opened:
+        yield opened
+
+
+def refused(answer: Any, status: int, message: str) -> None:
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
+    assert answer.json() == {"message": message}
+    TarsyError.model_validate_json(answer.text)
+
+
+async def test_ask(api: Api) -> None:
+    """202 with the id of a new score, which is asked for by whom the proxy names; a body is ignored."""
+    answer = await api.client.post(PATH, headers={"X-Forwarded-User": "carol"}, content=b"not JSON")
+
+    assert (answer.status_code, answer.headers["content-type"]) == (202, "application/json")
+    score_id = uuid.UUID(Started.model_validate_json(answer.text).score_id)
+    assert answer.json() == {"score_id": str(score_id)}
+    row = await api.scoring.score(score_id)
+    assert (row["status"], row["score_triggered_by"], row["priority"]) == ("pending", "carol", 0)
+
+
+async def test_asking_always_scores_again(api: Api) -> None:
+    """Also where there is a completed score."""
+    claimed = await api.scoring.claimed()
+    await api.scoring.store.end(completion(claimed))
+
+    answer = await api.client.post(PATH)
+
+    assert answer.status_code == 202
+    assert answer.json()["score_id"] != str(claimed.score_id)
+
+
+async def test_asking_while_one_runs(api: Api) -> None:
+    """409, whether it is pending or in progress, and whatever its criteria."""
+    await api.scoring.accept(rescore(criteria=OTHER_CRITERIA))
+    refused(await api.client.post(PATH), 409, "scoring already in progress for this session")
+    await api.scoring.claim()
+    refused(await api.client.post(PATH), 409, "scoring already in progress for this session")
+
+
+async def test_50_ask_at_once(database_url: str) -> None:
+    """One makes a score."""
+    async with open_api(database_url, Sessions(session_1=FOUND), pool_size=20) as api:
+        answers = await asyncio.gather(*(api.client.post(PATH) for _ in range(50)))
+
+        assert sorted(a.status_code for a in answers) == [202] + [409] * 49
+        assert await api.scoring.value("SELECT count(*) FROM session_scores") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "message"),
+    [
+        pytest.param(SessionNotFound("x"), 404, "resource not found", id="unknown"),
+        pytest.param(SessionNotTerminal("x"), 409, "session is not in a terminal state", id="still running"),
+        pytest.param(TimelineUnavailable("x"), 503, "scoring service is not available", id="nobody can say"),
+    ],
+)
+async def test_sessions_that_are_refused(database_url: str, source: Exception, status: int, message: str) -> None:
+    """TARSy's words for each."""
+    async with open_api(database_url, Sessions(session_1=source)) as api:
+        refused(await api.client.post(PATH), status, message)
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_an_id_that_is_none(api: Api, method: str) -> None:
+    """As one that nobody has."""
+    refused(await api.client.request(method, "/api/v1/sessions/a%20b/score"), 404, "resource not found")
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_the_database_is_away(method: str) -> None:
+    """503 in TARSy's words, with the time to try again."""
+    async with open_api("postgresql://nobody@127.0.0.1:9/none", Sessions(session_1=FOUND)) as api:
+        answer = await api.client.request(method, PATH)
+
+    refused(answer, 503, "scoring service is not available")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_read_a_completed_score(api: Api) -> None:
+    """Every key of TARSy and no other, with what we call otherwise."""
+    claimed = await api.scoring.claimed()
+    await api.scoring.store.end(
+        completion(claimed, missing_tools_analysis="1. read-file", failure_tags=["wrong_conclusion"])
+    )
+
+    answer = await api.client.get(PATH)
+
+    assert answer.status_code == 200
+    shown = answer.json()
+    TarsyScore.model_validate_json(answer.text)
+    row = await api.scoring.score(claimed.score_id)
+    assert shown.keys() == KEYS
+    assert shown | {"started_at": 0, "completed_at": 0} == {
+        "score_id": str(claimed.score_id),
+        "total_score": 67,
+        "score_analysis": "Well reasoned.",
+        "tool_improvement_report": "1. read-file",
+        "failure_tags": ["wrong_conclusion"],
+        "prompt_hash": HASHES[claimed.criteria or ""],
+        "score_triggered_by": "alice",
+        "status": "completed",
+        "stage_id": None,
+        "started_at": 0,
+        "completed_at": 0,
+        "error_message": None,
+    }
+    assert datetime.fromisoformat(shown["started_at"]) == row["started_at"]
+    assert datetime.fromisoformat(shown["completed_at"]) == row["completed_at"]
+
+
+async def test_the_newest_of_any_status(api: Api) -> None:
+    """A score that fails hides an older completed one; judgements for other purposes do not count."""
+    assert (await api.client.get(PATH)).status_code == 404
+    refused(await api.client.get(PATH), 404, "resource not found")
+    await api.scoring.store.end(completion(await api.scoring.claimed()))
+    claimed = await api.scoring.claimed()
+    await api.scoring.store.end(failure(claimed))
+    await api.scoring.accept(rescore(purpose="shadow"))
+
+    shown = (await api.client.get(PATH)).json()
+
+    assert (shown["score_id"], shown["status"]) == (str(claimed.score_id), "failed")
+    assert (shown["total_score"], shown["failure_tags"]) == (None, None)
+    assert shown["error_message"] == "the judge refused to answer"
+
+
+async def test_a_pending_score_has_every_key(api: Api) -> None:
+    """It counts as started when it was asked for: TARSy knows no score that was not."""
+    await api.client.post(PATH)
+
+    shown = (await api.client.get(PATH)).json()
+
+    created = await api.scoring.value("SELECT created_at FROM session_scores")
+    assert shown.keys() == KEYS
+    assert (shown["status"], datetime.fromisoformat(shown["started_at"])) == ("pending", created)
+
+
+async def test_both_spellings_in_the_openapi_document(api: Api) -> None:
+    """Two addresses, each with its own answers."""
+    paths = (await api.client.get("/openapi.json")).json()["paths"]
+
+    ours, theirs = (
+        paths[p]["post"] for p in ("/api/v1/scoring/sessions/{session_id}/score", "/api/v1/sessions/{session_id}/score")
+    )
+    assert {"200", "202", "400", "404", "409", "422", "429", "503"} <= ours["responses"].keys()
+    assert {"202", "404", "409", "503"} <= theirs["responses"].keys()
+    assert "TarsyError" in str(theirs["responses"]["409"])
+    assert "ProblemDocument" in str(ours["responses"]["409"])
