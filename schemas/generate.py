@@ -1,5 +1,5 @@
 """
-Everything that is generated from the code: JSON Schemas, the AsyncAPI document, the page of settings.
+Everything that is generated from the code: JSON Schemas, the AsyncAPI and OpenAPI documents, the page of settings.
 
 `python schemas/generate.py` writes; with `--check` it writes nothing and ends with 1 where a file differs,
 naming each. The examples in `examples/` are written by hand and go into the AsyncAPI document.
@@ -17,9 +17,10 @@ from asyncapi_document import asyncapi_document
 from configuration_page import configuration_page
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
-from score_document import ScoreDocument
 
 from tarsy_scoring import events
+from tarsy_scoring.api.app import application
+from tarsy_scoring.api.documents import ScoreDocument
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,6 +48,7 @@ def render_all() -> dict[Path, str]:
     examples = {p.stem: json.loads(p.read_text("utf-8")) for p in sorted((ROOT / "schemas/examples").glob("*.json"))}
     document = asyncapi_document(examples)
     files[Path("schemas/asyncapi.yaml")] = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
+    files[Path("schemas/openapi.json")] = _as_json(application().openapi())
     files[Path("docs/configuration.md")] = configuration_page()
     return files
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from tarsy_scoring import __version__
+from tarsy_scoring.commands.api import api
 from tarsy_scoring.commands.calibrate import calibrate
 from tarsy_scoring.commands.compare import compare
 from tarsy_scoring.commands.consistency import consistency
@@ -81,7 +82,7 @@ def cli() -> None:
 
 
 for command in (
-    *(worker, migrate, check_config, pause, resume, dead_letters),
+    *(worker, api, migrate, check_config, pause, resume, dead_letters),
     *(score, rescore, backfill),
     *(criteria, compare, consistency, calibrate),
     *(stack, demo),

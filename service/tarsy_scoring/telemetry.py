@@ -18,7 +18,9 @@ LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s@]+@")
 
 # Judge turns take seconds to minutes, database steps milliseconds.
+API_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 TURN_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
+LAG_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
@@ -63,7 +65,20 @@ class Metrics:
         self.outbox_backlog = gauge("outbox_backlog_events", "Events that no broker has acknowledged.")
         self.outbox_age = gauge("outbox_oldest_seconds", "Age of the oldest of them.")
         self.events_published = counter("events_published_total", "Events the broker acknowledged.", "type")
+        self.gateway_clients = gauge("gateway_clients", "Connected WebSocket clients.")
+        self.gateway_subscriptions = gauge("gateway_subscriptions", "Channels they are subscribed to.")
+        self.gateway_events = counter("gateway_events_total", "Events the gateway took in, by where from.", "source")
+        self.gateway_sent = counter("gateway_sent_total", "Events sent to clients, once for each.")
+        self.gateway_closed = counter("gateway_closed_total", "Connections that we ended.", "reason")
+        self.gateway_lag = histogram("gateway_lag_seconds", "From emitting an event to its sockets.", LAG_BUCKETS_S)
         self.database_up = gauge("database_up", "1 while the database answers.")
+        self.api_requests = counter("api_requests_total", "HTTP requests answered.", "route", "method", "status")
+        self.api_request_duration = histogram(
+            "api_request_duration_seconds",
+            "From the head of a request to the end of its answer.",
+            API_BUCKETS_S,
+            "route",
+        )
 
 
 def set_up_logging(

@@ -68,7 +68,8 @@ def test_check_names_what_differs_and_a_run_mends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["docs/configuration.md", *(f"schemas/{n}.v1.json" for n in ALL), "schemas/asyncapi.yaml"]
+    "path",
+    ["docs/configuration.md", *(f"schemas/{n}.v1.json" for n in ALL), "schemas/asyncapi.yaml", "schemas/openapi.json"],
 )
 def test_generated_file_ends_in_one_newline(path: str) -> None:
     """Text files end as editors leave them, so that no tool changes them again."""

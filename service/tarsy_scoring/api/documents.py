@@ -1,5 +1,5 @@
 """
-The shape of the score document, for its JSON Schema alone: the service builds the document from rows.
+The shapes of what the API answers, for JSON Schema and OpenAPI alone: the service builds documents from rows.
 
 Lists of words that may grow within version 1 (`error_kind`, `flags`, ...) are given as examples, not as
 enumerations. An object whose layer did not run is null.
@@ -30,6 +30,24 @@ Count = Annotated[int, Field(ge=0)]
 
 class _Part(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
+
+
+class Fault(_Part):
+    """One thing that is wrong with a request, and where; never the value."""
+
+    loc: list[str | int]
+    msg: str
+
+
+class ProblemDocument(_Part):
+    """A refusal or a failure, as RFC 9457 has it. Some kinds have more members."""
+
+    type: str = Field(description="The kind of problem; stays the same for the same kind.")
+    title: str = Field(description="The kind in words.")
+    status: int = Field(ge=400, le=599)
+    detail: str = Field(description="What happened, why, and what would help.")
+    instance: str = Field(description="This one occurrence; ends in the request id that the log has too.")
+    errors: list[Fault] | None = Field(None, description="Only with 422: what is wrong with the request.")
 
 
 class LatestAttempt(_Part):
@@ -230,3 +248,59 @@ class ScoreDocument(_Part):
     usage: Usage
     error_kind: str | None = Field(examples=ERROR_KINDS)
     error_message: str | None
+
+
+EXAMPLE_PROBLEM = {
+    "type": "urn:tarsy-scoring:problem:not-authenticated",
+    "title": "Not authenticated",
+    "status": 401,
+    "detail": "this API asks for a bearer token: send Authorization: Bearer TOKEN",
+    "instance": "urn:tarsy-scoring:request:5f0c1f6fd6b84c0ca0b8b3c3e9d5a7c1",
+}
+
+_AGREES = "The final analysis follows from the evidence (E17), but the node's pressure was not ruled out."
+EXAMPLE_SCORE: dict[str, Any] = {
+    "score_id": "0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10",
+    "session_id": "7d1c6c9e",
+    "request_id": "6a1d7a52-8a3c-4c55-8f0b-0f5f2f0f7b11",
+    "chain_id": "kubernetes",
+    "purpose": "production",
+    "status": "completed",
+    "attempt": 1,
+    "score_triggered_by": "alice",
+    "created_at": "2026-01-05T10:05:01Z",
+    "started_at": "2026-01-05T10:05:02Z",
+    "completed_at": "2026-01-05T10:05:20Z",
+    "scored_at": "2026-01-05T10:05:20Z",
+    "total_score": 67,
+    "score_analysis": _AGREES,
+    "score_breakdown": {"logical_flow": 18.0, "consistency": 17.0, "tool_relevance": 16.0, "synthesis_quality": 16.0},
+    "missing_tools_analysis": "1. **node_pressure**: shows whether the node itself ran out of memory.",
+    "missing_tools": [{"tool_name": "node_pressure", "rationale": "shows whether the node ran out of memory."}],
+    "alternative_approaches": [],
+    "rubric": None,
+    "criteria": "investigation-methodology",
+    "criteria_hash": "2f1f0a6f5e0c4d3b9a8877665544332211ffeeddccbbaa998877665544332211",
+    "is_current_criteria": True,
+    "judge_fingerprint": "b1946ac92492d2347c6235b4d2611184",
+    "samples": [{"total_score": 67}],
+    "spread": 0,
+    "outcome": "pass",
+    "outcome_reason": "67 of 100 points, 60 are needed",
+    "judge_outcome": None,
+    "composite_score": None,
+    "failure_tags": ["incomplete_evidence"],
+    "flags": [],
+    "grounding": {"checked": 4, "held": 4, "share": 1.0},
+    "interaction": None,
+    "diagnosis": [],
+    "gates": [],
+    "gates_passed": 0,
+    "gates_total": 0,
+    "coverage": {"shown_share": 1.0, "cut_entries": []},
+    "evidence": {"expected": {"stages": 2}, "read": {"stages": 2}, "missing": []},
+    "turns": [],
+    "usage": {"input_tokens": 14_200, "cached_input_tokens": 6_100, "output_tokens": 1_450, "cost_usd": 0.031},
+    "error_kind": None,
+    "error_message": None,
+}

@@ -1,0 +1,226 @@
+"""
+The HTTP application: routes, what stands in front of them, probes; and a server for it.
+"""
+
+import asyncio
+import math
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Literal
+
+import structlog
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from tarsy_scoring import __version__
+from tarsy_scoring.api import browse, live, scores, tarsy
+from tarsy_scoring.api.access import Access
+from tarsy_scoring.api.edge import MAX_HEAD_BYTES, Edge, Running
+from tarsy_scoring.api.openapi import openapi_document
+from tarsy_scoring.api.problems import tell_problems
+from tarsy_scoring.api.site import Served, Site, site_of
+from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.gateway import Gateway
+from tarsy_scoring.pages import insights
+from tarsy_scoring.pages import router as pages
+from tarsy_scoring.settings import Settings
+
+log = structlog.get_logger()
+
+READY_TIMEOUT_S = 2.0
+KEEP_ALIVE_S = 75  # longer than the minute that proxies keep an idle connection, so that they close it and not we
+MAX_CONNECTIONS = 5_000
+LONGEST_STOP_S = 30.0
+
+probes = APIRouter(tags=["probes"])
+
+
+def create_app(site: Site, gateway: Gateway | None = None, *, access: Access | None = None) -> FastAPI:
+    """
+    The application; connects to nothing.
+
+    Args:
+        gateway: Serves WebSockets; None: there are none.
+        access: Default: as the settings say.
+
+    Raises:
+        ConfigurationError: See `Access`.
+    """
+    app = application()
+    app.state.served = Served(site, gateway)
+    app.state.running = Running()
+    access = access or Access(site.settings)
+    app.add_middleware(Edge, access=access, metrics=site.metrics, running=app.state.running)
+    return app
+
+
+def application() -> FastAPI:
+    """The routes and how they refuse, without what they work with: enough to describe them."""
+    app = FastAPI(
+        title="tarsy-scoring",
+        version=__version__,
+        openapi_url=None,  # ours is below; the framework's pages load scripts from elsewhere
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}" if route.tags else route.name,
+    )
+    for router in (probes, scores.router, browse.router, tarsy.router, live.router, pages.router, insights.router):
+        app.include_router(router)
+    app.state.problem_page = pages.problem_page
+    tell_problems(app)
+    document = openapi_document(app)
+    app.openapi = lambda: document  # type: ignore[method-assign]
+    return app
+
+
+# --- probes --------------------------------------------------------------------------------------------
+
+
+class Health(BaseModel):
+    """How the process is."""
+
+    status: Literal["running", "ready", "not ready"]
+    reason: str | None = Field(None, description="What is lacking, where it is not ready.")
+
+
+@probes.get(
+    "/healthz",
+    summary="Whether the process runs",
+    response_model=None,
+    responses={200: {"model": Health, "description": "It runs."}},
+)
+async def healthz() -> Response:
+    """200 while the process answers at all; needs no access."""
+    return JSONResponse({"status": "running"})
+
+
+@probes.get(
+    "/readyz",
+    summary="Whether requests can be answered",
+    response_model=None,
+    responses={
+        200: {"model": Health, "description": "The database answers."},
+        503: {"model": Health, "description": "It does not."},
+    },
+)
+async def readyz(request: Request) -> Response:
+    """200 while the database answers. A broker that is away takes nobody away: reading and asking go on without it."""
+    if not request.app.state.running.has_started:
+        return _not_ready("the database has not answered yet")
+    database = site_of(request).reader.database
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            await database.once(lambda c: c.execute("SELECT 1"))
+    except (DatabaseAway, TimeoutError):
+        site_of(request).metrics.database_up.set(0)
+        return _not_ready("the database does not answer")
+    site_of(request).metrics.database_up.set(1)
+    return JSONResponse({"status": "ready"})
+
+
+@probes.get("/openapi.json", response_model=None, include_in_schema=False)
+async def openapi_json(request: Request) -> Response:
+    """What there is to ask for, as an OpenAPI document."""
+    return JSONResponse(request.app.openapi())
+
+
+@probes.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Text exposition."}},
+)
+async def metrics(request: Request) -> Response:
+    """What docs/operations.md lists; no label holds an id."""
+    return Response(generate_latest(site_of(request).metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _not_ready(reason: str) -> Response:
+    return JSONResponse({"status": "not ready", "reason": reason}, status_code=503)
+
+
+# --- the server ----------------------------------------------------------------------------------------
+
+
+def listen(settings: Settings) -> socket.socket:
+    """
+    A socket at the address of the API; port 0 takes any.
+
+    Raises:
+        StartRefused: The address is not ours, or taken.
+    """
+    host, port = settings.api_host.strip("[]"), settings.api_port
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        # On `::` we hear IPv4 as well, where the system can.
+        both = family == socket.AF_INET6 and ip_address(address[0]).is_unspecified and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=2048, dualstack_ipv6=both)
+    except OSError as error:
+        raise StartRefused(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; set SCORING_API_HOST to an address of "
+            "this machine and SCORING_API_PORT to a free port (0: any)"
+        ) from error
+
+
+def address_of(listening: socket.socket) -> str:
+    """Where a socket listens, as a URL."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(app: FastAPI, settings: Settings, listening: socket.socket, stopping: asyncio.Event) -> None:
+    """
+    Serve until `stopping`; then take nothing new, close WebSockets with 1001, and let requests end.
+
+    A cancel cuts whatever is under way. The socket is closed in either case.
+
+    Args:
+        listening: From `listen`; ours from now on.
+    """
+    stop_s = max(1, math.ceil(min(settings.drain_timeout_s, LONGEST_STOP_S)))
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # who asks is decided by Access, from the real peer
+            server_header=False,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=stop_s,
+            **live.UVICORN_OPTIONS,
+        )
+    )
+
+    async def stop() -> None:
+        await stopping.wait()
+        await app.state.running.stop()
+        server.should_exit = True
+
+    waiting = asyncio.create_task(stop())
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        listening.close()
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: see `lifecycle`."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

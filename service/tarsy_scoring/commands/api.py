@@ -1,0 +1,79 @@
+"""`api`: HTTP, WebSocket and pages."""
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import click
+import structlog
+
+from tarsy_scoring.app import check_settings, open_parts, require_migrated, timeline_source
+from tarsy_scoring.commands.shared import run, settings_of_environment
+from tarsy_scoring.database import check_url
+from tarsy_scoring.lifecycle import run_until_signalled, unless_stopped
+from tarsy_scoring.settings import Settings, variable_of
+
+if TYPE_CHECKING:
+    from tarsy_scoring.api.access import Access
+
+log = structlog.get_logger()
+
+
+@click.command()
+def api() -> None:
+    """
+    Serve scores over HTTP, and scoring events over WebSocket, until SIGTERM.
+
+    Listens on SCORING_API_HOST and SCORING_API_PORT (0: any free one, printed). Beyond this machine it listens
+    only where somebody is asked for: tokens (SCORING_API_TOKENS_FILE), proxies that authenticate
+    (SCORING_TRUSTED_PROXIES), or nobody on purpose (SCORING_API_OPEN=true). With a timeline source it can be asked
+    to score sessions that this service has not seen yet; with Kafka it tells scoring events live.
+    """
+    from tarsy_scoring.api.access import Access
+
+    settings = settings_of_environment()
+    for name in ("database_url", "timeline_database_url"):
+        if (url := getattr(settings, name)) is not None:
+            check_url(url.get_secret_value(), variable_of(name))
+    check_settings(settings, (), os.environ)
+    access = Access(settings)
+    run(run_until_signalled(lambda stopping: run_api(settings, access, stopping)))
+
+
+async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event) -> None:
+    """
+    Serve until `stopping`, also while the database is away: probes answer, everything else says so.
+
+    Raises:
+        ConfigurationError, StartRefused: The start is refused.
+    """
+    from tarsy_scoring.api.app import address_of, create_app, listen, serve
+    from tarsy_scoring.api.site import Site
+    from tarsy_scoring.gateway import Gateway
+
+    source = timeline_source(settings) if settings.timeline_source else None
+    if source is None:
+        log.warning("api.no_timeline_source", effect="only sessions that are known here can be scored")
+    try:
+        async with open_parts(settings) as parts:
+            site = Site(settings, parts.registry, parts.inbox, parts.store, parts.reader, parts.metrics, source)
+            gateway = Gateway(settings, parts.database, parts.metrics) if settings.kafka_bootstrap_servers else None
+            app = create_app(site, gateway, access=access)
+            app.state.running.has_started = False
+            listening = listen(settings)
+            log.info("api.listening", address=address_of(listening), live=gateway is not None)
+            click.echo(f"listening on {address_of(listening)}")
+            async with asyncio.TaskGroup() as group:
+                serving = group.create_task(serve(app, settings, listening, stopping))
+                if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
+                    app.state.running.has_started = True
+                    beside = [group.create_task(parts.database.carry_bells())]
+                    if gateway is not None:
+                        beside.append(group.create_task(gateway.run(stopping)))
+                    await asyncio.wait({serving})
+                    for task in beside:
+                        task.cancel()
+    finally:
+        if source is not None:
+            await source.close()
+    log.info("service.stopped")

@@ -1,0 +1,92 @@
+"""The OpenAPI document is whole: every operation is described, every answer has a shape, every example is one."""
+
+import json
+from typing import Any
+
+import pytest
+from contracts import SCHEMAS, load_schema
+from jsonschema import Draft202012Validator, FormatChecker
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from tarsy_scoring.api.documents import EXAMPLE_PROBLEM, EXAMPLE_SCORE
+from tarsy_scoring.api.edge import PROBES
+
+DOCUMENT: dict[str, Any] = json.loads((SCHEMAS / "openapi.json").read_text("utf-8"))
+MODELS: dict[str, Any] = DOCUMENT["components"]["schemas"]
+OPERATIONS = {
+    f"{method.upper()} {path}": operation
+    for path, methods in DOCUMENT["paths"].items()
+    for method, operation in methods.items()
+}
+# What any caller may meet on the way in.
+FOR_ALL = {"400", "401", "403", "413", "422", "431", "500", "503"}
+REGISTRY: Registry[Any] = Registry().with_resource("urn:openapi", DRAFT202012.create_resource(DOCUMENT))
+
+
+def references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [r for k, v in value.items() for r in ([v] if k == "$ref" else references(v))]
+    return [r for v in value for r in references(v)] if isinstance(value, list) else []
+
+
+def check(value: Any, model: str) -> None:
+    schema = {"$ref": f"urn:openapi#/components/schemas/{model}"}
+    Draft202012Validator(schema, registry=REGISTRY, format_checker=FormatChecker()).validate(value)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+def test_operation_is_described(operation: dict[str, Any]) -> None:
+    """What it does in a few words and in sentences, under a name that clients can be generated with."""
+    assert operation["summary"]
+    assert operation["description"]
+    assert operation["operationId"].isidentifier()
+    assert all("schema" in parameter for parameter in operation.get("parameters", []))
+
+
+def test_operations_have_names_of_their_own() -> None:
+    """Generated clients have a function for each."""
+    names = [operation["operationId"] for operation in OPERATIONS.values()]
+    assert len(set(names)) == len(names) > 0
+
+
+@pytest.mark.parametrize("name", [n for n in OPERATIONS if n.split()[1] not in PROBES])
+def test_every_answer_has_a_shape(name: str) -> None:
+    """A good answer has a schema, a bad one a problem document or TARSy's; changes may also meet a rate."""
+    answers = OPERATIONS[name]["responses"]
+    assert set(answers) >= (FOR_ALL if name.startswith("GET") else FOR_ALL | {"408", "429"})
+    for status, answer in answers.items():
+        assert answer["description"]
+        assert answer["content"], f"{name} {status} has no content"
+        for media in answer["content"].values():
+            assert media.get("schema"), f"{name} {status} has no schema"
+        if status in FOR_ALL:
+            problem = answer["content"]["application/problem+json"]
+            assert problem["schema"] == {"$ref": "#/components/schemas/ProblemDocument"}
+        if status in ("429", "503"):
+            assert "Retry-After" in answer["headers"]
+
+
+def test_references_lead_somewhere() -> None:
+    """Every reference names a model of the document, and every model is used."""
+    found = {reference.removeprefix("#/components/schemas/") for reference in references(DOCUMENT)}
+    assert found == set(MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_is_a_schema_and_its_examples_are_ones(name: str) -> None:
+    """Valid JSON Schema 2020-12, and what is shown as an example fits."""
+    Draft202012Validator.check_schema(MODELS[name])
+    for example in MODELS[name].get("examples", []):
+        check(example, name)
+
+
+def test_the_score_is_the_document_of_its_schema() -> None:
+    """The API answers what schemas/score-document.v1.json says, to the letter, and shows an example of it."""
+    published = load_schema("score-document")
+    shown = MODELS["ScoreDocument"]
+    assert shown["required"] == published["required"]
+    assert set(shown["properties"]) == set(published["properties"])
+    assert shown["examples"] == [EXAMPLE_SCORE]
+    Draft202012Validator(published, format_checker=FormatChecker()).validate(EXAMPLE_SCORE)
+    assert MODELS["ProblemDocument"]["examples"] == [EXAMPLE_PROBLEM]

@@ -1,0 +1,585 @@
+"""What every request meets whichever route it is for, and the server around it: on a real database and real sockets."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from fastapi import FastAPI, WebSocket
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+from structlog.testing import capture_logs
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from infrastructure import wait_until
+from processes import Process
+from tarsy_scoring.api import edge
+from tarsy_scoring.api.app import address_of, create_app, listen, serve
+from tarsy_scoring.api.problems import MEDIA_TYPE
+from tarsy_scoring.api.site import Site
+from tarsy_scoring.app import open_parts
+from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.gateway import Gateway
+from tarsy_scoring.settings import Settings, load_settings
+
+SECRET = "planted-secret-of-a-session"
+NOWHERE = "postgresql://nobody:planted-password@127.0.0.1:9/none"
+UNKNOWN_SCORE = "/api/v1/scoring/scores/0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"
+PROBES = ("/healthz", "/readyz", "/metrics")
+
+
+class Body(BaseModel):
+    number: int
+
+
+def add_routes(app: FastAPI) -> None:
+    """Routes that misbehave, or show what they are given."""
+
+    @app.post("/test/body")
+    async def body(body: Body) -> dict[str, int]:
+        return {"number": body.number}
+
+    @app.get("/test/fails/{name}")
+    async def fails(name: str) -> None:
+        raise RuntimeError(SECRET)
+
+    @app.get("/test/breaks-off")
+    async def breaks_off() -> StreamingResponse:
+        async def content() -> AsyncIterator[str]:
+            yield "begun"
+            raise RuntimeError(SECRET)
+
+        return StreamingResponse(content())
+
+    @app.get("/test/own-headers")
+    async def own_headers() -> JSONResponse:
+        return JSONResponse({}, headers={"Content-Security-Policy": "default-src 'self'", "Cache-Control": "max-age=9"})
+
+
+@asynccontextmanager
+async def application(database_url: str, env: Mapping[str, str] | None = None) -> AsyncIterator[tuple[FastAPI, Site]]:
+    """The application as `tarsy-scoring api` builds it, with test routes."""
+    settings = load_settings({"SCORING_DATABASE_URL": database_url} | dict(env or {}))
+    async with open_parts(settings) as parts:
+        site = Site(settings, parts.registry, parts.inbox, parts.store, parts.reader, parts.metrics, None)
+        app = create_app(site)
+        add_routes(app)
+        yield app, site
+
+
+def client_of(app: FastAPI, **options: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", **options)
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[FastAPI]:
+    async with application(database_url) as (app, _):
+        yield app
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(app) as client:
+        yield client
+
+
+def problem(answer: httpx.Response, status: int, title: str) -> dict[str, Any]:
+    """The problem document of an answer."""
+    assert (answer.status_code, answer.headers["content-type"]) == (status, MEDIA_TYPE), answer.text
+    document: dict[str, Any] = answer.json()
+    assert (document["status"], document["title"]) == (status, title)
+    assert document["type"].startswith("urn:tarsy-scoring:problem:")
+    assert document["instance"] == f"urn:tarsy-scoring:request:{answer.headers['x-request-id']}"
+    assert document["detail"]
+    return document
+
+
+# --- problems ------------------------------------------------------------------------------------------
+
+
+async def test_what_the_framework_refuses_is_a_problem_document(client: httpx.AsyncClient) -> None:
+    """No address, no such method: the same shape as every refusal of ours, and what the method may be."""
+    problem(await client.get("/nowhere"), 404, "Not found")
+    problem(await client.get("/healthz/"), 404, "Not found")
+    refused = await client.delete("/test/body")
+    problem(refused, 405, "Method not allowed")
+    assert refused.headers["allow"] == "POST"
+    refused = await client.delete("/api/v1/scoring/sessions/session-1/score")
+    assert refused.headers["allow"] == "GET, POST"
+
+
+@pytest.mark.parametrize(
+    ("content", "loc"),
+    [
+        pytest.param(f'{{"number": "{SECRET}"}}', ["body", "number"], id="wrong-type"),
+        pytest.param(f'{{"{SECRET}": 1}}', ["body", "number"], id="missing"),
+        pytest.param(f"{{{SECRET}", ["body", 1], id="no-json"),
+        pytest.param("", ["body"], id="nothing"),
+    ],
+)
+async def test_a_malformed_request_is_told_without_its_values(
+    client: httpx.AsyncClient, content: str, loc: list[str | int]
+) -> None:
+    """422 with where and why; what was sent is not sent back."""
+    refused = await client.post("/test/body", content=content, headers={"content-type": "application/json"})
+    document = problem(refused, 422, "Malformed request")
+    assert [fault["loc"] for fault in document["errors"]] == [loc]
+    assert all(set(fault) == {"loc", "msg"} and fault["msg"] for fault in document["errors"])
+    assert SECRET not in refused.text
+
+
+async def test_a_made_up_name_is_told_only_where_it_is_plain(client: httpx.AsyncClient) -> None:
+    """Where a key is one too many its name helps; what could be markup or anything is not repeated."""
+    path = "/api/v1/scoring/sessions/session-1/score"
+    document = problem(await client.post(path, json={"forse": True, "<b>": 1}), 422, "Malformed request")
+    assert [fault["loc"] for fault in document["errors"]] == [["body", "forse"], ["body", "?"]]
+
+
+async def test_a_body_that_is_no_text_is_refused_in_words(client: httpx.AsyncClient) -> None:
+    """Bytes that are no UTF-8 are the caller's mistake, not ours."""
+    refused = await client.post("/test/body", content=b'"\xff\xfe"', headers={"content-type": "application/json"})
+    assert 400 <= refused.status_code < 500
+    assert refused.headers["content-type"] == MEDIA_TYPE
+
+
+async def test_a_body_over_the_limit_is_refused(client: httpx.AsyncClient) -> None:
+    """413, whether the size is announced or found out; up to the limit it is read."""
+    json_body = {"content-type": "application/json"}
+    padded = b'{"number": 1}'.ljust(edge.MAX_BODY_BYTES)
+    assert (await client.post("/test/body", content=padded, headers=json_body)).json() == {"number": 1}
+    problem(await client.post("/test/body", content=padded + b" ", headers=json_body), 413, "Content too large")
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b" " * (edge.MAX_BODY_BYTES // 2)
+
+    refused = await client.post("/test/body", content=chunks(), headers=json_body)
+    assert "content-length" not in refused.request.headers
+    problem(refused, 413, "Content too large")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """408 after the deadline: nobody holds a place by sending nothing."""
+    monkeypatch.setattr(edge, "BODY_TIMEOUT_S", 0.01)
+    sent: list[Any] = []
+    scope = {"type": "http", "method": "POST", "path": "/test/body", "raw_path": b"/test/body", "query_string": b""}
+    scope |= {"headers": [(b"content-type", b"application/json")], "client": ("127.0.0.1", 1), "http_version": "1.1"}
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await asyncio.wait_for(app(scope, receive, send), 10)
+    assert sent[0]["status"] == 408
+
+
+async def test_what_nobody_foresaw_is_told_without_its_cause(client: httpx.AsyncClient) -> None:
+    """500 with an id; the log has that id and the place, and neither says what the error said."""
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        failed = await client.get("/test/fails/someone")
+    problem(failed, 500, "Internal error")
+    assert SECRET not in failed.text + str(lines)
+    (line,) = (line for line in lines if line["event"] == "api.failed")
+    assert (line["error"], line["request_id"]) == ("RuntimeError", failed.headers["x-request-id"])
+    assert "fails" in line["at"][-1]
+    assert "Traceback" not in failed.text
+
+
+async def test_an_answer_that_breaks_off_is_cut(client: httpx.AsyncClient) -> None:
+    """Half an answer must not look like a whole one: the server learns that it has to cut the connection."""
+    with pytest.raises(edge.CutShort) as cut:
+        await client.get("/test/breaks-off")
+    assert cut.value.__suppress_context__
+
+
+# --- every answer --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nowhere", "/test/fails/x", "/openapi.json", UNKNOWN_SCORE])
+async def test_every_answer_has_the_security_headers(client: httpx.AsyncClient, path: str) -> None:
+    """Nothing is guessed, framed, or kept by a cache on the way."""
+    headers = (await client.get(path)).headers
+    assert {name: headers[name] for name in edge.SECURITY_HEADERS} == edge.SECURITY_HEADERS
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+async def test_a_route_may_have_its_own_headers(client: httpx.AsyncClient) -> None:
+    """A page needs its styles; what it does not say stays as it is for all."""
+    headers = (await client.get("/test/own-headers")).headers
+    assert (headers["content-security-policy"], headers["cache-control"]) == ("default-src 'self'", "max-age=9")
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_people_get_problems_as_pages(client: httpx.AsyncClient) -> None:
+    """A browser that looks for a page is told in one, with the same status and id; the API stays as it is."""
+    accept = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    page = await client.get("/nowhere", headers=accept)
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "there is nothing at this address" in page.text.lower()
+    assert page.headers["x-request-id"] in page.text
+    problem(await client.get(UNKNOWN_SCORE, headers=accept), 404, "Unknown score")
+
+
+@pytest.mark.parametrize(
+    ("given", "is_kept"),
+    [
+        pytest.param("0af7651916cd43dd8448eb211c80319c", True, id="an-id"),
+        pytest.param("a b", False, id="blank"),
+        pytest.param("x" * 65, False, id="too-long"),
+        pytest.param('"},{"event":"forged', False, id="forged-line"),
+    ],
+)
+async def test_requests_have_an_id(client: httpx.AsyncClient, given: str, is_kept: bool) -> None:
+    """A caller's own if it is one, so that logs can be joined; else a new one."""
+    first, second = [(await client.get("/healthz", headers={"x-request-id": given})).headers for _ in range(2)]
+    assert (first["x-request-id"] == given) == is_kept
+    assert (first["x-request-id"] == second["x-request-id"]) == is_kept
+
+
+async def test_one_line_per_request_without_values(client: httpx.AsyncClient) -> None:
+    """Route, status and duration; no query, no header; probes only where somebody debugs."""
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        answer = await client.get("/test/own-headers", params={"q": SECRET}, headers={"cookie": SECRET, "x-a": SECRET})
+        await client.get("/nowhere/" + "x" * 1000)
+        await client.get("/healthz")
+    told = [line for line in lines if line["event"] == "api.request"]
+    assert [(line["route"], line["status"], line["log_level"]) for line in told] == [
+        ("/test/own-headers", 200, "info"),
+        ("unmatched", 404, "info"),
+        ("/healthz", 200, "debug"),
+    ]
+    assert told[0]["request_id"] == answer.headers["x-request-id"]
+    assert told[0]["duration_ms"] >= 0
+    assert SECRET not in str(lines)
+    assert len(told[1]["path"]) <= edge.PATH_SHOWN
+
+
+async def test_metrics_count_by_route(client: httpx.AsyncClient) -> None:
+    """Templates and known methods, so that no caller can make new series."""
+    for number in range(5):
+        await client.get(f"/test/fails/{number}")
+        await client.get(f"/nowhere/{number}")
+        await client.request(f"BREW{number}", "/healthz")
+    text = (await client.get("/metrics")).text
+    lines = [line for line in text.splitlines() if line.startswith("tarsy_scoring_api_requests_total{")]
+    assert sorted(lines) == [
+        'tarsy_scoring_api_requests_total{method="GET",route="/test/fails/{name}",status="500"} 5.0',
+        'tarsy_scoring_api_requests_total{method="GET",route="unmatched",status="404"} 5.0',
+        'tarsy_scoring_api_requests_total{method="other",route="/healthz",status="405"} 5.0',
+    ]
+    assert 'tarsy_scoring_api_request_duration_seconds_count{route="/test/fails/{name}"} 5.0' in text
+
+
+async def test_too_many_at_once_are_refused(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 and when to come back, rather than a queue nobody sees the end of; probes go on."""
+    monkeypatch.setattr(edge, "MAX_REQUESTS_AT_ONCE", 0)
+    refused = await client.get("/test/own-headers")
+    problem(refused, 503, "Too busy")
+    assert refused.headers["retry-after"] == "1"
+    assert (await client.get("/healthz")).status_code == 200
+
+
+# --- access in front of routes -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tokens_env(tmp_path: Path) -> dict[str, str]:
+    """Tokens `reads` and `scores`."""
+    path = tmp_path / "tokens.json"
+    entries = [("reader", "reads", "read"), ("writer", "scores", "score")]
+    path.write_text(
+        json.dumps([{"name": n, "sha256": hashlib.sha256(t.encode()).hexdigest(), "scope": s} for n, t, s in entries]),
+        encoding="utf-8",
+    )
+    return {"SCORING_API_TOKENS_FILE": str(path), "SCORING_API_HOST": "0.0.0.0"}
+
+
+async def test_access_comes_before_everything_but_the_probes(database_url: str, tokens_env: dict[str, str]) -> None:
+    """A stranger learns neither what there is nor whether a body is well formed; a route need not ask for it."""
+    async with application(database_url, tokens_env) as (app, _), client_of(app) as client:
+        for path in PROBES:
+            assert (await client.get(path)).status_code == 200
+        for method, path in [("GET", "/nowhere"), ("GET", "/openapi.json"), ("GET", "/test/own-headers")]:
+            problem(await client.request(method, path), 401, "Not authenticated")
+        json_body = {"content-type": "application/json"}
+        refused = await client.post("/test/body", content="{", headers=json_body)
+        problem(refused, 401, "Not authenticated")
+        assert refused.headers["www-authenticate"].startswith("Bearer ")
+        reads, scores = {"authorization": "Bearer reads"}, {"authorization": "Bearer scores"}
+        assert (await client.get("/test/own-headers", headers=reads)).status_code == 200
+        problem(await client.post("/test/body", content='{"number": 1}', headers=json_body | reads), 403, "Not allowed")
+        assert (await client.post("/test/body", json={"number": 1}, headers=scores)).status_code == 200
+
+
+async def test_the_rate_of_changes_is_held(database_url: str) -> None:
+    """429 with the seconds to wait."""
+    async with application(database_url, {"SCORING_API_RATE_PER_MINUTE": "1"}) as (app, _), client_of(app) as client:
+        assert (await client.post("/test/body", json={"number": 1})).status_code == 200
+        refused = await client.post("/test/body", json={"number": 1})
+        problem(refused, 429, "Too many requests")
+        assert 0 < int(refused.headers["retry-after"]) <= 60
+
+
+# --- probes --------------------------------------------------------------------------------------------
+
+
+async def test_probes_while_the_database_answers(client: httpx.AsyncClient) -> None:
+    """Healthy, ready, and measured."""
+    assert (await client.get("/healthz")).json() == {"status": "running"}
+    ready = await client.get("/readyz")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
+    metrics = await client.get("/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=")
+    assert "tarsy_scoring_database_up 1.0" in metrics.text
+
+
+async def test_probes_and_answers_while_the_database_is_away() -> None:
+    """The process is healthy, not ready, and says 503 and when to try again, without a word of where it looked."""
+    async with application(NOWHERE) as (app, _), client_of(app) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 503
+        assert "tarsy_scoring_database_up 0.0" in (await client.get("/metrics")).text
+        refused = await client.get(UNKNOWN_SCORE)
+        problem(refused, 503, "Database away")
+        assert int(refused.headers["retry-after"]) > 0
+        assert "127.0.0.1" not in refused.text
+
+
+async def test_nothing_is_let_in_before_the_start_is_complete(app: FastAPI, client: httpx.AsyncClient) -> None:
+    """Until it is known that the tables are there, only the probes answer."""
+    app.state.running.has_started = False
+    problem(await client.get(UNKNOWN_SCORE), 503, "Database away")
+    assert (await client.get("/readyz")).status_code == 503
+    assert (await client.get("/healthz")).status_code == 200
+    app.state.running.has_started = True
+    problem(await client.get(UNKNOWN_SCORE), 404, "Unknown score")
+
+
+# --- the server ----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def serving(app: FastAPI, env: Mapping[str, str] | None = None) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """A server on any port: its address, and the event that stops it. Ends with it."""
+    settings = load_settings({"SCORING_API_PORT": "0", "SCORING_DRAIN_TIMEOUT_S": "5"} | dict(env or {}))
+    listening, stopping = listen(settings), asyncio.Event()
+    task = asyncio.create_task(serve(app, settings, listening, stopping))
+    try:
+        yield address_of(listening), stopping
+    finally:
+        stopping.set()
+        await asyncio.wait_for(task, 20)
+
+
+async def test_a_stop_lets_requests_end_and_takes_no_new_ones(app: FastAPI) -> None:
+    """Who was let in gets a whole answer; whoever comes later finds nobody."""
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.get("/test/slow")
+    async def slow() -> dict[str, str]:
+        began.set()
+        await may_end.wait()
+        return {"status": "whole"}
+
+    async with serving(app) as (address, stopping), httpx.AsyncClient(base_url=address) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        asked = asyncio.create_task(client.get("/test/slow"))
+        await began.wait()
+        stopping.set()
+
+        async def is_closed() -> bool:
+            try:
+                async with httpx.AsyncClient(base_url=address) as other:
+                    await other.get("/healthz")
+            except httpx.TransportError:
+                return True
+            return False
+
+        await wait_until(is_closed, 5, "new connections are refused")
+        may_end.set()
+        answer = await asked
+        assert (answer.status_code, answer.json()) == (200, {"status": "whole"})
+        assert "server" not in answer.headers
+
+
+async def test_a_stop_closes_websockets_with_1001(app: FastAPI) -> None:
+    """A page learns that it should come back elsewhere; its route ends as if the client had gone."""
+    over: list[str] = []
+
+    @app.websocket("/test/socket")
+    async def socket(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.send_text("hello")
+        message = await websocket.receive()
+        over.append(message["type"])
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the framework makes of it
+            await websocket.send_text("too late")
+        over.append("told")
+
+    async with serving(app) as (address, stopping), connect(address.replace("http", "ws") + "/test/socket") as client:
+        assert await client.recv() == "hello"
+        stopping.set()
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(client.recv(), 5)
+        assert client.close_code == 1001
+    assert over == ["websocket.disconnect", "told"]
+
+
+async def test_a_stop_tells_clients_of_the_gateway(database_url: str) -> None:
+    """The gateway writes frames of its own; its clients hear 1001 all the same."""
+    async with application(database_url) as (plain, site):
+        app = create_app(site, Gateway(site.settings, site.reader.database, site.metrics))
+        async with serving(app) as (address, stopping), connect(address.replace("http", "ws") + "/api/v1/ws") as client:
+            assert json.loads(await client.recv())["type"] == "connection.established"
+            stopping.set()
+            with pytest.raises(ConnectionClosed):
+                await asyncio.wait_for(client.recv(), 5)
+            assert client.close_code == 1001
+        assert not plain.state.running.is_stopping
+
+
+async def test_a_websocket_handshake_follows_the_same_rules(database_url: str, tokens_env: dict[str, str]) -> None:
+    """401 and 403 before the handshake is done, as a problem document."""
+    async with application(database_url, tokens_env) as (app, _), serving(app) as (address, _):
+        upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        upgrade["sec-websocket-key"] = "dGhlIHNhbXBsZSBub25jZQ=="
+        async with httpx.AsyncClient(base_url=address, headers=upgrade) as client:
+            problem(await client.get("/api/v1/ws"), 401, "Not authenticated")
+            foreign = {"authorization": "Bearer reads", "origin": "https://evil.example"}
+            problem(await client.get("/api/v1/ws", headers=foreign), 403, "Another site")
+
+
+async def test_forwarded_addresses_are_not_believed(database_url: str) -> None:
+    """The peer is who connected: a header cannot make a stranger a proxy."""
+    env = {"SCORING_TRUSTED_PROXIES": "10.0.0.0/8", "SCORING_API_HOST": "0.0.0.0"}
+    claim = {"x-forwarded-for": "10.0.0.1", "x-forwarded-user": "alice", "forwarded": "for=10.0.0.1"}
+    async with (
+        application(database_url, env) as (app, _),
+        serving(app) as (address, _),
+        httpx.AsyncClient(base_url=address, headers=claim) as client,
+    ):
+        problem(await client.get("/test/own-headers"), 401, "Not authenticated")
+
+
+async def test_a_huge_head_is_refused(app: FastAPI) -> None:
+    """Headers are bounded as bodies are."""
+    async with serving(app) as (address, _), httpx.AsyncClient(base_url=address) as client:
+        assert (await client.get("/healthz", headers={"x-large": "x" * 20_000})).status_code == 200
+        problem(await client.get("/healthz", headers={"x-large": "x" * 40_000}), 431, "Head too large")
+        with contextlib.suppress(httpx.TransportError):  # cut off while it is still sending
+            refused = await client.get("/healthz", headers={"x-large": "x" * 400_000})
+            assert 400 <= refused.status_code < 500
+
+
+def settings_for(host: str, port: int) -> Settings:
+    return load_settings({"SCORING_API_HOST": host, "SCORING_API_PORT": str(port)})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]"])
+def test_an_address_that_is_taken_or_not_ours_is_named(host: str) -> None:
+    """One sentence with the address and what would help."""
+    with listen(settings_for(host, 0)) as taken:
+        port = taken.getsockname()[1]
+        assert address_of(taken) in (f"http://127.0.0.1:{port}", f"http://[::1]:{port}")
+        with pytest.raises(StartRefused, match=f"{port}.*SCORING_API_PORT"):
+            listen(settings_for(host, port))
+    with pytest.raises(StartRefused, match="SCORING_API_HOST"):
+        listen(settings_for("192.0.2.1", 0))
+
+
+async def test_all_addresses_are_heard_on_both_protocols(app: FastAPI) -> None:
+    """`::` takes IPv4 as well."""
+    async with serving(app, {"SCORING_API_HOST": "::"}) as (address, _), httpx.AsyncClient() as client:
+        port = address.rpartition(":")[2]
+        for host in ("127.0.0.1", "[::1]"):
+            assert (await client.get(f"http://{host}:{port}/healthz")).status_code == 200
+
+
+# --- the command ---------------------------------------------------------------------------------------
+
+
+class Api:
+    """`tarsy-scoring api` as a process."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        own = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
+        settings = {"SCORING_API_PORT": "0", "SCORING_LOG_FORMAT": "json"} | dict(env)
+        self.process = Process([sys.executable, "-m", "tarsy_scoring", "api"], own | settings, folder, "api")
+
+    async def get(self, path: str) -> int:
+        line = await self.process.says("api.listening", 30)
+        async with httpx.AsyncClient(base_url=line["address"]) as client:
+            return (await client.get(path)).status_code
+
+    async def is_ready(self) -> bool:
+        return await self.get("/readyz") == 200
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Any]:
+    started: list[Api] = []
+
+    def start(**env: str) -> Api:
+        started.append(Api(tmp_path, env))
+        return started[-1]
+
+    yield start
+    for api in started:
+        if api.process.status is None:
+            await api.process.kill()
+
+
+async def test_the_command_serves_until_it_is_told_to_stop(start: Any, database_url: str) -> None:
+    """It prints where it listens, becomes ready, and ends with 0."""
+    api = start(SCORING_DATABASE_URL=database_url)
+    await wait_until(api.is_ready, 30, "it is ready")
+    line = await api.process.says("api.listening")
+    assert api.process.stdout.strip() == f"listening on {line['address']}"
+    assert await api.get(UNKNOWN_SCORE) == 404
+    assert await api.process.stop() == 0
+    assert "Traceback" not in api.process.log
+
+
+async def test_the_command_waits_for_its_database(start: Any) -> None:
+    """Healthy, not ready, loud; a stop ends the waiting with 0."""
+    api = start(SCORING_DATABASE_URL=NOWHERE)
+    await api.process.says("database.away", 30)
+    assert [await api.get(path) for path in ("/healthz", "/readyz", UNKNOWN_SCORE)] == [200, 503, 503]
+    assert await api.process.stop() == 0
+    assert "planted-password" not in api.process.log
+
+
+async def test_the_command_refuses_what_cannot_be_meant(
+    start: Any, database_url: str, empty_database_url: str, tmp_path: Path
+) -> None:
+    """2 where it was asked wrongly, 1 where the surroundings are not ready, each in one sentence."""
+    first = start(SCORING_DATABASE_URL=database_url)
+    port = (await first.process.says("api.listening", 30))["address"].rpartition(":")[2]
+    wrong = {
+        "SCORING_API_OPEN": (2, {"SCORING_DATABASE_URL": database_url, "SCORING_API_HOST": "0.0.0.0"}),
+        "SCORING_DATABASE_URL": (2, {}),
+        "nowhere.yaml": (2, {"SCORING_DATABASE_URL": database_url, "SCORING_API_TOKENS_FILE": "nowhere.yaml"}),
+        "tarsy-scoring migrate": (1, {"SCORING_DATABASE_URL": empty_database_url}),
+        "SCORING_API_PORT": (1, {"SCORING_DATABASE_URL": database_url, "SCORING_API_PORT": port}),
+    }
+    for number, (words, (status, env)) in enumerate(wrong.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        refused = Api(folder, env).process
+        assert (await refused.ended(30), words in refused.log.strip().splitlines()[-1]) == (status, True), refused.log
+        assert "Traceback" not in refused.log
+    first.process.signal(signal.SIGINT)
+    assert await first.process.ended() == 0
