@@ -1,0 +1,654 @@
+"""Lists, exports and analytics over HTTP on a real database: what they show, in which order, and what they refuse."""
+
+import csv
+import io
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from pydantic_core import from_json
+
+from api_site import SETTINGS, Api, open_api
+from builders import OTHER_CRITERIA, Scoring, connected, open_scoring
+from infrastructure import Postgres, fresh_database, run_apart
+from stored import NOON, store_score, store_session
+from tarsy_scoring import exporting
+from tarsy_scoring.api.app import create_app
+from tarsy_scoring.api.documents import ProblemDocument, ScoreDocument
+from tarsy_scoring.api.site import Site
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.telemetry import Metrics
+
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+HOSTILE = "<script>alert(1)</script>'; DROP TABLE sessions; --%_\\ \u202e=1+1"
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def filled_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
+    """A database with some sessions and scores; read by many tests, changed by none."""
+
+    async def fill(url: str) -> None:
+        async with open_scoring(url) as scoring:
+            await store_sessions(scoring)
+
+    with fresh_database(postgres, _migrated_template) as url:
+        run_apart(fill(url))
+        yield url
+
+
+@pytest.fixture
+async def filled(filled_url: str) -> AsyncIterator[Api]:
+    async with open_api(filled_url) as opened:
+        yield opened
+
+
+async def store_sessions(scoring: Scoring) -> None:
+    """Four sessions: scored twice, scored, scored and failed since, and not scored."""
+    older = {"flags": ["self_judged"], "outcome": "pass", "criteria": OTHER_CRITERIA, "at": NOON - DAY}
+    labels = {"guidance": "v2", "empty": ""}
+    await store_score(scoring, "a", 99, session={"ended": NOON, "alert_type": "DiskFull", "labels": labels}, **older)
+    await store_score(scoring, "a", 20, flags=["ungrounded"], outcome="fail", at=NOON)
+    await store_score(
+        *(scoring, "b", 40),
+        session={"chain_id": "billing", "labels": {"guidance": "v2", "build": "7=8"}},
+        at=NOON + MINUTE,
+        criteria=OTHER_CRITERIA,
+    )
+    await store_score(scoring, "c", 60, at=NOON + 2 * MINUTE)
+    await store_score(scoring, "c", status="failed", at=NOON + 3 * MINUTE)
+    await store_session(scoring, "d", ended=NOON + 4 * MINUTE)
+
+
+async def page(api: Api, **query: Any) -> dict[str, Any]:
+    answer = await api.get("sessions", **query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def ids(api: Api, **query: Any) -> list[str]:
+    return [s["session_id"] for s in (await page(api, **query))["sessions"]]
+
+
+async def all_pages(api: Api, **query: Any) -> list[str]:
+    """The sessions of all pages, in their order."""
+    found: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        one = await page(api, **query, **cursor)
+        assert len(one["sessions"]) <= query["limit"]
+        found += [s["session_id"] for s in one["sessions"]]
+        assert len(found) <= 100, "the pages have no end"
+        if one["next_cursor"] is None:
+            return found
+        cursor = {"cursor": one["next_cursor"]}
+
+
+async def told(api: Api, path: str, **query: Any) -> Any:
+    answer = await api.get(f"analytics/{path}", **query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def exported(api: Api, **query: Any) -> list[dict[str, Any]]:
+    answer = await api.get("export", **query)
+    assert answer.status_code == 200, answer.text
+    return [from_json(line) for line in answer.text.splitlines()]
+
+
+# --- sessions ------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_known_yet(api: Api) -> None:
+    """Empty answers, not errors."""
+    assert await page(api) == {"sessions": [], "next_cursor": None}
+    assert await page(api, sort="score_desc") == {"sessions": [], "next_cursor": None}
+    assert await exported(api) == []
+    assert (await api.get("export", format="csv")).text == ",".join(exporting.CSV_COLUMNS) + "\r\n"
+    assert await told(api, "trends") == {"points": [], "left_out": 0}
+    assert [b["count"] for b in (await told(api, "distribution"))["bands"]] == [0, 0, 0]
+    assert await told(api, "missing-tools") == {"tools": [], "tools_left_out": 0, "spellings_left_out": 0}
+    assert await told(api, "failure-tags") == {"scores": 0, "tags": []}
+
+
+async def test_a_session_shows_its_latest_completed_score(api: Api) -> None:
+    """In the words of the score document; an older score, and one of another purpose, do not show."""
+    await store_score(api.scoring, total_score=30, at=NOON)
+    score_id = await store_score(
+        api.scoring, total_score=67, at=NOON + MINUTE, outcome="pass", flags=["ungrounded"], failure_tags=["late"]
+    )
+    await store_score(api.scoring, total_score=99, at=NOON + 2 * MINUTE, purpose="shadow")
+    [session] = (await page(api))["sessions"]
+
+    document = (await api.get(f"scores/{score_id}")).json()
+    assert session["score"] == {name: document[name] for name in session["score"]}
+    assert (session["score"]["total_score"], session["score"]["is_current_criteria"]) == (67, True)
+    assert (session["status"], session["latest_attempt"]) == ("completed", None)
+    assert (session["chain_id"], session["alert_type"], session["labels"]) == ("kubernetes", "PodCrashLoop", {})
+    assert datetime.fromisoformat(session["ended_at"]) == NOON
+
+
+@pytest.mark.parametrize("status", ["pending", "in_progress", "failed", "timed_out", "cancelled"])
+async def test_what_has_become_of_a_newer_score(api: Api, status: str) -> None:
+    """The total stays; the status is the newer one's."""
+    await store_score(api.scoring, total_score=67)
+    newer = await store_score(
+        api.scoring, status=status, at=NOON + MINUTE, error_kind="refused", current_stage="storing"
+    )
+    [session] = (await page(api))["sessions"]
+
+    assert (session["status"], session["score"]["total_score"]) == (status, 67)
+    latest = session["latest_attempt"]
+    assert (latest["score_id"], latest["status"]) == (str(newer), status)
+    assert (latest["error_kind"], latest["current_stage"]) == ("refused", "storing")
+
+
+async def test_what_a_pending_score_waits_for(api: Api) -> None:
+    later = datetime.now(UTC) + DAY
+    await store_score(api.scoring, status="pending", waiting_reason="budget", next_attempt_at=later.isoformat())
+    [session] = (await page(api))["sessions"]
+
+    assert (session["score"], session["latest_attempt"]["waiting_for"]) == (None, "budget")
+
+
+async def test_sessions_without_a_score_show_too(api: Api) -> None:
+    """They were asked about, and not scored."""
+    await store_session(api.scoring)
+    await store_score(api.scoring, "judged-beside", 80, purpose="consistency")
+
+    assert {(s["status"], s["score"], s["latest_attempt"]) for s in (await page(api))["sessions"]} == {
+        ("not_scored", None, None)
+    }
+
+
+async def test_of_scores_of_one_moment_one_counts_everywhere(api: Api) -> None:
+    """The smallest id, wherever it is looked at."""
+    for number, total in ((2, 20), (1, 90)):
+        await store_score(api.scoring, total_score=total, score_id=f"00000000-0000-0000-0000-00000000000{number}")
+
+    [session] = (await page(api))["sessions"]
+    assert session["score"]["total_score"] == 90
+    assert [d["total_score"] for d in await exported(api, latest=True)] == [90]
+    assert [p["average"] for p in (await told(api, "trends"))["points"]] == [90]
+
+
+FOUND_BY: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "chain": ({"chain": "billing"}, {"b"}),
+    "status": ({"status": "failed"}, {"c"}),
+    "not-scored": ({"status": "not_scored"}, {"d"}),
+    "completed": ({"status": "completed"}, {"a", "b"}),
+    "at-least": ({"min_score": 40}, {"b", "c"}),
+    "at-most": ({"max_score": 40}, {"a", "b"}),
+    "between": ({"min_score": 40, "max_score": 40}, {"b"}),
+    "criteria": ({"criteria": OTHER_CRITERIA}, {"b"}),
+    "alert-type": ({"alert_type": "DiskFull"}, {"a"}),
+    "label": ({"label": "guidance=v2"}, {"a", "b"}),
+    "two-labels": ({"label": ["guidance=v2", "build=7=8"]}, {"b"}),
+    "an-empty-label": ({"label": "empty="}, {"a"}),
+    "flag": ({"flag": "ungrounded"}, {"a"}),
+    "outcome": ({"outcome": "fail"}, {"a"}),
+    "since": ({"since": (NOON + MINUTE).isoformat()}, {"b", "c", "d"}),
+    "until": ({"until": (NOON + MINUTE).isoformat()}, {"a"}),
+    "since-in-another-zone": ({"since": "2026-03-10t14:02:00.000+02:00"}, {"c", "d"}),
+    "session-prefix": ({"q": "A"}, {"a"}),
+    "alert-prefix": ({"q": "disk"}, {"a"}),
+    "no-pattern": ({"q": "%"}, set()),
+    "hostile-chain": ({"chain": HOSTILE}, set()),
+    "hostile-prefix": ({"q": HOSTILE}, set()),
+    "together": ({"label": "guidance=v2", "min_score": 30}, {"b"}),
+    "nothing": ({"chain": "billing", "max_score": 20}, set()),
+}
+
+
+@pytest.mark.parametrize("sort", ["newest", "score_asc", "score_desc"])
+@pytest.mark.parametrize("name", FOUND_BY)
+async def test_filters(filled: Api, name: str, sort: str) -> None:
+    """Each finds what it says, whatever the order; filters on a score are about the one that is shown."""
+    query, expected = FOUND_BY[name]
+
+    assert set(await ids(filled, **query, sort=sort)) == expected
+
+
+async def several(api: Api) -> None:
+    """Sessions of which some ended at the same moment, have the same total, none, or no score."""
+    totals = [50, 80, None, 50, 10, 100, 50, None, 0, 80]
+    for number, total in enumerate(totals):
+        await store_score(api.scoring, f"s{number}", total, at=NOON + number // 3 * MINUTE)
+    for number in (10, 11, 12):
+        await store_session(api.scoring, f"s{number}", ended=NOON - MINUTE)
+    await store_score(api.scoring, "s13", status="failed", at=NOON + DAY)
+
+
+ORDERS = {
+    "newest": ["s13", "s9", "s8", "s7", "s6", "s5", "s4", "s3", "s2", "s1", "s0", "s12", "s11", "s10"],
+    "score_desc": ["s5", "s9", "s1", "s6", "s3", "s0", "s4", "s8", "s13", "s7", "s2", "s12", "s11", "s10"],
+    "score_asc": ["s8", "s4", "s0", "s3", "s6", "s1", "s9", "s5", "s13", "s7", "s2", "s12", "s11", "s10"],
+}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 8, 14, 200])
+@pytest.mark.parametrize("sort", ORDERS)
+async def test_pages_make_the_whole_list(api: Api, sort: str, limit: int) -> None:
+    """In order, each session once, whatever the size of a page; equal ones by id, those without a total last."""
+    await several(api)
+
+    assert await all_pages(api, sort=sort, limit=limit) == ORDERS[sort]
+
+
+@pytest.mark.parametrize("sort", ORDERS)
+async def test_pages_are_stable_while_sessions_arrive(api: Api, sort: str) -> None:
+    """What arrives before the place shows on no later page, and moves nothing."""
+    await several(api)
+    first = await page(api, sort=sort, limit=4)
+    await store_score(api.scoring, "s99", 100 if sort == "score_desc" else 0, at=NOON + 2 * DAY)
+    await store_score(api.scoring, "s00", 100 if sort == "score_desc" else 0, at=NOON + 2 * DAY)
+    second = await page(api, sort=sort, limit=200, cursor=first["next_cursor"])
+
+    assert [s["session_id"] for s in second["sessions"]] == ORDERS[sort][4:]
+
+
+async def test_a_session_dated_ahead_is_not_on_top_for_ever(api: Api) -> None:
+    """It ended when it was first seen, at the latest."""
+    await store_session(api.scoring, "ahead", ended=datetime(9999, 1, 1, tzinfo=UTC), first_seen_at=NOON)
+    await store_session(api.scoring, "without-an-end", ended=None, first_seen_at=NOON + MINUTE)
+    await store_session(api.scoring, "newer", ended=NOON + 2 * MINUTE)
+
+    assert await ids(api) == ["newer", "without-an-end", "ahead"]
+
+
+async def test_a_cursor_of_another_list(api: Api) -> None:
+    await several(api)
+    cursor = (await page(api, limit=1))["next_cursor"]
+
+    for query in ({"sort": "score_asc"}, {"chain": "kubernetes"}):
+        answer = await api.get("sessions", cursor=cursor, **query)
+        problem = ProblemDocument.model_validate_json(answer.text)
+        assert (answer.status_code, problem.errors and problem.errors[0].loc) == (422, ["query", "cursor"])
+    assert len(await ids(api, cursor=cursor, limit=3)) == 3
+
+
+NONSENSE: list[tuple[str, dict[str, Any]]] = [
+    ("sessions", {"limit": 0}),
+    ("sessions", {"limit": 201}),
+    ("sessions", {"limit": "many"}),
+    ("sessions", {"sort": "oldest"}),
+    ("sessions", {"status": "scored"}),
+    ("sessions", {"cursor": "nonsense"}),
+    ("sessions", {"cursor": "a" * 10_000}),
+    ("sessions", {"min_score": 101}),
+    ("sessions", {"max_score": -1}),
+    ("sessions", {"min_score": 60, "max_score": 40}),
+    ("sessions", {"min_score": ""}),
+    ("sessions", {"chain": ""}),
+    ("sessions", {"chain": "a\0b"}),
+    ("sessions", {"q": "x" * 256}),
+    ("sessions", {"label": "guidance"}),
+    ("sessions", {"label": "=v2"}),
+    ("sessions", {"label": "a\0=v2"}),
+    ("sessions", {"label": ["guidance=v1", "guidance=v2"]}),
+    ("sessions", {"label": [f"l{n}=x" for n in range(11)]}),
+    ("sessions", {"outcome": "maybe"}),
+    ("sessions", {"since": "yesterday"}),
+    ("sessions", {"since": "1767225600"}),
+    ("sessions", {"since": "2026-03-10"}),
+    ("sessions", {"since": "2026-03-10T12:00:00"}),
+    ("sessions", {"since": "2026-02-30T12:00:00Z"}),
+    ("sessions", {"since": "2026-03-10T12:00:00 02:00"}),
+    ("sessions", {"since": "2026-03-10T12:00:00Z", "until": "2026-03-10T12:00:00Z"}),
+    ("sessions", {"min_socre": 50}),
+    ("export", {"format": "xml"}),
+    ("export", {"status": "not_scored"}),
+    ("export", {"status": "failed", "latest": True}),
+    ("export", {"purpose": "fun"}),
+    ("export", {"limit": 3}),
+    ("analytics/trends", {"day_of": "birth"}),
+    ("analytics/trends", {"since": "2026-03-11T12:00:00Z", "until": "2026-03-10T12:00:00Z"}),
+    ("analytics/distribution", {"chain": "x" * 256}),
+    ("analytics/missing-tools", {"limit": 201}),
+    ("analytics/missing-tools", {"sort": "name"}),
+    ("analytics/failure-tags", {"tag": "late"}),
+]
+
+
+@pytest.mark.parametrize(("path", "query"), NONSENSE, ids=[f"{path}-{str(q)[:60]}" for path, q in NONSENSE])
+async def test_nonsense_is_refused(filled: Api, path: str, query: dict[str, Any]) -> None:
+    """With 422, and where it is; never with the value."""
+    answer = await filled.get(path, **query)
+
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json"), answer.text
+    assert ProblemDocument.model_validate_json(answer.text).errors
+    assert not [v for v in query.values() if isinstance(v, str) and len(v) > 10 and v in answer.text]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-14:00",
+        "2026-03-10T12:00:00.123456789Z",
+        "2026-03-10t12:00:00z",
+    ],
+)
+async def test_the_ends_of_time(filled: Api, moment: str) -> None:
+    """Times that do not exist in every zone, or are finer than ours, are times all the same."""
+    for path in ("sessions", "export", "analytics/trends"):
+        assert (await filled.get(path, since=moment)).status_code == 200
+        assert (await filled.get(path, until=moment)).status_code == 200
+
+
+async def test_hostile_names_are_only_names(api: Api) -> None:
+    """They are stored, found, counted and told as they are."""
+    await store_score(
+        *(api.scoring, "s1", 40),
+        session={"chain_id": HOSTILE, "alert_type": HOSTILE, "labels": {HOSTILE: HOSTILE}},
+        failure_tags=[HOSTILE],
+        flags=[HOSTILE],
+        missing_tools=(HOSTILE,),
+        judge_fingerprint=HOSTILE,
+        score_breakdown={HOSTILE: 3},
+    )
+    for query in ({"chain": HOSTILE}, {"alert_type": HOSTILE}, {"flag": HOSTILE}, {"q": HOSTILE[:30]}):
+        assert await ids(api, **query) == ["s1"]
+    assert (await told(api, "trends", chain=HOSTILE))["points"][0]["judge_fingerprint"] == HOSTILE
+    assert (await told(api, "distribution"))["categories"][0]["category"] == HOSTILE
+    assert (await told(api, "missing-tools"))["tools"][0]["tool_name"] == HOSTILE
+    [tag] = (await told(api, "failure-tags"))["tags"]
+    assert (tag["tag"], tag["by_chain"][0]["chain_id"]) == (HOSTILE, HOSTILE)
+
+
+# --- export --------------------------------------------------------------------------------------------
+
+
+async def test_an_export_is_of_score_documents(api: Api) -> None:
+    """Every completed production score, the newest first, as its own address shows it."""
+    first = await store_score(api.scoring, "s1", 20, missing_tools=("node_cpu", "disk_io"))
+    second = await store_score(api.scoring, "s1", 60, at=NOON + MINUTE)
+    await store_score(api.scoring, "s1", status="failed", at=NOON + 2 * MINUTE)
+    await store_score(api.scoring, "s2", 80, purpose="shadow")
+    documents = await exported(api)
+
+    assert [d["score_id"] for d in documents] == [str(second), str(first)]
+    for document in documents:
+        ScoreDocument.model_validate(document)
+        assert document == from_json((await api.get(f"scores/{document['score_id']}")).content)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        pytest.param({"min_score": 85}, [90], id="training-material"),
+        pytest.param({"latest": True}, [60, 90], id="latest"),
+        pytest.param({"latest": True, "max_score": 30}, [], id="latest-first-then-filters"),
+        pytest.param({"status": "failed"}, [None], id="failed"),
+        pytest.param({"purpose": "shadow"}, [80], id="shadow"),
+        pytest.param({"chain": "billing"}, [90], id="chain"),
+        pytest.param({"label": "guidance=v2"}, [90], id="label"),
+        pytest.param({"until": (NOON + MINUTE).isoformat()}, [20, 90], id="until"),
+        pytest.param({"q": "s1"}, [60, 20], id="prefix"),
+    ],
+)
+async def test_what_is_exported(api: Api, query: dict[str, Any], expected: list[int | None]) -> None:
+    session = {"chain_id": "billing", "labels": {"guidance": "v2"}}
+    await store_score(api.scoring, "s0", 90, at=NOON - DAY, session=session)
+    await store_score(api.scoring, "s1", 20, at=NOON)
+    await store_score(api.scoring, "s1", 60, at=NOON + MINUTE)
+    await store_score(api.scoring, "s2", status="failed", at=NOON + MINUTE)
+    await store_score(api.scoring, "s2", 80, at=NOON + MINUTE, purpose="shadow")
+
+    assert [d["total_score"] for d in await exported(api, **query)] == expected
+
+
+async def test_an_export_goes_on_from_batch_to_batch(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost or told twice where batches meet, also among scores of one moment."""
+    monkeypatch.setattr(exporting, "EXPORT_BATCH", 3)
+    for number in range(9):
+        await store_score(api.scoring, f"s{number}", number, at=NOON + number // 4 * MINUTE)
+    lines = (await api.get("export", format="csv")).text.splitlines()
+
+    assert sorted(d["total_score"] for d in await exported(api)) == list(range(9))
+    assert len(lines) == 1 + 9
+
+
+async def test_csv_is_safe_to_open(api: Api) -> None:
+    """What models and alerts wrote runs nowhere, and breaks no row."""
+    await store_score(
+        *(api.scoring, "s1", 40),
+        session={"alert_type": "=HYPERLINK()", "labels": {"a": "=1"}},
+        score_analysis='- said "so",\r\n=1+1',
+        failure_tags=["+late"],
+        missing_tools=("@SUM(A1)", "node_cpu"),
+        interaction={"total_commands": 7, "error_rate": 0.5},
+    )
+    answer = await api.get("export", format="csv")
+    [row] = csv.DictReader(io.StringIO(answer.text, newline=""))
+
+    assert answer.headers["content-type"].startswith("text/csv; charset=utf-8")
+    assert answer.headers["content-disposition"].startswith('attachment; filename="scores-')
+    assert (row["session_id"], row["total_score"], row["interaction_error_rate"]) == ("s1", "40", "0.5")
+    assert row["score_analysis"] == '\'- said "so",\r\n=1+1'
+    assert (row["alert_type"], row["failure_tags"], row["missing_tools"]) == (
+        *("'=HYPERLINK()", "'+late"),
+        "'@SUM(A1); node_cpu",
+    )
+    assert not [cell for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
+
+
+async def test_a_database_that_is_away_is_no_half_answer(api: Api) -> None:
+    """Every read says 503 and when to come back."""
+    scoring = api.scoring
+    await scoring.database.close()
+    for path in ("sessions", "export", "export?format=csv", "analytics/trends", "analytics/missing-tools"):
+        answer = await api.client.get(f"/api/v1/scoring/{path}")
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True), path
+    await scoring.database.open()
+
+
+# --- analytics -----------------------------------------------------------------------------------------
+
+
+async def test_trends_per_day_and_fingerprint(api: Api) -> None:
+    """Days are UTC; doubtful totals, other purposes and older scores of a session are in no point."""
+    late = datetime(2026, 3, 10, 23, 59, 30, tzinfo=UTC)
+    await store_score(api.scoring, "s1", 40, at=NOON)
+    await store_score(api.scoring, "s2", 61, at=late)
+    await store_score(api.scoring, "s3", 80, at=late + MINUTE)
+    await store_score(api.scoring, "s4", 90, at=NOON, judge_fingerprint="judge-2")
+    await store_score(api.scoring, "s5", 99, at=NOON, flags=["outcome_score_mismatch"])
+    await store_score(api.scoring, "s6", 1, at=NOON + 9 * DAY, flags=["tampering_suspected", "ungrounded"])
+    await store_score(api.scoring, "s7", 70, at=NOON, purpose="consistency")
+    await store_score(api.scoring, "s8", 5, at=NOON)
+    await store_score(api.scoring, "s8", 55, at=NOON + 3 * DAY, flags=["ungrounded"])
+    await store_score(api.scoring, "s9", None, at=NOON)
+    found = await told(api, "trends")
+
+    rows = [
+        [p[n] for n in ("day", "judge_fingerprint", "average", "minimum", "maximum", "count")] for p in found["points"]
+    ]
+    assert rows == [
+        ["2026-03-10", "judge-1", 50.5, 40, 61, 2],
+        ["2026-03-10", "judge-2", 90, 90, 90, 1],
+        ["2026-03-11", "judge-1", 80, 80, 80, 1],
+        ["2026-03-13", "judge-1", 55, 55, 55, 1],
+    ]
+    assert found["left_out"] == 2
+
+
+async def test_trends_by_the_day_on_which_sessions_ended(api: Api) -> None:
+    """Scored again all at once, a history stays one; the range is then about the sessions."""
+    for number in range(3):
+        await store_score(api.scoring, f"s{number}", 50, at=NOON + 30 * DAY, session={"ended": NOON + number * DAY})
+    since = (NOON + DAY).isoformat()
+
+    assert [(p["day"], p["count"]) for p in (await told(api, "trends"))["points"]] == [("2026-04-09", 3)]
+    days = [p["day"] for p in (await told(api, "trends", day_of="ended"))["points"]]
+    assert days == ["2026-03-10", "2026-03-11", "2026-03-12"]
+    assert [p["day"] for p in (await told(api, "trends", day_of="ended", since=since))["points"]] == days[1:]
+
+
+async def test_days_are_utc_wherever_the_database_stands(database_url: str) -> None:
+    """Its own time zone moves nobody to another day."""
+    async with connected(database_url) as connection:
+        name = await connection.fetchval("SELECT current_database()")
+        await connection.execute(f"ALTER DATABASE {name} SET timezone TO 'Pacific/Kiritimati'")
+    async with open_api(database_url) as api:
+        await store_score(api.scoring, "s1", 40, at=NOON)
+
+        assert [p["day"] for p in (await told(api, "trends"))["points"]] == ["2026-03-10"]
+        assert await ids(api, since=NOON.isoformat(), until=(NOON + MINUTE).isoformat()) == ["s1"]
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ({"chain": "billing"}, 1),
+        ({"criteria": OTHER_CRITERIA}, 1),
+        ({"since": (NOON + MINUTE).isoformat()}, 2),
+        ({"until": (NOON + MINUTE).isoformat()}, 1),
+        ({"chain": "billing", "criteria": OTHER_CRITERIA}, 0),
+    ],
+    ids=["chain", "criteria", "since", "until", "together"],
+)
+async def test_analytics_filters(api: Api, query: dict[str, Any], count: int) -> None:
+    """They are about the latest completed score of a session, in all four."""
+    common: dict[str, Any] = {"failure_tags": ["late"], "missing_tools": ("node_cpu",)}
+    await store_score(api.scoring, "s1", 40, session={"chain_id": "billing"}, **common)
+    await store_score(api.scoring, "s2", 50, at=NOON + MINUTE, criteria=OTHER_CRITERIA, **common)
+    await store_score(api.scoring, "s3", 60, at=NOON - DAY, criteria=OTHER_CRITERIA, **common)
+    await store_score(api.scoring, "s3", 70, at=NOON + MINUTE, **common)
+
+    assert sum(p["count"] for p in (await told(api, "trends", **query))["points"]) == count
+    assert sum(b["count"] for b in (await told(api, "distribution", **query))["bands"]) == count
+    assert sum(t["sessions"] for t in (await told(api, "missing-tools", **query))["tools"]) == count
+    assert (await told(api, "failure-tags", **query))["scores"] == count
+
+
+async def test_distribution_over_the_bands_of_the_badges(api: Api) -> None:
+    """Both ends belong to a band; averages are per band and in all, of what states the category."""
+    for number, total in enumerate([0, 49, 50, 74, 75, 100]):
+        await store_score(api.scoring, f"s{number}", total, score_breakdown={"logical_flow": number, "tools": 2.5})
+    await store_score(api.scoring, "s7", 60, score_breakdown=None)
+    await store_score(api.scoring, "s8", None, score_breakdown={"logical_flow": 99})
+    await store_score(api.scoring, "s9", 60, criteria=OTHER_CRITERIA, rubric={"scores": {"efficiency": 0.5}})
+    found = await told(api, "distribution")
+
+    assert [(b["band"], b["low"], b["high"], b["count"]) for b in found["bands"]] == [
+        ("0-49", 0, 49, 2),
+        ("50-74", 50, 74, 4),
+        ("75-100", 75, 100, 2),
+    ]
+    assert (found["between_bands"], found["without_total"]) == (0, 1)
+    in_all = [(c["criteria"], c["category"], c["average"], c["count"]) for c in found["categories"]]
+    assert in_all == [
+        (OTHER_CRITERIA, "efficiency", 0.5, 1),
+        ("investigation-methodology", "logical_flow", 2.5, 6),
+        ("investigation-methodology", "tools", 2.5, 6),
+    ]
+    lowest = [(c["category"], c["average"], c["count"]) for c in found["bands"][0]["categories"]]
+    assert lowest == [("logical_flow", 0.5, 2), ("tools", 2.5, 2)]
+
+
+async def test_distribution_over_the_bands_of_criteria(api: Api) -> None:
+    """Where the criteria have some; a total between two of them is in none."""
+    [criteria] = [c for c in load_criteria() if c.name == "investigation-outcome"]
+    bands = sorted(criteria.bands.items(), key=lambda band: band[1])
+    await store_score(api.scoring, "s1", bands[-1][1][0], criteria=criteria.name)
+    await store_score(api.scoring, "s2", 50)
+    found = await told(api, "distribution", criteria=criteria.name)
+
+    assert [(b["band"], b["low"], b["high"]) for b in found["bands"]] == [(n, low, high) for n, (low, high) in bands]
+    assert [b["count"] for b in found["bands"]] == [0] * (len(bands) - 1) + [1]
+    assert (await told(api, "distribution", criteria="unknown"))["bands"][0]["band"] == "0-49"
+
+
+async def test_totals_between_bands(api: Api) -> None:
+    """Nothing is dropped in silence."""
+    site_criteria = load_criteria()
+    [criteria] = [c for c in site_criteria if c.name == "investigation-outcome"]
+    gap = criteria.model_copy(update={"bands": {"low": (0, 10), "high": (90, 100)}})
+    for number, total in enumerate([5, 50, 95]):
+        await store_score(api.scoring, f"s{number}", total, criteria=criteria.name)
+    registry = type(site_criteria)([gap])
+    scoring = api.scoring
+    site = Site(SETTINGS, registry, scoring.inbox, scoring.store, scoring.reader, Metrics(), None)
+    transport = httpx.ASGITransport(create_app(replace(site)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        found = await told(Api(client, scoring), "distribution", criteria=criteria.name)
+
+    assert [(b["band"], b["count"]) for b in found["bands"]] == [("low", 1), ("high", 1)]
+    assert found["between_bands"] == 1
+
+
+async def test_missing_tools_by_sessions_and_by_points(api: Api) -> None:
+    """Spellings count together, a score once per tool, and a score without a total costs nothing."""
+    used = {"by_tool": {"loki.search_logs": {}, "kubernetes.get_pods": {}}}
+    billing = {"chain_id": "billing"}
+    await store_score(api.scoring, "s1", 90, missing_tools=("search_logs", "Search-Logs", "node_cpu"), interaction=used)
+    await store_score(api.scoring, "s2", 80, missing_tools=("search logs",), session=billing)
+    await store_score(api.scoring, "s3", None, missing_tools=("search_logs",), interaction={"by_tool": None})
+    await store_score(api.scoring, "s4", 10, missing_tools=("node_cpu", "disk_io"), at=NOON)
+    await store_score(api.scoring, "s5", 10, missing_tools=("withdrawn",), at=NOON)
+    await store_score(api.scoring, "s5", 95, missing_tools=("disk_io",), at=NOON + MINUTE)
+    found = await told(api, "missing-tools")
+
+    logs, cpu, disk = found["tools"]
+    assert (logs["tool_name"], logs["sessions"], logs["chains"], logs["points_lost"]) == ("search_logs", 3, 2, 30)
+    assert [(s["name"], s["sessions"]) for s in logs["spellings"]] == [
+        ("search_logs", 2),
+        ("Search-Logs", 1),
+        ("search logs", 1),
+    ]
+    assert [(c["chain_id"], c["sessions"]) for c in logs["by_chain"]] == [("kubernetes", 2), ("billing", 1)]
+    assert (cpu["tool_name"], cpu["sessions"], cpu["points_lost"]) == ("node_cpu", 2, 100)
+    assert (disk["tool_name"], disk["sessions"], disk["points_lost"]) == ("disk_io", 2, 95)
+    assert [t["exists"] for t in found["tools"]] == [True, False, False]
+
+    by_points = await told(api, "missing-tools", sort="points_lost", limit=1)
+    assert [t["tool_name"] for t in by_points["tools"]] == ["node_cpu"]
+    assert by_points["tools_left_out"] == 2
+
+
+async def test_failure_tags_as_shares(api: Api) -> None:
+    await store_score(api.scoring, "s1", 40, failure_tags=["late", "late", "wrong_conclusion"])
+    await store_score(api.scoring, "s2", 40, failure_tags=["late"], session={"chain_id": None})
+    await store_score(api.scoring, "s3", 40)
+    await store_score(api.scoring, "s4", 40, failure_tags=["withdrawn"])
+    await store_score(api.scoring, "s4", 40, at=NOON + MINUTE)
+    found = await told(api, "failure-tags")
+
+    assert found["scores"] == 4
+    assert [(t["tag"], t["count"], t["share"], t["chains"]) for t in found["tags"]] == [
+        ("late", 2, 0.5, 2),
+        ("wrong_conclusion", 1, 0.25, 1),
+    ]
+    by_chain = {c["chain_id"]: (c["count"], c["share"]) for c in found["tags"][0]["by_chain"]}
+    assert by_chain == {None: (1, 1.0), "kubernetes": (1, pytest.approx(1 / 3))}
+
+
+async def test_a_thousand_chains(api: Api) -> None:
+    """Those with most are told by name, all are counted."""
+    await api.scoring.rows(
+        "INSERT INTO sessions (session_id, chain_id) SELECT 's' || n, 'chain-' || n FROM generate_series(1, 1000) n"
+    )
+    await api.scoring.rows(
+        "INSERT INTO session_scores (session_id, request_id, chain_id, priority, score_triggered_by, status, "
+        "completed_at, total_score, failure_tags) "
+        "SELECT session_id, gen_random_uuid(), chain_id, 1, 'auto', 'completed', now(), 50, '[\"late\"]' FROM sessions"
+    )
+    await api.scoring.rows(
+        "INSERT INTO score_missing_tools SELECT score_id, 0, 'node_cpu', 'because' FROM session_scores"
+    )
+    [tag] = (await told(api, "failure-tags"))["tags"]
+    [tool] = (await told(api, "missing-tools"))["tools"]
+
+    assert (tag["count"], tag["share"], tag["chains"], len(tag["by_chain"])) == (1000, 1.0, 1000, 100)
+    assert (tool["sessions"], tool["chains"], len(tool["by_chain"]), tool["points_lost"]) == (1000, 1000, 100, 50_000)
+    assert (await told(api, "failure-tags", chain="chain-7"))["scores"] == 1

@@ -1,0 +1,316 @@
+"""Lists, exports and analytics over 100,000 scores: each finds its rows by an index, and answers in sensible time."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from builders import connected
+from infrastructure import Postgres, fresh_database, run_apart
+from tarsy_scoring import analytics, browsing, exporting
+from tarsy_scoring.analytics import Selection
+from tarsy_scoring.browsing import Filters
+from tarsy_scoring.database import Database
+from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS
+from tarsy_scoring.reading import Reader
+
+BIG = {"sessions", "session_scores", "score_missing_tools"}
+NOW = datetime.now(UTC)
+
+# 90,000 sessions of 1,000 chains, a minute apart, of which 80,000 have a score and 20,000 of these two. A few are
+# pending, in progress, failed, cancelled; a few have a rare flag, total, label or criteria.
+FILL = """
+INSERT INTO sessions (session_id, chain_id, alert_type, labels, status, completed_at, first_seen_at)
+SELECT 'session-' || n, CASE WHEN n % 3 = 0 THEN 'kubernetes' WHEN n % 500 <> 1 THEN 'chain-' || n % 1000 END,
+  'Alert' || n % 400, jsonb_build_object('guidance', 'v' || n % 3, 'build', (n / 20)::text),
+  'completed', t, t + interval '3 s'
+FROM generate_series(1, 90000) n, LATERAL (SELECT now() - make_interval(mins => n) AS t) q;
+INSERT INTO session_scores (score_id, session_id, request_id, chain_id, priority, score_triggered_by, status,
+  lease_token, created_at, completed_at, criteria, judge_fingerprint, total_score, score_analysis, score_breakdown,
+  failure_tags, flags, outcome, interaction)
+SELECT md5('score-' || n)::uuid, m.session_id, md5('request-' || n)::uuid, m.chain_id, 1, 'auto', s.status,
+  CASE s.status WHEN 'in_progress' THEN md5('token-' || n)::uuid END, m.first_seen_at + later,
+  CASE WHEN s.status NOT IN ('pending', 'in_progress') THEN m.first_seen_at + later + interval '40 s' END,
+  CASE WHEN n % 1000 = 5 THEN 'cli-tool-use' ELSE 'investigation-methodology' END, 'judge-' || n % 4,
+  CASE WHEN s.status = 'completed' AND n % 200 > 0 THEN CASE n % 1000 WHEN 3 THEN 99 ELSE n % 96 END END,
+  repeat('analysis of what was done well and badly ', 30),
+  CASE WHEN n % 5 > 0 THEN jsonb_build_object('logical_flow', n % 25, 'tool_relevance', n % 20) END,
+  CASE n % 7 WHEN 0 THEN '["late", "wrong_conclusion"]' WHEN 1 THEN '["wrong_conclusion"]' ELSE '[]' END::jsonb,
+  CASE WHEN n % 1000 = 9 THEN '["tampering_suspected"]' WHEN n % 25 = 0 THEN '["ungrounded"]' ELSE '[]' END::jsonb,
+  CASE WHEN n % 10 = 0 THEN 'fail' ELSE 'pass' END,
+  jsonb_build_object('by_tool',
+    jsonb_build_object('kubernetes.get_pods', '{}'::jsonb, 'x.tool-' || n % 50, '{}'::jsonb))
+FROM generate_series(1, 100000) n
+JOIN sessions m ON m.session_id = 'session-' || CASE WHEN n <= 80000 THEN n ELSE n - 80000 END,
+LATERAL (SELECT CASE WHEN n > 80000 THEN interval '1 hour' ELSE interval '0' END AS later) q,
+LATERAL (SELECT CASE WHEN n < 80000 THEN 'completed' WHEN n % 500 = 7 THEN 'pending' WHEN n % 500 = 8 THEN 'in_progress'
+  WHEN n % 500 = 9 THEN 'failed' WHEN n % 500 = 11 THEN 'timed_out' WHEN n % 500 = 12 THEN 'cancelled'
+  ELSE 'completed' END AS status) s;
+INSERT INTO score_missing_tools (score_id, ordinal, tool_name, rationale)
+SELECT s.score_id, k, (ARRAY['get_pod_logs', 'Get Pod Logs', 'prometheus_query', 'promethues_query', 'node_cpu_usage',
+  'node_gpu_usage', 'get_pods', 'tool_' || h % 3000])[1 + (h / 7 + k) % 8], 'because'
+FROM session_scores s, LATERAL (SELECT abs(hashtext(s.score_id::text)::bigint) AS h) q, generate_series(1, 2) k
+WHERE s.status = 'completed';
+"""
+
+
+@pytest.fixture(scope="module")
+def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
+    """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
+
+    async def fill(url: str) -> None:
+        async with connected(url) as connection:
+            await connection.execute(FILL)
+            await connection.execute("VACUUM ANALYZE")
+
+    with fresh_database(postgres, _migrated_template) as url:
+        run_apart(fill(url))
+        yield url
+
+
+@pytest.fixture
+async def connection(full_database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    async with connected(full_database_url) as opened:
+        await opened.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+        yield opened
+
+
+@pytest.fixture
+async def reader(full_database_url: str) -> AsyncIterator[Reader]:
+    database = Database(full_database_url, "public", pool_size=2)
+    await database.open()
+    yield Reader(database, {})
+    await database.close()
+
+
+async def plan_of(connection: asyncpg.Connection, statement: str, *arguments: Any) -> list[dict[str, Any]]:
+    """The nodes of the plan that the statement is run with."""
+    async with connection.transaction():
+        await connection.execute(browsing.CUSTOM_PLAN)
+        [[plan]] = await connection.fetch(
+            f"EXPLAIN (FORMAT JSON) {statement.replace('{schema}', 'public')}", *arguments
+        )
+    return list(_nodes((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]))
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def assert_found_by(nodes: list[dict[str, Any]], index: str) -> None:
+    """No large table is read from end to end, and this index is used (or the other, after a `|`)."""
+    shown = [{k: v for k, v in n.items() if k in {"Node Type", "Relation Name", "Index Name"}} for n in nodes]
+    assert {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"} & BIG == set(), shown
+    assert set(index.split("|")) & {n.get("Index Name") for n in nodes}, shown
+
+
+# PostgreSQL 18 may skip through the few criteria of the second.
+BY_TIME = "session_scores_by_time|session_scores_of_criteria"
+LISTS = {
+    "newest": browsing.NEWEST_SESSIONS,
+    "best": browsing.BEST_SESSIONS,
+    "worst": browsing.WORST_SESSIONS,
+    "without-total": browsing.SESSIONS_WITHOUT_TOTAL,
+}
+BY_ORDER = {
+    "newest": "sessions_recent",
+    "best": "session_scores_by_total",
+    "worst": "session_scores_by_total",
+    "without-total": "sessions_recent",
+}
+# What finds few rows, and the index that must find them, whatever the order.
+SELECTIVE = {
+    "chain": (Filters(chain="chain-77"), "sessions_of_chain"),
+    "unknown-chain": (Filters(chain="nobody's"), "sessions_of_chain"),
+    "criteria": (Filters(criteria="cli-tool-use"), "session_scores_of_criteria"),
+    "label": (Filters(labels={"build": "77"}), "sessions_labels"),
+    "two-labels": (Filters(labels={"build": "77", "guidance": "v1"}), "sessions_labels"),
+    "flag": (Filters(flag="tampering_suspected"), "session_scores_flags"),
+    "flag-nobody-has": (Filters(flag="self_judged"), "session_scores_flags"),
+    "session-prefix": (Filters(prefix="SESSION-1234"), "sessions_by_prefix"),
+    "alert-prefix": (Filters(prefix="alert399"), "sessions_by_alert_prefix"),
+    "since": (Filters(since=NOW - timedelta(minutes=90)), "sessions_recent"),
+}
+
+
+@pytest.mark.parametrize("order", LISTS)
+@pytest.mark.parametrize("name", SELECTIVE)
+async def test_a_list_finds_its_sessions(connection: asyncpg.Connection, name: str, order: str) -> None:
+    """By what is rare about them."""
+    filters, index = SELECTIVE[name]
+
+    assert_found_by(await plan_of(connection, LISTS[order], *filters.arguments, None, None, 51), index)
+
+
+@pytest.mark.parametrize("order", ["newest", "without-total"])
+@pytest.mark.parametrize(
+    ("status", "index"),
+    [
+        ("pending", "session_scores_due"),
+        ("in_progress", "session_scores_running"),
+        ("failed", "session_scores_failed"),
+        ("timed_out", "session_scores_failed"),
+        ("cancelled", "session_scores_cancelled"),
+    ],
+)
+async def test_a_list_finds_a_rare_status(connection: asyncpg.Connection, status: str, index: str, order: str) -> None:
+    """One of the small indexes over what is open or ended badly leads to them."""
+    nodes = await plan_of(connection, LISTS[order], *Filters(status=status).arguments, None, None, 51)
+
+    assert_found_by([n for n in nodes if n.get("Index Name") != "session_scores_one_open"], index)
+
+
+@pytest.mark.parametrize("order", ["newest", "best", "worst"])
+async def test_a_list_finds_a_rare_total(connection: asyncpg.Connection, order: str) -> None:
+    nodes = await plan_of(connection, LISTS[order], *Filters(min_score=97).arguments, None, None, 51)
+
+    assert_found_by(nodes, "session_scores_by_total")
+
+
+@pytest.mark.parametrize("order", LISTS)
+async def test_a_list_is_read_in_its_order(connection: asyncpg.Connection, order: str) -> None:
+    """The first page and one far behind: nothing is sorted that is not shown."""
+    far = 40 if order in {"best", "worst"} else NOW - timedelta(days=30)
+
+    for place in ((None, None), (far, "session-5")):
+        nodes = await plan_of(connection, LISTS[order], *Filters().arguments, *place, 51)
+        assert_found_by(nodes, BY_ORDER[order])
+        assert "Sort" not in {n["Node Type"] for n in nodes}
+
+
+@pytest.mark.parametrize("only_latest", [False, True], ids=["all", "latest"])
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        pytest.param(Filters(), "session_scores_recent", id="all"),
+        pytest.param(Filters(chain="chain-77"), "session_scores_of_chain", id="chain"),
+        pytest.param(Filters(criteria="cli-tool-use"), "session_scores_of_criteria", id="criteria"),
+        pytest.param(Filters(min_score=97), "session_scores_by_total", id="total"),
+        pytest.param(Filters(labels={"build": "77"}), "sessions_labels", id="label"),
+        pytest.param(Filters(flag="tampering_suspected"), "session_scores_flags", id="flag"),
+        pytest.param(Filters(until=NOW - timedelta(days=55, hours=12)), BY_TIME, id="time"),
+    ],
+)
+async def test_an_export_finds_its_scores(
+    connection: asyncpg.Connection, filters: Filters, index: str, only_latest: bool
+) -> None:
+    """At its beginning, and in the middle."""
+    chosen = [*filters.arguments]
+    chosen[1] = "completed"
+    for place in ((None, None), (NOW - timedelta(days=20), "00000000-0000-0000-0000-000000000000")):
+        nodes = await plan_of(connection, exporting.EXPORT, *chosen, "production", only_latest, *place, 100)
+        assert_found_by(nodes, index if place == (None, None) or filters == Filters() else _any_index(index))
+
+
+def _any_index(index: str) -> str:
+    """In the middle of an export the order may be the better way."""
+    return f"{index}|session_scores_recent"
+
+
+ENDS = ([b.id for b in DEFAULT_BANDS], [b.low for b in DEFAULT_BANDS], [b.high for b in DEFAULT_BANDS])
+ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "trends": (analytics.TRENDS, (["tampering_suspected"], "scored")),
+    "bands": (analytics.BANDS, ENDS),
+    "categories": (analytics.CATEGORIES, ENDS),
+    "spellings": (analytics.SPELLINGS, ("sessions", 2000)),
+    "asked": (analytics.ASKED, ([f"tool_{n}" for n in range(2000)], [*range(2000)])),
+    "called": (analytics.CALLED, (5000,)),
+    "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
+    "failure-tags": (analytics.FAILURE_TAGS, ()),
+}
+
+
+@pytest.mark.parametrize(
+    ("selection", "index"),
+    [
+        pytest.param(Selection(chain="chain-77"), "session_scores_of_chain", id="chain"),
+        pytest.param(Selection(criteria="cli-tool-use"), "session_scores_of_criteria", id="criteria"),
+        pytest.param(Selection(since=NOW - timedelta(minutes=30)), BY_TIME, id="since"),
+        pytest.param(Selection(until=NOW - timedelta(days=55, hours=12)), BY_TIME, id="until"),
+    ],
+)
+@pytest.mark.parametrize("name", ANALYTICS)
+async def test_analytics_find_their_scores(
+    connection: asyncpg.Connection, name: str, selection: Selection, index: str
+) -> None:
+    statement, arguments = ANALYTICS[name]
+
+    assert_found_by(await plan_of(connection, statement, *selection.arguments, *arguments), index)
+
+
+async def test_trends_by_the_end_of_sessions_find_them(connection: asyncpg.Connection) -> None:
+    selection = Selection(since=NOW - timedelta(minutes=90))
+    nodes = await plan_of(connection, analytics.TRENDS, *selection.arguments, ["tampering_suspected"], "ended")
+
+    assert_found_by(nodes, "sessions_recent")
+
+
+async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
+    """Without an index the same look finds the sequential scan."""
+    nodes = await plan_of(connection, "SELECT * FROM {schema}.session_scores WHERE spread = 3")
+
+    with pytest.raises(AssertionError):
+        assert_found_by(nodes, "session_scores_recent")
+
+
+@pytest.mark.parametrize("sort", ["newest", "score_asc", "score_desc"])
+async def test_pages_come_quickly(reader: Reader, sort: browsing.Sort) -> None:
+    """The first ones and those behind, also where little is found. Far more than they take: the machine may be busy."""
+    filters = Filters(chain="kubernetes")
+    after = None
+    began = time.monotonic()
+    for _ in range(10):
+        page = await browsing.list_sessions(reader, {}, filters, sort, after, 200)
+        assert len(page.sessions) == 200
+        assert page.next_cursor is not None
+        after = browsing.read_cursor(page.next_cursor, filters, sort)
+    for filters in (Filters(status="not_scored"), Filters(outcome="fail", min_score=90), Filters(prefix="nobody")):
+        await browsing.list_sessions(reader, {}, filters, sort, None, 50)
+
+    assert time.monotonic() - began < 10
+
+
+async def test_analytics_over_everything_come_in_sensible_time(reader: Reader) -> None:
+    """Each over all scores of 1,000 chains; the numbers are those of the rows that were made."""
+    database = reader.database
+    began = time.monotonic()
+    trends = await analytics.trends(database, Selection())
+    bands = await analytics.distribution(database, Selection(), DEFAULT_BANDS)
+    tools = await analytics.missing_tools(database, Selection(), "sessions", 50)
+    tags = await analytics.failure_tags(database, Selection())
+    assert time.monotonic() - began < 25
+
+    sessions = 80_000
+    assert bands.without_total + sum(b.count for b in bands.bands) == tags.scores == sessions
+    assert trends.left_out + sum(p.count for p in trends.points) == sum(b.count for b in bands.bands)
+    assert [t.tag for t in tags.tags] == ["wrong_conclusion", "late"]
+    assert (tags.tags[0].chains > 900, len(tags.tags[0].by_chain)) == (True, analytics.MOST_CHAINS)
+    by_name = {t.tool_name: t for t in tools.tools}
+    merged = by_name.get("get_pod_logs") or by_name["Get Pod Logs"]
+    assert {s.name for s in merged.spellings} == {"get_pod_logs", "Get Pod Logs"}
+    assert (by_name["get_pods"].exists, by_name["node_cpu_usage"].exists) == (True, False)
+    assert tools.spellings_left_out > 0
+
+
+async def test_an_export_holds_one_batch_at_a_time(reader: Reader) -> None:
+    """However slowly it is read, it holds no connection meanwhile, and every score comes once."""
+    seen: list[Any] = []
+    async for batch in exporting.export_scores(reader, Filters(since=NOW - timedelta(hours=20))):
+        assert len(batch) <= exporting.EXPORT_BATCH
+        busy = await reader.database.once(
+            lambda c: c.fetchval(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                "AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
+            )
+        )
+        assert busy == 0
+        seen += [s.document["score_id"] for s in batch]
+
+    assert len(seen) > 10 * exporting.EXPORT_BATCH
+    assert len(seen) == len(set(seen))

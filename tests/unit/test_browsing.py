@@ -1,0 +1,275 @@
+"""What lists, exports and analytics compute by themselves: cursors, cells, shares, the order of tools."""
+
+import base64
+import csv
+import io
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tarsy_scoring.analytics import tag_shares, wanted_tools
+from tarsy_scoring.browsing import LONGEST_CURSOR, Filters, InvalidCursor, Place, Sort, read_cursor, write_cursor
+from tarsy_scoring.evaluation.tool_names import merge_spellings
+from tarsy_scoring.exporting import CSV_COLUMNS, ExportedScore, csv_lines, csv_row
+from tarsy_scoring.reading import NO_USAGE, SHOWN, document
+
+ENDED = datetime(2026, 3, 10, 12, 30, 15, 123456, tzinfo=UTC)
+FILTERS = Filters(chain="kubernetes", labels={"guidance": "v2", "build": "7"}, since=ENDED)
+
+# --- cursors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "sort"),
+    [
+        pytest.param(Place(ENDED, "session-1"), "newest", id="time"),
+        pytest.param(Place(0, "session-1"), "score_asc", id="total"),
+        pytest.param(Place(ENDED, "session-1"), "score_desc", id="behind-the-totals"),
+        pytest.param(Place(datetime.max.replace(tzinfo=UTC), "a" * 255), "newest", id="the-last-moment"),
+        pytest.param(Place(datetime.min.replace(tzinfo=UTC), "a:b@c.d-e_f"), "newest", id="the-first-moment"),
+    ],
+)
+def test_a_cursor_tells_its_place(place: Place, sort: Sort) -> None:
+    """To the microsecond, in characters that addresses leave alone."""
+    cursor = write_cursor(place, FILTERS, sort)
+
+    assert read_cursor(cursor, FILTERS, sort) == place
+    assert len(cursor) <= LONGEST_CURSOR
+    assert cursor.replace("-", "").replace("_", "").isalnum()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"chain": "other"}, id="chain"),
+        pytest.param({"min_score": 1}, id="min-score"),
+        pytest.param({"labels": {"guidance": "v2"}}, id="labels"),
+        pytest.param({"since": None}, id="since"),
+        pytest.param({"prefix": "x"}, id="prefix"),
+    ],
+)
+def test_a_cursor_belongs_to_its_filters(changed: dict[str, Any]) -> None:
+    cursor = write_cursor(Place(ENDED, "session-1"), FILTERS, "newest")
+
+    with pytest.raises(InvalidCursor, match="other filters"):
+        read_cursor(cursor, replace(FILTERS, **changed), "newest")
+
+
+def test_a_cursor_belongs_to_its_sort() -> None:
+    cursor = write_cursor(Place(50, "session-1"), FILTERS, "score_asc")
+
+    with pytest.raises(InvalidCursor, match="another sort"):
+        read_cursor(cursor, FILTERS, "score_desc")
+
+
+def test_the_same_filters_written_otherwise_have_the_same_cursors() -> None:
+    """The order of labels and the zone of a time are not part of what is looked for."""
+    same = replace(
+        FILTERS, labels=dict(reversed(FILTERS.labels.items())), since=ENDED.astimezone(timezone(timedelta(hours=2)))
+    )
+
+    assert read_cursor(write_cursor(Place(7, "s"), FILTERS, "score_asc"), same, "score_asc") == Place(7, "s")
+
+
+def _written(*parts: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+
+DIGEST = json.loads(base64.urlsafe_b64decode(write_cursor(Place(1, "s"), Filters(), "newest") + "=="))[0]
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("?", id="no-base64"),
+        pytest.param("ä", id="no-ascii"),
+        pytest.param("AAAA", id="no-json"),
+        pytest.param(base64.urlsafe_b64encode(b"[" * 400).decode(), id="deeply-nested"),
+        pytest.param(base64.urlsafe_b64encode(b'{"a": 1}').decode(), id="no-list"),
+        pytest.param(_written(DIGEST, False, 1), id="too-short"),
+        pytest.param(_written(DIGEST, False, 1, "s", 2), id="too-long"),
+        pytest.param(_written(DIGEST, True, 1, "s"), id="a-total-where-time-sorts"),
+        pytest.param(_written(DIGEST, 0, 1, "s"), id="no-boolean"),
+        pytest.param(_written(DIGEST, False, True, "s"), id="a-boolean-for-a-number"),
+        pytest.param(_written(DIGEST, False, 1.5, "s"), id="half-a-number"),
+        pytest.param(_written(DIGEST, False, float("inf"), "s"), id="infinity"),
+        pytest.param(_written(DIGEST, False, 10**30, "s"), id="beyond-time"),
+        pytest.param(_written(DIGEST, False, -(10**18), "s"), id="before-time"),
+        pytest.param(_written(DIGEST, False, 1, ""), id="no-session"),
+        pytest.param(_written(DIGEST, False, 1, "a\0b"), id="a-nul"),
+        pytest.param(_written(DIGEST, False, 1, "\ud800"), id="half-a-character"),
+        pytest.param(_written(DIGEST, False, 1, "s" * 256), id="a-session-id-too-long"),
+        pytest.param(_written("0" * 16, False, 1, "s"), id="another-list"),
+    ],
+)
+def test_what_is_no_cursor(cursor: str) -> None:
+    """Nothing else is raised, and nothing of it reaches the database."""
+    with pytest.raises(InvalidCursor):
+        read_cursor(cursor, Filters(), "newest")
+
+
+@pytest.mark.parametrize("total", [-1, 101], ids=["below", "above"])
+def test_totals_that_do_not_exist(total: int) -> None:
+    cursor = write_cursor(Place(total, "s"), Filters(), "score_asc")
+
+    with pytest.raises(InvalidCursor):
+        read_cursor(cursor, Filters(), "score_asc")
+
+
+def test_what_is_looked_for_by_prefix_is_no_pattern() -> None:
+    assert Filters(prefix=r"50%_\a").arguments[-1] == r"50\%\_\\a%"
+
+
+# --- cells ---------------------------------------------------------------------------------------------
+
+
+def cells(*values: Any) -> list[str]:
+    """The cells as a reader of CSV gets them."""
+    [row] = csv.reader(io.StringIO(csv_lines([values])))
+    return row
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "=cmd|' /C calc'!A0", "＝1", "－1"),
+        '=HYPERLINK("http://x","y")',
+    ],
+)
+def test_no_text_is_a_formula(text: str) -> None:
+    assert cells(text) == ["'" + text]
+
+
+@pytest.mark.parametrize("text", ["plain", "a=b", "1-2", "'=1", "", "a,b", 'say "so"', "two\nlines", "Ünïcode ✓"])
+def test_other_text_stays_as_it_is(text: str) -> None:
+    assert cells("first", text) == ["first", text]
+
+
+def test_values_that_are_no_text() -> None:
+    """A number is one, also below zero; nothing is an empty cell; times are UTC."""
+    at = datetime(2026, 3, 10, 14, tzinfo=timezone(timedelta(hours=2)))
+
+    assert cells(67, -1.5, None, True, False, at, {"b": 1.5}, {}) == [
+        *("67", "-1.5", "", "true", "false", "2026-03-10T12:00:00Z", '{"b":1.5}', "")
+    ]
+
+
+def test_a_label_cannot_leave_its_cell() -> None:
+    assert cells({'"\r\n=1,': "=2"}) == [json.dumps({'"\r\n=1,': "=2"}, separators=(",", ":"))]
+
+
+def exported(**columns: Any) -> ExportedScore:
+    """A score of which only what is named is known."""
+    lists: dict[str, Any] = {"failure_tags": [], "flags": [], "status": "completed"}
+    row = dict.fromkeys([*SHOWN, "completed_at"]) | lists | columns
+    tools = [{"tool_name": "=evil()", "rationale": "r"}, {"tool_name": "node_cpu", "rationale": "r"}]
+    return ExportedScore(document(row, tools, [], [], {}), "PodCrashLoop", {"guidance": "v2"})
+
+
+def test_a_row_has_a_cell_for_every_column() -> None:
+    """Also where a layer did not run."""
+    row = dict(zip(CSV_COLUMNS, csv_row(exported(total_score=67)), strict=True))
+
+    assert row["total_score"] == 67
+    assert (row["alert_type"], row["labels"], row["missing_tools"]) == (
+        "PodCrashLoop",
+        {"guidance": "v2"},
+        "=evil(); node_cpu",
+    )
+    assert row["interaction_error_rate"] is None
+    assert [row[f"usage_{name}"] for name in NO_USAGE] == [None] * len(NO_USAGE)
+
+
+def test_a_row_shows_what_was_measured() -> None:
+    score = exported(
+        score_id=UUID(int=1),
+        interaction={"total_commands": 7, "error_rate": 0.25, "completed": True},
+        grounding={"checked": 4, "held": 3, "share": 0.75},
+        flags=["ungrounded", "self_judged"],
+        score_breakdown={"logical_flow": 18},
+    )
+    row = dict(zip(CSV_COLUMNS, cells(*csv_row(score)), strict=True))
+
+    assert row["interaction_total_commands"] == "7"
+    assert row["interaction_completed"] == "true"
+    assert row["grounding_share"] == "0.75"
+    assert row["flags"] == "ungrounded; self_judged"
+    assert row["score_breakdown"] == '{"logical_flow":18}'
+    assert row["missing_tools"] == "'=evil(); node_cpu"
+    assert len(CSV_COLUMNS) == len(set(CSV_COLUMNS))
+
+
+# --- shares and tools ----------------------------------------------------------------------------------
+
+
+def test_shares_of_failure_tags() -> None:
+    """Of all scores, and of each chain's."""
+    tagged = [
+        {"tag": "wrong_conclusion", "chain_id": "kubernetes", "scores": 2},
+        {"tag": "wrong_conclusion", "chain_id": None, "scores": 1},
+        {"tag": "tool_misuse", "chain_id": "kubernetes", "scores": 3},
+        {"tag": "late", "chain_id": "kubernetes", "scores": 4},
+    ]
+    found = tag_shares({"kubernetes": 8, None: 2, "quiet": 10}, tagged)
+
+    assert found.scores == 20
+    assert [(t.tag, t.count, t.share, t.chains) for t in found.tags] == [
+        ("late", 4, 0.2, 1),
+        ("tool_misuse", 3, 0.15, 1),
+        ("wrong_conclusion", 3, 0.15, 2),
+    ]
+    assert [(c.chain_id, c.count, c.share) for c in found.tags[2].by_chain] == [("kubernetes", 2, 0.25), (None, 1, 0.5)]
+
+
+def test_no_scores_have_no_tags() -> None:
+    assert tag_shares({}, []).tags == []
+
+
+def test_a_share_is_never_above_one() -> None:
+    """A score that came between the two counts is in the second alone."""
+    [tag] = tag_shares({"kubernetes": 1}, [{"tag": "late", "chain_id": "kubernetes", "scores": 2}]).tags
+
+    assert tag.share == tag.by_chain[0].share == 1.0
+
+
+TOOLS = merge_spellings({"Search Logs": 3, "search_logs": 2, "node_cpu": 4})
+ASKED = [
+    {"tool": 0, "chain_id": "kubernetes", "sessions": 3, "points_lost": 30},
+    {"tool": 0, "chain_id": None, "sessions": 2, "points_lost": 20},
+    {"tool": 1, "chain_id": "kubernetes", "sessions": 4, "points_lost": 300},
+]
+
+
+def test_wanted_tools_add_up_their_chains() -> None:
+    logs, cpu = wanted_tools(TOOLS, ASKED, ["loki.search_logs"], "sessions")
+
+    assert (logs.tool_name, logs.sessions, logs.chains, logs.points_lost, logs.exists) == (
+        "Search Logs",
+        5,
+        2,
+        50,
+        True,
+    )
+    assert [(s.name, s.sessions) for s in logs.spellings] == [("Search Logs", 3), ("search_logs", 2)]
+    assert [(c.chain_id, c.sessions) for c in logs.by_chain] == [("kubernetes", 3), (None, 2)]
+    assert (cpu.tool_name, cpu.exists) == ("node_cpu", False)
+
+
+def test_wanted_tools_by_points() -> None:
+    assert [tool.tool_name for tool in wanted_tools(TOOLS, ASKED, [], "points_lost")] == ["node_cpu", "Search Logs"]
+
+
+@pytest.mark.parametrize(
+    ("called", "exists"),
+    [("node-cpu", True), ("metrics.Node_CPU", True), ("node_cpu.usage", False), ("node", False)],
+    ids=["other-spelling", "behind-a-server", "as-a-server", "a-part"],
+)
+def test_whether_a_tool_exists(called: str, exists: bool) -> None:
+    tools = wanted_tools(TOOLS, ASKED, [called], "sessions")
+
+    assert {tool.tool_name: tool.exists for tool in tools}["node_cpu"] is exists
