@@ -1,0 +1,1 @@
+"""The pages that people look at: rendered by the server, live where there is JavaScript."""

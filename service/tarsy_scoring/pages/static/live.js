@@ -1,0 +1,191 @@
+// Keeps a page as it would be read anew: badges at once, out of events; the rest by reading the page again.
+// Without this script, or without a connection, the page is as it was when it was loaded.
+
+const main = document.getElementById("main");
+const said = document.getElementById("said");
+const state = document.getElementById("live-state");
+const badges = document.getElementById("badges").content;
+const channel = main.dataset.channel;
+const isList = channel === "sessions";
+const ENDED = new Set(["scoring.completed", "scoring.failed"]);
+const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
+const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, SHOW_MS = 80;
+const MOST_FOLLOWED = 60; // sessions of a list whose phases are followed, of the 100 channels a client may have
+
+let socket = null;
+let position = Number(main.dataset.position);
+let attempts = 0;
+let pending = new Map(); // score id -> its last event, not shown yet
+let showing = 0, reading = 0, isReading = false, isStale = false;
+
+// --- what events do ----------------------------------------------------------------------------------
+
+function stateOf(event) {
+  if (event.type === "scoring.progress") return event.phase;
+  if (event.type === "scoring.started") return "gathering_context";
+  if (event.type === "scoring.failed") return event.status;
+  const total = event.total_score;
+  return total === null || total === undefined ? "completed" : total >= 75 ? "good" : total >= 50 ? "fair" : "weak";
+}
+
+function concerns(badge, event) {
+  if (badge.dataset.score) return badge.dataset.score === event.score_id;
+  return event.purpose === "production" && badge.dataset.session === event.session_id;
+}
+
+function show() {
+  showing = 0;
+  const events = [...pending.values()];
+  pending = new Map();
+  let isNews = false;
+  for (const event of events) {
+    const found = [...main.querySelectorAll(".badge[data-session], .badge[data-score]")].filter((b) => concerns(b, event));
+    for (const badge of found) replace(badge, event);
+    if (ENDED.has(event.type) || event.phase === "queued" || (!isList && !found.length)) isNews = true;
+    if (found.length && (!isList || ENDED.has(event.type))) say(found[0].isConnected ? found[0] : null, event);
+  }
+  if (isList) follow();
+  if (isNews) readAgain();
+}
+
+function replace(badge, event) {
+  const wanted = stateOf(event);
+  const model = badges.querySelector(`[data-state="${CSS.escape(wanted)}"]`);
+  if (!model || (badge.dataset.state === wanted && !ENDED.has(event.type))) return;
+  badge.className = model.className;
+  badge.replaceChildren(...[...model.cloneNode(true).childNodes]);
+  badge.dataset.state = wanted;
+  badge.toggleAttribute("data-busy", model.hasAttribute("data-busy"));
+  const number = badge.querySelector("b");
+  if (number) number.textContent = String(event.total_score);
+}
+
+function say(badge, event) {
+  const words = badge ? badge.textContent.trim().replace(/\s+/g, " ") : "";
+  if (words) said.textContent = isList ? `${event.session_id}: ${words}` : words;
+}
+
+// --- reading the page again --------------------------------------------------------------------------
+
+function readAgain() {
+  isStale = true;
+  if (reading || isReading || document.hidden) return;
+  reading = setTimeout(async () => {
+    reading = 0;
+    isReading = true;
+    isStale = false;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
+      if (answer.ok) swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    } catch {
+      // The connection tells that we are cut off; when it is back the page is read again.
+    } finally {
+      isReading = false;
+      if (isStale) readAgain();
+    }
+  }, isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AGAIN_MS / 5);
+}
+
+function swap(fresh) {
+  for (const region of main.querySelectorAll("[data-region]")) {
+    const next = fresh.getElementById(region.id);
+    if (!next || next.innerHTML === region.innerHTML) continue;
+    const focused = region.contains(document.activeElement) ? document.activeElement : null;
+    if (focused && focused.matches("input:not([type=hidden]), select, textarea")) {
+      continue; // somebody is writing there
+    }
+    for (const details of region.querySelectorAll("details[id]")) {
+      const same = [...next.querySelectorAll("details[id]")].find((d) => d.id === details.id);
+      if (same) same.open = details.open;
+    }
+    region.replaceChildren(...[...next.childNodes].map((n) => document.importNode(n, true)));
+    if (focused && focused.id) document.getElementById(focused.id)?.focus({ preventScroll: true });
+  }
+  if (fresh.title) document.title = fresh.title;
+  if (isList) follow();
+}
+
+// --- the connection ----------------------------------------------------------------------------------
+
+const followed = new Set();
+
+function follow() {
+  // Phases come on the channel of each session: follow the ones that are being scored.
+  const busy = new Set([...main.querySelectorAll(".badge[data-busy][data-session]")].map((b) => b.dataset.session));
+  for (const id of followed) {
+    if (!busy.has(id) && followed.delete(id)) send({ action: "unsubscribe", channel: `session:${id}` });
+  }
+  for (const id of busy) {
+    if (!followed.has(id) && followed.size < MOST_FOLLOWED && send(subscribe(`session:${id}`))) followed.add(id);
+  }
+}
+
+function subscribe(name) {
+  return { action: "subscribe", channel: name, last_event_id: position };
+}
+
+function send(message) {
+  if (!socket || socket.readyState !== WebSocket.OPEN) return false;
+  socket.send(JSON.stringify(message));
+  return true;
+}
+
+function connect() {
+  const own = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/api/v1/ws`);
+  let ping = 0, pong = 0;
+  socket = own;
+  own.onopen = () => {
+    followed.clear();
+    send(subscribe(channel));
+    if (isList) follow();
+    ping = setInterval(() => {
+      send({ action: "ping" });
+      pong ||= setTimeout(() => lost({ reason: "" }), PONG_MS); // the other side is gone without a word
+    }, PING_MS);
+  };
+  own.onmessage = (message) => {
+    clearTimeout(pong);
+    pong = 0;
+    take(JSON.parse(message.data));
+  };
+  const lost = (closed) => {
+    clearInterval(ping);
+    clearTimeout(pong);
+    if (socket !== own) return;
+    socket = null;
+    own.close();
+    if (closed.reason.startsWith("positions begin anew")) {
+      setTimeout(() => location.reload(), LONGEST_WAIT_MS / 10 * Math.random());
+      return;
+    }
+    tell(++attempts >= GONE_AFTER ? "gone" : "off");
+    const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** (attempts - 1));
+    setTimeout(connect, wait * (0.5 + Math.random() / 2));
+  };
+  own.onclose = lost;
+}
+
+function take(event) {
+  if (event.type === "subscription.confirmed" && event.channel === channel) {
+    if (attempts) readAgain(); // we were away: what we missed comes now, and what no event tells with the page
+    attempts = 0;
+    tell("on");
+  } else if (event.type === "catchup.overflow") {
+    readAgain();
+  } else if (event.score_id && event.position) {
+    position = Math.max(position, event.position);
+    pending.delete(event.score_id); // so that they stand in the order of their last events
+    pending.set(event.score_id, event);
+    showing ||= setTimeout(show, SHOW_MS);
+  }
+}
+
+function tell(how) {
+  state.hidden = false;
+  state.classList.toggle("on", how === "on");
+  state.textContent = state.dataset[how];
+}
+
+document.addEventListener("visibilitychange", () => document.hidden || !isStale || readAgain());
+addEventListener("pageshow", (event) => event.persisted && readAgain());
+connect();

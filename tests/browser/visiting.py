@@ -1,0 +1,141 @@
+"""
+Somebody with a browser, and the installation that they visit.
+
+Whatever a test does, no visitor may meet a dialog, an error in the console, a request to another host, or an answer
+that tells of a fault of ours.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.async_api import Browser, BrowserContext, Locator, Page
+
+from processes import Process, Service
+
+SCREENSHOTS = os.environ.get("BROWSER_SCREENSHOTS")
+"""A folder where the pages that tests look at are left as pictures; none are made without it."""
+
+ACTION_TIMEOUT_MS = 10_000
+SCREEN = {"width": 1280, "height": 900}
+
+
+@dataclass(frozen=True)
+class House:
+    """One installation with its address; tests of a module share it and use sessions of their own."""
+
+    service: Service
+    api: Process
+    address: str
+
+    async def score(self, session_id: str, **session: Any) -> Any:
+        """Put a session into the folder and have it scored; gives the completed score's row."""
+        self.service.add_session(session_id, **session)
+        known = {k: session[k] for k in ("alert_type", "chain_id", "labels") if k in session}
+        await self.service.announce(session_id, **known)
+        return await self.service.score_becomes(session_id, "completed")
+
+
+@dataclass
+class Visitor:
+    """
+    Somebody with a browser on the pages.
+
+    `complaints` is what no visit may meet; `refused` are answers of 400 and above, which some tests ask for.
+    """
+
+    page: Page
+    address: str
+    complaints: list[str] = field(default_factory=list)
+    refused: list[tuple[int, str]] = field(default_factory=list)
+
+    async def open(self, path: str) -> int:
+        """Go to a path; gives the status of the answer."""
+        answer = await self.page.goto(self.address + path)
+        assert answer is not None
+        return answer.status
+
+    async def follow(self, link: Locator) -> None:
+        """Click a link, or the button of a form, and wait for the page behind it."""
+        async with self.page.expect_navigation():
+            await link.click()
+
+    async def show(self) -> None:
+        """Send the form above a list."""
+        await self.follow(self.page.get_by_role("button", name="Show", exact=True))
+
+    async def reads(self) -> str:
+        """The text that stands on the page."""
+        return await self.page.inner_text("body")
+
+    async def read_rows(self) -> list[str]:
+        """The session ids of the list on the page, from the top."""
+        return await self.page.locator("table.list tbody th code").all_inner_texts()
+
+    async def picture(self, name: str) -> None:
+        """Leave a picture of the whole page, where somebody asked for pictures."""
+        if SCREENSHOTS:
+            await self.page.screenshot(path=str(Path(SCREENSHOTS) / f"{name}.png"), full_page=True)
+
+    def watch(self) -> None:
+        """Note from now on what must not happen."""
+        self.page.set_default_timeout(ACTION_TIMEOUT_MS)
+        self.page.on("dialog", self._met_dialog)
+        self.page.on("console", lambda m: self._heard(m.type, m.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(f"script error: {error}"))
+        self.page.on("request", lambda request: self._asked_for(request.url))
+        self.page.on("websocket", lambda socket: self._asked_for(socket.url))
+        self.page.on("response", lambda answer: self._was_answered(answer.status, answer.url))
+
+    async def _met_dialog(self, dialog: Any) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        await dialog.dismiss()
+
+    def _heard(self, kind: str, text: str) -> None:
+        # What was answered is noted by itself, with its status.
+        if kind == "error" and not text.startswith("Failed to load resource"):
+            self.complaints.append(f"console {kind}: {text}")
+
+    def _asked_for(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("data", "about") and parts.netloc != urlsplit(self.address).netloc:
+            self.complaints.append(f"request to another host: {url}")
+
+    def _was_answered(self, status: int, url: str) -> None:
+        if status >= 400:
+            self.refused.append((status, urlsplit(url).path))
+
+
+@dataclass
+class Visits:
+    """Visitors of one test."""
+
+    address: str
+    browser: Browser
+    visitors: list[Visitor] = field(default_factory=list)
+    contexts: list[BrowserContext] = field(default_factory=list)
+
+    async def __call__(self, path: str = "/", **kind: Any) -> Visitor:
+        """
+        A new visitor, already at `path`.
+
+        Args:
+            kind: What sets the browser apart, e.g. `java_script_enabled=False`, `color_scheme="dark"`.
+        """
+        context = await self.browser.new_context(**({"viewport": SCREEN, "timezone_id": "Europe/Vienna"} | kind))
+        self.contexts.append(context)
+        visitor = Visitor(await context.new_page(), self.address)
+        visitor.watch()
+        self.visitors.append(visitor)
+        await visitor.open(path)
+        return visitor
+
+    async def end(self) -> None:
+        for context in self.contexts:
+            await context.close()
+        complaints = [complaint for visitor in self.visitors for complaint in visitor.complaints]
+        faults = [answer for visitor in self.visitors for answer in visitor.refused if answer[0] >= 500]
+        assert not complaints, complaints
+        assert not faults, faults

@@ -1,0 +1,69 @@
+"""The pages across sessions on a real database: they answer, narrow, and say what they cannot mean."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from api_site import Api, open_api
+from attempting import a_timeline
+from builders import completion
+from fakes import FakeSessions
+from tarsy_scoring.judge.verdict import MissingTool
+
+AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
+PAGES = ("/trends", "/distribution", "/missing-tools", "/failure-tags")
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url, FakeSessions(**{"session-1": a_timeline(session_id="session-1")})) as api:
+        yield api
+
+
+async def look(api: Api, path: str, status: int = 200) -> str:
+    answer = await api.client.get(path, headers=AS_BROWSER)
+    assert answer.status_code == status, answer.text
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "style=" not in answer.text
+    return answer.text
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_an_empty_database_says_so(api: Api, path: str) -> None:
+    """No picture of nothing, and no fault."""
+    html = await look(api, path)
+    assert "in this period" in html
+    assert "<polygon" not in html
+    assert f'href="{path}" aria-current="page"' in html
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_what_cannot_be_meant_is_a_page_with_422(api: Api, path: str) -> None:
+    """The form keeps what was written, as text, and nothing was looked for."""
+    html = await look(api, path + "?since=%22%3E%3Cscript%3E", 422)
+    assert "From: a day such as 2026-01-31" in html
+    assert "<script>" not in html
+    assert "&#34;&gt;&lt;script&gt;" in html
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_score_is_in_every_page_and_left_out_by_its_filters(api: Api, path: str) -> None:
+    """Chain, criteria and days narrow all of them."""
+    claimed = await api.scoring.claimed("session-1", chain_id="kubernetes")
+    told = {"judge_fingerprint": "f" * 64, "criteria": "investigation-methodology"}
+    tags = {"failure_tags": ["wrong_conclusion"], "score_breakdown": {"logical_flow": 11}}
+    tools = (MissingTool("<b>read_logs</b>", "they were guessed"),)
+    await api.scoring.store.end(completion(claimed, missing_tools=tools, total_score=42, **told, **tags))
+    shown = {
+        "/trends": '<td class="number">42.0</td>',
+        "/distribution": '11 <span class="quiet">of 25</span>',
+        "/missing-tools": "&lt;b&gt;read_logs&lt;/b&gt;",
+        "/failure-tags": "Wrong conclusion",
+    }
+    assert shown[path] in await look(api, path)
+    assert shown[path] in await look(api, f"{path}?chain=kubernetes&criteria=investigation-methodology")
+    for query in ("chain=databases", "criteria=investigation-outcome", "since=&until=2020-01-01"):
+        narrowed = await look(api, f"{path}?{query}")
+        assert shown[path] not in narrowed
+        assert "in this period" in narrowed

@@ -1,0 +1,507 @@
+"""The pages of sessions and scores on a real database: what they show, what their forms do, hostile text in all."""
+
+import re
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from api_site import Api, open_api
+from attempting import a_timeline
+from builders import completion, failure, rescore, session_completed, step
+from fakes import FakeSessions
+from tarsy_scoring.api.access import may_read
+from tarsy_scoring.api.site import Caller
+from tarsy_scoring.errors import TimelineUnavailable
+from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool
+
+AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
+VOID = {"meta", "link", "input", "br", "hr", "rect", "path"}
+
+
+class Page(HTMLParser):
+    """A page as a browser reads it: its elements, and the text between them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html = html
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.is_well_formed = True
+        self.feed(html)
+        self.is_well_formed &= self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.is_well_formed &= bool(self._open) and self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+    def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
+        return [a for t, a in self.elements if t == tag and all(a.get(k) == v for k, v in wanted.items())]
+
+    @property
+    def badges(self) -> dict[str, str]:
+        """What the badge of each session says."""
+        found = re.findall(r'<span class="badge[^>]*data-session="([^"]*)"[^>]*>(.*?)</span></span>', self.html, re.S)
+        return {session_id: re.sub(r"<[^>]*>", "", inner).strip() for session_id, inner in found}
+
+    def hidden(self, name: str) -> str:
+        """The value of the first hidden field of this name."""
+        return str(self.all("input", type="hidden", name=name)[0]["value"])
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url, FakeSessions(**{"session-1": a_timeline(session_id="session-1")})) as api:
+        yield api
+
+
+async def look(api: Api, path: str, status: int = 200) -> Page:
+    """The page at a path; every page is whole, and follows the same rules."""
+    answer = await api.client.get(path, headers=AS_BROWSER)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    page = Page(answer.text)
+    assert_sound(page)
+    return page
+
+
+def assert_sound(page: Page) -> None:
+    """Well-formed, nothing inline, nothing from elsewhere, no id twice, labels on what is filled in."""
+    assert page.is_well_formed
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    for tag, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"], tag
+        for address in (attributes.get("src"), attributes.get("action")):
+            assert address is None or re.match(r"/(?!/)", address)
+    assert len(page.all("script")) <= 1
+    assert len(page.all("main")) == len(page.all("h1")) == 1
+    labelled = {a["for"] for a in page.all("label")}
+    for tag in ("input", "select"):
+        for field in page.all(tag):
+            assert field.get("type") == "hidden" or field.get("id") in labelled or field.get("aria-label")
+
+
+async def scored(api: Api, session_id: str = "session-1", total: int = 67, **columns: Any) -> uuid.UUID:
+    """A completed score with a turn."""
+    claimed = await api.scoring.claimed(session_id)
+    await api.scoring.store.record(step(claimed, "analyzing_methodology", 1))
+    await api.scoring.store.end(completion(claimed, total_score=total, **columns))
+    return claimed.score_id
+
+
+# --- the list ------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_list_says_what_will_come(api: Api) -> None:
+    page = await look(api, "/")
+    assert "No session yet" in page.text
+
+
+async def test_the_list_shows_every_state_in_words(api: Api) -> None:
+    """A colour alone tells nobody anything."""
+    await scored(api, "good-one", 82)
+    await scored(api, "weak-one", 30)
+    await api.scoring.store.end(failure(await api.scoring.claimed("failed-one")))
+    await api.scoring.claimed("running-one")
+    await api.scoring.accept(rescore("queued-one"), session_completed("ignored", session_status="failed"))
+
+    page = await look(api, "/")
+
+    assert page.badges == {
+        "good-one": "82 good",
+        "weak-one": "30 weak",
+        "failed-one": "Failed",
+        "running-one": "Reading the session",
+        "queued-one": "Queued",
+        "ignored": "Not scored",
+    }
+    buttons = {a["aria-label"] for a in page.all("button") if "aria-label" in a}
+    assert buttons == {"Re-score good-one", "Re-score weak-one", "Re-score failed-one", "Score ignored"}
+    assert page.all("main")[0]["data-channel"] == "sessions"
+
+
+async def test_filters_narrow_the_list_and_stay_in_the_form(api: Api) -> None:
+    await scored(api, "good-one", 82)
+    await scored(api, "weak-one", 30)
+
+    page = await look(api, "/?max=49&sort=score_asc&q=we&chain=")
+
+    assert "weak-one" in page.text
+    assert "good-one" not in page.text
+    assert page.all("input", name="max")[0]["value"] == "49"
+    assert page.all("option", value="score_asc")[0].get("selected", "no") != "no"
+
+
+async def test_nonsense_in_a_filter_is_told_above_the_form(api: Api) -> None:
+    """With what was given still in it."""
+    page = await look(api, "/?min=abc&label=x&q=%00", 422)
+    assert "a whole number of points" in page.text
+    assert page.all("input", name="min")[0]["value"] == "abc"
+
+
+async def test_a_cursor_of_another_list_is_told(api: Api) -> None:
+    page = await look(api, "/?cursor=nonsense", 422)
+    assert "begin with its first page" in page.text
+
+
+async def test_the_list_goes_on_page_by_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the filters of the first page."""
+    monkeypatch.setattr("tarsy_scoring.pages.sessions_view.PAGE_SIZE", 2)
+    for number in range(5):
+        await scored(api, f"session-{number}", 60 + number)
+
+    path, seen = "/?sort=score_desc&chain=kubernetes", []
+    while path:
+        page = await look(api, path)
+        seen += re.findall(r"session-\d(?=</a>)", page.html)
+        path = next((str(a["href"]) for a in page.all("a", rel="next")), "")
+    assert seen == [f"session-{number}" for number in (4, 3, 2, 1, 0)]
+
+
+# --- a score -------------------------------------------------------------------------------------------
+
+
+async def test_a_score_with_all_its_parts(api: Api) -> None:
+    """Total, breakdown, analysis with a link to what it cites, tools, gates, turns, history."""
+    claimed = await api.scoring.claimed("session-1", chain_id="k")
+    await api.scoring.store.record(step(claimed, "analyzing_methodology", 1, reply="In full, E2."))
+    ending = completion(
+        claimed,
+        score_analysis="It thought first [E2], and **then** [E77].",
+        score_breakdown={"logical_flow": 20, "consistency": 10},
+        missing_tools=[MissingTool("node_pressure", "shows *memory*")],
+        missing_tools_analysis="1. node_pressure",
+        outcome="fail",
+        outcome_reason="67 of 100 points, 70 are needed",
+        flags=["ungrounded", "a_new_flag"],
+        failure_tags=["wrong_conclusion"],
+        gates=[{"name": "looked", "gate_type": "tool_called", "passed": False, "message": "0 calls"}],
+        gates_passed=0,
+        gates_total=1,
+        coverage={"shown_share": 0.5, "cut_entries": ["E2"]},
+        evidence={"expected": {}, "read": {}, "missing": ["stage 2: no events"]},
+        usage={"input_tokens": 1000, "cached_input_tokens": 600, "output_tokens": 200, "cost_usd": 0.003},
+    )
+    await api.scoring.store.end(ending)
+
+    page = await look(api, "/sessions/session-1")
+
+    for text in (
+        *("67 / 100", "fair", "Logical flow", "20", "It thought first [", "node_pressure", "70 are needed"),
+        *("Did not pass", "Most of what the analysis cites does not stand", "A new flag", "wrong conclusion"),
+        *("looked", "0 calls", "50 % of the session", "stage 2: no events", "$0.0030", "In full, E2."),
+        *("The pod restarts; I look at its logs.", "a pod restarts", "out of memory", "The session holds no E77"),
+        *("the judge saw it shortened", "Asked for by alice"),
+    ):
+        assert text in page.text, text
+    assert page.all("a", href="#E2")
+    assert page.all("article", id="E2")
+    assert not page.all("a", href="#E77")
+    assert page.all("a", href=f"/scores/{claimed.score_id}")
+
+
+async def test_the_score_of_a_session_is_its_latest_completed_one(api: Api) -> None:
+    """A failed attempt after it is told, and hides nothing."""
+    await scored(api, total=71)
+    failed = await api.scoring.claimed("session-1")
+    await api.scoring.store.end(failure(failed))
+
+    page = await look(api, "/sessions/session-1")
+
+    assert "71 / 100" in page.text
+    assert "A newer attempt: Failed" in page.text
+    assert page.all("a", href=f"/scores/{failed.score_id}")
+
+
+async def test_an_earlier_score_says_that_it_is_one(api: Api) -> None:
+    first = await scored(api, total=40)
+    await scored(api, total=80)
+    page = await look(api, f"/scores/{first}")
+    assert "40 / 100" in page.text
+    assert "This is an earlier score. The session's newest: 80 good" in page.text
+
+
+async def test_a_failed_score_says_why(api: Api) -> None:
+    claimed = await api.scoring.claimed("session-1")
+    await api.scoring.store.end(failure(claimed))
+    page = await look(api, f"/scores/{claimed.score_id}")
+    assert "The judge refused to answer." in page.text
+    assert "the judge refused to answer" in page.text
+    assert "Re-score" in page.text
+
+
+async def test_a_score_in_progress_shows_its_phase_and_can_be_cancelled(api: Api) -> None:
+    claimed = await api.scoring.claimed("session-1")
+    await api.scoring.store.record(step(claimed, "identifying_missing_tools"))
+
+    page = await look(api, "/sessions/session-1")
+    assert "Looking for missing tools" in page.text
+    assert page.all("main")[0]["data-channel"] == "session:session-1"
+
+    answer = await api.client.post(f"/scores/{claimed.score_id}/cancel", headers=AS_BROWSER)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sessions/session-1")
+    assert "Cancelled" in (await look(api, "/sessions/session-1")).text
+
+
+async def test_a_page_knows_the_position_that_it_was_read_at(api: Api) -> None:
+    """What comes behind it is news."""
+    await api.scoring.rows("UPDATE relay_position SET position = 4711")
+    for path in ("/", "/sessions/session-1"):
+        assert (await look(api, path)).all("main")[0]["data-position"] == "4711"
+
+
+async def test_a_session_that_nobody_asked_about_can_be_scored(api: Api) -> None:
+    """Its source knows it."""
+    page = await look(api, "/sessions/session-1")
+    assert "Not scored" in page.text
+    assert "Score session" in page.text
+    assert "a pod restarts" in page.text
+
+
+async def test_where_the_source_is_away_the_score_is_there(database_url: str) -> None:
+    """And what cannot be shown is named with the reason."""
+    async with open_api(database_url, FakeSessions(**{"session-1": TimelineUnavailable("away")})) as api:
+        await scored(api, score_analysis="See E2.")
+        page = await look(api, "/sessions/session-1")
+    assert "67 / 100" in page.text
+    assert "It cites E2. They cannot be shown: the source of sessions cannot be read now" in page.text
+    assert not page.all("a", href="#E2")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/sessions/unknown", 404),
+        ("/sessions/..%2Fx", 404),
+        ("/sessions/%20", 422),
+        ("/sessions/" + "a" * 256, 422),
+        (f"/scores/{uuid.UUID(int=0)}", 404),
+        ("/scores/nonsense", 422),
+        ("/criteria/nonsense", 404),
+        ("/nowhere", 404),
+        ("/static/0/live.js", 404),
+        ("/static/0/..%2frouter.py", 404),
+    ],
+)
+async def test_what_is_not_there_is_told_on_a_page(api: Api, path: str, status: int) -> None:
+    """In the words that programs get."""
+    page = await look(api, path, status)
+    assert f"Status {status}" in page.text
+
+
+# --- forms ---------------------------------------------------------------------------------------------
+
+
+async def test_score_session_from_click_to_badge(api: Api) -> None:
+    """The form is all it takes; who clicked is who asked."""
+    key = (await look(api, "/sessions/session-1")).hidden("key")
+
+    answer = await api.client.post("/sessions/session-1/score", data={"key": key}, headers=AS_BROWSER)
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sessions/session-1")
+    [claimed] = await api.scoring.claim()
+    assert claimed.score_triggered_by == "alice"
+    assert "Reading the session" in (await look(api, "/sessions/session-1")).text
+
+
+async def test_an_impatient_hand_asks_once(api: Api) -> None:
+    """The second click is the same question."""
+    await scored(api)
+    page = await look(api, "/sessions/session-1")
+    form = {"key": page.hidden("key"), "force": page.hidden("force")}
+    for _ in range(2):
+        answer = await api.client.post("/sessions/session-1/score", data=form, headers=AS_BROWSER)
+        assert answer.status_code == 303
+    assert await api.scoring.value("SELECT count(*) FROM session_scores") == 2
+
+
+async def test_a_choice_of_criteria_and_a_reason_are_kept(api: Api) -> None:
+    form = {"criteria": "cli-tool-use", "reason": "a <b>try</b>", "key": "k"}
+    answer = await api.client.post("/sessions/session-1/score", data=form, headers=AS_BROWSER)
+    assert answer.status_code == 303
+    [row] = await api.scoring.rows("SELECT criteria, reason FROM scoring_requests")
+    assert row == {"criteria": "cli-tool-use", "reason": "a <b>try</b>"}
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "words"),
+    [
+        ({"criteria": "nobody-has-these"}, 422, "Unknown criteria"),
+        ({"reason": "x" * 501}, 422, "`reason` holds at most 500"),
+        ({"reason": "a\0b"}, 422, "no NUL"),
+        ({"force": "1"}, 409, "Scoring under way"),
+    ],
+    ids=["unknown criteria", "a long reason", "a NUL", "one is running"],
+)
+async def test_a_refusal_is_a_page(api: Api, form: dict[str, str], status: int, words: str) -> None:
+    """With the way back to the session."""
+    await api.scoring.claimed("session-1")
+    answer = await api.client.post("/sessions/session-1/score", data=form, headers=AS_BROWSER)
+    assert answer.status_code == status
+    page = Page(answer.text)
+    assert_sound(page)
+    assert words in page.text
+    assert page.all("a", href="/sessions/session-1")
+
+
+@pytest.mark.parametrize("path", ["/sessions/session-1/score", f"/scores/{uuid.UUID(int=0)}/cancel"])
+async def test_a_page_of_another_site_cannot_send_our_forms(api: Api, path: str) -> None:
+    """The same rule as for the API."""
+    for says in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+        answer = await api.client.post(path, headers=AS_BROWSER | says)
+        assert answer.status_code == 403
+        assert "Another site" in answer.text
+    assert await api.scoring.value("SELECT count(*) FROM session_scores") == 0
+
+
+async def test_our_own_page_can(api: Api) -> None:
+    says = {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"}
+    answer = await api.client.post("/sessions/session-1/score", headers=AS_BROWSER | says)
+    assert answer.status_code == 303
+
+
+async def test_who_may_only_read_is_offered_nothing_else(api: Api) -> None:
+    """The pages are there, their forms are not."""
+    await scored(api)
+    transport: Any = api.client._transport
+    transport.app.dependency_overrides[may_read] = lambda: Caller("reader", frozenset({"read"}))
+    for path in ("/", "/sessions/session-1"):
+        assert not (await look(api, path)).all("form", method="post")
+
+
+# --- criteria ------------------------------------------------------------------------------------------
+
+
+async def test_history_leads_to_what_changed_in_the_criteria(api: Api) -> None:
+    """Between two scores under the same name and another hash."""
+    await scored(api, total=40)
+    await api.scoring.rows(
+        "INSERT INTO scoring_criteria (criteria_hash, name, content) VALUES "
+        """('old', 'investigation-methodology', '{"prompt": "ask <b>\nthis"}'),"""
+        """('new', 'investigation-methodology', '{"prompt": "ask <b>\nthat"}')""".replace("\n", "\\n")
+    )
+    await api.scoring.rows("UPDATE session_scores SET criteria_hash = 'old'")
+    newer = await scored(api, total=80)
+    await api.scoring.rows("UPDATE session_scores SET criteria_hash = 'new' WHERE score_id = $1", newer)
+
+    page = await look(api, "/sessions/session-1")
+    assert page.all("a", href="/criteria/new?before=old")
+    assert "not current" in page.text
+
+    changed = await look(api, "/criteria/new?before=old")
+    assert "- this" in changed.text
+    assert "+ that" in changed.text
+    assert "ask <b>" in changed.text
+
+
+# --- hostile text --------------------------------------------------------------------------------------
+
+EVIL = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg/onload=alert(1)> \u202eevil "
+    "[x](javascript:alert(1)) {{7*7}}"
+)
+
+
+async def test_hostile_text_in_every_field_stays_text(database_url: str) -> None:
+    """Whoever wrote it: alert, agent, judge, event, requester."""
+    timeline = a_timeline(session_id="session-1", alert_data=EVIL, final_analysis=EVIL, alert_type=EVIL, chain_id=EVIL)
+    async with open_api(database_url, FakeSessions(**{"session-1": timeline})) as api:
+        await api.scoring.accept(
+            rescore("session-1", chain_id=EVIL, alert_type=EVIL, labels={EVIL: EVIL}, requested_by=EVIL, reason=EVIL)
+        )
+        [claimed] = await api.scoring.claim()
+        words = dict.fromkeys(("reply", "provider", "model_served", "finish_reason", "refusal"), EVIL)
+        await api.scoring.store.record(step(claimed, EVIL, 1, **words))
+        rates = {
+            "total_commands": 1, "unique_commands": 1, "error_count": 1, "retry_count": 0, "help_invocations": 0,
+            "repeated_after_failure": 0, "error_rate": 1.0, "retry_rate": 0.0, "first_try_success_rate": None,
+            "iteration_ratio": 1.0,
+        }  # fmt: skip
+        ending = completion(
+            claimed,
+            missing_tools=[MissingTool(EVIL, EVIL)],
+            score_analysis=EVIL,
+            missing_tools_analysis=EVIL,
+            score_breakdown={EVIL: 5},
+            outcome="fail",
+            outcome_reason=EVIL,
+            judge_outcome=EVIL,
+            flags=[EVIL],
+            failure_tags=[EVIL],
+            judge_fingerprint=EVIL,
+            rubric={
+                "scores": {EVIL: 0.5},
+                "weighted_score": 0.5,
+                "confidence": EVIL,
+                "issues": [EVIL],
+                "highlights": [EVIL],
+            },
+            gates=[{"name": EVIL, "gate_type": EVIL, "passed": False, "message": EVIL}],
+            gates_passed=0,
+            gates_total=1,
+            coverage={"shown_share": 0.5, "cut_entries": [EVIL]},
+            evidence={"expected": {}, "read": {}, "missing": [EVIL]},
+            diagnosis=[{"pattern": EVIL, "likely_cause": EVIL, "evidence": {EVIL: EVIL}}],
+            interaction=rates | {"completed": True, "by_tool": {EVIL: rates}, "by_subcommand": {EVIL: rates},
+                                 "longest_identical_run": {"tool": EVIL, "length": 2}},
+        )  # fmt: skip
+        await api.scoring.store.end(ending)
+
+        for path in ("/", "/sessions/session-1", f"/scores/{claimed.score_id}", "/?q=" + "%3Cscript%3Ealert(1)"):
+            page = await look(api, path)
+            assert {a.get("src") for a in page.all("script")} == {page.all("script")[0]["src"]}
+            assert not page.all("img")
+            assert not [a for a in page.all("svg") if "onload" in a]
+            assert not [a for a in page.all("a") if "javascript" in str(a.get("href"))]
+            assert "\u202e" not in page.html
+            assert "49" not in re.findall(r"\b49\b", page.text)
+
+
+async def test_the_approaches_are_shown_as_steps(api: Api) -> None:
+    claimed = await api.scoring.claimed("session-1")
+    ending = replace(
+        completion(claimed), alternative_approaches=[AlternativeApproach("Ask the node", EVIL, ("look", EVIL))]
+    )
+    await api.scoring.store.end(ending)
+    page = await look(api, "/sessions/session-1")
+    assert "Ask the node" in page.text
+    assert not page.all("img")
+
+
+# --- static files --------------------------------------------------------------------------------------
+
+
+async def test_static_files_are_kept_by_browsers_until_they_change(api: Api) -> None:
+    """Their address holds a digest of their content."""
+    page = await look(api, "/")
+    for address in (page.all("link", rel="stylesheet")[0]["href"], page.all("script")[0]["src"]):
+        answer = await api.client.get(str(address))
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_pages_themselves_are_never_kept(api: Api) -> None:
+    """What somebody read behind a login is not in the cache of the next one."""
+    answer = await api.client.get("/", headers=AS_BROWSER)
+    assert answer.headers["cache-control"] == "no-store"
+    assert "set-cookie" not in answer.headers

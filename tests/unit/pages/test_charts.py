@@ -1,0 +1,285 @@
+"""Pictures show the numbers they were given, join no two judges, and hold nothing but text and shapes."""
+
+import itertools
+import re
+from datetime import date, timedelta
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+
+from tarsy_scoring.pages.charts import (
+    LETTER,
+    Bar,
+    Day,
+    bar_picture,
+    describe_trend,
+    judge_mark,
+    number_judges,
+    shorten,
+    split_into_runs,
+    trend_picture,
+)
+
+MONDAY = date(2026, 1, 5)
+HOSTILE = '"><script>alert(1)</script><svg onload=alert(2) style="x">'
+
+
+def day(number: int, fingerprint: str = "a", average: float = 60.0, **more: float) -> Day:
+    """The n-th day from Monday on."""
+    numbers = {"lowest": average - 10, "highest": average + 10} | more
+    count = int(numbers.pop("count", 3))
+    return Day(MONDAY + timedelta(days=number), fingerprint, average, numbers["lowest"], numbers["highest"], count)
+
+
+def days(judges: str) -> list[Day]:
+    """A day per letter; a dot is one without any score, letters in brackets share one."""
+    parts = re.findall(r"\((\w+)\)|(\w)|\.", judges)
+    return [day(n, f) for n, (shared, single) in enumerate(parts) for f in shared or single]
+
+
+def parsed(picture: Markup) -> ElementTree.Element:
+    return ElementTree.fromstring(str(picture))
+
+
+def of_class(picture: Markup, name: str) -> list[ElementTree.Element]:
+    return [e for e in parsed(picture).iter() if name in e.get("class", "").split()]
+
+
+def words(picture: Markup, name: str) -> list[str]:
+    return [e.text or "" for e in of_class(picture, name)]
+
+
+def told(runs_of: str) -> list[str]:
+    """The runs of days, each as its fingerprint and how many days it has."""
+    return [f"{r.fingerprint}{len(r.days)}" for r in split_into_runs(days(runs_of))]
+
+
+@pytest.mark.parametrize(
+    ("judges", "runs"),
+    [
+        pytest.param("aaa", ["a3"], id="one judge"),
+        pytest.param("a..a", ["a2"], id="days without a score part nothing"),
+        pytest.param("aabb", ["a2", "b2"], id="another judge takes over"),
+        pytest.param("aabaa", ["a2", "b1", "a2"], id="and hands back"),
+        pytest.param("a(ab)b", ["a2", "b2"], id="on a day that both have"),
+        pytest.param("(ab)(ab)(ab)", ["a3", "b3"], id="side by side"),
+        pytest.param("a", ["a1"], id="a single day"),
+        pytest.param("", [], id="no day"),
+    ],
+)
+def test_a_line_is_the_days_of_one_judge(judges: str, runs: list[str]) -> None:
+    """Two fingerprints are never joined, and no line passes over the days of another one."""
+    assert told(judges) == runs
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), unique=True))
+def test_runs_are_a_partition_that_passes_over_nobody(places: list[tuple[int, str]]) -> None:
+    """Whatever the days: each is in exactly one run, in order, and between its days lie none of others alone."""
+    given_days = [day(n, f) for n, f in places]
+    runs = split_into_runs(given_days)
+    assert sorted((d.day, d.fingerprint) for r in runs for d in r.days) == sorted(
+        (d.day, d.fingerprint) for d in given_days
+    )
+    for run in runs:
+        assert {d.fingerprint for d in run.days} == {run.fingerprint}
+        for before, after in itertools.pairwise(run.days):
+            assert before.day < after.day
+            assert not [d for d in given_days if before.day < d.day < after.day]
+
+
+def test_judges_are_numbered_as_they_appear() -> None:
+    """The first judge is 1, whatever its fingerprint and the order of the rows."""
+    assert number_judges(reversed(days("zza(ab)"))) == {"z": 1, "a": 2, "b": 3}
+
+
+def test_a_break_stands_where_a_judge_begins_and_a_word_with_it() -> None:
+    """A dashed line and a word at each beginning but the first, also where an earlier judge comes back."""
+    picture = trend_picture(days("aabbaa"), "Scores")
+    assert words(picture, "break-word") == ["judge 1", "new judge: 2", "new judge: 1"]
+    breaks = [float(e.get("x1", "")) for e in of_class(picture, "break")]
+    points = [float(e.get("cx") or e.get("x") or "") for e in of_class(picture, "point")]
+    assert len(breaks) == 2
+    assert points[1] < breaks[0] < points[2] < points[3] < breaks[1] < points[4]
+    assert len(of_class(picture, "average")) == 3, "one line per run"
+
+
+def test_one_judge_has_no_break() -> None:
+    """Nothing changed, so nothing is broken."""
+    picture = trend_picture(days("aa.aa"), "Scores")
+    assert not of_class(picture, "break")
+    assert words(picture, "break-word") == ["judge 1"]
+
+
+def test_a_day_with_two_new_judges_has_one_break() -> None:
+    """Both are named at it."""
+    picture = trend_picture(days("a(bc)"), "Scores")
+    assert len(of_class(picture, "break")) == 1
+    assert words(picture, "break-word")[-1] == "new judge: 2, 3"
+
+
+def test_words_never_lie_over_each_other() -> None:
+    """Where judges change every day there is a dashed line for each, and words where there is room."""
+    picture = trend_picture(days("abcdefghij" * 4), "Scores")
+    assert len(of_class(picture, "break")) == 39
+    placed = [(float(e.get("x", "")), e.text or "") for e in of_class(picture, "break-word")]
+    assert len(placed) > 3
+    for (x, text), (next_x, _) in itertools.pairwise(placed):
+        assert x + len(text) * LETTER <= next_x
+
+
+def test_a_word_at_the_right_edge_is_not_cut_off() -> None:
+    """It begins before its line where there is no room behind it."""
+    picture = trend_picture(days("a" * 60 + "b"), "Scores")
+    last = of_class(picture, "break-word")[-1]
+    assert last.text == "new judge: 2"
+    assert float(last.get("x", "")) + len(last.text) * LETTER <= 720
+
+
+def test_heights_follow_the_totals() -> None:
+    """Higher is better, 0 to 100; the band holds the lowest and the highest of each day."""
+    picture = trend_picture(
+        [day(0, average=0, lowest=0), day(1, average=50, lowest=20, highest=80), day(2, average=100, highest=100)],
+        "Scores",
+    )
+    (line,) = of_class(picture, "average")
+    heights = [float(corner.split(",")[1]) for corner in line.get("points", "").split()]
+    assert heights[0] > heights[1] > heights[2]
+    assert heights[1] == pytest.approx((heights[0] + heights[2]) / 2, abs=0.1)
+    (band,) = of_class(picture, "range")
+    corners = [tuple(map(float, c.split(","))) for c in band.get("points", "").split()]
+    assert len(corners) == 6
+    assert [x for x, _ in corners] == sorted(x for x, _ in corners[:3]) + sorted(
+        (x for x, _ in corners[3:]), reverse=True
+    )
+    middle = sorted(y for x, y in corners if x == corners[1][0])
+    assert middle[0] < heights[1] < middle[1]
+    assert heights[0] - middle[1] == pytest.approx((heights[0] - heights[2]) * 0.2, abs=0.1)
+
+
+def test_a_run_of_one_day_shows_its_range() -> None:
+    """An area without width could not be seen."""
+    picture = trend_picture([day(0, lowest=20, highest=90)], "Scores")
+    (whisker,) = of_class(picture, "whisker")
+    assert float(whisker.get("y1", "")) < float(whisker.get("y2", ""))
+    assert not of_class(picture, "range")
+
+
+def test_counts_are_bars_that_add_up() -> None:
+    """The fullest day fills the strip; bars of one day stand on each other."""
+    picture = trend_picture([day(0, "a", count=1), day(1, "a", count=2), day(1, "b", count=2)], "Scores")
+    bars = of_class(picture, "count")
+    heights = [float(b.get("height", "")) for b in bars]
+    assert heights == pytest.approx([34 / 4, 34 / 2, 34 / 2], abs=0.1)
+    assert float(bars[2].get("y", "")) + heights[2] == pytest.approx(float(bars[1].get("y", "")), abs=0.1)
+    assert "4" in words(picture, "end")
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 60, 366, 1_500, 5_000])
+def test_dates_have_room(count: int) -> None:
+    """At most eight dates, the first is the first day, and none lies over another."""
+    picture = trend_picture([day(0), day(count - 1, average=50)] if count > 1 else [day(0)], "Scores")
+    placed = [(float(e.get("x", "")), e.text or "") for e in of_class(picture, "middle")]
+    for x, text in placed:
+        half = len(text) * LETTER / 2
+        assert half <= x <= 720 - half
+    assert 1 <= len(placed) <= 8
+    assert placed[0][1] in ("05 Jan", "2026-01-05")
+    for (x, text), (next_x, next_text) in itertools.pairwise(placed):
+        assert x + len(text) * LETTER / 2 <= next_x - len(next_text) * LETTER / 2
+    assert (placed[0][1] == "2026-01-05") == (count > 361), "more than one year: dates with their year"
+
+
+def test_everything_stays_within_the_picture() -> None:
+    """No shape is cut off at the edge, whatever the numbers."""
+    picture = trend_picture([day(n, average=a, lowest=-500, highest=500) for n, a in enumerate((0, 100, 50))], "Scores")
+    _, _, width, height = map(float, parsed(picture).get("viewBox", "").split())
+    for shape in parsed(picture).iter():
+        for name, value in shape.attrib.items():
+            if name in ("x", "x1", "x2", "cx"):
+                assert 0 <= float(value) <= width
+            if name in ("y", "y1", "y2", "cy"):
+                assert 0 <= float(value) <= height
+            if name == "points":
+                for corner in value.split():
+                    x, y = map(float, corner.split(","))
+                    assert 0 <= x <= width
+                    assert 0 <= y <= height
+
+
+def test_a_trend_is_told_in_words() -> None:
+    """Who cannot see it hears who judged when and how it went."""
+    told = describe_trend([day(0, "a", 50), day(1, "a", 70, count=1), day(2, "b", 90, count=1)])
+    assert told == (
+        "5 scores from 2026-01-05 to 2026-01-07. "
+        "Judge 1: on average 50 on 2026-01-05, 70 on 2026-01-06; between 40 and 80. "
+        "Judge 2: on average 90 on 2026-01-07."
+    )
+
+
+def test_a_picture_has_a_name_and_a_description() -> None:
+    """A screen reader reads title and description of an image in place of forty shapes."""
+    root = parsed(trend_picture(days("ab"), "Scores of <kubernetes>", "scores"))
+    assert root.get("role") == "img"
+    named = {e.get("id"): e.text for e in root if e.get("id")}
+    assert named[root.get("aria-labelledby")] == "Scores of <kubernetes>"
+    assert named[root.get("aria-describedby")] == describe_trend(days("ab"))
+
+
+def test_judges_differ_by_shape_and_by_look() -> None:
+    """Never by colour alone: neighbours have other shapes, and the mark beside a name is that of the line."""
+    marks = [judge_mark(n) for n in (1, 2, 3, 4)]
+    shapes = {re.sub(r"look-\d", "", m) for m in marks}
+    assert len(shapes) == 4
+    looks = [of_class(judge_mark(n), "point")[0].get("class") for n in range(1, 8)]
+    assert looks[0] == looks[6]
+    assert len(set(looks)) == 6
+    (point,) = of_class(trend_picture([day(0)], "Scores"), "point")
+    assert point.get("class") == looks[0]
+
+
+def test_bars_fill_their_share() -> None:
+    """Half of the most is half of the track; too much is all of it, nothing and less than nothing are empty."""
+    bars = [Bar(name, value, f"{value}", 10) for name, value in [("a", 5), ("b", 20), ("c", 0), ("d", -1)]]
+    picture = bar_picture([*bars, Bar("e", 3, "3", 0)], "Bars", "bars")
+    track = float(of_class(picture, "track")[0].get("width", ""))
+    assert [float(e.get("width", "")) / track for e in of_class(picture, "filled")] == [0.5, 1, 0, 0, 0]
+    assert words(picture, "label") == ["a", "b", "c", "d", "e"]
+    assert words(picture, "value") == ["5", "20", "0", "-1", "3"]
+
+
+@pytest.mark.parametrize("empty", [trend_picture([], "t"), bar_picture([], "t", "n")], ids=["trend", "bars"])
+def test_without_numbers_there_is_no_picture(empty: Markup) -> None:
+    """An empty frame would look like a result."""
+    assert empty == ""
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        bar_picture([Bar(HOSTILE, 1, HOSTILE, 2)], HOSTILE, "bars"),
+        trend_picture([day(0, HOSTILE)], HOSTILE),
+    ],
+    ids=["bars", "trend"],
+)
+def test_text_stays_text(picture: Markup) -> None:
+    """Names come from sessions and judges: they are shown, and make no element and no attribute."""
+    assert {e.tag for e in parsed(picture).iter()} <= {"svg", "title", "desc", "text", "rect", "line", "circle"}
+    assert not [a for e in parsed(picture).iter() for a in e.attrib if a == "style" or a.startswith("on")]
+    assert HOSTILE in [e.text for e in parsed(picture).iter()]
+
+
+def test_nothing_is_styled_in_place() -> None:
+    """The page's content security policy allows no inline style; classes do it, in light and in dark."""
+    pictures = trend_picture(days("aabbcc"), "t") + bar_picture([Bar("a", 1, "1", 2, "weak")], "t", "n")
+    assert not re.search(r"style|fill=|stroke=|#[0-9a-f]{3}", pictures)
+
+
+def test_long_labels_are_shortened() -> None:
+    """A label never runs into its bar; the table beside it has the name in full."""
+    assert shorten("short\n one") == "short one"
+    assert len(shorten("x" * 5_000)) == 28
+    assert shorten("x" * 29).endswith("x…")
+    assert shorten("x" * 28) == "x" * 28

@@ -1,0 +1,153 @@
+"""Text of judges and agents on a page: readable, and harmless whoever wrote it."""
+
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from tarsy_scoring.pages import markdown
+from tarsy_scoring.pages.markdown import MAX_CHARACTERS, cited_entries, legible, render
+
+HARMLESS = {"href", "rel", "start"}
+
+
+class Elements(HTMLParser):
+    """The tags of a piece of HTML with their attributes, as a browser reads them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def links(html: str) -> list[str | None]:
+    return [attributes.get("href") for tag, attributes in Elements(html).found if tag == "a"]
+
+
+HOSTILE = {
+    "a script": "<script>alert(1)</script>",
+    "a handler": '<img src=x onerror="alert(1)">',
+    "a broken tag": "<scr<script>ipt>alert(1)</scr</script>ipt>",
+    "svg": "<svg onload=alert(1)><a xlink:href='javascript:alert(1)'>x</a></svg>",
+    "a block of html": "<div>\n<script>alert(1)</script>\n</div>",
+    "a style": "<style>*{display:none}</style>",
+    "a frame": "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "a form": "<form action=https://evil.example><input name=x></form>",
+    "a comment": "<!-- --><script>alert(1)</script>",
+    "an entity": "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "a javascript link": "[x](javascript:alert(1))",
+    "javascript in capitals": "[x](JaVaScRiPt:alert(1))",
+    "javascript by entity": "[x](&#106;avascript:alert(1))",
+    "javascript behind a blank": "[x]( javascript:alert(1))",
+    "javascript by reference": "[x]\n\n[x]: javascript:alert(1)",
+    "an autolink": "<javascript:alert(1)>",
+    "data": "[x](data:text/html;base64,PHNjcmlwdD4=)",
+    "vbscript": "[x](vbscript:msgbox)",
+    "a file": "[x](file:///etc/passwd)",
+    "no host": "[x](https:///evil)",
+    "another site by two slashes": "[x](//evil.example)",
+    "our own form": "[x](/sessions/s/score)",
+    "an anchor of ours": "[x](#main)",
+    "a quote in a link": '[x](https://a.example/"onmouseover="alert(1))',
+    "a title": '[x](https://a.example/ "\\" onmouseover=alert(1) ")',
+    "a language": '```" onmouseover=alert(1) x="\ncode\n```',
+    "an image": "![x](https://a.example/y.png)",
+    "a table": "a|b\n:-|-\n<script>|x",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_text_stays_text(text: str) -> None:
+    """Only harmless tags and attributes come out; links lead to http and https or nowhere."""
+    for tag, attributes in Elements(render(text)).found:
+        assert tag not in {"script", "style", "iframe", "img", "svg", "form", "input", "div", "object", "meta", "base"}
+        assert set(attributes) <= HARMLESS
+    assert all(link is not None and link.startswith("https://a.example/") for link in links(render(text)))
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_the_parser_alone_lets_nothing_through(text: str) -> None:
+    """The first wall, as if there were no second."""
+    html = markdown._PARSER.render(text, {})
+    assert {tag for tag, _ in Elements(html).found} <= markdown._TAGS
+    assert all(str(link).startswith("https://a.example/") for link in links(html))
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_the_cleaner_alone_lets_nothing_through(text: str) -> None:
+    """The second wall, as if the parser had let raw HTML pass."""
+    html = markdown._CLEANER.clean(f'{text}<a href="javascript:x" onclick="x" style="x">y</a><a href="/score">z</a>')
+    found = Elements(html).found
+    assert {tag for tag, _ in found} <= markdown._TAGS
+    assert all(set(attributes) <= HARMLESS for _, attributes in found)
+    assert set(links(html)) <= {None}  # a script that is never closed swallows them
+
+
+def test_a_link_leads_away_without_a_word_of_us() -> None:
+    """No opener, no recommendation, no address of ours."""
+    [(_, _), (tag, attributes)] = Elements(render("[x](https://a.example/b)")).found
+    assert (tag, attributes["href"]) == ("a", "https://a.example/b")
+    assert {"noopener", "nofollow", "noreferrer"} == set((attributes["rel"] or "").split())
+
+
+def test_an_image_is_not_loaded() -> None:
+    """The page asks nobody for anything."""
+    assert "img" not in render("![a](https://a.example/pixel.png)")
+
+
+@pytest.mark.parametrize(
+    ("text", "linked"),
+    [
+        ("It saw this [E3, E4].", ["#E3"]),
+        ("From E3-E7 on.", ["#E3", "#E7"]),
+        ("**E3** and _E7_.", ["#E3", "#E7"]),
+        ("Nothing in `E3`.", []),
+        ("[E3](https://a.example)", ["https://a.example"]),
+        ("1E3, E3x, v1.E3, /E3 and E3.5", []),
+        ("E0 and E03", []),
+        ("- E3\n- E7", ["#E3", "#E7"]),
+    ],
+    ids=["in brackets", "a range", "emphasised", "code", "inside a link", "parts of words", "no ids", "in a list"],
+)
+def test_citations_lead_to_their_entries(text: str, linked: list[str]) -> None:
+    """Those that the page shows; others stay text."""
+    assert links(render(text, {"E3", "E7"})) == linked
+
+
+def test_cited_entries_are_told_once_in_their_order() -> None:
+    assert cited_entries("E10 and E2, E10", None, "[E7]") == ["E2", "E7", "E10"]
+
+
+def test_headings_stay_below_those_of_the_page() -> None:
+    """So that the outline of the page is the page's own."""
+    found = [tag for tag, _ in Elements(render("# a\n\n## b\n\n###### c")).found]
+    assert found == ["h3", "h4", "h6"]
+
+
+def test_what_nobody_sees_is_taken_out() -> None:
+    """NUL, escape sequences, and what turns the rest of a line round."""
+    assert legible("a\0b\x1b[31m\u202ec\u2066\n\td\x85") == "ab[31mc\n\td"
+    assert "\u202e" not in render("x \u202e y\0")
+
+
+def test_lines_stay_lines_where_they_mean_something() -> None:
+    """A judge states each part of the total on its own line; an agent may break lines at a width."""
+    assert "<br" in render("Logical Flow: 18/25\nConsistency: 16/25")
+    assert "<br" not in render("one sentence\nof an agent", keeps_lines=False)
+
+
+def test_a_very_long_text_is_shown_as_it_is() -> None:
+    """Parsing has its price, and what is as long as that was not written to be read."""
+    html = render("<b>" + "# x\n" * MAX_CHARACTERS)
+    assert html.startswith("<pre>&lt;b&gt;# x")
+
+
+@pytest.mark.parametrize("piece", ["[", "![[", "*a ", "`", "_*", "|a", "> ", "- ", "<", "E1 ", "[a](<", "&#"])
+def test_text_made_to_be_slow_is_not(piece: str) -> None:
+    """Repetition of what opens something: within a few times what honest text of the length takes."""
+    began = time.process_time()
+    render((piece * MAX_CHARACTERS)[:MAX_CHARACTERS], {"E1"})
+    assert time.process_time() - began < 5

@@ -1,0 +1,84 @@
+"""Frame, static files, values as text, and the two scripts' sizes that a reader can still take in."""
+
+import re
+from datetime import datetime, timedelta, timezone
+from importlib import resources
+
+import pytest
+
+from tarsy_scoring.pages import rendering
+from tarsy_scoring.pages.criteria_view import changes, in_sections
+from tarsy_scoring.pages.rendering import page, static_files
+
+STATIC = resources.files("tarsy_scoring.pages").joinpath("static")
+TEMPLATES = resources.files("tarsy_scoring.pages").joinpath("templates")
+
+
+def test_times_are_told_in_utc() -> None:
+    at = datetime(2026, 3, 2, 12, 0, 5, tzinfo=timezone(timedelta(hours=2)))
+    assert rendering.when(at) == "2026-03-02 10:00:05 UTC"
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"), [(None, "unknown"), (0.0, "$0.0000"), (0.0473, "$0.0473"), (1234.5, "$1,234.50")]
+)
+def test_unknown_cost_is_not_nothing(amount: float | None, told: str) -> None:
+    assert rendering.usd(amount) == told
+
+
+@pytest.mark.parametrize(("amount", "told"), [(None, "–"), (1.25, "1.2 s"), (600, "10 min 0 s"), (7260, "2 h 1 min")])
+def test_durations_have_the_unit_that_suits_them(amount: float | None, told: str) -> None:
+    assert rendering.seconds(amount) == told
+
+
+@pytest.mark.parametrize("name", sorted(static_files()))
+def test_a_static_file_asks_for_nothing_from_elsewhere(name: str) -> None:
+    """No import, no font, no address but that of a namespace."""
+    text = static_files()[name].content.decode()
+    assert "@import" not in text
+    assert "url(" not in text
+    assert not [a for a in re.findall(r"(?:https?:)?//[\w.]+\.\w+", text) if "www.w3.org" not in a]
+
+
+@pytest.mark.parametrize("name", sorted(t.name for t in TEMPLATES.iterdir() if t.name.endswith(".html")))
+def test_a_template_holds_nothing_inline(name: str) -> None:
+    """What the content security policy would not let run or apply."""
+    text = TEMPLATES.joinpath(name).read_text()
+    assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:|\|\s*safe\b|autoescape", text)
+    assert not re.search(r"<script(?![^>]*\ssrc=)", text)
+
+
+def test_a_page_lets_nothing_in_from_elsewhere() -> None:
+    policy = page("problem.html", 404, problem=_Problem(), request_id="r", back="/").headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+class _Problem:
+    title, detail, status = "<b>Title</b>", "what \u202e<script>", 404
+    extra = {"errors": [{"loc": ["a", 1], "msg": "<i>"}]}  # noqa: RUF012
+
+
+def test_every_value_is_escaped_and_legible() -> None:
+    html = page("problem.html", 404, problem=_Problem(), request_id="<r>", back="/").body.decode()
+    assert "<b>Title" not in html
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "\u202e" not in html
+    assert "<i>" not in html
+    assert "&lt;r&gt;" in html
+
+
+def test_criteria_are_told_key_by_key() -> None:
+    content = {"name": "c", "prompt": "ask", "bands": {"a": [0, 1]}, "added_by_code": {"x": "y"}, "prompt_hashes": {}}
+    assert in_sections(content) == [("prompt", "ask"), ("bands", "a:\n- 0\n- 1"), ("added by code: x", "y")]
+
+
+def test_changes_of_criteria_are_told_line_by_line() -> None:
+    """Also keys that only one of them has; what is the same is not told."""
+    [prompt, system] = changes({"prompt": "a\nb", "strategy": "s"}, {"prompt": "a\nc", "strategy": "s", "system": "n"})
+    assert prompt.key == "prompt"
+    assert [(mark, line) for _, mark, line in prompt.lines if mark in "+-"] == [("-", "b"), ("+", "c")]
+    assert (system.key, system.lines[-1]) == ("system", ("added", "+", "n"))
+    assert changes({"prompt": "a"}, {"prompt": "a"}) == []

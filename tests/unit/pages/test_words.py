@@ -1,0 +1,76 @@
+"""What a score is called: every state has a word, and no state is a colour alone."""
+
+from typing import get_args
+
+import pytest
+
+from tarsy_scoring.api.documents import ERROR_KINDS, FLAGS, TURN_KINDS, WAITING_FOR
+from tarsy_scoring.events import Phase
+from tarsy_scoring.pages import words
+from tarsy_scoring.pages.words import badge, badge_of, every_badge, in_words
+
+
+@pytest.mark.parametrize(
+    ("total", "look"),
+    [(0, "weak"), (49, "weak"), (50, "fair"), (74, "fair"), (75, "good"), (100, "good")],
+)
+def test_a_total_is_in_its_band(total: int, look: str) -> None:
+    """0-49, 50-74, 75-100; the band is also a word."""
+    shown = badge("completed", total)
+    assert (shown.look, shown.text, shown.number) == (look, look, total)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (None, "Not scored"),
+        ("not_scored", "Not scored"),
+        ("pending", "Queued"),
+        ("failed", "Failed"),
+        ("timed_out", "Timed out"),
+        ("cancelled", "Cancelled"),
+        ("completed", "Completed"),
+        ("archived_somehow", "archived somehow"),
+    ],
+)
+def test_a_state_without_a_number_says_so(status: str | None, text: str) -> None:
+    """Also one that came after us."""
+    assert badge(status).text == text
+    assert badge(status).number is None
+
+
+def test_a_score_in_progress_says_what_it_does() -> None:
+    shown = badge("in_progress", phase="identifying_missing_tools")
+    assert (shown.text, shown.is_busy) == ("Looking for missing tools", True)
+    assert badge("in_progress").text == "Reading the session"
+
+
+def test_a_failure_is_never_a_number() -> None:
+    """Also where a row somehow holds one."""
+    document = {"status": "failed", "total_score": 90}
+    assert badge_of(document).number is None
+
+
+def test_every_word_of_the_interface_is_explained() -> None:
+    """A flag or reason without a sentence would be shown as its identifier."""
+    for known, explained in (
+        (FLAGS, words.FLAGS),
+        (ERROR_KINDS, words.ERROR_KINDS),
+        (WAITING_FOR, words.WAITING_FOR),
+        (TURN_KINDS, words.TURN_KINDS),
+        (get_args(Phase), words.PHASES),
+    ):
+        assert set(known) == set(explained)
+
+
+def test_the_script_finds_a_badge_for_whatever_an_event_says() -> None:
+    """Phases, ends and bands, each once."""
+    states = [b.state for b in every_badge()]
+    assert len(states) == len(set(states))
+    assert set(get_args(Phase)) | {"completed", "failed", "timed_out", "cancelled", "good", "fair", "weak"} == set(
+        states
+    )
+
+
+def test_an_unknown_word_is_spelt_out() -> None:
+    assert in_words(words.FLAGS, "brand_new_flag") == "brand new flag"
