@@ -1,0 +1,107 @@
+"""Which spellings of missing tools are one tool, and which are kept apart."""
+
+import time
+
+import pytest
+
+from tarsy_scoring.evaluation.tool_names import Tool, bare, merge_spellings, normalise
+
+
+def names(*spellings: str) -> list[set[str]]:
+    """The spellings of each tool."""
+    return [{name for name, _ in tool.spellings} for tool in merge_spellings(dict.fromkeys(spellings, 1))]
+
+
+def test_the_most_used_spelling_names_the_tool() -> None:
+    """Tools and spellings come by use, equal ones by name."""
+    tools = merge_spellings({"Get Pod Logs": 2, "get_pod_logs": 5, "node_cpu": 6, "get-pod-logs": 2, "disk_io": 6})
+
+    assert tools == [
+        Tool("get_pod_logs", (("get_pod_logs", 5), ("Get Pod Logs", 2), ("get-pod-logs", 2))),
+        Tool("disk_io", (("disk_io", 6),)),
+        Tool("node_cpu", (("node_cpu", 6),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("get_pod_logs", "GET-POD-LOGS", id="case-and-hyphens"),
+        pytest.param("get_pod_logs", "getPodLogs", id="camel-case"),
+        pytest.param("get_pod_logs", "get pod  logs ", id="spaces"),
+        pytest.param("get_pod_logs", "get_\u200bpod_logs", id="an-invisible-character"),
+        pytest.param("get_pod_logs", "ｇｅｔ_pod_logs", id="full-width-letters"),
+        pytest.param("get_pod_log", "get_pods_logs", id="plurals"),
+        pytest.param("query_metric", "query_metrics", id="one-plural"),
+        pytest.param("run_query", "run_queries", id="a-plural-in-ies"),
+        pytest.param("prometheus_query", "promethues_query", id="two-letters-swapped"),
+        pytest.param("prometheus_query", "promtheus_query", id="a-letter-lost"),
+        pytest.param("loki.search_logs", "loki.search_log", id="with-their-server"),
+    ],
+)
+def test_one_tool(one: str, other: str) -> None:
+    assert names(one, other) == [{one, other}]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("node_cpu_usage", "node_gpu_usage", id="a-letter-of-a-short-word"),
+        pytest.param("get_pod", "set_pod", id="another-verb"),
+        pytest.param("upload_file", "unload_file", id="a-letter-of-six"),
+        pytest.param("inbound_traffic", "unbound_traffic", id="the-first-letter"),
+        pytest.param("s3_list_buckets", "s2_list_buckets", id="another-number"),
+        pytest.param("check_http2", "check_http3", id="a-number-at-the-end"),
+        pytest.param("search_logs", "logs_search", id="another-order"),
+        pytest.param("get_pods", "kubernetes.get_pods", id="a-server-in-front"),
+        pytest.param("get_pods", "get_pods_events", id="a-word-more"),
+        pytest.param("prometheus_query", "promtheuss_query", id="two-slips-in-a-word"),
+        pytest.param("---", "___", id="nothing-but-separators"),
+        pytest.param("", "\u200b", id="nothing-to-be-seen"),
+    ],
+)
+def test_two_tools(one: str, other: str) -> None:
+    assert sorted(map(tuple, names(one, other))) == sorted([(one,), (other,)])
+
+
+def test_small_steps_lead_nowhere() -> None:
+    """What resembles a name that has joined another joins nothing through it."""
+    tools = merge_spellings({"prometheus_query": 9, "prometheu_query": 2, "prometeu_query": 1})
+
+    assert [tool.name for tool in tools] == ["prometheus_query", "prometeu_query"]
+
+
+def test_the_order_of_spellings_changes_nothing() -> None:
+    counts = {"get_pod_logs": 2, "get_pods_logs": 2, "get_pods_log": 2, "Get Pod Logs": 1, "node_cpu": 3}
+
+    assert merge_spellings(counts) == merge_spellings(dict(reversed(counts.items())))
+
+
+@pytest.mark.parametrize(
+    "made_up",
+    [
+        pytest.param(lambda n: "a" * 2000 + f"{n:b}".replace("0", "b").replace("1", "c"), id="very-long"),
+        pytest.param(lambda n: "a" * 80 + f"{n:011b}".replace("0", "b").replace("1", "c"), id="long-and-alike"),
+        pytest.param(lambda n: "x " * 20 + f"{n:011b}".replace("0", "b").replace("1", "c"), id="many-words"),
+    ],
+)
+def test_names_made_up_to_cost_much(made_up: object) -> None:
+    """Two thousand of them are compared in a moment, whatever they are."""
+    began = time.monotonic()
+
+    merge_spellings({made_up(n): 1 for n in range(2000)})  # type: ignore[operator]
+
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Get Pod-Logs", "getpodlogs"), ("loki.search_logs", "loki.searchlogs"), ("---", "---"), ("STRASSE", "strasse")],
+    ids=["words", "with-server", "only-separators", "capitals"],
+)
+def test_normalise(name: str, expected: str) -> None:
+    assert normalise(name) == expected
+
+
+def test_the_tool_without_its_server() -> None:
+    assert [bare("loki.search_logs"), bare("search_logs"), bare("odd.")] == ["search_logs", "search_logs", "odd."]
