@@ -8,12 +8,10 @@ half works looks healthy and is not.
 """
 
 import asyncio
-import contextlib
 import gc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import asyncpg
@@ -22,7 +20,7 @@ import structlog
 from tarsy_scoring import outbox
 from tarsy_scoring.admission import Policy
 from tarsy_scoring.database import RETRY_MAX_S, Database, DatabaseAway
-from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable, Unscorable
+from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
 from tarsy_scoring.gate_settings import AnyGate, CommandGate, FileGate
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.intake import Intake
@@ -50,15 +48,16 @@ log = structlog.get_logger()
 
 Role = Literal["intake", "judging", "relay"]
 ROLES: tuple[Role, ...] = ("intake", "judging", "relay")
-# Waiting changes none of these: wrong user or password, no such database, no right to read.
-_REFUSALS = (
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.InsufficientPrivilegeError,
-)
+# Waiting changes none of these. The server's own words may name the user.
+_REFUSALS = {
+    asyncpg.InvalidPasswordError: "wrong user or password",
+    asyncpg.InvalidAuthorizationSpecificationError: "user or address are not let in",
+    asyncpg.InvalidCatalogNameError: "there is no such database",
+    asyncpg.InsufficientPrivilegeError: "this user may not do what we need",
+}
 POOL_SIZE = 16  # claims, beats, batches of steps, ends, permits and accounts, intake, relay: each at most two at a time
 BACKLOG_EVERY_S = 5.0
-SESSIONS_LOOKED_AT, LOOK_FOR_S, RECENT = 20, 30.0, timedelta(days=30)
+LOOK_FOR_S = 30.0
 HOPELESS_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
 
 
@@ -129,10 +128,10 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
         try:
             await database.once(lambda c: check_migrated(c, database.schema))
             return
-        except _REFUSALS as error:
+        except tuple(_REFUSALS) as error:
+            why = next(words for kind, words in _REFUSALS.items() if isinstance(error, kind))
             raise StartRefused(
-                f"the database at {database.place} refuses us ({type(error).__name__}): check user, password and "
-                "database in SCORING_DATABASE_URL"
+                f"the database at {database.place} refuses us: {why}; check SCORING_DATABASE_URL"
             ) from error
         except DatabaseAway as error:
             if not wait:
@@ -291,19 +290,13 @@ async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> No
     """
     Say once which judges are also at work as agents: their scores carry the flag `self_judged`.
 
-    Looks at a few sessions of the last weeks, beside the work and for half a minute at most; a source that cannot
-    be read is no reason to complain here.
+    Looks beside the work, and for half a minute at most; a source that cannot be read is no reason to complain here.
+    No timeline is read: one that kills whoever reads it must not keep a worker from starting.
     """
-    agents: set[str] = set()
+    agents: frozenset[str] = frozenset()
     try:
         async with asyncio.timeout(LOOK_FOR_S):
-            looked_at = 0
-            async for session in source.finished_sessions(datetime.now(UTC) - RECENT):
-                with contextlib.suppress(Unscorable):
-                    agents |= (await source.fetch_timeline(session.session_id)).agent_models
-                looked_at += 1
-                if looked_at == SESSIONS_LOOKED_AT:
-                    break
+            agents = await source.recent_agent_models()
     except (TimelineUnavailable, TimeoutError) as error:
         log.debug("judge.agents_unknown", reason=str(error))
     for name, provider in settings.config.providers.items():

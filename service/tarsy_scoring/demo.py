@@ -35,12 +35,21 @@ from tarsy_scoring.settings import load_settings
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
 PUBLISH_TIMEOUT_S = 10.0
 OF_THE_JUDGE = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
-# The examples include a failed and a timed-out session; a demo shows those, too.
-CONFIG = {"defaults": {"auto_score_statuses": ["completed", "failed", "timed_out", "cancelled"]}}
+# The examples include a failed and a timed-out session; a demo shows those, too, and some gates at work.
+CONFIG = {
+    "defaults": {
+        "auto_score_statuses": ["completed", "failed", "timed_out", "cancelled"],
+        "gates": [
+            {"type": "max_tool_calls", "max": 15},
+            {"type": "final_analysis_matches", "pattern": "(?i)cause|due to", "name": "a cause is named"},
+        ],
+    }
+}
 PHASES = {
     "queued": "queued",
     "waiting_retry": "waiting for a retry",
     "gathering_context": "reading the session",
+    "evaluating_gates": "checking gates",
     "analyzing_methodology": "judging",
     "repairing": "asking for consistent points",
     "identifying_missing_tools": "asking for missing tools",
@@ -55,6 +64,8 @@ class _Row:
     session_status: str
     state: str = "announced"
     total: int | None = None
+    outcome: str = ""
+    commands: str = ""
     flags: str = ""
     tokens: int | None = None
     cost_usd: float | None = None
@@ -192,6 +203,9 @@ def _apply(row: _Row, event: Mapping[str, Any]) -> None:
     elif kind == "scoring.completed":
         row.state, row.total, row.has_ended = "scored", event["total_score"], True
         row.flags = ", ".join(event["flags"])
+        row.outcome = event["outcome"] or ""
+        facts = event["interaction"]
+        row.commands = f"{facts['total_commands']} ({facts['error_count']} failed)"
         usage = event["usage"]
         row.tokens = (usage["input_tokens"] or 0) + (usage["output_tokens"] or 0)
         row.cost_usd = usage["cost_usd"]
@@ -205,12 +219,14 @@ def _print_line(console: Console, row: _Row, event: Mapping[str, Any]) -> None:
     if event["type"] in ("scoring.completed", "scoring.failed"):
         total = f"{row.total:3d}/100" if row.total is not None else "   -   "
         console.print(
-            f"  {total}  {row.session_id:<36} {row.state:<10} {row.seconds or 0:5.1f} s  {row.flags}".rstrip()
+            f"  {total}  {row.session_id:<36} {row.state:<10} {row.seconds or 0:5.1f} s  gates: {row.outcome or '-'}  "
+            f"commands: {row.commands or '-'}  {row.flags}".rstrip(),
+            soft_wrap=True,
         )
 
 
 def _table(rows: Mapping[str, _Row]) -> Table:
-    table = Table("session", "alert", "ended as", "state", "score", "flags", "tokens", "s")
+    table = Table("session", "alert", "ended as", "state", "score", "gates", "commands", "flags", "tokens", "s")
     for row in rows.values():
         table.add_row(
             row.session_id,
@@ -218,6 +234,8 @@ def _table(rows: Mapping[str, _Row]) -> Table:
             row.session_status,
             row.state,
             _coloured(row.total),
+            row.outcome,
+            row.commands,
             row.flags,
             str(row.tokens) if row.tokens else "",
             f"{row.seconds:.1f}" if row.seconds else "",

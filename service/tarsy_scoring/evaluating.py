@@ -6,8 +6,10 @@ The layers that need no model, and what they and the judge come to.
 Metrics inform and never decide; gates and a threshold decide.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from tarsy_scoring.evaluation.diagnosis import diagnose
@@ -42,8 +44,11 @@ class Layers:
 
     def totals(self) -> dict[str, Any]:
         """The interaction in all, as events carry it."""
-        return {k: v for k, v in self.interaction.document().items() if k in InteractionTotals.model_fields}
+        return {name: getattr(self.interaction, name) for name in InteractionTotals.model_fields}
 
+
+# Heartbeats run on the event loop: more than this is some milliseconds of counting.
+INLINE_EVENTS = 2_000
 
 NO_LAYERS: Mapping[str, Any] = {
     "interaction": None,
@@ -54,9 +59,10 @@ NO_LAYERS: Mapping[str, Any] = {
 }
 
 
-def measure(timeline: Timeline, chain: ChainSettings) -> Layers:
-    """What the timeline alone says; no gate has been looked at yet."""
-    return Layers(measure_interaction(timeline, CommandRules(chain.command_pattern, chain.shell_tools)))
+async def measure(timeline: Timeline, chain: ChainSettings) -> Layers:
+    """What the timeline alone says, in a thread where the session is large; no gate has been looked at yet."""
+    work = partial(measure_interaction, timeline, CommandRules(chain.command_pattern, chain.shell_tools))
+    return Layers(await asyncio.to_thread(work) if timeline.shown_event_count > INLINE_EVENTS else work())
 
 
 async def check_gates(

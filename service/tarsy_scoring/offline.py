@@ -112,7 +112,7 @@ async def score_offline(
     turns: list[Turn] = []
     ended: dict[str, Any] = {"status": "completed"}
     context: FittedContext | None = None
-    layers = measure(timeline, chain)
+    layers = await measure(timeline, chain)
     try:
         check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
         verdict: Verdict | None = None

@@ -141,7 +141,7 @@ class Scorer:
         chain = self._settings.chain(claimed.chain_id)
         criteria = self._registry.get(claimed.criteria or chain.criteria)
         await self._keep(criteria)
-        attempt.layers = measure(timeline, chain)
+        attempt.layers = await measure(timeline, chain)
         check_evidence(timeline, self._settings.config.evidence.max_missing_share, may_change=self._source.may_change)
         if chain.gates:
             await flush(self._store, attempt, "evaluating_gates")

@@ -635,7 +635,7 @@ async def test_what_somebody_has_to_act_on(url: str, opens: Any, error: type[Wai
         assert isinstance(await refusal(fleet.member(2), call_of()), error)
         assert (await fleet.member(2).waiting()).reason("kubernetes") == waiting_for
         assert (await fleet.member(2).waiting()).reason(None) == waiting_for
-        assert fleet.member(2).open_circuits() == {"main": True, "spare": False}
+        assert fleet.member(2).open_circuits() == {"main": True}
 
 
 async def test_the_process_that_opened_it_knows_at_once(url: str) -> None:

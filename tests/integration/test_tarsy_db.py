@@ -462,3 +462,24 @@ async def test_listing_an_unreachable_database() -> None:
         await source.find_session("one")
 
     await source.close()
+
+
+async def test_the_models_of_recent_sessions(connection: Any, source: TarsyDatabase) -> None:
+    """Of the newest sessions of each terminal status, without reading a timeline; running ones do not count."""
+    for number in range(tarsy_db._RECENT_SESSIONS + 1):
+        await load_session(connection, session(f"s{number}"))
+    await load_session(connection, session("running"))
+    await connection.execute("UPDATE alert_sessions SET created_at = '1999-01-01' WHERE session_id = 's0'")
+    await connection.execute("UPDATE alert_sessions SET status = 'in_progress' WHERE session_id = 'running'")
+    for name, model in (("s0", "Old"), ("s1", "NEW"), ("running", "running-model")):
+        await connection.execute("UPDATE agent_executions SET model_name = $2 WHERE session_id = $1", name, model)
+
+    assert await source.recent_agent_models() == {"new", "fast", "model-1"}
+
+
+async def test_a_database_that_is_away_has_no_models() -> None:
+    """It says so, as for everything else."""
+    source = TarsyDatabase("postgresql://reader:hunter2@127.0.0.1:9/tarsy", timeout_s=5)
+
+    with pytest.raises(TimelineUnavailable):
+        await source.recent_agent_models()

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from operator import eq, itemgetter
 from typing import Any, NamedTuple
@@ -101,7 +101,22 @@ class Interaction(Counts):
 
     def document(self) -> dict[str, Any]:
         """The JSON of the score document, its keys in the order of the fields."""
-        return asdict(self) | {"cycles": [{"tools": list(c.tools), "repetitions": c.repetitions} for c in self.cycles]}
+        run, tokens = self.longest_identical_run, self.agent_tokens
+        return _document(self) | {
+            "completed": self.completed,
+            "error_basis": dict(self.error_basis),
+            "longest_identical_run": run and {"tool": run.tool, "length": run.length},
+            "cycles": [{"tools": list(c.tools), "repetitions": c.repetitions} for c in self.cycles],
+            "duration_s": self.duration_s,
+            "tool_duration_ms": self.tool_duration_ms,
+            "agent_tokens": tokens and {"input": tokens.input, "output": tokens.output},
+            "by_tool": {name: _document(counts) for name, counts in self.by_tool.items()},
+            "by_subcommand": {name: _document(counts) for name, counts in self.by_subcommand.items()},
+        }
+
+
+def _document(counts: Counts) -> dict[str, Any]:
+    return {name: getattr(counts, name) for name in Counts.__dataclass_fields__}
 
 
 def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) -> Interaction:
@@ -122,7 +137,7 @@ def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) ->
     durations_ms = [duration_ms for line in lines for duration_ms in line.durations_ms]
     cycles = (cycle for line in lines for cycle in _cycles(line))
     return Interaction(
-        **asdict(total),
+        **_document(total),
         completed=timeline.status == "completed",
         error_basis={basis: sum(n for kind, n in kinds.items() if kind.basis == basis) for basis in bases},
         longest_identical_run=_longest_run(lines),
@@ -247,7 +262,9 @@ class _Reader:
     def _commands(self, call: ToolCall, tool: _Tool) -> Iterator[tuple[str, str | None, bool]]:
         """Of each command its text, its subcommand, and whether it asks for help."""
         if self._pattern is None:
-            strings = _strings(call.arguments)
+            # Few arguments come near to asking for help; an escape might spell it.
+            may_ask = _NEARLY_HELP.search(call.arguments) is not None
+            strings = _strings(call.arguments) if may_ask else ()
             asks_help = tool.is_help or any(_asks_help(s, is_command_line=tool.is_shell) for s in strings)
             yield _canonical(call.arguments), None, asks_help
         elif tool.is_shell or self._shell_tools is None:
@@ -300,6 +317,7 @@ _LEXEME = re.compile(rb"""\\.|"[^"\\]*+(?:\\.[^"\\]*+)*+(")?|'[^']*+(')?|[;&|\n]
 _EDGE = " \t\r\n\"'`;&|"
 
 _WORD = r"""(?<![^\s"'`;&|])(?:%s)(?![^\s"'`;&|])"""
+_NEARLY_HELP = re.compile(r"help|-h|\\u")
 _LONG_HELP, _ANY_HELP = re.compile(_WORD % "--help"), re.compile(_WORD % "--help|-h|help")
 
 

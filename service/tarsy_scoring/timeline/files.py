@@ -6,7 +6,9 @@ left out and named in the evidence, never guessed.
 """
 
 import asyncio
+import contextlib
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import datetime
@@ -44,7 +46,7 @@ log = structlog.get_logger()
 
 _T = TypeVar("_T")
 _Session = TypeVar("_Session", Timeline, FoundSession)
-
+_RECENT_FILES = 50
 _LARGE_FILE_BYTES = 512_000  # beyond it, parsing (about 3 ms per MB) holds the event loop too long
 
 
@@ -98,6 +100,22 @@ class SessionFiles:
             ended = timeline.completed_at or timeline.created_at
             if ended is not None and ended >= since:
                 yield FoundSession(name, timeline.chain_id, timeline.status, timeline.completed_at)
+
+    async def recent_agent_models(self) -> frozenset[str]:
+        """See `TimelineSource`: the newest files that are quickly read."""
+        return await asyncio.to_thread(self._agent_models)
+
+    def _agent_models(self) -> frozenset[str]:
+        try:
+            found = [(e.stat(), e.path) for e in os.scandir(self._directory) if e.name.endswith(".json")]
+        except OSError as error:
+            raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
+        small = sorted((-s.st_mtime, path) for s, path in found if s.st_size <= _LARGE_FILE_BYTES)
+        models: frozenset[str] = frozenset()
+        for _, path in small[:_RECENT_FILES]:
+            with contextlib.suppress(OSError, NotASessionFile, SessionNotFound, SessionNotTerminal):
+                models |= _read(Path(path), parse_session).agent_models
+        return models
 
     def _names(self) -> list[str]:
         try:

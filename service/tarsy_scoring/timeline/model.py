@@ -231,6 +231,17 @@ class TimelineSource(Protocol):
         """
         ...
 
+    async def recent_agent_models(self) -> frozenset[str]:
+        """
+        Model and provider names, lower case, of some of the newest terminal sessions.
+
+        A light look: no timeline is read, and what cannot be read is left out.
+
+        Raises:
+            TimelineUnavailable: The source could not be read now.
+        """
+        ...
+
     async def close(self) -> None:
         """Give connections back; safe to call twice."""
         ...

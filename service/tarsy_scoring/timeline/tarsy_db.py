@@ -100,6 +100,14 @@ _FIND = """
      WHERE session_id = $1
 """
 
+# The newest sessions of each status, by the index that every deployment has on both.
+_RECENT_MODELS = """
+    SELECT {columns} FROM agent_executions WHERE session_id IN (
+      SELECT s.session_id FROM unnest($1::text[]) AS wanted(status), LATERAL (
+        SELECT session_id FROM alert_sessions WHERE status = wanted.status ORDER BY created_at DESC LIMIT $2) s)
+"""
+_RECENT_SESSIONS = 25
+
 
 class TarsyDatabase:
     """
@@ -145,6 +153,11 @@ class TarsyDatabase:
                 return
             last = page[-1]["session_id"]
 
+    async def recent_agent_models(self) -> frozenset[str]:
+        """See `TimelineSource`."""
+        rows = await self._within_deadline("the models of recent sessions", self._read_models)
+        return frozenset(name.lower() for row in rows for name in model_names(row))
+
     async def _within_deadline(self, what: str, read: Callable[[], Awaitable[T]]) -> T:
         """Raises: TimelineUnavailable: It took too long, or the database could not be read."""
         try:
@@ -187,6 +200,11 @@ class TarsyDatabase:
         async with self._snapshot() as (connection, columns):
             statement = _FIND.format(columns=_listed("alert_sessions", columns))
             return _checked(await connection.fetchrow(statement, session_id), session_id)
+
+    async def _read_models(self) -> list[Any]:
+        async with self._snapshot() as (connection, columns):
+            statement = _RECENT_MODELS.format(columns=_listed("agent_executions", columns))
+            return list(await connection.fetch(statement, sorted(TERMINAL_STATUSES), _RECENT_SESSIONS))
 
     async def _read_page(self, last: str, since: datetime) -> list[Any]:
         async with self._snapshot() as (connection, columns):

@@ -322,3 +322,30 @@ async def test_folder_that_cannot_be_listed(tmp_path: Path) -> None:
     """Unavailable, and not without sessions."""
     with pytest.raises(TimelineUnavailable, match="away"):
         await found(tmp_path / "away")
+
+
+def with_model(name: str, model: str, **changes: Any) -> dict[str, Any]:
+    whole = session(session_id=name, **changes)
+    whole["stages"][0]["executions"][0] |= {"model_name": model, "llm_provider": "Fast"}
+    return whole
+
+
+async def test_the_models_of_recent_files(tmp_path: Path) -> None:
+    """Lower case, of files that can be read; what is broken, large or still runs is left out without a word."""
+    for name, model in (("a", "Model-1"), ("b", "model-2")):
+        written(tmp_path, with_model(name, model), name)
+    written(tmp_path, with_model("c", "running-model", status="in_progress"), "c")
+    written(tmp_path, with_model("d", "large-model", alert_data="x" * 600_000), "d")
+    written(tmp_path, "no session", "e")
+
+    with capture_logs() as lines:
+        models = await SessionFiles(tmp_path).recent_agent_models()
+
+    assert models == {"model-1", "model-2", "fast"}
+    assert lines == []
+
+
+async def test_a_folder_that_is_gone_has_no_models(tmp_path: Path) -> None:
+    """It says so, as for everything else."""
+    with pytest.raises(TimelineUnavailable):
+        await SessionFiles(tmp_path / "gone").recent_agent_models()
