@@ -1,5 +1,6 @@
 """Fixtures for every test: servers per session, and a database, topics and a judge per test."""
 
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
@@ -28,6 +29,8 @@ CHOSEN = pytest.StashKey[Infrastructure]()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[CHOSEN] = choose_infrastructure()
     forget_own_settings()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; what we start would ignore it as well
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -134,7 +134,7 @@ class ListedScore:
 
 
 @dataclass(frozen=True, slots=True)
-class LatestAttempt:
+class NewestAttempt:
     """A score newer than the one shown: on its way, or ended without a number."""
 
     score_id: UUID
@@ -159,7 +159,7 @@ class ListedSession:
     ended_at: datetime
     status: str
     score: ListedScore | None
-    latest_attempt: LatestAttempt | None
+    latest_attempt: NewestAttempt | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +243,8 @@ def _listed(row: Mapping[str, Any], hashes: Mapping[str, str], reasons: Mapping[
         shown = {name: row[name] for name in ListedScore.__slots__ if name != "is_current_criteria"}
         score = ListedScore(**shown, is_current_criteria=is_current)
     if row["newest_id"] is not None and row["newest_id"] != row["score_id"]:
-        shown = {name: row[name] for name in LatestAttempt.__slots__ if name not in {"score_id", "waiting_for"}}
-        latest = LatestAttempt(score_id=row["newest_id"], waiting_for=reasons.get(row["newest_id"]), **shown)
+        shown = {name: row[name] for name in NewestAttempt.__slots__ if name not in {"score_id", "waiting_for"}}
+        latest = NewestAttempt(score_id=row["newest_id"], waiting_for=reasons.get(row["newest_id"]), **shown)
     known = ("session_id", "chain_id", "alert_type", "labels", "session_status", "ended_at")
     status = row["status"] or "not_scored"
     return ListedSession(**{name: row[name] for name in known}, status=status, score=score, latest_attempt=latest)

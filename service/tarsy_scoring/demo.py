@@ -13,12 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+import aiohttp
 import yaml
 from pydantic_core import from_json
 from rich.console import Console
@@ -26,6 +27,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tarsy_scoring import schema
+from tarsy_scoring.embedded.process import free_port
 from tarsy_scoring.embedded.stack import Stack
 from tarsy_scoring.embedded.tarsy import create_tables, load_session
 from tarsy_scoring.errors import StartRefused
@@ -34,6 +36,7 @@ from tarsy_scoring.settings import load_settings
 
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
 PUBLISH_TIMEOUT_S = 10.0
+PAGES_START_S = 30.0
 OF_THE_JUDGE = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
 # The examples include a failed and a timed-out session; a demo shows those, too, and some gates at work.
 CONFIG = {
@@ -110,12 +113,17 @@ async def run_demo(
                 await load_session(env["SCORING_TIMELINE_DATABASE_URL"], session)
             console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
             console.print(f"  judge: {_judge_words(env, is_real)}; ready after {time.monotonic() - started:.0f} s\n")
-            async with _worker(env, Path(folder) / "worker.log") as worker:
+            env |= {"SCORING_API_PORT": str(free_port())}
+            address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
+            logs = Path(folder)
+            async with _program("worker", env, logs) as worker, _program("api", env, logs) as api:
+                await _answers(address, api)
+                console.print(f"look at the pages while scores arrive: [bold]{address}[/]\n", highlight=False)
                 limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
                 rows = await _follow(console, env, sessions, worker, limit_s, stopping)
                 status = _summarise(console, rows, is_real)
                 if keep_running and not stopping.is_set():
-                    console.print("\nleft running until Ctrl-C; to look around in another shell:\n")
+                    console.print(f"\nleft running until Ctrl-C: {address}; to look around in another shell:\n")
                     for name, value in env.items():
                         console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
                     await stopping.wait()
@@ -130,13 +138,27 @@ def _judge_words(env: Mapping[str, str], is_real: bool) -> str:
     return "a scripted stand-in: its scores mean nothing (set OPENAI_API_KEY for a real one)"
 
 
+async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
+    """Raises: StartRefused: The pages do not come up."""
+    async with aiohttp.ClientSession() as client:
+        for _ in range(int(PAGES_START_S / 0.1)):
+            with suppress(aiohttp.ClientError):
+                async with client.get(f"{address}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+            if api.returncode is not None:
+                break
+            await asyncio.sleep(0.1)
+    raise StartRefused("the pages did not come up; run `tarsy-scoring api` by hand to see why")
+
+
 @asynccontextmanager
-async def _worker(env: Mapping[str, str], log_file: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A worker process; stopped as in production, by SIGTERM."""
+async def _program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process of ours; stopped as in production, by SIGTERM."""
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
-    with log_file.open("wb") as log:
+    with (logs / f"{command}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tarsy_scoring", "worker"), env=surroundings | dict(env), stdout=log, stderr=log
+            *(sys.executable, "-m", "tarsy_scoring", command), env=surroundings | dict(env), stdout=log, stderr=log
         )
         try:
             yield process

@@ -55,9 +55,9 @@ class Access:
     """
     The rules of one process.
 
-    Where a tokens file is configured, every request needs a token of it, whatever else is configured: an
-    address within a trusted range alone opens nothing then. Without one, a trusted proxy's user is let in;
-    without that, whoever reaches an API that listens on loopback alone, or one that is open on purpose.
+    A trusted proxy's user is let in, and so is who sends a token of the tokens file; a token that is sent must
+    be a good one, and limits what may be done. Where neither is configured, whoever reaches an API that listens on
+    loopback alone is let in, or one that is open on purpose.
 
     Args:
         monotonic: Clock of the rate limits, in s.
@@ -105,6 +105,8 @@ class Access:
     def _caller(self, connection: HTTPConnection, user: str | None) -> Caller:
         if self._tokens is not None:
             token = bearer_token(connection.headers)
+            if token is None and user is not None:
+                return Caller(user, EVERYTHING)  # the proxy let them in: browsers have no tokens
             entry = self._tokens.find(token) if token else None
             if entry is None:
                 raise _unauthorized(

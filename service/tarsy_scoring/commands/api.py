@@ -27,7 +27,7 @@ def api() -> None:
     Listens on SCORING_API_HOST and SCORING_API_PORT (0: any free one, printed). Beyond this machine it listens
     only where somebody is asked for: tokens (SCORING_API_TOKENS_FILE), proxies that authenticate
     (SCORING_TRUSTED_PROXIES), or nobody on purpose (SCORING_API_OPEN=true). With a timeline source it can be asked
-    to score sessions that this service has not seen yet; with Kafka it tells scoring events live.
+    to score sessions that this service has not seen yet; without Kafka it tells scoring events a second late.
     """
     from tarsy_scoring.api.access import Access
 
@@ -57,19 +57,20 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     try:
         async with open_parts(settings) as parts:
             site = Site(settings, parts.registry, parts.inbox, parts.store, parts.reader, parts.metrics, source)
-            gateway = Gateway(settings, parts.database, parts.metrics) if settings.kafka_bootstrap_servers else None
+            gateway = Gateway(settings, parts.database, parts.metrics)
             app = create_app(site, gateway, access=access)
             app.state.running.has_started = False
             listening = listen(settings)
-            log.info("api.listening", address=address_of(listening), live=gateway is not None)
+            log.info("api.listening", address=address_of(listening), kafka=settings.kafka_bootstrap_servers is not None)
             click.echo(f"listening on {address_of(listening)}")
             async with asyncio.TaskGroup() as group:
                 serving = group.create_task(serve(app, settings, listening, stopping))
                 if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
                     app.state.running.has_started = True
-                    beside = [group.create_task(parts.database.carry_bells())]
-                    if gateway is not None:
-                        beside.append(group.create_task(gateway.run(stopping)))
+                    beside = [
+                        group.create_task(parts.database.carry_bells()),
+                        group.create_task(gateway.run(stopping)),
+                    ]
                     await asyncio.wait({serving})
                     for task in beside:
                         task.cancel()

@@ -275,11 +275,14 @@ def test_a_reading_token_changes_nothing(with_tokens: dict[str, str]) -> None:
     assert rules.admit(request(bearer("scores"), method="POST")).name == "pipeline"
 
 
-def test_with_tokens_a_proxys_user_is_only_a_name(with_tokens: dict[str, str]) -> None:
-    """An address alone opens nothing then: the token decides what may be done, the proxy says for whom."""
+def test_people_through_the_proxy_and_programs_with_tokens(with_tokens: dict[str, str]) -> None:
+    """Either lets in; where there are both, the token decides what may be done, the proxy says for whom."""
     rules = access(with_tokens | {"SCORING_TRUSTED_PROXIES": "10.0.0.0/8"})
     claim = {"x-forwarded-user": "alice"}
-    assert refusal(rules, request(claim, peer=PROXY)).status == 401
+    assert rules.admit(request(claim, peer=PROXY, method="POST")) == Caller("alice", BOTH)
+    assert refusal(rules, request(claim, peer=STRANGER)).status == 401
+    assert refusal(rules, request({}, peer=PROXY)).status == 401
+    assert refusal(rules, request(claim | {"authorization": "Bearer wrong"}, peer=PROXY)).status == 401
     assert rules.admit(request(claim | bearer("reads"), peer=PROXY)) == Caller("alice", READ)
     assert rules.admit(request(claim | bearer("reads"), peer=STRANGER)) == Caller("dashboard", READ)
 
