@@ -135,7 +135,7 @@ STATEMENTS = {
     "lock-session": (inbox.LOCK_SESSION, "'session-77'", "sessions_pkey"),
     "scores-of-session": (reading.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
     "never-scored": (selecting.NEVER_SCORED, SOME_SESSIONS, "session_scores_of_session"),
-    "taken-by-sessions": (selecting.TAKEN_BY_SESSIONS, SOME_SESSIONS, "session_scores_scored"),
+    "taken-by-sessions": (selecting.TAKEN_BY_SESSIONS, SOME_SESSIONS, "session_scores_latest"),
 }
 
 

@@ -6,7 +6,6 @@ order of stages and executions changes nothing. `docs/interaction.md` says what 
 """
 
 import heapq
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from operator import eq, itemgetter
 from typing import Any, NamedTuple
 
 import re2
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from tarsy_scoring.timeline.model import Event, Execution, Timeline, ToolCall
 
@@ -219,8 +218,6 @@ def _outcome(event: Event, call: ToolCall) -> tuple[bool, str]:
 
 # --- what counts as a command --------------------------------------------------------------------------
 
-_ENCODE = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
-
 
 class _Tool(NamedTuple):
     name: str
@@ -289,9 +286,16 @@ def _parsed(arguments: str) -> object:
 
 def _canonical(arguments: str) -> str:
     try:
-        return _ENCODE(_parsed(arguments))
+        return to_json(_in_order(_parsed(arguments))).decode()
     except ValueError:
         return arguments.strip()
+
+
+def _in_order(value: object) -> object:
+    """The JSON value with its keys sorted, all the way down."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    return [_in_order(item) for item in value] if isinstance(value, list) else value
 
 
 def _strings(arguments: str) -> Iterator[str]:

@@ -94,16 +94,18 @@ _SUGGESTS = (
 _CLAIMS = (
     r"shows|showed|shown|says|said|reads|reported|returns|returned|contains|contained|stated|printed|reveals|revealed"
 )
-_TOKEN = re.compile(
+_TOKENS = (
     r'(?<!\w)"(?P<straight>(?=\S)(?:\\.|[^"\\\n]|\n(?![ \t]*\n))++)"'
     r"|[“„](?P<curved>(?:[^“”„\n]|\n(?![ \t]*\n))++)[”“]|«(?P<angled>[^«»\n]++)»"
     r"|(?<!`)(?P<ticks>`++)(?P<code>[^`\n]++)(?P=ticks)(?!`)"
     rf"|(?P<id>{_ID})"
-    rf"|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])"
     # The end of a sentence; `... refused. [E17]` still belongs to it.
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
     r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t])))"
 )
+# Words of suggestion matter to code alone; without any, looking for them would take most of the time.
+_TOKEN = re.compile(_TOKENS)
+_TOKEN_AROUND_CODE = re.compile(rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])")
 _QUOTATIONS = ("straight", "curved", "angled", "code")
 _FEWEST_WORDS, _FEWEST_CHARACTERS = 3, 16
 _NUMBERS = re.compile(_NUMBER)
@@ -115,7 +117,8 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
     text = without_invisible(analysis)
     sentence, position = _Sentence(), 0
     closing_ticks, items_suggest = -1, False
-    while token := _TOKEN.search(text, position):
+    pattern = _TOKEN_AROUND_CODE if "`" in text else _TOKEN
+    while token := pattern.search(text, position):
         kind = token.lastgroup or ""
         is_over = kind == "end"
         position = token.end()

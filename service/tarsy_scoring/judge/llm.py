@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import aiohttp
 import httpx2  # what openai is built on; for its limits and responses
@@ -131,6 +132,7 @@ class JudgeClient:
         self._who = f"the judge {settings.model!r} at {provider!r}"
         self._key = api_key
         self._sleep = sleep
+        self._estimates: WeakKeyDictionary[Message, int] = WeakKeyDictionary()
         concurrency = settings.max_concurrency or slots
         self._calls = asyncio.Semaphore(concurrency)
         # What this endpoint turned out not to take. It begins with `max_tokens`: OpenAI's newer models refuse that
@@ -244,7 +246,7 @@ class JudgeClient:
     ) -> "_Question":
         """Raises: PromptTooLong: The window leaves no room for a reply."""
         most, window = self.settings.max_reply_tokens, self.settings.context_window_tokens
-        estimated = sum(estimate_tokens(m.content) for m in messages)
+        estimated = sum(self._estimate(message) for message in messages)
         tokens = math.ceil(estimated * token_factor)
         reply_limit = min(most * reply_limit_factor, window - tokens)
         least = min(most, max(int(most * LEAST_REPLY_SHARE), LEAST_REPLY_TOKENS))
@@ -256,6 +258,12 @@ class JudgeClient:
                 tokens,
             )
         return _Question(messages, kind, reply_format, estimated, tokens, reply_limit)
+
+    def _estimate(self, message: Message) -> int:
+        """Tokens of a message, looked for once for all turns that carry it."""
+        if (known := self._estimates.get(message)) is None:
+            known = self._estimates[message] = estimate_tokens(message.content)
+        return known
 
     async def _call(self, question: "_Question", gate: Gate | None, ends_at: float) -> Turn:
         async with self._slot(ends_at):
