@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from tarsy_scoring.browsing import Filters, LatestAttempt, ListedScore, ListedSession
+from tarsy_scoring.browsing import Filters, ListedScore, ListedSession, NewestAttempt
 from tarsy_scoring.pages.sessions_view import asked, row
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
@@ -84,7 +84,7 @@ def listed(score: int | None = None, attempt: str | None = None) -> ListedSessio
             uuid4(), score, "fail", None, "c", "h", False, None, ["ungrounded"], ["wrong_conclusion"], "auto", NOW
         )
     )
-    latest = None if attempt is None else LatestAttempt(uuid4(), attempt, 1, NOW, None, "budget", None, None)
+    latest = None if attempt is None else NewestAttempt(uuid4(), attempt, 1, NOW, None, "budget", None, None)
     return ListedSession(
         "s", "k", "Restarts", {}, "completed", NOW, attempt or ("completed" if score else "not_scored"), shown, latest
     )
