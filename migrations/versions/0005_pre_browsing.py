@@ -44,7 +44,18 @@ NAMES = (
 )
 
 
+# Sources may have told longer names than an index holds.
+CLIP = """
+UPDATE sessions SET alert_type = left(alert_type, 255), chain_id = left(chain_id, 255)
+  WHERE length(alert_type) > 255 OR length(chain_id) > 255;
+UPDATE session_scores SET chain_id = left(chain_id, 255) WHERE length(chain_id) > 255;
+"""
+
+
 def upgrade() -> None:
+    for statement in CLIP.split(";\n"):
+        if statement.strip():
+            op.execute(statement)
     for statement in INDEXES.split(";\n"):
         if statement.strip():
             op.execute(statement)

@@ -138,5 +138,6 @@ def _cell(value: Any) -> Any:
 
 
 def json_lines(scores: Iterable[ExportedScore]) -> bytes:
-    """A document a line, as `GET .../scores/{score_id}` shows it."""
-    return b"".join(to_json(score.document) + b"\n" for score in scores)
+    """A line for each: the score document under `score`, and what is known of its session."""
+    lines = ({"alert_type": s.alert_type, "labels": dict(s.labels), "score": s.document} for s in scores)
+    return b"".join(to_json(line) + b"\n" for line in lines)

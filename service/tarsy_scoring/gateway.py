@@ -38,6 +38,7 @@ from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 log = structlog.get_logger()
 
 CATCH_UP_LIMIT = 200  # as TARSy: beyond it a client reloads
+CATCH_UP_BYTES = 256 * 1024  # a quarter of what may wait for a client: a few catch-ups make nobody slow
 READ_LIMIT = 1000
 # Catch-ups that read at once: a thousand clients that reconnect together leave the pool to others, too.
 READERS = 4
@@ -117,7 +118,7 @@ class Gateway:
         """What the topic brought; what is no event of ours is passed over."""
         for record in records:
             event = decode(record.value)
-            if event is not None and self._order is not None:
+            if event is not None and self._order is not None and not self._order.is_full:
                 self._order.add(event)
                 self._metrics.gateway_events.labels("kafka").inc()
         self._arrived.set()
@@ -350,11 +351,14 @@ class Gateway:
         client.hold()
         if first is not None:
             client.say(first)
-        end, texts, has_more = 0, [], True
+        end, has_more = 0, True
+        texts: list[bytes] = []
         try:
             async with self._readers:
                 end, rows = await self._read(work)
-            texts, has_more = [r["text"].encode() for r in rows[:CATCH_UP_LIMIT]], len(rows) > CATCH_UP_LIMIT
+            texts, has_more = _first_of([r["text"].encode() for r in rows])
+            # Who knows more than there is has seen another database.
+            has_more = has_more or since > end
         except DatabaseAway as error:
             # "You miss something, reload" is what an overflow means: true, and clients know what to do.
             log.warning("gateway.catch_up_failed", reason=str(error))
@@ -368,6 +372,16 @@ class Gateway:
     def _end_all(self, ending: Ending) -> None:
         for client in tuple(self._clients):
             client.end(ending)
+
+
+def _first_of(texts: Sequence[bytes]) -> tuple[list[bytes], bool]:
+    """As many as one catch-up may send, and whether there are more."""
+    room = CATCH_UP_BYTES
+    for number, text in enumerate(texts):
+        room -= len(text)
+        if number == CATCH_UP_LIMIT or (room < 0 and number > 0):
+            return list(texts[:number]), True
+    return list(texts), False
 
 
 def _error(message: str) -> dict[str, str]:

@@ -48,10 +48,15 @@ class Order:
         """Whether something came that has to wait for what is missing before it."""
         return bool(self._early)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for what is missing that no more should be kept: the database has it."""
+        return len(self._early) >= EARLY_LIMIT
+
     def add(self, event: Event) -> None:
-        """Take an event in; a repeat is dropped."""
-        if event.position > self.position and len(self._early) < EARLY_LIMIT:
-            self._early.setdefault(event.position, event)
+        """Take an event in; one that was given out is dropped, one that waits already is replaced."""
+        if event.position > self.position:
+            self._early[event.position] = event
 
     def take(self) -> list[Event]:
         """What may go out now."""
@@ -72,7 +77,7 @@ def decode(value: bytes | None) -> Event | None:
     """An event as the topic has it; None: it is none of ours, or has no position."""
     try:
         return event_of(from_json(value or b""), value or b"")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -83,8 +88,11 @@ def event_of(payload: Mapping[str, Any], text: bytes) -> Event:
     Raises:
         KeyError, TypeError: The payload is not one of ours.
     """
+    position, emitted_us = payload["position"], payload["timestamp_us"]
+    if type(position) is not int or type(emitted_us) is not int:
+        raise TypeError("position and timestamp_us are whole numbers")
     own = f"{OF_SESSION_PREFIX}{payload['session_id']}"
     is_for_all = payload["purpose"] == "production" and (
         payload["type"] != "scoring.progress" or payload["phase"] in PHASES_FOR_ALL
     )
-    return Event(int(payload["position"]), (own, SESSIONS) if is_for_all else (own,), text, payload["timestamp_us"])
+    return Event(position, (own, SESSIONS) if is_for_all else (own,), text, emitted_us)

@@ -229,6 +229,7 @@ class ChainFilter:
 
 
 EVERY_CHAIN = ChainFilter()
+LONGEST_TOOL_NAME = 255  # characters; a judge may write more, an index cannot hold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +581,7 @@ class Store:
                 self.database.sql(ADD_MISSING_TOOLS),
                 [r[0] for r in rows],
                 [r[1] for r in rows],
-                [r[2].tool_name for r in rows],
+                [r[2].tool_name[:LONGEST_TOOL_NAME] for r in rows],
                 [r[2].rationale for r in rows],
             )
 

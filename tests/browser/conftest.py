@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
-from visiting import House, Visits
+from visiting import House, Visits, closed
 
 from infrastructure import Kafka, Postgres, fresh_database, fresh_topics
 from processes import Service
@@ -52,7 +52,7 @@ async def browser() -> AsyncIterator[Browser]:
         alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", alone])
         yield browser
-        await browser.close()
+        await closed(browser)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -5,6 +5,8 @@ Whatever a test does, no visitor may meet a dialog, an error in the console, a r
 that tells of a fault of ours.
 """
 
+import asyncio
+import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +21,15 @@ SCREENSHOTS = os.environ.get("BROWSER_SCREENSHOTS")
 """A folder where the pages that tests look at are left as pictures; none are made without it."""
 
 ACTION_TIMEOUT_MS = 10_000
+CLOSE_TIMEOUT_S = 20
 SCREEN = {"width": 1280, "height": 900}
+
+
+async def closed(thing: Browser | BrowserContext) -> None:
+    """Close it; Chromium now and then never says that it did, which is no matter of the pages."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await thing.close()
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ class Visits:
 
     async def end(self) -> None:
         for context in self.contexts:
-            await context.close()
+            await closed(context)
         complaints = [complaint for visitor in self.visitors for complaint in visitor.complaints]
         faults = [answer for visitor in self.visitors for answer in visitor.refused if answer[0] >= 500]
         assert not complaints, complaints

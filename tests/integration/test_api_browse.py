@@ -102,7 +102,7 @@ async def told(api: Api, path: str, **query: Any) -> Any:
 async def exported(api: Api, **query: Any) -> list[dict[str, Any]]:
     answer = await api.get("export", **query)
     assert answer.status_code == 200, answer.text
-    return [from_json(line) for line in answer.text.splitlines()]
+    return [from_json(line)["score"] for line in answer.text.splitlines()]
 
 
 # --- sessions ------------------------------------------------------------------------------------------

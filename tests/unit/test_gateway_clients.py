@@ -68,11 +68,37 @@ class TestOrder:
         assert order.has_gap
 
     def test_what_is_kept_ahead_of_a_gap_is_bounded(self) -> None:
-        """Positions of another installation on the same topic must not fill the memory."""
+        """Positions of another installation must not fill the memory, nor keep out what the database has."""
         order = Order(0)
         for position in range(2, EARLY_LIMIT + 1000):
-            order.add(at(position))
-        assert len(order.take_until(10**9)) == EARLY_LIMIT
+            if not order.is_full:
+                order.add(at(position))
+        assert order.is_full
+        order.add(at(1))
+        assert [e.position for e in order.take_until(1)][:2] == [1, 2]
+
+    def test_what_the_database_has_replaces_what_came_early(self) -> None:
+        """The truth of a position is in the database."""
+        order = Order(0)
+        order.add(at(2))
+        true = at(2)
+        order.add(true)
+        order.add(at(1))
+        assert order.take()[1] is true
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b'{"position": Infinity, "timestamp_us": 1, "session_id": "a", "purpose": "production", "type": "x"}',
+            b'{"position": 1e400, "timestamp_us": 1, "session_id": "a", "purpose": "production", "type": "x"}',
+            b'{"position": true, "timestamp_us": 1, "session_id": "a", "purpose": "production", "type": "x"}',
+            b'{"position": 1, "timestamp_us": "x", "session_id": "a", "purpose": "production", "type": "x"}',
+        ],
+        ids=["infinite", "too-large", "a-boolean", "no-time"],
+    )
+    def test_a_record_with_nonsense_is_none_of_ours(self, value: bytes) -> None:
+        """Whoever may write to the topic must not end a process."""
+        assert decode(value) is None
 
 
 class TestEvent:

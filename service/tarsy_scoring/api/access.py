@@ -92,7 +92,7 @@ class Access:
         peer = peer_address(connection)
         is_proxied = peer is not None and any(peer in network for network in self._proxies)
         user = forwarded_user(connection.headers) if is_proxied else None
-        caller = self._caller(connection, user)
+        caller = self._caller(connection, user, is_proxied)
         is_change = connection.scope.get("method", "GET") not in UNCHANGING_METHODS
         if is_change or connection.scope["type"] == "websocket":
             _require_same_site(connection, is_proxied)
@@ -102,7 +102,7 @@ class Access:
             self._take((caller.name, None if user or self._tokens else str(peer)))
         return caller
 
-    def _caller(self, connection: HTTPConnection, user: str | None) -> Caller:
+    def _caller(self, connection: HTTPConnection, user: str | None, is_proxied: bool) -> Caller:
         if self._tokens is not None:
             token = bearer_token(connection.headers)
             if token is None and user is not None:
@@ -116,11 +116,12 @@ class Access:
                     CHALLENGE + (', error="invalid_token"' if token else ""),
                 )
             return Caller(user or entry.name, entry.scopes)
-        if user or self._is_open:
-            return Caller(user or ANYBODY, EVERYTHING)
-        if not self._is_local:
+        if user is not None:
+            return Caller(user, EVERYTHING)
+        if not (self._is_open or self._is_local):
             raise _unauthorized("this API is reached through a proxy that says who you are: go through it", CHALLENGE)
-        _require_local_name(connection)
+        if self._is_local and not (self._is_open and is_proxied):
+            _require_local_name(connection)
         return Caller(ANYBODY, EVERYTHING)
 
     def _take(self, key: "RateKey") -> None:

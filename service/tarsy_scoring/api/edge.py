@@ -117,6 +117,9 @@ class Edge:
         try:
             if exchange.head_bytes > MAX_HEAD_BYTES:  # the server counts only what does not come in one piece
                 raise Problem(431, "Head too large", "address and headers are too large together: send less of them")
+            if exchange.is_ambiguous:  # RFC 9112, 6.1: somebody between us may see another end of this request
+                title, detail = "Unreadable request", "the request states its length in two ways: send one of them"
+                raise Problem(400, title, detail, headers={"Connection": "close"})
             if exchange.scope["path"] not in PROBES:
                 self._let_in(connection, exchange)
             await self._app(exchange.scope, exchange.receive, exchange.send)
@@ -179,6 +182,7 @@ class _Exchange:
         fields = [*scope["headers"], (scope.get("raw_path") or b"", scope.get("query_string", b""))]
         self.head_bytes = sum(len(name) + len(value) for name, value in fields)
         self.declared_bytes = int(size) if size.isdecimal() else 0
+        self.is_ambiguous = "content-length" in headers and "transfer-encoding" in headers
         self._receive, self._send = receive, send
         self._received_bytes = 0
         self._is_received = scope["type"] != "http"
@@ -189,7 +193,7 @@ class _Exchange:
         if self._is_received:
             return await self._receive()
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout(max(0.0, self.began + BODY_TIMEOUT_S - time.monotonic())):
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(408, headers={"Connection": "close"}) from None

@@ -37,7 +37,9 @@ REFUSALS = {
     408: ("Too slow", "the request did not arrive in time: send it again"),
     413: ("Content too large", "the body is too large: no request here needs a large one"),
 }
+MALFORMED = "the request is not as it must be: see `errors`"
 ProblemPage = Callable[[HTTPConnection, Problem, str], Response]
+_TARSYS = re.compile(r"/api/v1/sessions/[^/]+/score")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -53,6 +55,8 @@ def problem_response(connection: HTTPConnection, problem: Problem) -> Response:
         "detail": problem.detail,
         "instance": f"urn:tarsy-scoring:request:{request_id(connection)}",
     }
+    if _TARSYS.fullmatch(connection.scope["path"]):
+        document["message"] = problem.detail  # where TARSy's clients look for it
     headers = dict(problem.headers)
     document |= {name: value for name, value in problem.extra.items() if name not in document}
     return Response(to_json(document), problem.status, headers, media_type=MEDIA_TYPE)
@@ -126,6 +130,10 @@ async def _of_framework(connection: HTTPConnection, error: Exception) -> Respons
     assert isinstance(error, HTTPException)
     title, detail = REFUSALS.get(error.status_code, ("Refused", "the request was refused"))
     headers = dict(error.headers or {})
+    if error.status_code == 400:  # of the framework: a body that is no JSON; what a session is not is told elsewhere
+        faults = [{"loc": ["body"], "msg": "it cannot be read as JSON in UTF-8"}]
+        problem = Problem(422, "Malformed request", MALFORMED, extra={"errors": faults})
+        return await _answer(connection, problem)
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_methods_at(connection))  # of every route here, where the framework names one's
     return await _answer(connection, Problem(error.status_code, title, detail, headers=headers))
@@ -146,8 +154,7 @@ def _methods_at(connection: HTTPConnection) -> list[str]:
 async def _of_validation(connection: HTTPConnection, error: Exception) -> Response | None:
     assert isinstance(error, RequestValidationError)
     faults = [_fault(fault) for fault in error.errors()[:FAULTS_SHOWN]]
-    detail = "the request is not as it must be: see `errors`"
-    return await _answer(connection, Problem(422, "Malformed request", detail, extra={"errors": faults}))
+    return await _answer(connection, Problem(422, "Malformed request", MALFORMED, extra={"errors": faults}))
 
 
 async def _of_websocket_validation(connection: HTTPConnection, _error: Exception) -> None:

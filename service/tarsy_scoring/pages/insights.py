@@ -4,6 +4,7 @@ The pages across sessions: trends, distribution, missing tools, failure tags.
 They read what the analytics endpoints tell, and show it as pictures with the same numbers in tables beside them.
 """
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
@@ -60,7 +61,7 @@ async def missing_tools_page(request: Request, _: Reading) -> HTMLResponse:
     if not asked.faults:
         sort = cast(ToolSort, asked.chosen)
         found = await analytics.missing_tools(site.reader.database, asked.selection, sort, TOOLS_SHOWN)
-    return _page("missing_tools.html", site, asked, SORT, found=found)
+    return await asyncio.to_thread(_page, "missing_tools.html", site, asked, SORT, found=found)
 
 
 @router.get("/failure-tags", response_model=None)

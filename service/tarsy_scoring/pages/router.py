@@ -5,6 +5,7 @@ Whoever may read the API may look, and a form does what the API does, with the s
 JavaScript; where there is some, `live.js` keeps the page as it would be read anew.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -138,9 +139,14 @@ async def _score_page(
     if document is None and isinstance(session, Unreadable):
         if session.is_gone or site.source is None:
             raise Problem(404, "Unknown session", f"there is no session {session_id} here, or it was deleted")
+        if session.is_running:
+            raise Problem(409, "Session not ended", f"the session {session_id} has not ended: look again when it has")
         raise Problem(503, "Session not readable", f"the session {session_id} cannot be shown: {session.reason}")
     content = await _criteria_content(site, document["criteria_hash"]) if document else {}
-    return page(
+    newest = await site.reader.history(session_id, 1, purpose="production") or []
+    # In a thread: a long analysis takes a while to render, and events go to sockets meanwhile.
+    return await asyncio.to_thread(
+        page,
         "score.html",
         here="/",
         live=Live(f"{OF_SESSION_PREFIX}{session_id}", position),
@@ -149,7 +155,7 @@ async def _score_page(
         is_of_session=is_of_session,
         may_ask="score" in caller.scopes,
         info=_info(rows, session),
-        newest=next((d for d in history if d["purpose"] == "production"), None),
+        newest=newest[0] if newest else None,
         history=_with_changes(history[:HISTORY_SHOWN]),
         has_more=len(history) > HISTORY_SHOWN,
         turns=[_shortened(turn) for turn in turns or ()],

@@ -67,6 +67,7 @@ class Unreadable:
 
     reason: str
     is_gone: bool = False
+    is_running: bool = False
 
 
 async def read_session(
@@ -87,7 +88,7 @@ async def read_session(
     except SessionNotFound:
         return Unreadable("the source has no such session any more", is_gone=True)
     except SessionNotTerminal:
-        return Unreadable("the session has not ended")
+        return Unreadable("the session has not ended", is_running=True)
     except (TimelineUnavailable, TimeoutError):
         return Unreadable("the source of sessions cannot be read now")
     return await asyncio.to_thread(show, timeline, cited, cut)

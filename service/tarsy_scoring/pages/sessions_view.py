@@ -80,7 +80,7 @@ def asked(query: Mapping[str, str]) -> Asked:
 def _points(text: str, name: str, faults: list[str]) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text[:4]) <= 100):
+    if not (len(text) <= 3 and text.isascii() and text.isdecimal() and int(text) <= 100):
         faults.append(f"{name}: a whole number of points, 0 to 100")
         return None
     return int(text)

@@ -36,6 +36,7 @@ from tarsy_scoring.timeline.parsing import (
     label_map,
     model_names,
     moment,
+    name_or_none,
     storable,
     text_or_none,
     tool_call,
@@ -184,8 +185,8 @@ def parse_session(session: object) -> Timeline:
     return Timeline(
         session_id=session_id,
         status=status,
-        chain_id=text_or_none(session.get("chain_id")),
-        alert_type=text_or_none(session.get("alert_type")),
+        chain_id=name_or_none(session.get("chain_id")),
+        alert_type=name_or_none(session.get("alert_type")),
         alert_data=storable(_required(session, "alert_data", str)),
         final_analysis=final_analysis,
         executive_summary=parser.optional_text(session, "executive_summary"),
@@ -207,7 +208,7 @@ def parse_session(session: object) -> Timeline:
 def _parse_head(session: object) -> FoundSession:
     """As `parse_session`, without the timeline."""
     session_id, status, raw = _terminal(session)
-    return FoundSession(session_id, text_or_none(raw.get("chain_id")), status, moment(raw.get("completed_at")))
+    return FoundSession(session_id, name_or_none(raw.get("chain_id")), status, moment(raw.get("completed_at")))
 
 
 def _terminal(session: object) -> tuple[str, str, dict[str, Any]]:

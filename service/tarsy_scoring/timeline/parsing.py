@@ -12,6 +12,8 @@ from typing import Any
 from tarsy_scoring.timeline.fence import encode
 from tarsy_scoring.timeline.model import ToolCall
 
+LONGEST_NAME = 255
+
 
 def storable(text: str) -> str:
     """
@@ -27,6 +29,12 @@ def storable(text: str) -> str:
 def text_or_none(value: object) -> str | None:
     """A string that says something, storable; else None."""
     return storable(value) or None if isinstance(value, str) else None
+
+
+def name_or_none(value: object) -> str | None:
+    """A name as events may carry it: at most 255 characters, which an index can hold; None where there is none."""
+    name = text_or_none(value)
+    return name[:LONGEST_NAME] if name else None
 
 
 def whole_number(value: object) -> int | None:

@@ -29,7 +29,7 @@ from tarsy_scoring.timeline.model import (
     Stage,
     Timeline,
 )
-from tarsy_scoring.timeline.parsing import label_map, model_names, text_or_none, tool_call
+from tarsy_scoring.timeline.parsing import label_map, model_names, name_or_none, text_or_none, tool_call
 
 T = TypeVar("T")
 Columns = frozenset[tuple[str, str]]
@@ -139,7 +139,7 @@ class TarsyDatabase:
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
         row = await self._within_deadline(f"session {session_id}", partial(self._find, session_id))
-        return FoundSession(row["session_id"], text_or_none(row["chain_id"]), row["status"], row["completed_at"])
+        return FoundSession(row["session_id"], name_or_none(row["chain_id"]), row["status"], row["completed_at"])
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """See `TimelineSource`. Each page is a short transaction, and none is open while a session is given out."""
@@ -147,7 +147,7 @@ class TarsyDatabase:
         while True:
             page = await self._within_deadline("a page of sessions", partial(self._read_page, last, since))
             for row in page:
-                chain_id = text_or_none(row["chain_id"])
+                chain_id = name_or_none(row["chain_id"])
                 yield FoundSession(row["session_id"], chain_id, row["status"], row["completed_at"])
             if len(page) < _PAGE:
                 return
@@ -309,8 +309,8 @@ def _assemble(
     return Timeline(
         session_id=session["session_id"],
         status=session["status"],
-        chain_id=text_or_none(session["chain_id"]),
-        alert_type=text_or_none(session["alert_type"]),
+        chain_id=name_or_none(session["chain_id"]),
+        alert_type=name_or_none(session["alert_type"]),
         alert_data=session["alert_data"],
         final_analysis=final_analysis,
         executive_summary=text_or_none(session["executive_summary"]),

@@ -9,7 +9,7 @@ const channel = main.dataset.channel;
 const isList = channel === "sessions";
 const ENDED = new Set(["scoring.completed", "scoring.failed"]);
 const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
-const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, SHOW_MS = 80;
+const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, FAILED_WAIT_MS = 5000, SHOW_MS = 80;
 const MOST_FOLLOWED = 60; // sessions of a list whose phases are followed, of the 100 channels a client may have
 
 let socket = null;
@@ -74,14 +74,17 @@ function readAgain() {
     reading = 0;
     isReading = true;
     isStale = false;
+    let hasFailed = true;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
       if (answer.ok) swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      hasFailed = !answer.ok;
     } catch {
-      // The connection tells that we are cut off; when it is back the page is read again.
+      // Busy or cut off: what came is not forgotten.
     } finally {
       isReading = false;
-      if (isStale) readAgain();
+      if (hasFailed) setTimeout(readAgain, FAILED_WAIT_MS * (1 + Math.random()));
+      else if (isStale) readAgain();
     }
   }, isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AGAIN_MS / 5);
 }
@@ -89,11 +92,12 @@ function readAgain() {
 function swap(fresh) {
   for (const region of main.querySelectorAll("[data-region]")) {
     const next = fresh.getElementById(region.id);
-    if (!next || next.innerHTML === region.innerHTML) continue;
+    if (!next || withoutKeys(next) === withoutKeys(region)) continue;
     const focused = region.contains(document.activeElement) ? document.activeElement : null;
     if (focused && focused.matches("input:not([type=hidden]), select, textarea")) {
       continue; // somebody is writing there
     }
+    if ([...region.querySelectorAll("select, input:not([type=hidden])")].some(isChanged)) continue; // or has chosen
     for (const details of region.querySelectorAll("details[id]")) {
       const same = [...next.querySelectorAll("details[id]")].find((d) => d.id === details.id);
       if (same) same.open = details.open;
@@ -103,6 +107,16 @@ function swap(fresh) {
   }
   if (fresh.title) document.title = fresh.title;
   if (isList) follow();
+}
+
+// Each rendering gives its forms new keys, which is no news.
+function withoutKeys(region) {
+  return region.innerHTML.replaceAll(/name="key" value="[^"]*"/g, "");
+}
+
+function isChanged(field) {
+  if (!(field instanceof HTMLSelectElement)) return field.value !== field.defaultValue;
+  return field.selectedIndex !== Math.max(0, [...field.options].findIndex((option) => option.defaultSelected));
 }
 
 // --- the connection ----------------------------------------------------------------------------------
