@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders import Scoring, completion, open_scoring, rescore, session_completed, step
-from infrastructure import Kafka, Postgres, Topics
+from infrastructure import Kafka, Postgres, Topics, wait_until
 from live import FakeSocket, connected_to, of_type, records, until
 from tarsy_scoring import outbox
 from tarsy_scoring.database import Database, DatabaseAway
@@ -411,11 +411,15 @@ async def delete_topic(settings: Settings) -> None:
         async def is_gone() -> bool:
             return settings.topic_scoring_events not in await admin.list_topics()
 
-        from infrastructure import wait_until
-
         await wait_until(is_gone, 30, "the topic to be gone")
     finally:
         await admin.close()
+
+
+async def answers(scoring: Scoring) -> bool:
+    with suppress(DatabaseAway):
+        return bool(await scoring.value("SELECT true"))
+    return False
 
 
 class TestDatabaseAway:
@@ -431,12 +435,8 @@ class TestDatabaseAway:
             with suppress(DatabaseAway):
                 await gateway.read_missing()
             await postgres.start()
-            async with asyncio.timeout(20):
-                while True:
-                    with suppress(DatabaseAway):
-                        await score(scoring, "session-1")
-                        break
-                    await asyncio.sleep(0.1)
+            await wait_until(lambda: answers(scoring), 20, "the database answers again")
+            await score(scoring, "session-1")
             await place(scoring)
             await until(lambda: len(socket.positions) == 3, "the events")
             assert socket.closed is None

@@ -36,7 +36,7 @@ CONFIG: dict[str, Any] = {
         },
         "spare": {"api_key_env": "JUDGE_KEY", "proxy": "frank:planted7Secret-13@proxy.internal:3128"},
     },
-    "gates": {"allow_commands": True, "work_dir": "/work"},
+    "gates": {"allow_commands": True, "work_dir": "/srv/sessions"},
     "chains": {
         "k": {
             "gates": [
