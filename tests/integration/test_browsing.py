@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from builders import connected
-from infrastructure import Postgres, fresh_database, run_apart
+from full_database import filled_database
+from infrastructure import Postgres
 from tarsy_scoring import analytics, browsing, exporting
 from tarsy_scoring.analytics import Selection
 from tarsy_scoring.browsing import Filters
@@ -61,14 +62,7 @@ WHERE s.status = 'completed';
 @pytest.fixture(scope="module")
 def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
     """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
-
-    async def fill(url: str) -> None:
-        async with connected(url) as connection:
-            await connection.execute(FILL)
-            await connection.execute("VACUUM ANALYZE")
-
-    with fresh_database(postgres, _migrated_template) as url:
-        run_apart(fill(url))
+    with filled_database(postgres, _migrated_template, FILL) as url:
         yield url
 
 

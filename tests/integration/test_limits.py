@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from builders import connected
 from charges import MOST_CHARGED, note_every_charge
-from infrastructure import Postgres, fresh_database, run_apart, wait_until
+from full_database import filled_database
+from infrastructure import Postgres, fresh_database, wait_until
 from proxy import DatabaseProxy
 from tarsy_scoring import limits
 from tarsy_scoring.database import Database, DatabaseAway
@@ -1105,14 +1106,7 @@ STATEMENTS = {
 @pytest.fixture(scope="module")
 def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
     """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
-
-    async def fill(url: str) -> None:
-        async with connected(url) as connection:
-            await connection.execute(FILL)
-            await connection.execute("VACUUM ANALYZE")
-
-    with fresh_database(postgres, _migrated_template) as url:
-        run_apart(fill(url))
+    with filled_database(postgres, _migrated_template, FILL) as url:
         yield url
 
 

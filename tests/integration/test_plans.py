@@ -9,7 +9,8 @@ import asyncpg
 import pytest
 
 from builders import connected
-from infrastructure import Postgres, fresh_database, run_apart
+from full_database import filled_database
+from infrastructure import Postgres
 from tarsy_scoring import gateway, inbox, journal, outbox, reading, selecting, store
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"}
@@ -53,14 +54,7 @@ UPDATE relay_position SET position = {3 * SESSIONS - 300};
 @pytest.fixture(scope="module")
 def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
     """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
-
-    async def fill(url: str) -> None:
-        async with connected(url) as connection:
-            await connection.execute(FILL)
-            await connection.execute("VACUUM ANALYZE")
-
-    with fresh_database(postgres, _migrated_template) as url:
-        run_apart(fill(url))
+    with filled_database(postgres, _migrated_template, FILL) as url:
         yield url
 
 

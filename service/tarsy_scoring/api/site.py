@@ -5,12 +5,13 @@ Built once in `app.create_app`, found again through the request; routes hold not
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from starlette.requests import HTTPConnection
 
 from tarsy_scoring.admission import Policy
+from tarsy_scoring.gateway import Gateway
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.reading import Reader
@@ -85,8 +86,7 @@ class Served:
     """What belongs to a running application beside its site; `gateway` is None until there is one."""
 
     site: Site
-    gateway: Any = None
-    extras: dict[str, Any] = field(default_factory=dict)
+    gateway: Gateway | None = None
 
 
 def served(connection: HTTPConnection) -> Served:
