@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fast stack bench schemas requirements clean
+.PHONY: help demo test check fast audit stack bench schemas requirements clean
 
 help:  ## print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,8 +14,20 @@ help:  ## print this
 demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, scored while you watch
 	@$(BIN)/tarsy-scoring demo $(ARGS)
 
+# Most tests wait for other processes, so several runs share the machine; those that only calculate take what is left.
+CALCULATING := tests/unit tests/contract
 test: $(VENV)/.dev  ## every test, on real PostgreSQL and a real broker
+ifeq ($(ARGS),)
+	@told=$$(mktemp -d); failed=0; \
+	nice -n 10 $(BIN)/python -m pytest $(CALCULATING) > $$told/calculating 2>&1 & calculating=$$!; \
+	$(BIN)/python -m pytest tests/integration > $$told/integration 2>&1 & integration=$$!; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(CALCULATING) tests/integration) || failed=1; \
+	wait $$integration || failed=1; cat $$told/integration; \
+	wait $$calculating || failed=1; cat $$told/calculating; \
+	rm -r $$told; exit $$failed
+else
 	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
 	@$(BIN)/python -m pytest tests/unit tests/contract $(ARGS)
@@ -27,6 +39,9 @@ check: $(VENV)/.dev  ## linters, type checker, import rules, generated files
 	$(BIN)/lint-imports
 	$(BIN)/python schemas/generate.py --check
 
+audit: $(VENV)/.dev  ## known vulnerabilities in what a deployment installs
+	@$(BIN)/python .ci/audit.py
+
 stack: $(VENV)/.demo  ## PostgreSQL, broker and scripted judge for local work; prints the environment
 	@$(BIN)/tarsy-scoring stack $(ARGS)
 
@@ -37,12 +52,12 @@ bench: $(VENV)/.dev  ## measure: this service against the bare client, Faust and
 schemas: $(VENV)/.dev  ## generate schemas/ and docs/configuration.md from the code
 	$(BIN)/python schemas/generate.py
 
-COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --strip-extras --allow-unsafe
+COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe
 requirements:  ## pin the requirements anew
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(COMPILE) --extra=dev --extra=editable --extra=embedded --extra=insights --output-file=requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra=dev --extra=editable --extra=embedded --extra=insights --extra=tracing --output-file=requirements/dev.txt pyproject.toml
 	$(COMPILE) --extra=editable --extra=embedded --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml
-	$(COMPILE) --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
+	$(COMPILE) --extra=insights --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
 
 clean:  ## remove what the verbs made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -30,13 +30,13 @@ import uvloop
 from benchmarks.meter import metered
 from tarsy_scoring import outbox, schema
 from tarsy_scoring.app import open_parts
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.database import Database
 from tarsy_scoring.embedded.stack import Stack
 from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.kafka import ensure_topics
+from tarsy_scoring.kafka_topics import ensure_topics
 from tarsy_scoring.lifecycle import run_until_signalled
 from tarsy_scoring.relay import Relay
-from tarsy_scoring.settings import load_settings
 from tarsy_scoring.telemetry import Metrics
 
 SCORES = 100
@@ -93,7 +93,7 @@ async def serve() -> None:
     settings, metrics = load_settings(), Metrics()
     async with open_parts(settings, metrics) as parts:
         gateway = Gateway(settings, parts.database, metrics)
-        site = Site(settings, parts.registry, parts.inbox, parts.store, parts.reader, metrics, None)
+        site = Site(settings, parts.registry, parts.inbox, parts.leases, parts.reader, metrics, None)
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
         print(listening.getsockname()[1], flush=True)
 

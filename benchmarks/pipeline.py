@@ -12,11 +12,11 @@ from typing import Self
 
 import asyncpg
 
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.extraction import extract_missing_tools, extract_total
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.judge.verdict import Message
-from tarsy_scoring.settings import load_settings
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.fence import new_nonce
 from tarsy_scoring.timeline.files import SessionFiles

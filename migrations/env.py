@@ -1,30 +1,66 @@
 """
-Alembic's entry: one transaction, our schema, one migrator at a time.
+Alembic's entry: a transaction per revision, our schema, one migrator at a time.
 
+Whoever wants to change a table waits for those who use it, and everybody else behind it: so a revision gives up after
+a moment and is tried again, until the backup or the long query in its way has ended. A revision may step out of the
+transaction (`autocommit_block`) to build an index beside a database in use; what came before it is committed then.
 Driven by `tarsy_scoring.schema`, which hands the URL and the schema over in `config.attributes`.
 """
 
 import asyncio
 
 import asyncpg
+import structlog
 from alembic import context
-from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Connection, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
+log = structlog.get_logger()
+
 VERSION_TABLE = "tarsy_scoring_version"  # not Alembic's default: the schema may be shared with others
+LOOK_EVERY_S = 0.1
+LOCK_TIMEOUT_S = 3
+PAUSES_S = (1, 2, 5, 10, 20, *[30] * 18)  # ten minutes, of which the tables are free for nine
+IN_USE = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
 
 
 def run_on(connection: Connection) -> None:
     schema = context.config.attributes["schema"]
+
     # SET LOCAL and not a startup parameter: PgBouncer forwards no unknown startup parameters.
-    connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('tarsy-scoring migrate'))"))
-    # Looked for first: IF NOT EXISTS asks for the right to make schemas even where there is nothing to make.
-    if not connection.scalar(text("SELECT 1 FROM pg_namespace WHERE nspname = :schema"), {"schema": schema}):
-        connection.execute(text(f'CREATE SCHEMA "{schema}"'))
-    connection.execute(text(f'SET LOCAL search_path TO "{schema}"'))
-    context.configure(connection=connection, version_table=VERSION_TABLE, version_table_schema=schema)
-    context.run_migrations()
+    @event.listens_for(connection, "begin")
+    def _set_path(begun: Connection) -> None:
+        begun.exec_driver_sql(f'SET LOCAL search_path TO "{schema}"')
+        begun.exec_driver_sql(f"SET LOCAL lock_timeout TO '{LOCK_TIMEOUT_S}s'")
+
+    context.configure(
+        connection=connection,
+        version_table=VERSION_TABLE,
+        version_table_schema=schema,
+        transaction_per_migration=True,
+    )
+    with context.begin_transaction():
+        # Looked for first: IF NOT EXISTS asks for the right to make schemas even where there is nothing to make.
+        if not connection.scalar(text("SELECT 1 FROM pg_namespace WHERE nspname = :schema"), {"schema": schema}):
+            connection.execute(text(f'CREATE SCHEMA "{schema}"'))
+        context.run_migrations()
+
+
+async def take_turn(guard: AsyncConnection) -> None:
+    """
+    Wait until no other migrator works; it is our turn until the transaction of `guard` ends.
+
+    A transaction of its own, which the work's commits do not end, and no lock of a session, which PgBouncer would
+    leave with another one. Tried again and again: whoever waits inside a statement holds a snapshot, and an index
+    that is built concurrently waits for that one in turn.
+    """
+    while not await guard.scalar(text("SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring migrate'))")):
+        await guard.rollback()
+        await asyncio.sleep(LOOK_EVERY_S)
+    # An index may take hours. Comes last: a SELECT keeps its snapshot until the next statement of its transaction.
+    await guard.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
 
 
 async def run() -> None:
@@ -34,8 +70,18 @@ async def run() -> None:
 
     engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=connect)
     try:
-        async with engine.begin() as connection:
-            await connection.run_sync(run_on)
+        async with engine.connect() as guard:
+            await take_turn(guard)
+            for pause_s in (*PAUSES_S, None):
+                try:
+                    async with engine.connect() as connection:
+                        await connection.run_sync(run_on)
+                    break
+                except DBAPIError as error:
+                    if pause_s is None or getattr(error.orig, "sqlstate", None) not in IN_USE:
+                        raise
+                log.warning("migrate.tables_in_use", next_try_s=pause_s, advice="look for a backup or a long query")
+                await asyncio.sleep(pause_s)
     finally:
         await engine.dispose()
 

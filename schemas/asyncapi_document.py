@@ -1,4 +1,4 @@
-"""The AsyncAPI 3.0 document: four topics seen from the service, with keys, headers and examples."""
+"""The AsyncAPI 3.0 document: five topics seen from the service, with keys, headers and examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -34,6 +34,7 @@ CLOUDEVENTS_HEADERS = {
     "ce_time": "`timestamp` of the payload.",
     "content-type": "application/json",
 }
+TRACE_HEADER = {"traceparent": "Where in a trace it belongs (W3C Trace Context); may be missing."}
 INCOMING = {SOURCE_COMPLETED: "A session has ended.", SOURCE_RESCORE: "Somebody wants a session scored again."}
 OUTGOING: Mapping[str, str] = {
     "scoring.started": "An attempt at a score began.",
@@ -42,6 +43,19 @@ OUTGOING: Mapping[str, str] = {
     "scoring.failed": "There is no score and there will be none from this request.",
 }
 assert set(OUTGOING) == set(get_args(EventType))
+# What it is, its key, its headers.
+INSIGHTS: Mapping[str, tuple[str, str, str]] = {
+    "scoring-windows": (
+        "Rolling figures of a chain, which take the place of those before.",
+        "The chain's id; empty for scores of no chain.",
+        "None.",
+    ),
+    "scoring-drift-detected": (
+        "The scores of a chain have changed.",
+        "`drift:` and the `event_id`: all of them stay.",
+        "CloudEvents 1.0 in binary mode: ce_specversion, ce_id, ce_source, ce_type, ce_time and content-type.",
+    ),
+}
 
 
 def asyncapi_document(examples: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,17 +87,22 @@ def asyncapi_document(examples: Mapping[str, Any]) -> dict[str, Any]:
             "sessionCompleted": _channel("topic_session_completed", "Sessions that have ended.", [SOURCE_COMPLETED]),
             "rescoreRequested": _channel("topic_rescore_requested", "Requests to score again.", [SOURCE_RESCORE]),
             "scoringEvents": _channel("topic_scoring_events", "What happens to scores, in order per session.", events),
+            "scoringInsights": _channel(
+                "topic_scoring_insights", "What scores are like over time; compacted.", list(INSIGHTS)
+            ),
             "deadLetters": _channel("topic_dead_letters", "Messages that could not be understood.", ["dead-letter"]),
         },
         "operations": {
             "takeSessionCompleted": _operation("receive", "sessionCompleted", "Take in sessions that have ended."),
             "takeRescoreRequested": _operation("receive", "rescoreRequested", "Take in requests to score again."),
             "announceScores": _operation("send", "scoringEvents", "Announce what happens to scores, at least once."),
+            "publishInsights": _operation("send", "scoringInsights", "Publish rolling figures, and tell of drift."),
             "buryMessage": _operation("send", "deadLetters", "Keep what could not be understood, before its commit."),
         },
         "components": {
             "messages": {_camel(name): _incoming(name, what, examples) for name, what in INCOMING.items()}
             | {_camel(_dashed(t)): _outgoing(t, what, examples) for t, what in OUTGOING.items()}
+            | {_camel(name): _insight(name, *told, examples) for name, told in INSIGHTS.items()}
             | {"deadLetter": _dead_letter()}
         },
     }
@@ -118,8 +137,10 @@ def _operation(action: str, channel: str, what: str) -> dict[str, Any]:
 
 
 def _incoming(name: str, what: str, examples: Mapping[str, Any]) -> dict[str, Any]:
-    headers = _headers(ORIGIN_HEADERS, required=False)
-    headers["description"] = "None is needed; these stand on a replayed dead letter and keep its identity."
+    headers = _headers(ORIGIN_HEADERS | TRACE_HEADER, required=False)
+    headers["description"] = (
+        "None is needed; those of the origin stand on a replayed dead letter and keep its identity."
+    )
     return _message(name, what, headers, examples) | {"bindings": _key(SESSION_KEY)}
 
 
@@ -128,8 +149,14 @@ def _outgoing(event_type: str, what: str, examples: Mapping[str, Any]) -> dict[s
     fixed = {"ce_specversion": "1.0", "ce_source": "/tarsy-scoring", "ce_type": event_type}
     for header, value in (fixed | {"content-type": "application/json"}).items():
         headers["properties"][header] = {"type": "string", "const": value}
+    headers["properties"] |= _headers(TRACE_HEADER, required=False)["properties"]
     headers["description"] = "CloudEvents 1.0 in binary mode."
     return _message(_dashed(event_type), what, headers, examples) | {"bindings": _key(SESSION_KEY)}
+
+
+def _insight(name: str, what: str, key: str, told: str, examples: Mapping[str, Any]) -> dict[str, Any]:
+    headers = {"type": "object", "description": told}
+    return _message(name, what, headers, examples) | {"bindings": _key({"type": "string", "description": key})}
 
 
 def _dead_letter() -> dict[str, Any]:

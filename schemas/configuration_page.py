@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tarsy_scoring import settings
-from tarsy_scoring.settings import SECRETS, ChainSettings, Config, ProviderSettings, Settings, variable_of
+from tarsy_scoring.settings import SECRETS_FROM_FILES, ChainSettings, Config, ProviderSettings, Settings, variable_of
 
 HEAD = """\
 # Configuration
@@ -71,7 +71,7 @@ GROUPS = {
     "Kafka": ("kafka_", "create_topics", "topic_"),
     "Where sessions are read": ("timeline_",),
     "HTTP": ("api_", "metrics_", "trusted_"),
-    "Logs": ("log_",),
+    "Logs and traces": ("log_", "traces"),
     "Work and its limits": ("",),
 }
 NOT_VARIABLES = {"config", "unknown_variables"}
@@ -92,10 +92,10 @@ def _environment() -> Iterator[str]:
         rows = list(OUTSIDE) if "judge_model" in fields else []
         for name in fields:
             meaning = Settings.model_fields[name].description or ""
-            if name in SECRETS:
+            if name in SECRETS_FROM_FILES:
                 meaning += f" Also as `{variable_of(name)}_FILE`."
-            if name in settings._ALIASES:
-                meaning += f" Also spelt `{settings._ALIASES[name]}`."
+            if name in settings.ALIASES:
+                meaning += f" Also spelt `{settings.ALIASES[name]}`."
             value, default = _value(schema["properties"][name], schema), _default(Settings.model_fields[name])
             rows.append((variable_of(name), value, default, meaning))
         yield f"### {title}\n"

@@ -31,6 +31,8 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "scoring-progress": events.ScoringProgress,
     "scoring-completed": events.ScoringCompleted,
     "scoring-failed": events.ScoringFailed,
+    "scoring-windows": events.ScoringWindows,
+    "scoring-drift-detected": events.DriftDetected,
     "score-document": ScoreDocument,
 }
 

@@ -51,7 +51,7 @@ async def open_api(
 ) -> AsyncIterator[Api]:
     """The application on a migrated database; without a source it knows the sessions that somebody asked about."""
     async with open_scoring(url, of or policy(), pool_size=pool_size) as scoring:
-        site = Site(SETTINGS, load_criteria(), scoring.inbox, scoring.store, scoring.reader, Metrics(), source)
+        site = Site(SETTINGS, load_criteria(), scoring.inbox, scoring.leases, scoring.reader, Metrics(), source)
         transport = httpx.ASGITransport(create_app(site), raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield Api(client, scoring)

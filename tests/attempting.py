@@ -8,14 +8,16 @@ from typing import Any
 
 from fakes import FakeJudge, FakeSessions
 from tarsy_scoring.admission import Policy, Request
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.database import Database
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.leases import ClaimedScore, Leases
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.scoring import Finished, Scorer
-from tarsy_scoring.settings import Settings, load_settings
-from tarsy_scoring.store import ClaimedScore, Store
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.store import Store
 from tarsy_scoring.telemetry import Metrics
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline
 
@@ -42,6 +44,7 @@ class Service:
     settings: Settings
     database: Database
     inbox: Inbox
+    leases: Leases
     store: Store
     reader: Reader
 
@@ -50,7 +53,7 @@ class Service:
         await self.inbox.accept([Request(request_id=uuid.uuid4(), session_id=session_id, **fields)])
 
     async def claim(self) -> ClaimedScore:
-        (claimed,) = await self.store.claim_due(uuid.uuid4(), 1, 60)
+        (claimed,) = await self.leases.claim_due(uuid.uuid4(), 1, 60)
         return claimed
 
     async def claim_now(self) -> ClaimedScore:
@@ -63,7 +66,7 @@ class Service:
     ) -> Finished:
         sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
         changed = self.settings.model_copy(update=settings)
-        scorer = Scorer(changed, self.store, sessions, REGISTRY, {"default": judge}, Metrics())
+        scorer = Scorer(changed, self.leases, self.store, sessions, REGISTRY, {"default": judge}, Metrics())
         return await scorer.attempt(claimed)
 
     async def score(self, score_id: uuid.UUID) -> dict[str, Any]:
@@ -84,6 +87,7 @@ async def open_service(database_url: str, **environ: str) -> AsyncIterator[Servi
     await database.open()
     try:
         inbox = Inbox(database, Policy(settings, HASHES))
-        yield Service(settings, database, inbox, Store(database, inbox), Reader(database, HASHES))
+        leases, store = Leases(database, inbox), Store(database, inbox)
+        yield Service(settings, database, inbox, leases, store, Reader(database, HASHES))
     finally:
         await database.close()

@@ -13,10 +13,11 @@ from tarsy_scoring.database import Database
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.judge.verdict import Turn
+from tarsy_scoring.leases import ClaimedScore, Leases
 from tarsy_scoring.outbox import NewEvent
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.settings import ChainSettings, Config, Settings
-from tarsy_scoring.store import ClaimedScore, Ending, Step, Store, StoredTurn
+from tarsy_scoring.store import Ending, Step, Store, StoredTurn
 
 DEFAULT_CRITERIA, OTHER_CRITERIA = "investigation-methodology", "cli-tool-use"
 HASHES = {DEFAULT_CRITERIA: "hash-default", OTHER_CRITERIA: "hash-other"}
@@ -98,11 +99,12 @@ def _end_columns(status: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Inbox, store and reader on one database, and short words for what tests do with them."""
+    """Inbox, leases, store and reader on one database, and short words for what tests do with them."""
 
     url: str
     database: Database
     inbox: Inbox
+    leases: Leases
     store: Store
     reader: Reader
 
@@ -112,7 +114,7 @@ class Scoring:
         return [answers.get(r.request_id) for r in requests]
 
     async def claim(self, limit: int = 100, lease_s: float = LEASE_S) -> list[ClaimedScore]:
-        return await self.store.claim_due(uuid.uuid4(), limit, lease_s)
+        return await self.leases.claim_due(uuid.uuid4(), limit, lease_s)
 
     async def claimed(self, session_id: str = "session-1", **changes: Any) -> ClaimedScore:
         """A score of this session on a known chain, accepted and claimed."""
@@ -132,7 +134,7 @@ class Scoring:
 
     async def take_back(self, max_attempts: int = 5, deadline_s: float = 3600) -> dict[str, str]:
         """Take back what has expired; new status by session."""
-        lost = await self.store.take_back_expired(NO_GRACE_S, max_attempts, deadline_s)
+        lost = await self.leases.take_back_expired(NO_GRACE_S, max_attempts, deadline_s)
         return {score.session_id: score.status for score in lost}
 
     async def rows(self, sql: str, *arguments: Any) -> list[dict[str, Any]]:
@@ -171,7 +173,8 @@ async def open_scoring(url: str, of: Policy | None = None, *, pool_size: int = 1
     await database.open()
     try:
         inbox = Inbox(database, of or policy())
-        yield Scoring(url, database, inbox, Store(database, inbox), Reader(database, HASHES))
+        leases, store = Leases(database, inbox), Store(database, inbox)
+        yield Scoring(url, database, inbox, leases, store, Reader(database, HASHES))
     finally:
         await database.close()
 

@@ -1,10 +1,13 @@
 """Fixtures for every test: servers per session, and a database, topics and a judge per test."""
 
+import asyncio
 import signal
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
+import hypothesis
 import pytest
+import structlog
 
 from infrastructure import (
     Infrastructure,
@@ -24,6 +27,10 @@ from tarsy_scoring.embedded.postgres import create_database
 from tarsy_scoring.embedded.scripted_judge import ScriptedJudge
 
 CHOSEN = pytest.StashKey[Infrastructure]()
+
+# A busy machine is no bug: by default an example may take 200 ms.
+hypothesis.settings.register_profile("steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,6 +54,28 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
 def kafka(pytestconfig: pytest.Config) -> Iterator[Kafka]:
     with running_kafka(pytestconfig.stash[CHOSEN]) as broker:
         yield broker
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that a test runs in this process configures logging, as every command does."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+@pytest.fixture
+async def let_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock of the running loop, by which deadlines are kept: what is due in so many seconds is due now."""
+    loop = asyncio.get_running_loop()
+    real, ahead_s = loop.time, 0.0
+
+    def move(seconds: float) -> None:
+        nonlocal ahead_s
+        ahead_s += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead_s)
+    return move
 
 
 @pytest.fixture(scope="session")

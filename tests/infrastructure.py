@@ -18,10 +18,10 @@ from typing import Any
 
 import asyncpg
 
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.embedded.broker import KAFKA_VERSION, EmbeddedBroker, choose_broker, kafka_lacks
 from tarsy_scoring.embedded.postgres import EmbeddedPostgres, create_database
-from tarsy_scoring.kafka import ensure_topics
-from tarsy_scoring.settings import load_settings
+from tarsy_scoring.kafka_topics import ensure_topics
 
 DATABASE_VARIABLE = "SCORING_TEST_DATABASE_URL"
 KAFKA_VARIABLE = "SCORING_TEST_KAFKA_BOOTSTRAP_SERVERS"
@@ -136,7 +136,7 @@ def choose_infrastructure() -> Infrastructure:
 def forget_own_settings() -> None:
     """Take the developer's own settings out of this process: no test may depend on them, or reach a real judge."""
     for name in list(os.environ):
-        if name.startswith(("SCORING_", "OPENAI_")):
+        if name.startswith(("SCORING_", "OPENAI_", "OTEL_")):
             del os.environ[name]
 
 

@@ -13,7 +13,8 @@ from tarsy_scoring.gateway import Gateway
 from tarsy_scoring.kafka import Record
 from tarsy_scoring.live_client import Chunk
 
-WAIT_S = 10.0
+WAIT_S = 30.0
+MARK = "end-of-answers-"  # no channel
 
 
 class FakeSocket:
@@ -32,6 +33,7 @@ class FakeSocket:
         self.reading.set()
         self._said: asyncio.Queue[str | bytes | None] = asyncio.Queue()
         self._is_gone = False
+        self._marks = 0
 
     # --- the gateway's side
 
@@ -65,8 +67,8 @@ class FakeSocket:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Everything it was sent, in order."""
-        return [from_json(text) for chunk in self.chunks for text in chunk.texts]
+        """Everything it was sent, in order, without what `answer` asked for itself."""
+        return [m for m in self._everything() if not m.get("channel", "").startswith(MARK)]
 
     @property
     def positions(self) -> list[int]:
@@ -74,22 +76,37 @@ class FakeSocket:
         return [m["position"] for m in self.messages if "position" in m]
 
     async def answer(self) -> list[dict[str, Any]]:
-        """Everything sent up to now; the pong that marks the end is taken out."""
-        pongs = sum(m["type"] == "pong" for m in self.messages)
-        self.say({"action": "ping"})
-        await wait_until(lambda: sum(m["type"] == "pong" for m in self.messages) > pongs, WAIT_S, "a pong")
-        return [m for m in self.messages if m["type"] != "pong"]
+        """
+        Everything sent up to the answer to what was asked last.
+
+        Requests are answered one after the other, so the answer to one more, which means nothing, is behind them.
+        """
+        self._marks += 1
+        mark = f"{MARK}{self._marks}"
+        self.say({"action": "subscribe", "channel": mark})
+        await wait_until(lambda: any(m.get("channel") == mark for m in self._everything()), WAIT_S, "the answers")
+        return self.messages
+
+    def _everything(self) -> list[dict[str, Any]]:
+        return [from_json(text) for chunk in self.chunks for text in chunk.texts]
 
 
 @asynccontextmanager
 async def connected_to(gateway: Gateway, *channels: str, last_event_id: int | None = None) -> AsyncIterator[FakeSocket]:
     """A client of the gateway with these subscriptions; gone at the end."""
-    socket = FakeSocket()
-    serving = asyncio.create_task(gateway.serve(socket))
-    try:
+    async with let_in_by(gateway) as socket:
         for channel in channels:
             socket.say({"action": "subscribe", "channel": channel, "last_event_id": last_event_id})
         await socket.answer()
+        yield socket
+
+
+@asynccontextmanager
+async def let_in_by(gateway: Gateway) -> AsyncIterator[FakeSocket]:
+    """A client of the gateway that says nothing yet; gone at the end."""
+    socket = FakeSocket()
+    serving = asyncio.create_task(gateway.serve(socket))
+    try:
         yield socket
     finally:
         socket.leave()

@@ -5,6 +5,7 @@ Sessions are small files, the judge is the scripted one in the test's own proces
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -28,7 +29,9 @@ from tarsy_scoring.embedded.scripted_judge import MODEL, ScriptedJudge
 DYING_WORKER = Path(__file__).parent / "chaos" / "dying_worker.py"
 LARGEST_MESSAGE = 20 * 2**20
 TAIL_CHARACTERS = 4_000
-STOP_TIMEOUT_S = 20.0
+# Far beyond what anything takes, so that only what never comes is missed: starting a process alone may take a busy
+# machine more than ten seconds.
+PATIENCE_S = 60.0
 TERMINAL = ("scoring.completed", "scoring.failed")
 
 
@@ -87,7 +90,7 @@ class Process:
                 found.append(line)
         return [line for line in found if all(line.get(k) == v for k, v in fields.items())]
 
-    async def says(self, event: str, timeout_s: float = 15, **fields: Any) -> dict[str, Any]:
+    async def says(self, event: str, timeout_s: float = PATIENCE_S, **fields: Any) -> dict[str, Any]:
         """Wait for a log line; gives the first."""
 
         def heard() -> list[dict[str, Any]]:
@@ -108,10 +111,17 @@ class Process:
             return answer.status, await answer.text()
 
     async def is_ready(self) -> bool:
-        return (await self.get("/readyz"))[0] == 200
+        """Whether it says so; whoever gives no answer is not."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            return (await self.get("/readyz"))[0] == 200
+        return False
 
-    async def ready(self, timeout_s: float = 20) -> None:
-        await wait_until(self.is_ready, timeout_s, f"{self.name} is ready")
+    async def ready(self, timeout_s: float = PATIENCE_S) -> None:
+        async def says_so() -> bool:
+            assert self.status is None, f"{self.name} ended with {self.status} before it was ready"
+            return await self.is_ready()
+
+        await wait_until(says_so, timeout_s, f"{self.name} is ready")
 
     def signal(self, number: signal.Signals) -> None:
         self._popen.send_signal(number)
@@ -122,13 +132,13 @@ class Process:
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
-    async def ended(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+    async def ended(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for its end; gives the exit status."""
         await wait_until(lambda: self.status is not None, timeout_s, f"{self.name} ends")
         assert self.status is not None
         return self.status
 
-    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+    async def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM, as an orchestrator stops it; gives the exit status."""
         self.signal(signal.SIGTERM)
         return await self.ended(timeout_s)
@@ -194,7 +204,7 @@ class Service:
         """Start a command and leave it running."""
         return self._start(["-m", "tarsy_scoring", *arguments], env, arguments[0])
 
-    async def run(self, *arguments: str, timeout_s: float = 30, **env: str) -> Finished:
+    async def run(self, *arguments: str, timeout_s: float = PATIENCE_S, **env: str) -> Finished:
         """Run a command to its end."""
         process = self.command(*arguments, **env)
         status = await process.ended(timeout_s)
@@ -299,7 +309,7 @@ class Service:
         found = await self.rows(statement, session_id)
         return found[0] if found else None
 
-    async def score_becomes(self, session_id: str, status: str, timeout_s: float = 20, **columns: Any) -> Any:
+    async def score_becomes(self, session_id: str, status: str, timeout_s: float = PATIENCE_S, **columns: Any) -> Any:
         """Wait until a session's newest score has this status and these columns; gives the row."""
 
         async def seen() -> Any:
@@ -308,7 +318,7 @@ class Service:
 
         return await wait_until(seen, timeout_s, f"{session_id} becomes {status} {columns}")
 
-    async def disposition(self, event_id: str, timeout_s: float = 20) -> str:
+    async def disposition(self, event_id: str, timeout_s: float = PATIENCE_S) -> str:
         """Wait for the request of an event; gives what became of it."""
 
         async def stored() -> list[asyncpg.Record]:
@@ -320,7 +330,7 @@ class Service:
         """Scores for which the SQL condition holds."""
         return int(await self.value(f"SELECT count(*) FROM session_scores WHERE {condition}"))
 
-    async def scores_reach(self, count: int, condition: str, timeout_s: float = 20) -> None:
+    async def scores_reach(self, count: int, condition: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until `count` scores fulfil the SQL condition."""
 
         async def reached() -> bool:
@@ -328,7 +338,7 @@ class Service:
 
         await wait_until(reached, timeout_s, f"{count} scores are {condition}")
 
-    async def all_end(self, count: int, timeout_s: float = 30) -> None:
+    async def all_end(self, count: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until `count` scores have ended."""
         await self.scores_reach(count, "completed_at IS NOT NULL", timeout_s)
 
@@ -413,10 +423,10 @@ async def read_whole(bootstrap_servers: str, topic: str) -> list[Any]:
         ends = await consumer.end_offsets(places)
         await consumer.seek_to_beginning(*places)
         records: dict[int, list[Any]] = defaultdict(list)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         behind = {p for p in places if ends[p] > 0}
         while behind:
-            assert time.monotonic() < deadline, f"{topic} could not be read to its end within 30 s"
+            assert time.monotonic() < deadline, f"{topic} could not be read to its end within {PATIENCE_S:g} s"
             for place, batch in (await consumer.getmany(*behind, timeout_ms=200)).items():
                 records[place.partition] += batch
             # Tansu gives as the end one record more than where the last batch begins; its answers to a fetch are right.
@@ -463,7 +473,7 @@ async def _everything_is_published(service: Service) -> None:
     async def published() -> bool:
         return not await service.value("SELECT count(*) FROM scoring_events WHERE published_at IS NULL")
 
-    await wait_until(published, 20, "every event is published")
+    await wait_until(published, PATIENCE_S, "every event is published")
 
 
 def _assert_requests_and_scores(requests: list[Any], scores: list[Any], expected: Mapping[str, str]) -> None:

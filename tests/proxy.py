@@ -1,33 +1,33 @@
 """A TCP proxy in front of PostgreSQL that loses replies, goes silent or hangs up, as networks do."""
 
 import asyncio
-import contextlib
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
+from listening import Listening, close
 from tarsy_scoring.embedded.process import free_port
 
 LISTEN = b'LISTEN "'  # with the quote: a pool says UNLISTEN whenever a connection comes back
 COMMIT = b"COMMIT;"
 
 
-class DatabaseProxy:
+class DatabaseProxy(Listening):
     """
     Forwards to a server until told to misbehave.
 
     `lose_commit_reply(text)`: the next transaction with `text` in one of its statements commits, but its
     client is cut off before it hears of it. `silence_listeners()`: connections that LISTEN stay open and
-    receive nothing any more. Until it is entered, nobody listens on its port.
+    receive nothing any more. `fall_silent()`: nothing goes through any more, and connections open and stay
+    open, as with a server that stands still, at once or from a statement on; `speak_again()` ends it. Until it is
+    entered, nobody listens on its port.
     """
 
     def __init__(self, url: str) -> None:
+        super().__init__(free_port())
         self._target = urlsplit(url)
-        self._port = free_port()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._statement: bytes | None = None
         self._silent = False
+        self.stands_still = False
+        self._last_words: bytes | None = None
         self.replies_lost = 0
         self.bytes_silenced = 0
 
@@ -35,7 +35,7 @@ class DatabaseProxy:
     def url(self) -> str:
         """The database, by way of the proxy."""
         login = self._target.netloc.rpartition("@")[0]
-        return urlunsplit(self._target._replace(netloc=f"{login}@127.0.0.1:{self._port}"))
+        return urlunsplit(self._target._replace(netloc=f"{login}@127.0.0.1:{self.port}"))
 
     def lose_commit_reply(self, statement: str) -> None:
         self._statement = statement.encode()
@@ -43,36 +43,28 @@ class DatabaseProxy:
     def silence_listeners(self) -> None:
         self._silent = True
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        return self
+    def fall_silent(self, at: str | None = None) -> None:
+        self.stands_still = at is None
+        self._last_words = at.encode() if at else None
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    def speak_again(self) -> None:
+        self.stands_still = False
 
-    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
         try:
-            server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
             connection = _Connection(self, client, to_client, server, to_server)
             async with asyncio.TaskGroup() as group:
                 group.create_task(connection.carry_requests())
                 group.create_task(connection.carry_replies())
-        except (OSError, ExceptionGroup, asyncio.CancelledError):
-            pass  # one side hung up, and with it the other; or the test is over
         finally:
-            with contextlib.suppress(UnboundLocalError):
-                to_server.close()
-            to_client.close()
-            self._tasks.discard(task)
+            close(to_server)
+
+    def swallows(self, sent: bytes) -> bool:
+        """Whether nobody answers this, and from now on anything."""
+        if self._last_words is not None and self._last_words in sent:
+            self.fall_silent()
+        return self.stands_still
 
     def hears_of_commit(self, sent: bytes, was_armed: bool) -> bool:
         """Whether this connection's next COMMIT is the one to lose, after it has sent this."""
@@ -83,7 +75,7 @@ class DatabaseProxy:
         self.replies_lost += 1
 
     def silences(self, data: bytes, listens: bool) -> bool:
-        if self._silent and listens:
+        if self.stands_still or (self._silent and listens):
             self.bytes_silenced += len(data)
             return True
         return False
@@ -109,6 +101,8 @@ class _Connection:
 
     async def carry_requests(self) -> None:
         while data := await self._client.read(65536):
+            if self._proxy.swallows(data):
+                continue
             self._listens |= LISTEN in data
             self._is_armed = self._proxy.hears_of_commit(data, self._is_armed)
             if self._is_armed and COMMIT in data:

@@ -5,44 +5,41 @@ Phase: pre (additive; run before the version that needs it).
 """
 
 from alembic import op
+from sqlalchemy import text
 
 revision = "0005"
 down_revision = "0004"
 phase = "pre"
 
-# A session's time is when it ended, at the latest when it was first seen: nobody can post one from the future.
-# None of the indexes on scores gets an entry before the score has ended, so the queue does not pay for them.
-INDEXES = """
-CREATE INDEX sessions_recent ON sessions (least(completed_at, first_seen_at) DESC, session_id DESC);
-CREATE INDEX sessions_of_chain ON sessions (chain_id, least(completed_at, first_seen_at) DESC, session_id DESC);
-CREATE INDEX sessions_of_alert_type ON sessions (alert_type, least(completed_at, first_seen_at) DESC, session_id DESC);
-CREATE INDEX sessions_by_prefix ON sessions (lower(session_id) text_pattern_ops);
-CREATE INDEX sessions_by_alert_prefix ON sessions (lower(alert_type) text_pattern_ops);
-CREATE INDEX sessions_labels ON sessions USING gin (labels jsonb_path_ops);
-
-CREATE INDEX session_scores_latest ON session_scores (session_id, completed_at DESC, score_id)
-  WHERE status = 'completed' AND purpose = 'production';
-CREATE INDEX session_scores_by_total ON session_scores (total_score, session_id)
-  WHERE status = 'completed' AND purpose = 'production';
-CREATE INDEX session_scores_by_time ON session_scores (completed_at)
-  WHERE status = 'completed' AND purpose = 'production';
-CREATE INDEX session_scores_of_chain ON session_scores (chain_id, completed_at)
-  WHERE status = 'completed' AND purpose = 'production';
-CREATE INDEX session_scores_of_criteria ON session_scores (criteria, completed_at)
-  WHERE status = 'completed' AND purpose = 'production';
-CREATE INDEX session_scores_flags ON session_scores USING gin (flags jsonb_path_ops)
-  WHERE status = 'completed' AND purpose = 'production';
-CREATE INDEX session_scores_cancelled ON session_scores (session_id)
-  WHERE status = 'cancelled' AND purpose = 'production';
-"""
-
-NAMES = (
-    *("sessions_recent", "sessions_of_chain", "sessions_of_alert_type", "sessions_by_prefix"),
-    *("sessions_by_alert_prefix", "sessions_labels"),
-    *("session_scores_latest", "session_scores_by_total", "session_scores_by_time", "session_scores_of_chain"),
-    *("session_scores_of_criteria", "session_scores_flags", "session_scores_cancelled"),
-)
-
+# Name -> what it is on. A session's time is when it ended, at the latest when it was first seen: nobody can post one
+# from the future. None of the indexes on scores gets an entry before the score has ended, so the queue does not pay
+# for them.
+OF_SESSIONS = {
+    "sessions_recent": "(least(completed_at, first_seen_at) DESC, session_id DESC)",
+    "sessions_of_chain": "(chain_id, least(completed_at, first_seen_at) DESC, session_id DESC)",
+    "sessions_of_alert_type": "(alert_type, least(completed_at, first_seen_at) DESC, session_id DESC)",
+    "sessions_by_prefix": "(lower(session_id) text_pattern_ops)",
+    "sessions_by_alert_prefix": "(lower(alert_type) text_pattern_ops)",
+    "sessions_labels": "USING gin (labels jsonb_path_ops)",
+}
+_COMPLETED = "WHERE status = 'completed' AND purpose = 'production'"
+OF_SCORES = {
+    "session_scores_latest": f"(session_id, completed_at DESC, score_id) {_COMPLETED}",
+    "session_scores_by_total": f"(total_score, session_id) {_COMPLETED}",
+    "session_scores_by_time": f"(completed_at) {_COMPLETED}",
+    "session_scores_of_chain": f"(chain_id, completed_at) {_COMPLETED}",
+    "session_scores_of_criteria": f"(criteria, completed_at) {_COMPLETED}",
+    "session_scores_flags": f"USING gin (flags jsonb_path_ops) {_COMPLETED}",
+    "session_scores_cancelled": "(session_id) WHERE status = 'cancelled' AND purpose = 'production'",
+}
+INDEXES = [
+    (name, table, on)
+    for table, indexes in (("sessions", OF_SESSIONS), ("session_scores", OF_SCORES))
+    for name, on in indexes.items()
+]
+IS_IN_USE = "SELECT EXISTS (SELECT FROM sessions)"
+# Null: there is no such index. One that was being built when its migration was interrupted is there and not valid.
+IS_VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('\"{schema}\".{name}')"
 
 # Sources may have told longer names than an index holds.
 CLIP = """
@@ -56,10 +53,29 @@ def upgrade() -> None:
     for statement in CLIP.split(";\n"):
         if statement.strip():
             op.execute(statement)
-    for statement in INDEXES.split(";\n"):
-        if statement.strip():
-            op.execute(statement)
+    if op.get_bind().scalar(text(IS_IN_USE)):
+        _build_beside_work()
+        return
+    for name, table, on in INDEXES:
+        op.execute(f"CREATE INDEX {name} ON {table} {on}")
+
+
+def _build_beside_work() -> None:
+    """
+    Build the indexes while sessions and scores are being written, each in a step of its own.
+
+    What an interrupted run has built stays, what it has left half built is built anew.
+    """
+    schema = op.get_context().version_table_schema
+    with op.get_context().autocommit_block():
+        for name, table, on in INDEXES:
+            is_valid = op.get_bind().scalar(text(IS_VALID.format(schema=schema, name=name)))
+            if is_valid:
+                continue
+            if is_valid is not None:
+                op.execute(f'DROP INDEX CONCURRENTLY "{schema}".{name}')
+            op.execute(f'CREATE INDEX CONCURRENTLY {name} ON "{schema}".{table} {on}')
 
 
 def downgrade() -> None:
-    op.execute(f"DROP INDEX {', '.join(NAMES)}")
+    op.execute(f"DROP INDEX {', '.join(name for name, _, _ in INDEXES)}")

@@ -45,7 +45,8 @@ class Request:
 
     `request_id` is a hash of its identity. `is_stale` was decided from the age of the Kafka record.
     `session_status` matters for `session-completed` alone. With another `purpose` than production it asks for
-    a judgement beside the session's score, which it neither waits for nor holds up.
+    a judgement beside the session's score, which it neither waits for nor holds up. `traceparent` is the trace
+    that whoever asked is in.
     """
 
     request_id: uuid.UUID
@@ -64,6 +65,7 @@ class Request:
     priority: Priority = Priority.AUTOMATIC
     is_stale: bool = False
     purpose: Purpose = "production"
+    traceparent: str | None = None
 
     @property
     def is_automatic(self) -> bool:

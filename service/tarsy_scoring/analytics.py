@@ -28,7 +28,8 @@ _LATEST = """s.status = 'completed' AND s.purpose = 'production'
                   AND x.status = 'completed' AND x.purpose = 'production' AND x.completed_at >= s.completed_at
                   AND (x.completed_at > s.completed_at OR x.score_id < s.score_id))
   AND ($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"""
-_SELECTED = f"""{_LATEST}
+# The latest completed production score of each session; what is asked of it is $1 to $4 (see `Selection`).
+SELECTED = f"""{_LATEST}
   AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
 
 # The day ($6) that a score counts for, and what the range is about: when it was scored, or when its session ended.
@@ -50,7 +51,7 @@ BANDS = f"""
 SELECT b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
 FROM {{schema}}.session_scores s
 LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
-WHERE {_SELECTED}
+WHERE {SELECTED}
 GROUP BY 1, 2
 """
 
@@ -63,7 +64,7 @@ FROM {{schema}}.session_scores s
 CROSS JOIN LATERAL (SELECT coalesce(s.score_breakdown, s.rubric -> 'scores') AS stated) d
 CROSS JOIN LATERAL jsonb_each(CASE jsonb_typeof(d.stated) WHEN 'object' THEN d.stated ELSE '{{}}' END) c
 LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
-WHERE {_SELECTED} AND s.total_score IS NOT NULL AND jsonb_typeof(c.value) = 'number'
+WHERE {SELECTED} AND s.total_score IS NOT NULL AND jsonb_typeof(c.value) = 'number'
 GROUP BY GROUPING SETS ((b.id, s.criteria, c.key), (s.criteria, c.key))
 ORDER BY s.criteria, c.key
 """
@@ -72,7 +73,7 @@ ORDER BY s.criteria, c.key
 SPELLINGS = f"""
 SELECT t.tool_name, count(DISTINCT s.score_id) AS sessions, count(*) OVER () AS spellings
 FROM {{schema}}.session_scores s JOIN {{schema}}.score_missing_tools t USING (score_id)
-WHERE {_SELECTED}
+WHERE {SELECTED}
 GROUP BY t.tool_name
 ORDER BY CASE WHEN $5 = 'points_lost' THEN sum(100 - s.total_score) ELSE count(DISTINCT s.score_id) END DESC NULLS LAST,
   t.tool_name LIMIT $6
@@ -84,7 +85,7 @@ SELECT tool, chain_id, count(*) AS sessions, coalesce(sum(lost), 0) AS points_lo
 FROM (SELECT DISTINCT w.tool, s.score_id, s.chain_id, 100 - s.total_score AS lost
       FROM {{schema}}.session_scores s JOIN {{schema}}.score_missing_tools t USING (score_id)
       JOIN unnest($5::text[], $6::int[]) AS w(tool_name, tool) ON w.tool_name = t.tool_name
-      WHERE {_SELECTED}) asked
+      WHERE {SELECTED}) asked
 GROUP BY tool, chain_id
 """
 
@@ -93,12 +94,12 @@ CALLED = f"""
 SELECT DISTINCT k.tool FROM (
   SELECT CASE jsonb_typeof(s.interaction -> 'by_tool')
          WHEN 'object' THEN s.interaction -> 'by_tool' ELSE '{{}}' END AS tools
-  FROM {{schema}}.session_scores s WHERE {_SELECTED} ORDER BY s.completed_at DESC LIMIT $5) l,
+  FROM {{schema}}.session_scores s WHERE {SELECTED} ORDER BY s.completed_at DESC LIMIT $5) l,
 LATERAL jsonb_object_keys(l.tools) AS k(tool)
 """
 
 SCORES_OF_CHAINS = f"""
-SELECT s.chain_id, count(*) AS scores FROM {{schema}}.session_scores s WHERE {_SELECTED} GROUP BY s.chain_id
+SELECT s.chain_id, count(*) AS scores FROM {{schema}}.session_scores s WHERE {SELECTED} GROUP BY s.chain_id
 """
 
 FAILURE_TAGS = f"""
@@ -106,8 +107,16 @@ SELECT t.tag, s.chain_id, count(DISTINCT s.score_id) AS scores
 FROM {{schema}}.session_scores s
 CROSS JOIN LATERAL jsonb_array_elements_text(
   CASE jsonb_typeof(s.failure_tags) WHEN 'array' THEN s.failure_tags ELSE '[]' END) AS t(tag)
-WHERE {_SELECTED} GROUP BY t.tag, s.chain_id
+WHERE {SELECTED} AND t.tag IS NOT NULL GROUP BY t.tag, s.chain_id
 """
+
+# What was decided about names last.
+DECIDED = """
+SELECT DISTINCT ON (name_key) name, tool FROM {schema}.tool_merges ORDER BY name_key, merge_id DESC
+"""
+
+# Tools of which somebody said something: they keep their names.
+STANDING = "SELECT DISTINCT ON (tool_key) tool FROM {schema}.tool_states ORDER BY tool_key, state_id DESC"
 
 # Judges name tools freely, so that there is no end of names that one score asked for; these are merged and counted.
 MOST_SPELLINGS = 2000
@@ -274,16 +283,20 @@ class MissingTools:
 
 async def missing_tools(database: Database, selection: Selection, sort: ToolSort, limit: int) -> MissingTools:
     """
-    Tools that judges missed, spellings merged (see `merge_spellings`).
+    Tools that judges missed, spellings merged (see `merge_spellings`), as people decided where they did.
 
     Points are not shared out: where a score asks for three tools, each has lost all of its points.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    [named] = await _fetch(database, (SPELLINGS, (*selection.arguments, sort, MOST_SPELLINGS)))
+    named, joined, said = await _fetch(
+        database, (SPELLINGS, (*selection.arguments, sort, MOST_SPELLINGS)), (DECIDED, ()), (STANDING, ())
+    )
     counts = {row["tool_name"]: row["sessions"] for row in named}
-    tools = await asyncio.to_thread(merge_spellings, counts)  # comparing the names of hostile judges takes a second
+    decided = {row["name"]: row["tool"] for row in joined}
+    # Comparing the names of hostile judges takes a second.
+    tools = await asyncio.to_thread(merge_spellings, counts, decided, {row["tool"] for row in said})
     numbers = [(name, number) for number, tool in enumerate(tools) for name, _ in tool.spellings]
     asked, called = await _fetch(
         database,

@@ -8,7 +8,7 @@ half works looks healthy and is not.
 """
 
 import asyncio
-import gc
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +19,9 @@ import structlog
 
 from tarsy_scoring import outbox
 from tarsy_scoring.admission import Policy
+from tarsy_scoring.configuration import read_api_key, read_secret
 from tarsy_scoring.database import RETRY_MAX_S, Database, DatabaseAway
+from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
 from tarsy_scoring.gate_settings import AnyGate, CommandGate, FileGate
 from tarsy_scoring.inbox import Inbox
@@ -28,8 +30,10 @@ from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judging import is_self_judged
-from tarsy_scoring.kafka import ensure_topics
-from tarsy_scoring.lifecycle import HealthServer, unless_stopped
+from tarsy_scoring.kafka_login import check_login
+from tarsy_scoring.kafka_topics import ensure_topics
+from tarsy_scoring.leases import Leases
+from tarsy_scoring.lifecycle import HealthServer, calm_garbage_collector, unless_stopped
 from tarsy_scoring.limits import Limits
 from tarsy_scoring.permits import require_affordable
 from tarsy_scoring.reading import Reader
@@ -41,8 +45,11 @@ from tarsy_scoring.store import Store
 from tarsy_scoring.telemetry import Metrics
 from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.timeline.model import TimelineSource
+from tarsy_scoring.timeline.tarsy_api import TarsyApi
 from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
+from tarsy_scoring.tracing import OFF, Tracing, wants_traces
 from tarsy_scoring.worker import Worker
+from tarsy_scoring.write_back import WriteBack, open_write_back_tarsy
 
 log = structlog.get_logger()
 
@@ -55,7 +62,8 @@ _REFUSALS = {
     asyncpg.InvalidCatalogNameError: "there is no such database",
     asyncpg.InsufficientPrivilegeError: "this user may not do what we need",
 }
-POOL_SIZE = 16  # claims, beats, batches of steps, ends, permits and accounts, intake, relay: each at most two at a time
+# Claims, beats, batches of steps, ends, permits and accounts, intake, relay, drift: each at most two at a time.
+POOL_SIZE = 16
 BACKLOG_EVERY_S = 5.0
 LOOK_FOR_S = 30.0
 HOPELESS_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
@@ -69,6 +77,7 @@ class Parts:
     registry: CriteriaRegistry
     database: Database
     inbox: Inbox
+    leases: Leases
     store: Store
     reader: Reader
     limits: Limits
@@ -96,8 +105,9 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
         inbox = Inbox(database, Policy(settings, hashes))
         limits = Limits(database, settings, least_usd=_replies_usd(settings))
         reader = Reader(database, hashes, limits.waiting)
-        store = Store(database, inbox)
-        yield Parts(settings, registry, database, inbox, store, reader, limits, metrics or Metrics())
+        leases, store = Leases(database, inbox), Store(database, inbox)
+        metrics = metrics or Metrics(settings.config.chains)
+        yield Parts(settings, registry, database, inbox, leases, store, reader, limits, metrics)
     finally:
         await database.close()
 
@@ -150,6 +160,10 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     settings.require_database()
     if "intake" in roles or "relay" in roles:
         settings.require_kafka()
+    if "relay" in roles and settings.write_back:
+        open_write_back_tarsy(settings)
+    if settings.kafka_bootstrap_servers:
+        check_login(settings)
     registry = load_criteria(settings.config.criteria_dirs)
     chains = {"defaults": settings.config.defaults} | {f"chains.{k}": v for k, v in settings.config.chains.items()}
     for where, chain in chains.items():
@@ -159,7 +173,8 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     if "judging" in roles:
         timeline_source(settings)
         for name in settings.config.providers:
-            settings.api_key(name, environ)
+            read_api_key(settings, name, environ)
+        wants_traces(settings, environ)  # refused now, where they cannot be had
         full_window_usd = {
             name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
             for name, provider in settings.config.providers.items()
@@ -193,7 +208,7 @@ def timeline_source(settings: Settings) -> TimelineSource:
     """
     kind = settings.timeline_source
     if kind is None:
-        raise ConfigurationError("SCORING_TIMELINE_SOURCE is not set: say tarsy-db or files")
+        raise ConfigurationError("SCORING_TIMELINE_SOURCE is not set: say tarsy-db, tarsy-api or files")
     if kind == "files":
         if settings.timeline_dir is None:
             raise ConfigurationError("SCORING_TIMELINE_DIR is not set: name the folder of session files")
@@ -204,9 +219,37 @@ def timeline_source(settings: Settings) -> TimelineSource:
         if settings.timeline_database_url is None:
             raise ConfigurationError("SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL")
         return TarsyDatabase(settings.timeline_database_url.get_secret_value())
-    raise ConfigurationError(
-        "SCORING_TIMELINE_SOURCE=tarsy-api is not available in this version: use tarsy-db or files"
-    )
+    return _tarsy_api(settings)
+
+
+def _tarsy_api(settings: Settings) -> TarsyApi:
+    """Raises: ConfigurationError: It lacks its URL, or its CA or token cannot be read."""
+    url, token, file = settings.timeline_api_url, settings.timeline_api_token, settings.timeline_api_token_file
+    if url is None:
+        raise ConfigurationError("SCORING_TIMELINE_API_URL is not set: give the address of TARSy's API")
+
+    def read_token() -> str | None:
+        given = token.get_secret_value() if token else None
+        found = read_secret(file, "SCORING_TIMELINE_API_TOKEN_FILE") if file else given
+        if found and not (found.isascii() and found.isprintable()):
+            raise ConfigurationError("the token for TARSy's API holds what no header can: is it one line of text?")
+        return found
+
+    def current_token() -> str | None:
+        try:
+            return read_token()
+        except ConfigurationError as error:
+            raise TimelineUnavailable(str(error)) from None
+
+    if read_token() and url.startswith("http:"):  # also so that a wrong path stops the start
+        log.warning("settings.token_in_clear", variable="SCORING_TIMELINE_API_URL", advice="use https")
+
+    try:
+        return TarsyApi(url, token=current_token, ca_file=settings.timeline_api_ca_file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: {error.strerror}"
+        ) from None
 
 
 async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
@@ -219,7 +262,8 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
         ConfigurationError, StartRefused: The start is refused.
         ExceptionGroup: A loop died.
     """
-    metrics = Metrics()
+    metrics = Metrics(settings.config.chains)
+    metrics.begin(*roles)
     health = _Health()
     server = HealthServer(
         settings.metrics_port,
@@ -241,12 +285,19 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
 async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: "_Health", stopping: asyncio.Event) -> None:
     intake = Intake(parts.settings, parts.inbox, parts.reader.keep_body, parts.metrics) if "intake" in roles else None
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
+    write_back = None
+    if "relay" in roles and parts.settings.write_back:
+        write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
+        await write_back.require_fit()
     health.database, health.intake = parts.database, intake
     judged = asyncio.Event()  # nothing new will be judged: the relay may flush
 
     async def speak_kafka() -> None:
         topics = topics_of(parts.settings, roles)
-        if not topics or not await unless_stopped(ensure_topics(parts.settings, topics), stopping):
+        if not topics:
+            return
+        looking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
+        if not await (looking if relay is None else relay.number_while(looking)):
             return
         async with asyncio.TaskGroup() as group:
             if relay is not None:
@@ -257,24 +308,42 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: "_Health", s
     async with asyncio.TaskGroup() as service:
         background = [service.create_task(parts.database.carry_bells()), service.create_task(_watch_backlog(parts))]
         kafka = service.create_task(speak_kafka())
+        if write_back is not None:
+            service.create_task(write_back.run(judged))
+        if "relay" in roles:
+            service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping))
+        tracing = OFF
         if "judging" in roles:
-            await _judge(parts, stopping)
+            tracing = _tracing(parts.settings)
+            await _judge(parts, stopping, tracing)
         else:
             await stopping.wait()
         judged.set()
-        await kafka
+        await asyncio.gather(kafka, tracing.close())
         for task in background:
             task.cancel()
 
 
-async def _judge(parts: Parts, stopping: asyncio.Event) -> None:
+def _tracing(settings: Settings) -> Tracing:
+    """Raises: ConfigurationError: Traces are wanted and cannot be exported."""
+    if not wants_traces(settings, os.environ):
+        return OFF
+    from tarsy_scoring.spans import open_spans
+
+    return open_spans()
+
+
+async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> None:
     source = timeline_source(parts.settings)
-    clients = create_clients(parts.settings)
+    clients = create_clients(parts.settings, tracing=tracing)
     try:
-        scorer = Scorer(parts.settings, parts.store, source, parts.registry, clients, parts.metrics, parts.limits)
-        worker = Worker(parts.settings, parts.store, parts.reader, scorer, parts.metrics, parts.limits)
+        scorer = Scorer(
+            *(parts.settings, parts.leases, parts.store, source, parts.registry, clients, parts.metrics, parts.limits),
+            tracing,
+        )
+        worker = Worker(parts.settings, parts.leases, parts.reader, scorer, parts.metrics, parts.limits, tracing)
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
-        _calm_garbage_collector()
+        calm_garbage_collector()
         looking = asyncio.create_task(warn_of_self_judging(parts.settings, source))
         try:
             await worker.run(stopping)
@@ -309,19 +378,6 @@ async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> No
             )
 
 
-def _calm_garbage_collector() -> None:
-    """
-    Look for cycles seldom, and not among what was built at start.
-
-    A context of 100 KB is thousands of small objects that reference counting frees by itself; with Python's
-    own thresholds the collector walks all contexts under way again and again. Source: `make bench`, 200
-    slots at 200 ms per turn: 17-19 % less CPU per score, peak memory unchanged.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-
-
 def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
     """The topics that these roles use."""
     topics = []
@@ -337,6 +393,7 @@ async def _watch_backlog(parts: Parts) -> None:
     while True:
         try:
             backlog = await parts.database.once(lambda c: outbox.backlog(parts.database, c))
+            parts.metrics.database_up.set(1)
             parts.metrics.outbox_backlog.set(backlog.events)
             parts.metrics.outbox_age.set(backlog.oldest_s)
         except DatabaseAway:

@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarsy_scoring.errors import AttemptTimedOut
+from tarsy_scoring.errors import AttemptTimedOut, RetryLater, Unscorable, WaitFor
 from tarsy_scoring.evaluating import Layers
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.leases import ClaimedScore
 from tarsy_scoring.limits import Limits
 from tarsy_scoring.permits import Call, Permit, Result
-from tarsy_scoring.store import ClaimedScore, Step, Store, StoredTurn
+from tarsy_scoring.store import Step, Store, StoredTurn
 from tarsy_scoring.telemetry import Metrics
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Timeline
@@ -123,6 +124,10 @@ class DurableAsk:
                 gate=self._gate,
                 token_factor=self._gate.token_factor(self._client.provider) if self._gate else 1.0,
             )
+        except (WaitFor, RetryLater, Unscorable) as error:
+            reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
+            self._metrics.turns_failed.labels(self._client.provider, reason).inc()
+            raise
         finally:
             await announcing
         ordinal = max((s.ordinal for s in self._attempt.turns), default=0) + 1
@@ -136,14 +141,15 @@ class DurableAsk:
 
     def _count(self, turn: Turn) -> None:
         self._metrics.turns.labels(turn.kind, "asked").inc()
-        self._metrics.turn_duration.labels(turn.kind).observe(turn.latency_ms / 1000)
+        self._metrics.turn_duration.labels(turn.kind, turn.provider).observe(turn.latency_ms / 1000)
         for direction, tokens in (
             ("input", turn.input_tokens),
             ("cached_input", turn.cached_input_tokens),
             ("output", turn.output_tokens),
         ):
-            self._metrics.tokens.labels(direction).inc(tokens or 0)
-        self._metrics.cost.inc(turn.cost_usd or 0)
+            self._metrics.tokens.labels(direction, turn.provider).inc(tokens or 0)
+        chain = self._metrics.chain(self._attempt.claimed.chain_id)
+        self._metrics.cost.labels(turn.provider, chain).inc(turn.cost_usd or 0)
 
 
 async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:

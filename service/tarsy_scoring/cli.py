@@ -10,18 +10,26 @@ from typing import NoReturn
 import click
 
 from tarsy_scoring import __version__
+from tarsy_scoring.commands.anchors import anchors
 from tarsy_scoring.commands.api import api
+from tarsy_scoring.commands.bridge import bridge
 from tarsy_scoring.commands.calibrate import calibrate
 from tarsy_scoring.commands.compare import compare
 from tarsy_scoring.commands.consistency import consistency
 from tarsy_scoring.commands.criteria import criteria
 from tarsy_scoring.commands.dead_letters import dead_letters
+from tarsy_scoring.commands.erase import erase_command
+from tarsy_scoring.commands.export import export
+from tarsy_scoring.commands.insights import insights
 from tarsy_scoring.commands.local import demo, stack
 from tarsy_scoring.commands.pause import pause, resume
+from tarsy_scoring.commands.prune import prune
+from tarsy_scoring.commands.report import report
 from tarsy_scoring.commands.rescore import backfill, rescore
 from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.service import check_config, migrate, worker
-from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED
+from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
+from tarsy_scoring.commands.tools import tools
 from tarsy_scoring.database import DatabaseAway
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 
@@ -35,6 +43,7 @@ def main() -> NoReturn:
     except click.exceptions.Abort:
         status = 130
     except click.ClickException as error:
+        error.message = plain_lines(error.message)
         error.show()
         status = error.exit_code
     except ConfigurationError as error:
@@ -51,7 +60,7 @@ def main() -> NoReturn:
 
 
 def _complain(message: str, status: int) -> int:
-    click.echo(f"tarsy-scoring: {message}", err=True)
+    click.echo(f"tarsy-scoring: {plain_lines(message)}", err=True)
     return status
 
 
@@ -82,9 +91,10 @@ def cli() -> None:
 
 
 for command in (
-    *(worker, api, migrate, check_config, pause, resume, dead_letters),
-    *(score, rescore, backfill),
-    *(criteria, compare, consistency, calibrate),
+    *(worker, api, bridge, insights, migrate, check_config, pause, resume, dead_letters),
+    *(score, rescore, backfill, export),
+    *(erase_command, prune),
+    *(criteria, compare, consistency, calibrate, anchors, report, tools),
     *(stack, demo),
 ):
     cli.add_command(command)

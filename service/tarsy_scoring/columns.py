@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from tarsy_scoring.evaluation.interaction import LONGEST_NAME
+from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
 from tarsy_scoring.judging import flags_of, is_self_judged
@@ -16,6 +18,9 @@ from tarsy_scoring.settings import ProviderSettings
 from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext
 from tarsy_scoring.timeline.masking import MASKING_POLICY
 from tarsy_scoring.timeline.model import Timeline
+
+MOST_TOOLS = 4000  # names in a set, two for each tool
+USD_DIGITS = 6  # behind the point: a sum of binary fractions has an end that no price has
 
 
 def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -> dict[str, Any]:
@@ -26,7 +31,24 @@ def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -
         "evidence": {"expected": evidence.expected, "read": evidence.read, "missing": list(evidence.missing)}
         if evidence
         else None,
+        "tools_hash": tools_hash_of(tool_names(timeline)) if timeline else None,
     }
+
+
+def tool_names(timeline: Timeline) -> list[str]:
+    """
+    What the tools that the agents had are known by, with and without their server, sorted.
+
+    Of names without end the first ones; none that no reader could see or no database hold.
+    """
+    tools = [t for t in timeline.available_tools if t.tool_name.isprintable() and t.server_name.isprintable()]
+    written = [t.tool_name for t in tools] + [f"{t.server_name}.{t.tool_name}" for t in tools if t.server_name]
+    return sorted({normalise(name) for name in written if 0 < len(name) <= LONGEST_NAME})[:MOST_TOOLS]
+
+
+def tools_hash_of(names: Sequence[str]) -> str | None:
+    """SHA-256 of a set of tools; None where it is empty, as nobody can tell that from one that was not told."""
+    return hashlib.sha256(to_json(list(names))).hexdigest() if names else None
 
 
 def judgement_columns(
@@ -73,11 +95,12 @@ def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
     def total(values: list[Any]) -> Any:
         return sum(values) if values and all(v is not None for v in values) else None
 
+    cost_usd = total([t.cost_usd for t in listed])
     return {
         "input_tokens": total([t.input_tokens for t in listed]),
         "cached_input_tokens": total([t.cached_input_tokens for t in listed]),
         "output_tokens": total([t.output_tokens for t in listed]),
-        "cost_usd": total([t.cost_usd for t in listed]),
+        "cost_usd": None if cost_usd is None else round(cost_usd, USD_DIGITS),
     }
 
 

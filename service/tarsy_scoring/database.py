@@ -7,16 +7,19 @@ per connection does not survive PgBouncer.
 
 import asyncio
 import contextlib
+import contextvars
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Generic, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import asyncpg
 import structlog
 from asyncpg.pool import PoolConnectionProxy
+from asyncpg.transaction import Transaction
 from pydantic_core import from_json, to_json
 
 from tarsy_scoring.errors import ConfigurationError
@@ -30,9 +33,22 @@ BellName = Literal["scores", "events"]
 log = structlog.get_logger()
 
 COMMAND_TIMEOUT_S = 30.0
+# For a connection and the first word on it, which no work makes slow: a server that stands still closes nothing, so
+# an open connection says nothing of it. Through PgBouncer the wait for one of its servers is in it too.
+CONTACT_S = 10.0
+GIVE_UP_S = 1.0  # for rolling back; whoever gives up must not wait for the very server that made them
 # A worker that stands still, or is cut off, in the middle of a transaction holds its locks: until then
 # nobody could take its scores back. Longer than the relay waits for acknowledgements (10 s).
 IDLE_IN_TRANSACTION_S = 15
+# Stopped between preparing a statement and running it, it is neither idle nor in a statement that could be cancelled:
+# there only the end of its transaction helps, which PostgreSQL has known since 17.
+TRANSACTION_S = 40
+_TRANSACTION_TIMEOUT = """
+SELECT set_config('transaction_timeout', '{seconds}s', {is_local})
+WHERE current_setting('transaction_timeout', true) IS NOT NULL
+"""
+LONG_TRANSACTION = _TRANSACTION_TIMEOUT.format(seconds=0, is_local="true")
+"""To be said first in a transaction that is meant to stay open for longer than `TRANSACTION_S`."""
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement; see docs)
 # Writes of one kind at once: a slow one does not hold up everybody, and batches stay large under load.
@@ -71,12 +87,16 @@ _WORDS: tuple[tuple[type[Exception], str | None, str], ...] = (
     (asyncpg.TooManyConnectionsError, "it takes no more connections", "raise max_connections, or run fewer workers"),
     (asyncpg.ReadOnlySQLTransactionError, "it is read-only", "let SCORING_DATABASE_URL lead to the primary"),
     (asyncpg.DiskFullError, "its disk is full", "make room there"),
+    (asyncpg.InterfaceError, "the connection broke", "wait for it, or look at the network"),
+    (asyncpg.InternalClientError, "the connection broke", "wait for it, or look at the network"),
 )
 # Options of a URL that the driver would refuse at every contact, and what they can be.
 _OPTIONS = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     "target_session_attrs": ("any", "primary", "standby", "prefer-standby", "read-write", "read-only"),
 }
+# Options of a URL that name a file; without it the driver would fail at every contact as if nobody were there.
+_FILE_OPTIONS = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
 
 def check_url(url: str, variable: str) -> None:
@@ -106,6 +126,14 @@ def check_url(url: str, variable: str) -> None:
         if name in options and options[name] not in allowed:
             # The value stays unsaid: behind a wrong separator it holds the next option, which may be the password.
             raise ConfigurationError(f"{variable}: there is no such {name}; give one of {', '.join(allowed)}")
+    for name in _FILE_OPTIONS:
+        if path := options.get(name):
+            try:
+                Path(path).open("rb").close()
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else "that is no name of a file"
+                # Its name stays unsaid, for the same reason.
+                raise ConfigurationError(f"{variable}: cannot read the file of {name}: {why}") from None
 
 
 def place_of(url: str) -> str:
@@ -152,10 +180,10 @@ class Database:
             min_size=0,
             max_size=self._pool_size,
             command_timeout=COMMAND_TIMEOUT_S,
-            timeout=10,
+            timeout=CONTACT_S,
             statement_cache_size=self._statement_cache,
             init=_prepare_session,
-            reset=_nothing_to_reset,
+            reset=nothing_to_reset,
         )
 
     async def close(self) -> None:
@@ -179,9 +207,13 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One transaction on one connection; a cancel rolls it back."""
+        """
+        One transaction on one connection; an error or a cancel rolls it back.
+
+        It begins within `CONTACT_S` or not at all; see `transaction_of`.
+        """
         assert self._pool is not None, "open() comes first"
-        async with self._pool.acquire(timeout=COMMAND_TIMEOUT_S) as connection, connection.transaction():
+        async with transaction_of(self._pool, CONTACT_S) as connection:
             yield connection
         self.is_available = True
 
@@ -200,9 +232,8 @@ class Database:
             self.is_available = False
             # What worked once was right; a certificate file may be missing while it is exchanged.
             if isinstance(error, asyncpg.ClientConfigurationError) and not self._was_reached:
-                what = str(error).partition("\n")[0].partition(": ")[0]  # what follows may quote the URL
-                raise ConfigurationError(f"SCORING_DATABASE_URL, {self.place}: {what}") from error
-            raise DatabaseAway(f"the database at {self.place} is away: {_why_away(error)}") from error
+                raise misconfigured(self._url, error) from error
+            raise DatabaseAway(f"the database at {self.place} is away: {why_away(error)}") from error
         self._was_reached = True
         return result
 
@@ -265,7 +296,9 @@ class Database:
 
         while True:
             try:
-                connection = await asyncpg.connect(self._url, timeout=10, statement_cache_size=0)
+                connection = await asyncpg.connect(
+                    self._url, timeout=CONTACT_S, command_timeout=CONTACT_S, statement_cache_size=0
+                )
                 try:
                     for channel in by_channel:
                         await connection.add_listener(channel, on_notify)  # type: ignore[arg-type]
@@ -287,13 +320,29 @@ class DatabaseAway(Exception):
     """PostgreSQL cannot be used right now; the same work may succeed later."""
 
 
-def _why_away(error: Exception) -> str:
+def misconfigured(url: str, error: asyncpg.ClientConfigurationError) -> ConfigurationError:
+    """For what the driver cannot mean; waiting would change nothing."""
+    what = str(error).partition("\n")[0].partition(": ")[0]  # what follows may quote the URL
+    return ConfigurationError(f"SCORING_DATABASE_URL, {place_of(url)}: {what}")
+
+
+def why_away(error: Exception) -> str:
     """What happened and what would help. Not in the words of the server: those may name the user."""
+    if isinstance(error, ConnectionError) and "rejected SSL" in str(error):  # the driver has no type of its own for it
+        return "it rejected SSL: it speaks no TLS; turn ssl on there, or correct SCORING_DATABASE_URL and its sslmode"
     for kind, what, advice in _WORDS:
         if isinstance(error, kind):
-            own_words = (error.strerror or str(error)) if isinstance(error, OSError) else type(error).__name__
-            return f"{what or own_words}; {advice}"
+            return f"{what or _own_words(error)}; {advice}"
     return f"{type(error).__name__}; the same may go well when it is tried again"
+
+
+def _own_words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        reason = (getattr(error, "reason", None) or "").replace("_", " ").lower()
+        return f"TLS: {getattr(error, 'verify_message', None) or reason or error.strerror}"
+    if isinstance(error, ConnectionError) and error.strerror is None:
+        return "the connection broke"  # the driver's own word for that is the name of a function
+    return (error.strerror or str(error)) if isinstance(error, OSError) else type(error).__name__
 
 
 class Batcher(Generic[Item, Result]):
@@ -320,7 +369,8 @@ class Batcher(Generic[Item, Result]):
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if len(self._writers) < WRITERS:
-            writer = asyncio.create_task(self._write_all())
+            # Not in the context of this caller, who is only the first: its names would stand on lines about others.
+            writer = asyncio.create_task(self._write_all(), context=contextvars.Context())
             self._writers.add(writer)
             writer.add_done_callback(self._writers.discard)
         return await future
@@ -355,16 +405,82 @@ def _qualified(statement: str, schema: str) -> str:
     return statement.replace("{schema}", f'"{schema}"')
 
 
-async def _nothing_to_reset(_connection: Connection) -> None:
+@contextlib.asynccontextmanager
+async def transaction_of(pool: asyncpg.Pool, begin_s: float, **options: Any) -> AsyncIterator[PoolConnectionProxy]:
+    """
+    One transaction on one connection of a pool, for whoever must not wait for a server that stands still.
+
+    It begins within `begin_s` or not at all. An error or a cancel rolls it back; a connection on which that does not
+    succeed within `GIVE_UP_S` is cut off, and the server rolls back when it notices.
+
+    Args:
+        pool: Made with `reset=nothing_to_reset`, or giving a connection back asks the server once more.
+        options: Those of `asyncpg.Connection.transaction`.
+
+    Raises:
+        TimeoutError: It did not begin in time.
+    """
+    connection, transaction = await _begin(pool, begin_s, options)
+    try:
+        try:
+            yield connection
+            await transaction.commit()
+        except BaseException:
+            await _roll_back(connection, transaction)
+            raise
+    finally:
+        await pool.release(connection, timeout=GIVE_UP_S)
+
+
+async def nothing_to_reset(_connection: Connection) -> None:
     """Work is done in transactions and leaves nothing in its session, so a round trip per use is saved."""
 
 
+async def _begin(
+    pool: asyncpg.Pool, begin_s: float, options: Mapping[str, Any]
+) -> tuple[PoolConnectionProxy, Transaction]:
+    connection: PoolConnectionProxy | None = None
+    try:
+        async with asyncio.timeout(begin_s):
+            connection = await pool.acquire()
+            transaction = connection.transaction(**options)
+            await transaction.start()
+    except BaseException:
+        if connection is not None:
+            _cut_off(connection)
+            await pool.release(connection)
+        raise
+    return connection, transaction
+
+
+async def _roll_back(connection: PoolConnectionProxy, transaction: Transaction) -> None:
+    """Roll back if the server answers; what is raised is only a cancel of the rolling back."""
+    try:
+        async with asyncio.timeout(GIVE_UP_S):
+            await transaction.rollback()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):  # a TimeoutError is an OSError
+        _cut_off(connection)
+    except asyncio.CancelledError:
+        _cut_off(connection)
+        raise
+
+
+def _cut_off(connection: PoolConnectionProxy) -> None:
+    """Close it without a word to the server, and give its place in the pool back."""
+    with contextlib.suppress(asyncpg.InterfaceError):  # it is lost already
+        connection.terminate()
+
+
 async def _prepare_session(connection: asyncpg.Connection) -> None:
-    await connection.execute(
-        f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_S}s'; "
-        # Between preparing a statement and running it a session is not idle, but in a statement.
-        f"SET statement_timeout = '{COMMAND_TIMEOUT_S:.0f}s'"
-    )
-    await connection.set_type_codec(
-        "jsonb", schema="pg_catalog", encoder=lambda v: to_json(v).decode(), decoder=from_json, format="text"
-    )
+    try:
+        await connection.execute(
+            f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_S}s'; "
+            f"SET statement_timeout = '{COMMAND_TIMEOUT_S:.0f}s'; "
+            f"{_TRANSACTION_TIMEOUT.format(seconds=TRANSACTION_S, is_local='false')}"
+        )
+        await connection.set_type_codec(
+            "jsonb", schema="pg_catalog", encoder=lambda v: to_json(v).decode(), decoder=from_json, format="text"
+        )
+    except BaseException:
+        connection.terminate()  # the pool would wait for the server to part from it
+        raise

@@ -27,12 +27,14 @@ from rich.live import Live
 from rich.table import Table
 
 from tarsy_scoring import schema
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.embedded.process import free_port
 from tarsy_scoring.embedded.stack import Stack
 from tarsy_scoring.embedded.tarsy import create_tables, load_session
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka import Publisher, Tail
-from tarsy_scoring.settings import load_settings
+from tarsy_scoring.kafka import Publisher
+from tarsy_scoring.kafka_login import connection_options
+from tarsy_scoring.kafka_topics import Tail
 
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
 PUBLISH_TIMEOUT_S = 10.0
@@ -183,7 +185,7 @@ async def _follow(
     """Announce the sessions on Kafka and show what happens to them until all have ended."""
     settings = load_settings(env)
     rows = {s["session_id"]: _Row(s["session_id"], s["alert_type"], s["status"]) for s in sessions}
-    tail, publisher = Tail(settings, settings.topic_scoring_events), Publisher(settings)
+    tail, publisher = Tail(connection_options(settings), settings.topic_scoring_events), Publisher(settings)
     await tail.start()
     try:
         events = [(s["session_id"].encode(), _announcement(s), ()) for s in sessions]

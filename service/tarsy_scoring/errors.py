@@ -19,7 +19,7 @@ The exception tree. Each branch is a reaction, so a caller catches what it means
     │   ├── BudgetExhausted
     │   └── Paused
     ├── Unscorable              fail the score at once
-    │   ├── SessionNotFound, SessionNotTerminal, ContextTooLong, UnknownCriteria
+    │   ├── SessionNotFound, SessionNotTerminal, ContextTooLong (PromptTooLong), UnknownCriteria
     │   ├── NoScoreInAnswer, InvalidStructuredAnswer, AnswerCut, EmptyAnswer
     │   └── Refused, ContentFiltered, JudgeRejectedRequest
     └── LeaseLost               another worker holds the score: stop quietly
@@ -201,6 +201,21 @@ class ContextTooLong(Unscorable):
     """What must never be dropped does not fit into the judge's window."""
 
     error_kind = "context_too_long"
+
+
+class PromptTooLong(ContextTooLong):
+    """
+    The endpoint says that the prompt does not fit into the model's window, or we know that before we send it.
+
+    Args:
+        window_tokens: Size of the window, where the endpoint reports it.
+        prompt_tokens: Size of the prompt in the model's tokens, where the endpoint reports it.
+    """
+
+    def __init__(self, message: str, window_tokens: int | None, prompt_tokens: int | None) -> None:
+        super().__init__(message)
+        self.window_tokens = window_tokens
+        self.prompt_tokens = prompt_tokens
 
 
 class UnknownCriteria(Unscorable):

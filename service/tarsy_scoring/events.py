@@ -74,6 +74,13 @@ Phase = Literal[
 ]
 
 
+# When a score ended, as its row in the database has it: what windows over time go by.
+Ended = Annotated[
+    datetime | None,
+    Field(description="`completed_at` of the score, some milliseconds before; null in events of older versions."),
+]
+
+
 class Usage(BaseModel):
     """Sums over the turns of a score; null where a turn did not report it."""
 
@@ -147,6 +154,7 @@ class ScoringCompleted(_Outgoing):
     score_triggered_by: str
     alert_type: str | None
     labels: dict[str, str]
+    completed_at: Ended = None
 
 
 class ScoringFailed(_Outgoing):
@@ -156,6 +164,63 @@ class ScoringFailed(_Outgoing):
     status: Literal["failed", "timed_out", "cancelled"]
     error_kind: str
     error_message: str
+    completed_at: Ended = None
+
+
+class WindowFigures(BaseModel):
+    """What ended on a chain from `start` on and before `end`; scores of the purpose `production` alone."""
+
+    start: datetime
+    end: datetime = Field(description="Later than now: the window is still open. Long past: the chain is quiet.")
+    scores: int = Field(ge=0, description="Completed scores.")
+    scored: int = Field(ge=0, description="Those with a total.")
+    mean: float | None = Field(description="Of their totals; null: there is none.")
+    under_threshold: int = Field(ge=0, description="Totals below `threshold`.")
+    threshold: float = Field(ge=0, le=100, description="The chain's `pass_threshold`; 50 where it has none.")
+    share_under_threshold: float | None = Field(ge=0, le=1, description="Of those with a total; null: there is none.")
+    failures: dict[str, int] = Field(description="Scores that ended without a number, by `error_kind`.")
+    failure_tags: dict[str, int] = Field(description="Completed scores that have the tag.")
+    cost_usd: float | None = Field(description="Of completed scores whose cost is known; null: of none it is.")
+
+
+class Windows(BaseModel):
+    """The newest window of each length."""
+
+    short: WindowFigures = Field(alias="1h", description="Moves by 5 minutes.")
+    long: WindowFigures = Field(alias="24h", description="Moves by an hour.")
+
+
+class _Insight(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    chain_id: str | None
+    timestamp: datetime = Field(description="When this was found. Of two messages with a key the later one counts.")
+    timestamp_us: int = Field(description="The same moment in microseconds since 1970.")
+
+
+class ScoringWindows(_Insight):
+    """Rolling figures of one chain; each message takes the place of the one before."""
+
+    type: Literal["scoring.windows"]
+    windows: Windows = Field(description="Those that close first of the windows that hold the chain's newest score.")
+
+
+class DriftDetected(_Insight):
+    """The scores of a chain have changed, and whose change it is."""
+
+    type: Literal["scoring.drift_detected"]
+    event_id: str
+    criteria_hash: str
+    cause: Literal["judge", "agents", "both"]
+    is_clear: bool = Field(description="False: it is likely, and not yet beyond doubt.")
+    old_fingerprint: str | None
+    new_fingerprint: str
+    size_points: float | None = Field(description="Of the change, in points of the total; negative: lower than before.")
+    interval: tuple[float, float] | None = Field(description="Of the size.")
+    judge: dict[str, Any] = Field(description="The judge's part, and what it was found in.")
+    agents: dict[str, Any] = Field(description="The agents' part, likewise.")
+    began_at: datetime | None
+    meaning: list[str] = Field(description="The same in sentences for people.")
 
 
 # --- decoding ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Scores as an export: documents or flat rows, in batches that any reader may take
 import csv
 import io
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from tarsy_scoring.database import Connection, Database
 from tarsy_scoring.reading import DOCUMENT, Reader
 
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
+Format = Literal["jsonl", "csv"]
 
 # Scores, the newest first. The score decides here, not its session: every one of a session is a row of its own.
 EXPORT = f"""{DOCUMENT}
@@ -77,6 +78,19 @@ async def export_scores(
         after = rows[-1]["created_at"], rows[-1]["score_id"]
 
 
+async def written(batches: AsyncIterable[list[ExportedScore]], how: Format) -> AsyncIterator[tuple[bytes, int]]:
+    """The text of each batch, CSV with its header before the first, and how many scores it holds."""
+    has_begun = False
+    async for batch in batches:
+        if how == "jsonl":
+            text = json_lines(batch)
+        else:
+            header = () if has_begun else (CSV_COLUMNS,)
+            text = csv_lines([*header, *map(csv_row, batch)]).encode()
+        has_begun = True
+        yield text, len(batch)
+
+
 async def _fetch_batch(database: Database, arguments: Sequence[Any]) -> list[Mapping[str, Any]]:
     async def work(connection: Connection) -> list[Mapping[str, Any]]:
         await connection.execute(CUSTOM_PLAN)
@@ -107,10 +121,18 @@ CSV_COLUMNS = (
 
 # What a spreadsheet takes for the beginning of a formula, also behind what it may trim.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
+# One that takes `;` or a tab for the separator, as it does in many countries, does not see our quotes: for it a cell
+# begins in the middle of ours, and a row at each line break.
+_FORMULA_INSIDE = re.compile(r"""([;\t\r\n][\s"']*)(?=[=+\-@＝＋－＠])""")
 
 
 def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
-    """Lines of CSV (RFC 4180). Text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    """
+    Lines of CSV (RFC 4180).
+
+    What a spreadsheet would run as a formula gets an apostrophe in front: at the beginning of a text, and behind each
+    `;`, tab and line break in it.
+    """
     written = io.StringIO()
     csv.writer(written, lineterminator="\r\n").writerows([_cell(value) for value in row] for row in rows)
     return written.getvalue()
@@ -133,8 +155,10 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return to_json(value).decode() if value else ""
-    return "'" + value if isinstance(value, str) and _FORMULA.match(value) else value
+        value = to_json(value).decode() if value else ""
+    if not isinstance(value, str):
+        return value
+    return ("'" if _FORMULA.match(value) else "") + _FORMULA_INSIDE.sub(r"\1'", value)
 
 
 def json_lines(scores: Iterable[ExportedScore]) -> bytes:

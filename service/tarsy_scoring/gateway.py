@@ -3,24 +3,32 @@ Scoring events to WebSocket clients: in order of position, each once, and never 
 
 The topic brings events fast, `scoring_events` holds all of them. Positions have no gaps, so one that is
 missing (Kafka orders nothing across partitions, and may be away) is waited for briefly and then read. A
-catch-up holds a client's live events, sends what is stored, and goes on behind it: no gap, no repeat.
+catch-up holds a client's live events, sends what is stored up to where those stand, and goes on with them: no gap,
+no repeat, and never ahead of what the client's other channels have got.
 """
 
 import asyncio
 import contextlib
+import random
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import structlog
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from tarsy_scoring.database import Connection, Database, DatabaseAway
-from tarsy_scoring.kafka import BrokerAway, Record, Tail
+from tarsy_scoring.kafka import BrokerAway, Record
+from tarsy_scoring.kafka_login import connection_options
+from tarsy_scoring.kafka_topics import Tail
+from tarsy_scoring.live_audience import Audience
 from tarsy_scoring.live_client import (
     DEFAULT_LIMITS,
     FLOOD,
+    NOT_READY,
+    OLD,
     RENUMBERED,
     STOPPING,
     TOO_BIG,
@@ -28,9 +36,13 @@ from tarsy_scoring.live_client import (
     Client,
     Ending,
     Limits,
+    Misunderstood,
+    Request,
     Socket,
+    understand,
 )
-from tarsy_scoring.live_events import OF_SESSION_PREFIX, PHASES_FOR_ALL, SESSIONS, Event, Order, decode, event_of
+from tarsy_scoring.live_events import OF_SESSION_PREFIX, PHASES_FOR_ALL, SESSIONS, Order, decode, event_of
+from tarsy_scoring.live_insights import INSIGHTS, LiveInsights
 from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
@@ -42,6 +54,8 @@ CATCH_UP_BYTES = 256 * 1024  # a quarter of what may wait for a client: a few ca
 READ_LIMIT = 1000
 # Catch-ups that read at once: a thousand clients that reconnect together leave the pool to others, too.
 READERS = 4
+READER_WAIT_S = 10.0  # 2,000 clients that come back to a slow database (20 ms a read) all have their turn
+PLACE_WAIT_S = 10.0  # for our place in the stream, after a start
 GAP_S = 0.05  # partitions of one broker are a few ms apart
 POLL_S = 1.0
 GATHER_S = 0.02  # between two rounds: a round costs each client the same for one event as for ten
@@ -50,6 +64,9 @@ TAKE_S = 0.5
 
 # The last position that was given out.
 END = "SELECT position FROM {schema}.relay_position"
+
+# The last position up to which events may have been removed.
+FORGOTTEN = "SELECT forgotten FROM {schema}.relay_position"
 
 # Everything behind a position.
 NEWER = """
@@ -89,14 +106,21 @@ class Gateway:
         self._limits = limits
         self._order: Order | None = None
         self._arrived = asyncio.Event()
+        self._has_place = asyncio.Event()
         self._clients: set[Client] = set()
-        self._subscribers: dict[str, set[Client]] = {}
+        self._callers: Counter[Hashable] = Counter()
+        self._audience = Audience(metrics)
+        self._insights = LiveInsights(settings, self._audience)
         self._readers = asyncio.Semaphore(READERS)
 
     @property
     def is_full(self) -> bool:
         """Whether there is no room for another client."""
         return len(self._clients) >= self._limits.clients
+
+    def has_enough(self, caller: Hashable) -> bool:
+        """Whether this caller has as many clients as one may have."""
+        return self._callers[caller] >= self._limits.clients_per_caller
 
     # --- events ----------------------------------------------------------------------------------------
 
@@ -110,9 +134,15 @@ class Gateway:
             async with asyncio.TaskGroup() as group:
                 if self._settings.kafka_bootstrap_servers:
                     group.create_task(self._follow_topic(stopping))
+                    group.create_task(self._insights.run(stopping))
                 group.create_task(self._follow_order(stopping))
         finally:
             self._end_all(STOPPING)
+
+    def begin_at(self, position: int) -> None:
+        """Stand at this position: what comes behind it is live."""
+        self._order = Order(position)
+        self._has_place.set()
 
     def take_records(self, records: Sequence[Record]) -> None:
         """What the topic brought; what is no event of ours is passed over."""
@@ -126,7 +156,7 @@ class Gateway:
     def deliver(self) -> int:
         """Offer what is in order to those who subscribed to it; returns how many events that were."""
         events = self._order.take() if self._order is not None else []
-        self._broadcast(events)
+        self._audience.send(events)
         return len(events)
 
     async def read_missing(self) -> bool:
@@ -151,24 +181,25 @@ class Gateway:
 
         end, rows = await self._read(work)
         if self._order is None:
-            self._order = Order(end)
+            self.begin_at(end)
             return False
         if end < self._order.position:
             log.warning("gateway.renumbered", position=self._order.position, database=end)
-            self._order = Order(end)
+            self.begin_at(end)
             self._end_all(RENUMBERED)
             return False
         for row in rows:
             self._order.add(event_of(row["payload"], to_json(row["payload"])))
         self._metrics.gateway_events.labels("database").inc(len(rows))
         has_more = len(rows) == READ_LIMIT
-        self._broadcast(self._order.take_until(rows[-1]["position"] if has_more else end))
+        self._audience.send(self._order.take_until(rows[-1]["position"] if has_more else end))
         return has_more
 
     async def _follow_topic(self, stopping: asyncio.Event) -> None:
         topic = self._settings.topic_scoring_events
+        options = connection_options(self._settings)
         while not stopping.is_set():
-            tail = Tail(self._settings, topic, since="now")
+            tail = Tail(options, topic, since="now")
             try:
                 await tail.start()
                 while not stopping.is_set():
@@ -211,163 +242,181 @@ class Gateway:
         except TimeoutError:
             raise DatabaseAway(f"the database at {self._database.place} gave no answer in time") from None
 
-    def _broadcast(self, events: Sequence[Event]) -> None:
-        """Group by what clients have in common, so that what many get is made once."""
-        audience: dict[Client, list[str]] = {}
-        for channel in dict.fromkeys(c for e in events for c in e.channels):
-            for client in self._subscribers.get(channel, ()):
-                audience.setdefault(client, []).append(channel)
-        selections: dict[tuple[str, ...], tuple[list[Event], Chunk]] = {}
-        sent = 0
-        for client, channels in audience.items():
-            key = tuple(channels)
-            if key not in selections:
-                selected = [e for e in events if not set(channels).isdisjoint(e.channels)]
-                selections[key] = selected, Chunk([e.text for e in selected])
-            selected, chunk = selections[key]
-            if client.takes_all:
-                client.offer(chunk)
-            else:
-                client.give(selected)
-            sent += len(selected)
-        self._metrics.gateway_sent.inc(sent)
-        if audience:
-            now_us = time.time() * 1e6
-            for event in events:
-                self._metrics.gateway_lag.observe(max(0.0, now_us - event.emitted_us) / 1e6)
-
     # --- clients ---------------------------------------------------------------------------------------
 
-    async def serve(self, socket: Socket) -> None:
-        """The life of an accepted connection; returns when it is over. A cancel leaves nothing of it behind."""
+    async def serve(self, socket: Socket, caller: Hashable = None) -> None:
+        """
+        The life of an accepted connection; returns when it is over. A cancel leaves nothing of it behind.
+
+        Args:
+            caller: Whose it is, as `has_enough` counts them.
+        """
         client = Client(socket, self._limits)
         self._clients.add(client)
+        self._callers[caller] += 1
         self._metrics.gateway_clients.inc()
         client.say({"type": "connection.established", "connection_id": str(uuid.uuid4())})
-        reader = asyncio.create_task(self._listen_to(client))
+        tasks = [asyncio.create_task(self._listen_to(client)), asyncio.create_task(self._answer(client))]
         try:
-            either: set[asyncio.Future[Any]] = {reader, client.ended}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if reader.done():
-                reader.result()
+            # They came at once, after a restart perhaps, and shall not all come back at once.
+            life_s = self._limits.life_s * random.uniform(0.75, 1)  # noqa: S311 - spreads load, guards nothing
+            ends: set[asyncio.Future[Any]] = {*tasks, client.ended}
+            done, _ = await asyncio.wait(ends, timeout=life_s, return_when=asyncio.FIRST_COMPLETED)
+            for end in done:
+                end.result()
+            if not done:
+                client.end(OLD)
         finally:
-            reader.cancel()
-            await asyncio.wait([reader])
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             await client.stop()
-            for channel in tuple(client.channels):
-                self._unsubscribe(client, channel)
-            self._clients.discard(client)
-            self._metrics.gateway_clients.dec()
+            self._forget(client, caller)
         if client.ended.done():
             ending = client.ended.result()
             self._metrics.gateway_closed.labels(ending.word).inc()
             await socket.close(ending.code, ending.reason)
 
+    def _forget(self, client: Client, caller: Hashable) -> None:
+        self._audience.remove(client, client.channels)
+        self._clients.discard(client)
+        self._callers[caller] -= 1
+        if not self._callers[caller]:
+            del self._callers[caller]
+        self._metrics.gateway_clients.dec()
+
     async def _listen_to(self, client: Client) -> None:
+        """Take in what the client says; what needs nobody else is answered at once, a ping above all."""
         while (text := await client.socket.receive()) is not None:
             if len(text) > self._limits.message_bytes:
                 return client.end(TOO_BIG)
             if not client.may_speak():
                 return client.end(FLOOD)
-            await self._answer(client, text)
+            try:
+                self._take(client, understand(text))
+            except Misunderstood as error:
+                client.say({"type": "error", "message": str(error)})
             await client.room()
         return None
 
-    async def _answer(self, client: Client, text: str | bytes) -> None:
-        """
-        Do what a client asks; what cannot be understood gets an `error` and an action we do not know no answer.
+    def _take(self, client: Client, request: Request | None) -> None:
+        if request is None:
+            return
+        if request.action == "ping":
+            client.say({"type": "pong"})
+        elif client.asked.full():
+            client.end(FLOOD)
+        else:
+            client.asked.put_nowait(request)
 
-        Messages are answered one after the other, so a `pong` comes behind everything asked for before it.
+    async def _answer(self, client: Client) -> None:
+        """Do what the client asks, one after the other, so that each catch-up stands for itself."""
+        await _wait(self._has_place, PLACE_WAIT_S)
+        if not self._has_place.is_set():
+            return client.end(NOT_READY)
+        while True:
+            await self._do(client, await client.asked.get())
+            await client.room()
+
+    async def _do(self, client: Client, request: Request) -> None:
         """
-        try:
-            message = from_json(text)
-        except ValueError:
-            return client.say(_error("a message is a JSON object"))
-        action = message.get("action") if isinstance(message, dict) else None
-        if not isinstance(action, str):
-            return client.say(_error("a message is a JSON object with an action"))
-        if action == "ping":
-            return client.say({"type": "pong"})
-        if action not in ("subscribe", "unsubscribe", "catchup"):
-            return None
-        channel, last = message.get("channel"), message.get("last_event_id")
-        if not isinstance(channel, str) or not channel:
-            return client.say(_error(f"channel is required for {action}"))
-        if last is not None and (isinstance(last, bool) or not isinstance(last, int) or not 0 <= last < 2**63):
-            return client.say(_error("last_event_id is the position of an event: a whole number, 0 or more"))
+        Confirm a subscription, send what is stored, go on with what comes.
+
+        A session's channel is told from its beginning, unless the client says what it has; the channel of all
+        sessions only from where the client says; insights have no positions, and are told as they stand.
+        """
+        action, channel, last = request
         if action == "unsubscribe":
-            return self._unsubscribe(client, channel)
+            return self._audience.remove(client, [channel])
         if fault := self._fault_of(client, channel):
-            return client.say({"type": "subscription.error", "channel": channel[:300], "message": fault})
-        if action == "subscribe":
-            return await self._subscribe(client, channel, last)
-        if last is None:
-            return client.say(_error("last_event_id is required for catchup"))
-        return await self._catch_up(client, channel, last)
+            return client.say({"type": "subscription.error", "channel": channel, "message": fault})
+        if channel == INSIGHTS:
+            return self._tell_insights(client, is_subscription=action == "subscribe")
+        since = last if channel == SESSIONS else last or 0
+        if since is None:
+            return self._subscribe(client, channel)
+        return await self._catch_up(client, channel, since, is_subscription=action == "subscribe")
 
     def _fault_of(self, client: Client, channel: str) -> str | None:
         """Why a client cannot have this channel; None: it can."""
         session_id = channel.removeprefix(OF_SESSION_PREFIX)
-        if channel != SESSIONS and (session_id == channel or not SESSION_ID_PATTERN.fullmatch(session_id)):
-            return "there is no such channel: sessions, or session: and a session id"
+        is_of_session = session_id != channel and SESSION_ID_PATTERN.fullmatch(session_id)
+        if channel not in (SESSIONS, INSIGHTS) and not is_of_session:
+            return "there is no such channel: sessions, insights, or session: and a session id"
         if channel not in client.channels and len(client.channels) >= self._limits.channels:
             return f"at most {self._limits.channels} channels per connection: unsubscribe from others"
         return None
 
-    async def _subscribe(self, client: Client, channel: str, last: int | None) -> None:
+    def _subscribe(self, client: Client, channel: str) -> None:
+        self._audience.add(client, channel)
+        client.say({"type": "subscription.confirmed", "channel": channel})
+
+    def _tell_insights(self, client: Client, *, is_subscription: bool) -> None:
+        """Confirm, and send what is newest: whatever the client missed is outdated by it."""
+        if is_subscription:
+            self._subscribe(client, INSIGHTS)
+        if (snapshot := self._insights.snapshot()).texts:
+            client.offer(snapshot)
+            self._metrics.gateway_sent.inc(len(snapshot.texts))
+
+    async def _catch_up(self, client: Client, channel: str, since: int, *, is_subscription: bool) -> None:
         """
-        Confirm, send what is stored, go on with what comes.
+        Send what the channel has behind `since`, up to where live events stand, and go on with these.
 
-        A session's channel is told from its beginning, unless the client says what it has; the channel of all
-        sessions only from where the client says.
+        No further, though the database may know more: what other channels of the client have up to there would
+        come later, and a client that comes back with the largest position it saw would miss it.
+
+        Args:
+            is_subscription: Subscribe to the channel, and confirm it, when its turn has come.
         """
-        if channel not in client.channels:
-            client.channels.add(channel)
-            self._subscribers.setdefault(channel, set()).add(client)
-            self._metrics.gateway_subscriptions.inc()
-        since = last if channel == SESSIONS else last or 0
-        if since is None:
-            return client.say({"type": "subscription.confirmed", "channel": channel})
-        return await self._catch_up(client, channel, since, {"type": "subscription.confirmed", "channel": channel})
-
-    def _unsubscribe(self, client: Client, channel: str) -> None:
-        if channel in client.channels:
-            client.unsubscribe(channel)
-            self._subscribers[channel].discard(client)
-            if not self._subscribers[channel]:
-                del self._subscribers[channel]
-            self._metrics.gateway_subscriptions.dec()
-
-    async def _catch_up(self, client: Client, channel: str, since: int, first: Mapping[str, Any] | None = None) -> None:
-        """Say `first`; send what the channel has behind a position, and live events after that."""
-        every = channel == SESSIONS
-        sql = self._database.sql(NEWER_OF_ALL if every else NEWER_OF_SESSION)
-        selection = list(PHASES_FOR_ALL) if every else channel.removeprefix(OF_SESSION_PREFIX)
-
-        async def work(connection: Connection) -> tuple[int, list[Any]]:
-            end = await connection.fetchval(self._database.sql(END))
-            return end, await connection.fetch(sql, since, end, CATCH_UP_LIMIT + 1, selection)
-
-        client.hold()
-        if first is not None:
-            client.say(first)
-        end, has_more = 0, True
-        texts: list[bytes] = []
+        assert self._order is not None, "clients wait until there is a place"
+        has_reader = await _acquired(self._readers, READER_WAIT_S)
+        if not has_reader:
+            log.warning("gateway.catch_up_failed", reason=f"others have been reading for {READER_WAIT_S:g} s")
         try:
-            async with self._readers:
-                end, rows = await self._read(work)
-            texts, has_more = _first_of([r["text"].encode() for r in rows])
-            # Who knows more than there is has seen another database.
-            has_more = has_more or since > end
-        except DatabaseAway as error:
-            # "You miss something, reload" is what an overflow means: true, and clients know what to do.
-            log.warning("gateway.catch_up_failed", reason=str(error))
+            # Nothing may wait between these three: what is kept begins where live events stand.
+            if is_subscription:
+                self._subscribe(client, channel)
+            client.hold()
+            until = self._order.position
+            texts, has_more = await self._stored(channel, since, until) if has_reader else ([], True)
+        finally:
+            if has_reader:
+                self._readers.release()
         if texts:
             client.offer(Chunk(texts))
             self._metrics.gateway_sent.inc(len(texts))
         if has_more:
             client.say({"type": "catchup.overflow", "channel": channel, "has_more": True})
-        client.release(channel, end)
+        client.release()
+
+    async def _stored(self, channel: str, since: int, until: int) -> tuple[list[bytes], bool]:
+        """
+        What one catch-up sends, and whether the client misses something after that.
+
+        "You miss something, reload" is also said where the database does not answer: true, and clients know what
+        to do; to who knows more than there is, and so has seen another database; and to who stands where events were
+        removed.
+        """
+        every = channel == SESSIONS
+        sql = self._database.sql(NEWER_OF_ALL if every else NEWER_OF_SESSION)
+        selection = list(PHASES_FOR_ALL) if every else channel.removeprefix(OF_SESSION_PREFIX)
+
+        async def work(connection: Connection) -> tuple[int, list[Any], int]:
+            # Another process may have been ahead of this one.
+            end = until if since <= until else await connection.fetchval(self._database.sql(END))
+            rows = await connection.fetch(sql, since, until, CATCH_UP_LIMIT + 1, selection)
+            # Asked last: what is removed was marked as forgotten before.
+            return end, rows, await connection.fetchval(self._database.sql(FORGOTTEN))
+
+        try:
+            end, rows, forgotten = await self._read(work)
+        except DatabaseAway as error:
+            log.warning("gateway.catch_up_failed", reason=str(error))
+            return [], True
+        texts, has_more = _first_of([r["text"].encode() for r in rows])
+        # From its beginning a session is told as far as it is kept: all of what is new, and no reason to reload.
+        return texts, has_more or since > end or (since < forgotten and (every or since > 0))
 
     def _end_all(self, ending: Ending) -> None:
         for client in tuple(self._clients):
@@ -384,8 +433,13 @@ def _first_of(texts: Sequence[bytes]) -> tuple[list[bytes], bool]:
     return list(texts), False
 
 
-def _error(message: str) -> dict[str, str]:
-    return {"type": "error", "message": message}
+async def _acquired(semaphore: asyncio.Semaphore, timeout_s: float) -> bool:
+    """Whether it was our turn in time; then the semaphore is ours."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await semaphore.acquire()
+    except TimeoutError:
+        return False
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

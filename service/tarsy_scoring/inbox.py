@@ -28,7 +28,7 @@ from tarsy_scoring.admission import (
 )
 from tarsy_scoring.asking import Answer, decide
 from tarsy_scoring.database import Connection, Database
-from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.errors import ScoringError, UnknownCriteria
 from tarsy_scoring.journal import KeptAnswer, Key
 from tarsy_scoring.outbox import NewEvent
 
@@ -102,9 +102,9 @@ SUPERSEDE = "UPDATE {schema}.scoring_requests SET disposition = 'superseded' WHE
 ADD_REQUESTS = """
 INSERT INTO {schema}.scoring_requests
   (request_id, event_id, session_id, source, disposition, score_id, arrivals, chain_id,
-   requested_by, force, criteria, reason, priority)
+   requested_by, force, criteria, reason, priority, traceparent)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::uuid[], $7::int[], $8::text[],
-                     $9::text[], $10::bool[], $11::text[], $12::text[], $13::smallint[])
+                     $9::text[], $10::bool[], $11::text[], $12::text[], $13::smallint[], $14::text[])
 """
 
 ANSWER_REQUEST = "UPDATE {schema}.scoring_requests SET disposition = $2, score_id = $3 WHERE request_id = $1"
@@ -298,7 +298,9 @@ class Inbox:
 
         Raises:
             DatabaseAway: It may have been stored; asking again under the same key tells.
-            NotStorable: The database refuses it; nothing was stored.
+            UnknownCriteria: There are none of the name that it gives (any more: a kept answer stands all the same).
+            KeyErased: What was asked under the key has been erased; nothing was stored.
+            NotStorable: It holds what the database has no way to write; nothing was stored.
         """
 
         async def work(connection: Connection) -> Answer | KeptAnswer | Unvouched:
@@ -306,6 +308,8 @@ class Inbox:
                 if kept.is_same_question:
                     await connection.execute(self.database.sql(COUNT_ARRIVALS), [kept.request_id], [1])
                 return kept
+            if request.criteria is not None and request.criteria not in self.policy.hashes:
+                raise UnknownCriteria(f"there are no criteria {request.criteria!r}")
             unvouched = Unvouched()
             if is_vouched:
                 states = await self._meet_sessions(connection, [request])
@@ -323,7 +327,7 @@ class Inbox:
 
         try:
             answer = await self.database.once(work)
-        except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+        except asyncpg.DataError as error:  # a constraint that is violated is our fault, and not the request's
             raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
         if isinstance(answer, Answer) and answer.outcome == "new":
             self.database.ring("scores")
@@ -404,7 +408,7 @@ class Inbox:
                 [n.criteria_hash for n in new],
                 [n.request.purpose for n in new],
             )
-            events = [NewEvent(n.score_id, "scoring.progress", {"phase": "queued"}) for n in new]
+            events = [NewEvent(n.score_id, "scoring.progress", {"phase": "queued"}, n.request.traceparent) for n in new]
             await outbox.emit(self.database, connection, events)
         if admitted.wished:
             scores, priorities = list(admitted.wished), [int(p) for p in admitted.wished.values()]
@@ -433,6 +437,7 @@ class Inbox:
             [r.criteria for r in fresh],
             [r.reason for r in fresh],
             [int(r.priority) for r in fresh],
+            [r.traceparent for r in fresh],
         )
 
     async def count_due(self, limit: int) -> int:
@@ -490,4 +495,5 @@ def _request_of(row: asyncpg.Record) -> Request:
         criteria=row["criteria"],
         reason=row["reason"],
         priority=Priority(row["priority"]),
+        traceparent=row["traceparent"],
     )

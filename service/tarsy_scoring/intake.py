@@ -9,7 +9,7 @@ dropped. Over `max_pending` due scores intake stops asking for records until 80 
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -32,6 +32,7 @@ from tarsy_scoring.kafka import BrokerAway, Consumer, Publisher, Record
 from tarsy_scoring.lifecycle import unless_stopped
 from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.tracing import traceparent_of
 
 log = structlog.get_logger()
 
@@ -76,14 +77,23 @@ class Intake:
             if not await unless_stopped(self._consumer.start(), stopping):
                 return
             self.has_joined = True
+            # Read when somebody asks: a pass may wait for the database, and the broker is away or not all the same.
+            self._metrics.kafka_up.labels("intake").set_function(lambda: self._consumer.is_served)
             log.info("intake.joined", group=self._settings.kafka_group)
             while not stopping.is_set():
                 try:
                     await self.run_once(stopping)
+                    if self._consumer.is_served or self._is_paused:
+                        self._metrics.intake_last_pass.set(self._clock())
+                    self._metrics.consumer_lag.set(await self._consumer.lag())
                 except (BrokerAway, DatabaseAway) as error:
                     log.warning("intake.waiting", reason=str(error), retry_in_s=RETRY_S)
                     await asyncio.sleep(RETRY_S)
         finally:
+            # Scores may be drained for long yet: nobody waits for this intake, and its records are somebody else's.
+            for gauge in (self._metrics.intake_last_pass, self._metrics.intake_paused, self._metrics.consumer_lag):
+                gauge.set(0)
+            self._metrics.kafka_up.remove("intake")
             await self._consumer.stop()
             await self._publisher.stop()
 
@@ -100,7 +110,6 @@ class Intake:
             return 0
         records = await self._consumer.take(TAKE_WAIT_S, min(room, TAKE_LIMIT))
         self._room -= len(records)
-        self._metrics.consumer_lag.set(self._consumer.lag())
         if not records:
             return 0
         if not await unless_stopped(self._store_in_the_end(records), stopping):
@@ -132,7 +141,7 @@ class Intake:
             else:
                 by_request[id(request)] = record
                 requests.append(request)
-        for refused, why in await self._accept(requests):
+        for refused, why in await self._accept(requests, by_request):
             poison.append((by_request[id(refused)], why))
         for record, why in poison:
             await self._bury(record, why)
@@ -166,6 +175,7 @@ class Intake:
                 session_status=event.status or "completed",
                 completed_at=_aware(event.completed_at),
                 is_stale=is_stale,
+                traceparent=traceparent_of(record.headers),
             )
         asked = decode_rescore_requested(record.value)
         kind = "scoring.rescore_requested"
@@ -181,10 +191,13 @@ class Intake:
             criteria=asked.criteria,
             reason=asked.reason,
             priority=Priority.PEOPLE,
+            traceparent=traceparent_of(record.headers),
         )
 
-    async def _accept(self, requests: Sequence[Request]) -> list[tuple[Request, InvalidMessage]]:
-        """Store requests; gives those that no database would take, each tried alone, with the reason."""
+    async def _accept(
+        self, requests: Sequence[Request], records: Mapping[int, Record]
+    ) -> list[tuple[Request, InvalidMessage]]:
+        """Store requests of `records`; gives those that no database would take, each tried alone, with the reason."""
         if not requests:
             return []
         try:
@@ -192,10 +205,13 @@ class Intake:
         except NotStorable as error:
             if len(requests) == 1:
                 return [(requests[0], InvalidMessage("not_storable", str(error)))]
-            return [refused for one in requests for refused in await self._accept([one])]
+            return [refused for one in requests for refused in await self._accept([one], records)]
         for request in {r.request_id: r for r in requests}.values():
             disposition = dispositions.get(request.request_id, "repeated")
             self._metrics.requests.labels(request.source, disposition).inc()
+            stood_s = records[id(request)].timestamp_ms / 1000
+            if disposition == "accepted" and stood_s > 0:
+                self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - stood_s))
         return []
 
     async def _bury(self, record: Record, why: InvalidMessage) -> None:

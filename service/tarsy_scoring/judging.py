@@ -17,6 +17,7 @@ from tarsy_scoring.errors import (
     ContextTooLong,
     JudgeRejectedRequest,
     JudgeUnavailable,
+    PromptTooLong,
     Refused,
     RetryLater,
     ScoringError,
@@ -25,7 +26,6 @@ from tarsy_scoring.errors import (
 )
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.judge.llm import PromptTooLong
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Turn, Verdict
 from tarsy_scoring.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.timeline.context import FittedContext, build_context

@@ -1,21 +1,23 @@
 """
-Kafka as this service meets it: consume without auto-commit, publish with every acknowledgement awaited.
+Kafka as this service works on it: consume in a group without auto-commit, publish with every acknowledgement awaited.
 
-The one owner of `aiokafka`. Facts this is built around: rebalances are eager and positions go back
+Facts this is built around: rebalances are eager and positions go back
 to the committed offset (intake is idempotent, so nothing has to be drained); cancelling `getmany`
 leaves its fetch counter up, so it is never cancelled; `pause()` is forgotten in a rebalance, so
 back-pressure is simply not asking.
 """
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     CommitFailedError,
     IllegalStateError,
@@ -23,11 +25,11 @@ from aiokafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
     NodeNotReadyError,
-    TopicAlreadyExistsError,
 )
-from aiokafka.helpers import create_ssl_context
 
-from tarsy_scoring.errors import ConfigurationError, ScoringError, StartRefused
+from tarsy_scoring.errors import ScoringError, StartRefused
+from tarsy_scoring.kafka_login import connection_options
+from tarsy_scoring.kafka_obstacle import Obstacle, find_obstacle
 from tarsy_scoring.settings import Settings
 
 log = structlog.get_logger()
@@ -35,15 +37,26 @@ log = structlog.get_logger()
 Headers = Sequence[tuple[str, bytes]]
 
 RETRY_S = 1.0
-REQUEST_TIMEOUT_MS = 10_000
+# Whoever is not let in waits for a person; brokers, and those who read their logs, are spared meanwhile.
+REFUSED_RETRY_S = 5.0
+# How often a publisher says that an outage goes on.
+SAY_EVERY_S = 60.0
+# Brokers answer a fetch within half a second, also with nothing; after so long without any answer we ask why.
+QUIET_S = 15.0
+# A member without partitions gets no answers, and its brokers a login of it so often.
+LOOK_EVERY_S = 60.0
+WATCH_S = 1.0
 # Intake pauses on purpose and for as long as it must; its own watchdog sees a loop that died.
 NO_POLL_WATCHDOG_MS = 2**31 - 1
 MAX_REQUEST_BYTES = 1_048_576
-FOLLOW_METADATA_MS = 5_000  # how late a tail may learn of new partitions, or of a topic made anew
 
 
 class BrokerAway(ScoringError):
     """The broker cannot be used right now; nothing was lost, the same work may succeed later."""
+
+
+class BrokerRefuses(BrokerAway):
+    """The brokers are there and do not let us in: login, certificate or protocol are not what they want."""
 
 
 class TooLarge(ScoringError):
@@ -62,83 +75,10 @@ class Record:
     value: bytes | None
     headers: Headers
 
-
-def connection_options(settings: Settings) -> dict[str, Any]:
-    """
-    What every client needs to reach the brokers.
-
-    Raises:
-        ConfigurationError: No brokers are given, or a certificate cannot be read.
-    """
-    options: dict[str, Any] = {
-        "bootstrap_servers": settings.require_kafka(),
-        "security_protocol": settings.kafka_security_protocol,
-        "request_timeout_ms": REQUEST_TIMEOUT_MS,
-    }
-    if settings.kafka_security_protocol.endswith("SSL"):
-        try:
-            options["ssl_context"] = create_ssl_context(
-                cafile=_text(settings.kafka_ca_file),
-                certfile=_text(settings.kafka_cert_file),
-                keyfile=_text(settings.kafka_key_file),
-            )
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"Kafka TLS: cannot load the certificates: {error}") from error
-    if settings.kafka_security_protocol.startswith("SASL"):
-        assert settings.kafka_sasl_password is not None
-        options |= {
-            "sasl_mechanism": settings.kafka_sasl_mechanism,
-            "sasl_plain_username": settings.kafka_sasl_username,
-            "sasl_plain_password": settings.kafka_sasl_password.get_secret_value(),
-        }
-    return options
-
-
-async def ensure_topics(settings: Settings, topics: Sequence[str]) -> None:
-    """
-    Wait for the broker, loudly; then see that the topics are there, or make them where that is allowed.
-
-    Raises:
-        StartRefused: Some are missing, with their names and what to do.
-    """
-    admin = await _admin(settings)
-    try:
-        missing = sorted(set(topics) - set(await admin.list_topics()))
-        if missing and settings.create_topics:
-            await _create(admin, settings, missing)
-            log.info("kafka.topics_created", topics=missing)
-        elif missing:
-            raise StartRefused(
-                f"missing topics: {', '.join(missing)}; "
-                "create them, or let the service do it: SCORING_CREATE_TOPICS=true"
-            )
-    except KafkaError as error:
-        raise StartRefused(f"cannot look after the topics at {settings.require_kafka()}: {error!r}") from error
-    finally:
-        await admin.close()
-
-
-async def _admin(settings: Settings) -> AIOKafkaAdminClient:
-    while True:
-        admin = AIOKafkaAdminClient(**connection_options(settings))
-        try:
-            await admin.start()
-            return admin
-        except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
-            await admin.close()
-            log.warning("kafka.away", brokers=settings.require_kafka(), reason=str(error), retry_in_s=RETRY_S)
-            await asyncio.sleep(RETRY_S)
-        except KafkaError as error:
-            await admin.close()
-            raise StartRefused(f"the brokers at {settings.require_kafka()} refuse us: {error!r}") from error
-
-
-async def _create(admin: AIOKafkaAdminClient, settings: Settings, topics: Sequence[str]) -> None:
-    new = [NewTopic(t, settings.topic_partitions, settings.topic_replication) for t in topics]
-    response = await admin.create_topics(new)
-    for topic, code, *message in response.topic_errors:
-        if code not in (0, TopicAlreadyExistsError.errno):
-            raise StartRefused(f"cannot create topic {topic}: error {code} {message[0] if message else ''}")
+    @classmethod
+    def of(cls, read: Any) -> "Record":
+        """From one that the library has read."""
+        return cls(read.topic, read.partition, read.offset, read.timestamp, read.key, read.value, tuple(read.headers))
 
 
 class Consumer:
@@ -150,7 +90,16 @@ class Consumer:
         self._settings = settings
         self._topics = topics
         self._consumer: AIOKafkaConsumer | None = None
-        self._taken: dict[TopicPartition, int] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._heard = 0
+        self._look_at_s: float | None = None
+        self.is_served = False
+        """Whether brokers answer us. False until we were let in for the first time; some 20 s late, or a minute."""
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        """Made once: certificates that are being exchanged must not end a worker that makes a new client."""
+        return connection_options(self._settings)
 
     async def start(self) -> None:
         """
@@ -162,7 +111,7 @@ class Consumer:
         while True:
             consumer = AIOKafkaConsumer(
                 *self._topics,
-                **connection_options(self._settings),
+                **self._options,
                 group_id=self._settings.kafka_group,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
@@ -171,20 +120,15 @@ class Consumer:
                 max_poll_interval_ms=NO_POLL_WATCHDOG_MS,
             )
             try:
-                await consumer.start()
-            except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
-                await consumer.stop()
-                log.warning("kafka.away", what="intake", reason=str(error), retry_in_s=RETRY_S)
-                await asyncio.sleep(RETRY_S)
+                await start_client(consumer, self._options)
+            except BrokerAway as error:
+                await wait_out(error, "intake")
             except KafkaError as error:
-                await consumer.stop()
                 group, brokers = self._settings.kafka_group, self._settings.require_kafka()
                 raise StartRefused(f"cannot join the group {group!r} at {brokers}: {error!r}") from error
-            except asyncio.CancelledError:
-                await consumer.stop()
-                raise
             else:
-                self._consumer = consumer
+                self._consumer, self.is_served = consumer, True
+                self._watching = asyncio.create_task(self._watch())
                 return
 
     async def take(self, wait_s: float, limit: int) -> list[Record]:
@@ -195,12 +139,44 @@ class Consumer:
             BrokerAway: Try again.
         """
         assert self._consumer is not None, "start() comes first"
+        if self._watching is not None and self._watching.done():
+            self._watching.result()  # who does not see whether it is served is not healthy
         try:
             batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=limit)
         except KafkaError as error:
             raise BrokerAway(f"cannot fetch: {error!r}") from error
-        self._taken |= {place: records[-1].offset + 1 for place, records in batches.items() if records}
-        return [_record(r) for records in batches.values() for r in records]
+        return [Record.of(r) for records in batches.values() for r in records]
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            await self.watch_once(time.monotonic())
+
+    async def watch_once(self, now_s: float) -> None:
+        """
+        Keep `is_served` true, and say so where it is not; the client goes on trying by itself and tells nobody.
+
+        While our partitions are answered nobody has to be asked. Else we ask over connections of our own, up to
+        10 s: a login may be refused long after the start, when a broker came back or an old connection was ended.
+
+        Args:
+            now_s: By a clock that never goes back.
+        """
+        answered = self._answered()
+        if self._look_at_s is None or answered != self._heard:
+            self._heard, self._look_at_s = answered, now_s + QUIET_S
+            self.is_served = True
+        elif now_s >= self._look_at_s:
+            obstacle = await find_obstacle(self._options)
+            self.is_served = obstacle is None or not (obstacle.is_refusal or obstacle.is_everywhere)
+            if obstacle is not None and not self.is_served:
+                _say_away(_away_by(obstacle), "intake")
+            self._look_at_s = now_s + (LOOK_EVERY_S if self.is_served else QUIET_S)
+
+    def _answered(self) -> int:
+        """Changes with each answer about a partition of ours."""
+        assert self._consumer is not None
+        return max((self._consumer.last_poll_timestamp(p) or 0 for p in self._consumer.assignment()), default=0)
 
     async def commit(self, records: Sequence[Record]) -> bool:
         """
@@ -223,97 +199,31 @@ class Consumer:
             return False
         return True
 
-    def lag(self) -> int:
-        """Records in our partitions that were not taken yet, as far as the broker has told."""
+    async def lag(self) -> int:
+        """Records in our partitions that were not taken yet, as far as the broker has told; waits for nothing."""
         if self._consumer is None:
             return 0
-        ours = self._consumer.assignment()
-        return sum(max(0, (self._consumer.highwater(p) or 0) - at) for p, at in self._taken.items() if p in ours)
+        lag = 0
+        ends = {place: self._consumer.highwater(place) for place in self._consumer.assignment()}
+        for place, end in ends.items():
+            if end is None:
+                continue
+            # A known position is given without an await, so that no time at all is enough for it.
+            with contextlib.suppress(TimeoutError, KafkaError):
+                async with asyncio.timeout(0):
+                    lag += max(0, end - await self._consumer.position(place))
+        return lag
 
     async def stop(self) -> None:
         """Leave the group; offsets that were not committed come again."""
+        self.is_served = False
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
         if self._consumer is not None:
-            await self._consumer.stop()
+            await end_client(self._consumer)
             self._consumer = None
-
-
-async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
-    """
-    All records of a topic from its beginning to its end as of now, outside of any group.
-
-    Raises:
-        BrokerAway: The brokers cannot be reached or do not answer.
-        StartRefused: There is no such topic.
-    """
-    # "earliest" and no seek: a seek races with the reset to "latest" that the client began by itself, and
-    # the loser's partition would read as empty.
-    consumer = AIOKafkaConsumer(
-        topic, **connection_options(settings), enable_auto_commit=False, group_id=None, auto_offset_reset="earliest"
-    )
-    try:
-        await consumer.start()
-        partitions = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic) or ())]
-        if not partitions:
-            raise StartRefused(f"there is no topic {topic}")
-        ends = await consumer.end_offsets(partitions)
-        for partition in (p for p in partitions if ends[p] > 0):
-            end: int | None = None
-            while end is None or await consumer.position(partition) < end:
-                batches = await consumer.getmany(partition, timeout_ms=1000)
-                # Tansu answers the question for the end with the start of the last batch, but a fetch correctly.
-                end = max(ends[partition], consumer.highwater(partition) or 0) if end is None else end
-                for record in batches.get(partition, ()):
-                    if record.offset < end:
-                        yield _record(record)
-    except KafkaError as error:
-        raise BrokerAway(f"cannot read topic {topic}: {error!r}") from error
-    finally:
-        await consumer.stop()
-
-
-class Tail:
-    """
-    All partitions of a topic as they grow, outside of any group: for the demo's table and the gateway.
-
-    Follows a broker that restarts and a topic that is made anew by itself. Started `now`, it may miss what is
-    written at that moment, or to a new partition before it is seen: whoever needs all looks elsewhere, too.
-
-    Args:
-        since: Where to begin, and to go on where the place is lost.
-    """
-
-    def __init__(self, settings: Settings, topic: str, *, since: Literal["beginning", "now"] = "beginning") -> None:
-        self._consumer = AIOKafkaConsumer(
-            topic,
-            **connection_options(settings),
-            enable_auto_commit=False,
-            group_id=None,
-            auto_offset_reset="latest" if since == "now" else "earliest",
-            metadata_max_age_ms=FOLLOW_METADATA_MS,
-        )
-
-    async def start(self) -> None:
-        """Raises: BrokerAway: The brokers cannot be reached, or have no such topic."""
-        try:
-            await self._consumer.start()
-        except (KafkaError, OSError, TimeoutError) as error:
-            raise BrokerAway(f"cannot follow the topic: {error!r}") from error
-
-    async def take(self, wait_s: float) -> list[Record]:
-        """
-        What has arrived, waiting at most `wait_s` for the first. Nothing cancels it.
-
-        Raises:
-            BrokerAway: It cannot go on; make a new one.
-        """
-        try:
-            batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000))
-        except KafkaError as error:
-            raise BrokerAway(f"cannot follow the topic: {error!r}") from error
-        return [_record(r) for records in batches.values() for r in records]
-
-    async def stop(self) -> None:
-        await self._consumer.stop()
 
 
 class Publisher:
@@ -327,46 +237,56 @@ class Publisher:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._producer: AIOKafkaProducer | None = None
+        self._obstacle: BrokerAway | None = None
+        self._said_at_s = 0.0
         self.is_idempotent = True
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        return connection_options(self._settings)  # once, as for the consumer
 
     async def start(self, timeout_s: float) -> None:
         """
         Connect, unless that has been done; waits for a broker that is away.
 
         Raises:
-            BrokerAway: It did not come back in time, or refuses us.
+            BrokerAway: It did not come back in time, or refuses us. Finding out why may take 10 s longer.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._connect()
-        except TimeoutError:
-            raise BrokerAway(f"the brokers could not be reached within {timeout_s:g} s") from None
+        except TimeoutError as error:
+            why = self._obstacle or await _why_away(self._options, error)
+            raise BrokerAway(f"the brokers could not be reached within {timeout_s:g} s: {why}") from None
 
     async def _connect(self) -> None:
         while self._producer is None:
             producer = AIOKafkaProducer(
-                **connection_options(self._settings),
+                **self._options,
                 acks="all",
                 enable_idempotence=self.is_idempotent,
                 linger_ms=2,
                 max_request_size=MAX_REQUEST_BYTES,
             )
             try:
-                await producer.start()
-                self._producer = producer
-            except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
-                await producer.stop()
-                log.warning("kafka.away", what="publisher", reason=str(error), retry_in_s=RETRY_S)
-                await asyncio.sleep(RETRY_S)
+                await start_client(producer, self._options)
+                self._producer, self._obstacle = producer, None
+            except BrokerAway as error:
+                await wait_out(error, "publisher", is_news=self._is_news(error))
             except KafkaError as error:
-                await producer.stop()
                 if not self.is_idempotent:
                     raise BrokerAway(f"cannot publish: {error!r}") from error
                 log.warning("kafka.not_idempotent", reason=repr(error), effect="a retry may repeat an event")
                 self.is_idempotent = False
-            except asyncio.CancelledError:
-                await producer.stop()
-                raise
+
+    def _is_news(self, error: BrokerAway) -> bool:
+        """Whether to say so: when an outage begins or becomes another one, and then from time to time."""
+        before, self._obstacle = self._obstacle, error
+        now_s = time.monotonic()
+        if type(error) is type(before) and now_s < self._said_at_s + SAY_EVERY_S:
+            return False
+        self._said_at_s = now_s
+        return True
 
     async def publish(
         self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
@@ -413,9 +333,66 @@ class Publisher:
             log.debug("kafka.publisher_stop", reason=repr(error))
 
 
-def _record(r: Any) -> Record:
-    return Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, tuple(r.headers))
+# --- the library's clients -----------------------------------------------------------------------------
 
 
-def _text(path: Any) -> str | None:
-    return str(path) if path is not None else None
+async def start_client(client: Any, options: Mapping[str, Any]) -> None:
+    """
+    Start a client of the library; it is ended if that fails or is cancelled.
+
+    Args:
+        options: Those that it was made with, of `connection_options`.
+
+    Raises:
+        BrokerAway, BrokerRefuses: It may succeed later; says why it did not.
+        KafkaError: It was let in, and may not do what it wants.
+    """
+    try:
+        await client.start()
+    except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
+        await end_client(client)
+        raise await _why_away(options, error) from error
+    except BaseException:
+        await end_client(client)
+        raise
+
+
+async def end_client(client: Any) -> None:
+    """Close its connections. While a fetch fails, the library lets the cancel of its own task out, as if ours."""
+    try:
+        await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+
+
+async def _why_away(options: Mapping[str, Any], error: Exception) -> BrokerAway:
+    """The client's own error names the brokers that were tried, and not why it was not let in."""
+    obstacle = await find_obstacle(options)
+    if obstacle is None:
+        return BrokerAway(
+            f"the brokers at {options['bootstrap_servers']} could not be used a moment ago, and can now: "
+            f"{str(error) or 'no answer in time'}"
+        )
+    return _away_by(obstacle)
+
+
+def _away_by(obstacle: Obstacle) -> BrokerAway:
+    kind = BrokerRefuses if obstacle.is_refusal else BrokerAway
+    return kind(f"the brokers cannot be used: {obstacle.reason}")
+
+
+async def wait_out(error: BrokerAway, what: str, *, is_news: bool = True) -> None:
+    """Say that `what` waits, where that is news, and let some time pass before the next try."""
+    wait_s = REFUSED_RETRY_S if isinstance(error, BrokerRefuses) else RETRY_S
+    if is_news:
+        _say_away(error, what, retry_in_s=wait_s)
+    await asyncio.sleep(wait_s)
+
+
+def _say_away(error: BrokerAway, what: str, **fields: Any) -> None:
+    if isinstance(error, BrokerRefuses):
+        log.error("kafka.refused", what=what, reason=str(error), **fields)
+    else:
+        log.warning("kafka.away", what=what, reason=str(error), **fields)

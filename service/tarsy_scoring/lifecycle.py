@@ -3,6 +3,7 @@ Run until SIGTERM or SIGINT, then let the work drain; a second signal does not w
 """
 
 import asyncio
+import gc
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -62,6 +63,20 @@ async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Even
         for unfinished in (task, stop):
             unfinished.cancel()
         await asyncio.gather(task, stop, return_exceptions=True)
+
+
+def calm_garbage_collector() -> None:
+    """
+    Look for cycles seldom, and not among what was built until now: to be called when a service is ready to work.
+
+    What a score or an answer is made of is thousands of small objects that reference counting frees by itself; with
+    Python's own thresholds the collector walks all of them again and again, and with them all that was imported.
+    Sources: `make bench`, 200 slots at 200 ms per turn: 17-19 % less CPU per score, peak memory unchanged; pages of
+    an API at 100,000 scores: each walk stopped it for 0.2 to 0.4 s.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 class HealthServer:

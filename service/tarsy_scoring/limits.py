@@ -2,9 +2,8 @@
 What the whole fleet may call: circuits, pauses, limits per minute and money, kept in PostgreSQL.
 
 Laws. A call is admitted in one transaction: its probe, its place in the minute and its money are all
-there or none is. The database's clock decides; between two looks its time is counted on here. Locks are
-taken in one order: providers by name, days (all chains first), so nothing deadlocks. What was reserved
-and never settled (a cancel, a crash) stays charged at its maximum. Where nothing is limited, paused or in
+there or none is. The database's clock decides; between two looks its time is counted on here. What was
+reserved and never settled (a cancel, a crash) stays charged at its maximum. Where nothing is limited, paused or in
 trouble, neither `admit` nor `settle` touches the database.
 """
 
@@ -13,31 +12,29 @@ import math
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 import asyncpg
 import structlog
 
+from tarsy_scoring.bookkeeping import Bookkeeper, providers_of
 from tarsy_scoring.database import Batcher, Connection, Database
 from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor, WaitingFor
 from tarsy_scoring.permits import (
     NO_PRICE,
-    WINDOW,
     Books,
     Call,
     Claimable,
+    Kind,
     Pause,
     Permit,
     ProviderState,
-    Purse,
     Result,
     Waiting,
-    Window,
     after,
     exact_usd,
     refusal_of,
@@ -51,88 +48,6 @@ MOMENT_S = 1.0  # shorter waits keep nobody from claiming; also how often worker
 PAUSE_DUE_S = 5.0  # the claim passes paused scores over; this is how soon they go on afterwards
 
 # --- statements ----------------------------------------------------------------------------------------
-
-# Lock providers in order of their names. RETURNING is evaluated when the lock is held, and so is its clock.
-MEET_PROVIDERS = """
-INSERT INTO {schema}.provider_states AS p (provider) SELECT x FROM unnest($1::text[]) x ORDER BY x
-ON CONFLICT (provider) DO UPDATE SET reason = p.reason
-RETURNING p.*, clock_timestamp() AS now
-"""
-
-SAVE_PROVIDERS = """
-UPDATE {schema}.provider_states p SET
-  failed_calls = v.failed_calls, kind = v.kind, open_until = v.open_until, cool_down_s = v.cool_down_s,
-  reason = v.reason, probe_id = v.probe_id, probe_until = v.probe_until, blocked_until = v.blocked_until,
-  first_in_line = v.first_in_line, in_line_since = v.in_line_since, in_line_until = v.in_line_until
-FROM jsonb_populate_recordset(NULL::{schema}.provider_states, $1::jsonb) v WHERE p.provider = v.provider
-"""
-
-# What the window holds. Rows go long after they left it: who settles a call then must not meet who deletes it.
-COUNT_WINDOW = """
-WITH gone AS (
-  DELETE FROM {schema}.provider_calls WHERE provider = $1 AND called_at <= $2::timestamptz - interval '60 s'
-)
-SELECT count(*) AS requests, coalesce(sum(tokens), 0)::bigint AS tokens
-FROM {schema}.provider_calls WHERE provider = $1 AND called_at > $2
-"""
-
-READ_WINDOW = """
-SELECT called_at, tokens FROM {schema}.provider_calls WHERE provider = $1 AND called_at > $2 ORDER BY called_at
-"""
-
-ADD_CALLS = """
-INSERT INTO {schema}.provider_calls (call_id, provider, called_at, tokens)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::bigint[])
-"""
-
-# Written so that the age of a call can be no reason to look for it by another index than that of its id.
-CORRECT_CALLS = """
-UPDATE {schema}.provider_calls c SET tokens = t.tokens FROM unnest($1::uuid[], $2::bigint[]) AS t(call_id, tokens)
-WHERE c.call_id = t.call_id AND now() - c.called_at < interval '60 s'
-"""
-
-# Lock the rows of this UTC day, the one of all chains first; the day is the one in which the transaction began.
-MEET_DAYS = """
-INSERT INTO {schema}.budget_days AS d (day, scope, chain_id)
-SELECT (now() AT TIME ZONE 'UTC')::date, scope, chain_id FROM unnest($1::text[], $2::text[]) AS t(scope, chain_id)
-ORDER BY scope, chain_id
-ON CONFLICT (day, scope, chain_id) DO UPDATE SET charged_usd = d.charged_usd
-RETURNING d.*, extract(epoch FROM clock_timestamp() - d.reserved_at)::float8 AS reserved_for_s,
-          extract(epoch FROM (d.day + 1)::timestamp AT TIME ZONE 'UTC' - now())::float8 AS day_left_s
-"""
-
-LOCK_DAYS = """
-SELECT FROM {schema}.budget_days d JOIN unnest($1::date[], $2::text[], $3::text[]) AS w(day, scope, chain_id)
-  USING (day, scope, chain_id)
-ORDER BY d.day, d.scope, d.chain_id FOR UPDATE OF d
-"""
-
-CHANGE_DAYS = """
-UPDATE {schema}.budget_days d SET
-  charged_usd = d.charged_usd + c.charged, reserved_usd = d.reserved_usd + c.reserved,
-  reserved_at = CASE WHEN c.reserved > 0 THEN now() ELSE d.reserved_at END
-FROM unnest($1::date[], $2::text[], $3::text[], $4::numeric[], $5::numeric[])
-  AS c(day, scope, chain_id, charged, reserved)
-WHERE d.day = c.day AND d.scope = c.scope AND d.chain_id = c.chain_id
-"""
-
-ADD_CHARGES = """
-INSERT INTO {schema}.budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
-SELECT * FROM unnest($1::uuid[], $2::date[], $3::text[], $4::text[], $5::uuid[], $6::numeric[])
-"""
-
-# Once: a charge that is settled already gives no row.
-SETTLE_CHARGES = """
-UPDATE {schema}.budget_charges c SET settled_usd = coalesce(s.usd, c.reserved_usd)
-FROM unnest($1::uuid[], $2::numeric[]) AS s(charge_id, usd)
-WHERE c.charge_id = s.charge_id AND c.settled_usd IS NULL
-RETURNING c.day, c.chain_id, c.reserved_usd, c.settled_usd
-"""
-
-KNOWN_CALLS = """
-SELECT call_id FROM {schema}.provider_calls WHERE call_id = ANY($1::uuid[])
-UNION SELECT charge_id FROM {schema}.budget_charges WHERE charge_id = ANY($1::uuid[])
-"""
 
 PROVIDERS = "SELECT p.*, clock_timestamp() AS now FROM {schema}.provider_states p"
 
@@ -198,6 +113,7 @@ class Limits:
 
     def __init__(self, database: Database, settings: Settings, *, least_usd: Mapping[str, float] | None = None) -> None:
         self._database = database
+        self._bookkeeper = Bookkeeper(database, settings)
         self._settings = settings
         self._providers = settings.config.providers
         self._least_usd = {name: _least_usd(p) for name, p in self._providers.items()} | dict(least_usd or {})
@@ -227,7 +143,7 @@ class Limits:
         states, pauses, days = await self._database.once(look)
         # What a transaction of ours has committed since may not be in it.
         news = [r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started]
-        self._learn(*_seen(news))
+        self._learn(*providers_of(news))
         self._pauses = [Pause.of(dict(r)) for r in pauses]
         self._charged = {(r["scope"], r["chain_id"]): r["charged_usd"] for r in days}
 
@@ -253,10 +169,27 @@ class Limits:
         state = self._states.get(provider)
         return state.token_factor if state and state.token_model == self._providers[provider].model else 1.0
 
-    def open_circuits(self) -> dict[str, bool]:
-        """Whether the circuit of each provider is open, or half open, as known from the last look."""
+    def open_circuits(self) -> dict[str, Kind | None]:
+        """Why the circuit of each provider is open, or half open, as known from the last look; None: it is closed."""
         states = {name: self._states.get(name) for name in self._providers}
-        return {name: state is not None and state.kind is not None for name, state in states.items()}
+        return {name: state.kind if state is not None else None for name, state in states.items()}
+
+    def budget_shares(self) -> dict[tuple[str, str], float]:
+        """
+        What is charged and reserved of each budget today, as known from the last look; may exceed 1.
+
+        Returns:
+            By scope and chain, `("all", "")` for all chains together; the chain '' is that of scores without one.
+        """
+        config = self._settings.config
+        charged = {chain for scope, chain in self._charged if scope == "chain"}
+        limits = {("all", ""): config.budget.daily_usd}
+        limits |= {("chain", c): self._settings.chain(c).daily_budget_usd for c in {"", *config.chains, *charged}}
+        return {
+            key: float(self._charged.get(key, Decimal()) / exact_usd(limit)) if limit else 1.0
+            for key, limit in limits.items()
+            if limit is not None
+        }
 
     # --- pauses ------------------------------------------------------------------------------------------
 
@@ -363,7 +296,7 @@ class Limits:
                 lambda c: c.fetchrow(self._database.sql(LEARN_FACTOR), provider, model, factor, known)
             )
             assert row is not None
-            self._learn(*_seen([row]))
+            self._learn(*providers_of([row]))
 
     # --- transactions ------------------------------------------------------------------------------------
 
@@ -374,14 +307,11 @@ class Limits:
         async def work(connection: Connection) -> tuple[dict[UUID, Permit | WaitFor], Books]:
             nonlocal is_repeat
             permits = [a.permit for a in asked if a.is_wanted]
-            books = await self._open_books(connection, permits)
-            known: set[UUID] = set()
-            if is_repeat:  # the reply to the commit may have been lost
-                rows = await connection.fetch(self._database.sql(KNOWN_CALLS), [p.permit_id for p in permits])
-                known = {r["call_id"] for r in rows} | {s.probe_id for s in books.states.values() if s.probe_id}
+            books = await self._bookkeeper.open(connection, permits)
+            known = await self._bookkeeper.known(connection, permits, books) if is_repeat else set()
             is_repeat = True
             answers = {p.permit_id: books.recall(p) if p.permit_id in known else books.decide(p) for p in permits}
-            await self._close_books(connection, books)
+            await self._bookkeeper.close(connection, books)
             return answers, books
 
         answers, books = await self._database.persist(work)
@@ -389,41 +319,6 @@ class Limits:
         for provider, free_at in books.full_until.items():
             self._full_until[provider] = time.monotonic() + (free_at - self._now()).total_seconds()
         return [answers.get(a.permit.permit_id, a.permit) for a in asked]
-
-    async def _open_books(self, connection: Connection, permits: Sequence[Permit]) -> Books:
-        """Lock and read what these calls depend on."""
-        books = Books(self._settings)
-        met = {p.call.provider for p in permits if p.is_counted or p.is_probe}
-        if met:
-            books.meet(*_seen(await connection.fetch(self._database.sql(MEET_PROVIDERS), sorted(met))))
-        for provider in sorted({p.call.provider for p in permits if p.is_counted}):
-            since = books.now[provider] - WINDOW
-            held = await connection.fetchrow(self._database.sql(COUNT_WINDOW), provider, since)
-            assert held is not None
-            window = Window(self._providers[provider], held["requests"], held["tokens"])
-            wanted = [p.call.tokens for p in permits if p.call.provider == provider]
-            if not window.holds(window.requests + len(wanted), window.tokens + sum(wanted)):
-                rows = await connection.fetch(self._database.sql(READ_WINDOW), provider, since)
-                window.calls = [(r["called_at"], r["tokens"]) for r in rows]
-            books.windows[provider] = window
-        chains = sorted({p.call.chain_id or "" for p in permits if p.is_charged})
-        if chains:
-            scopes = ["all", *("chain" for _ in chains)]
-            books.purses = {
-                (r["scope"], r["chain_id"]): Purse.of(dict(r), self._settings)
-                for r in await connection.fetch(self._database.sql(MEET_DAYS), scopes, ["", *chains])
-            }
-        return books
-
-    async def _close_books(self, connection: Connection, books: Books) -> None:
-        """Write what was decided."""
-        await self._save(connection, books.changed())
-        if books.calls:
-            await connection.execute(self._database.sql(ADD_CALLS), *_columns(books.calls))
-        if books.charges:
-            await connection.execute(self._database.sql(ADD_CHARGES), *_columns(books.charges))
-            changes = {(p.day, *key): (p.added, p.added) for key, p in books.purses.items() if p.added}
-            await self._change_days(connection, changes)
 
     async def _settle_all(self, settled: Sequence[tuple[Permit, Result]]) -> Sequence[None]:
         """Write down what became of many calls in one transaction."""
@@ -434,16 +329,13 @@ class Limits:
         async def work(connection: Connection) -> Books:
             books = Books(self._settings)
             if told:
-                names = sorted({p.call.provider for p, _ in told})
-                books.meet(*_seen(await connection.fetch(self._database.sql(MEET_PROVIDERS), names)))
+                await self._bookkeeper.meet(connection, books, {p.call.provider for p, _ in told})
                 for permit, result in told:
                     name = permit.call.provider
                     books.states[name] = after(books.states[name], permit.permit_id, result, books.now[name])
-                await self._save(connection, books.changed())
-            if corrected:
-                await connection.execute(self._database.sql(CORRECT_CALLS), *_columns(corrected))
-            if charged:
-                await self._settle_charges(connection, charged)
+                await self._bookkeeper.save(connection, books)
+            await self._bookkeeper.correct(connection, corrected)
+            await self._bookkeeper.settle(connection, charged)
             return books
 
         books = await self._database.persist(work)
@@ -454,28 +346,6 @@ class Limits:
             if (result.tokens or 0) < permit.call.tokens and self._corrects_tokens(permit, result):
                 self._full_until.pop(permit.call.provider, None)  # there is more room than it seemed
         return [None for _ in settled]
-
-    async def _settle_charges(self, connection: Connection, charged: Mapping[UUID, float | None]) -> None:
-        usd = [None if cost is None else exact_usd(cost) for cost in charged.values()]
-        rows = await connection.fetch(self._database.sql(SETTLE_CHARGES), list(charged), usd)
-        changes: dict[tuple[date, str, str], tuple[Decimal, Decimal]] = {}
-        for r in rows:
-            for key in ((r["day"], "all", ""), (r["day"], "chain", r["chain_id"])):
-                more, freed = changes.get(key, (Decimal(), Decimal()))
-                changes[key] = (more + r["settled_usd"] - r["reserved_usd"], freed - r["reserved_usd"])
-        if changes:
-            await connection.execute(self._database.sql(LOCK_DAYS), *_columns(changes))
-            await self._change_days(connection, changes)
-
-    async def _change_days(
-        self, connection: Connection, changes: Mapping[tuple[date, str, str], tuple[Decimal, Decimal]]
-    ) -> None:
-        rows = [(*key, *change) for key, change in changes.items()]
-        await connection.execute(self._database.sql(CHANGE_DAYS), *_columns(rows))
-
-    async def _save(self, connection: Connection, states: Sequence[ProviderState]) -> None:
-        if states:
-            await connection.execute(self._database.sql(SAVE_PROVIDERS), [asdict(s) for s in states])
 
     # --- the snapshot ------------------------------------------------------------------------------------
 
@@ -537,17 +407,6 @@ class Limits:
 def _least_usd(provider: ProviderSettings) -> float:
     prices = provider.prices_usd_per_million_tokens
     return prices.output * provider.max_reply_tokens / 1e6 if prices else 0.0
-
-
-def _seen(rows: Iterable[asyncpg.Record]) -> tuple[dict[str, ProviderState], dict[str, datetime]]:
-    """Providers by name, and the database's clock when each was read."""
-    listed = list(rows)
-    return {r["provider"]: ProviderState.of(dict(r)) for r in listed}, {r["provider"]: r["now"] for r in listed}
-
-
-def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    """Rows as the arrays that `unnest` takes."""
-    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _log_change(before: ProviderState, state: ProviderState) -> None:

@@ -1,5 +1,5 @@
 """
-One connected WebSocket client: what waits for it, bounded, and how its connection ends.
+One connected WebSocket client: what it asks for, what waits for it, bounded, and how its connection ends.
 
 Laws. Nobody waits for a client: `offer` returns at once, and a client whose queue is full is ended with a
 code that means "reconnect and catch up". What many clients get is encoded and framed once, and shared.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from tarsy_scoring.live_events import Event
 
@@ -29,6 +29,8 @@ class Ending(NamedTuple):
 SLOW = Ending(4008, "too slow: reconnect and catch up", "slow")
 FLOOD = Ending(1008, "too many messages", "flood")
 TOO_BIG = Ending(1009, "message too big", "too_big")
+NOT_READY = Ending(1013, "not ready yet: try again later", "not_ready")
+OLD = Ending(4009, "connected for long enough: reconnect and catch up", "old")
 STOPPING = Ending(1012, "the service restarts: reconnect and catch up", "stopping")
 RENUMBERED = Ending(1012, "positions begin anew: reconnect and reload", "renumbered")
 
@@ -40,14 +42,21 @@ class Limits:
 
     Args:
         clients: Connections of this process.
+        clients_per_caller: Of one name, or of one address where nobody is named; a quarter of all, since behind an
+            address may be a proxy and all who come through it.
+        life_s: After three quarters of it at the least, and all of it at the most, a client has to come back and
+            is asked again who it is: so long may it hear more after it lost the right to.
         channels: Per client.
         queue_events, queue_bytes: What may wait for one client beside what its connection buffers; a single
             chunk is always let in. 1,000 events are five seconds of a very busy fleet.
         message_bytes: One message of a client.
-        messages_per_s, messages_at_once: What a client may say; the second is for the moment after it connected.
+        messages_per_s, messages_at_once: What a client may say; the second is for the moment after it connected,
+            and bounds what waits to be answered.
     """
 
     clients: int = 2000
+    clients_per_caller: int = 500
+    life_s: float = 3600.0
     channels: int = 100
     queue_events: int = 1000
     queue_bytes: int = 1_048_576
@@ -57,6 +66,54 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+CHANNEL_MAX = 300  # characters; a session id has at most 255
+
+
+class Request(NamedTuple):
+    """
+    What a client asks for; the channel may be one that does not exist.
+
+    Args:
+        action: `ping`, `subscribe`, `unsubscribe` or `catchup`.
+        last: The position behind which it wants to be told; None: it does not say.
+    """
+
+    action: str
+    channel: str = ""
+    last: int | None = None
+
+
+class Misunderstood(Exception):
+    """A client's message means nothing; says to it what is wrong."""
+
+
+def understand(text: str | bytes) -> Request | None:
+    """
+    What a client's message asks for; None: an action of another version, which has no answer.
+
+    Raises:
+        Misunderstood: It is none of the protocol's messages.
+    """
+    try:
+        message = from_json(text)
+    except ValueError:
+        raise Misunderstood("a message is a JSON object") from None
+    action = message.get("action") if isinstance(message, dict) else None
+    if not isinstance(action, str):
+        raise Misunderstood("a message is a JSON object with an action")
+    if action == "ping":
+        return Request("ping")
+    if action not in ("subscribe", "unsubscribe", "catchup"):
+        return None
+    channel, last = message.get("channel"), message.get("last_event_id")
+    if not isinstance(channel, str) or not channel:
+        raise Misunderstood(f"channel is required for {action}")
+    if last is not None and (isinstance(last, bool) or not isinstance(last, int) or not 0 <= last < 2**63):
+        raise Misunderstood("last_event_id is the position of an event: a whole number, 0 or more")
+    if action == "catchup" and last is None:
+        raise Misunderstood("last_event_id is required for catchup")
+    # What is longer is no channel, and need not be kept whole to be told so.
+    return Request(action, channel[:CHANNEL_MAX], last)
 
 
 class Chunk:
@@ -98,18 +155,18 @@ class Client:
 
     Attributes:
         channels: What it is subscribed to.
+        asked: What it asked for and was not answered yet, the oldest first.
         ended: Done with the reason when we end the connection.
     """
 
     def __init__(self, socket: Socket, limits: Limits) -> None:
         self.socket = socket
         self.channels: set[str] = set()
+        self.asked: asyncio.Queue[Request] = asyncio.Queue(limits.messages_at_once)
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._limits = limits
         self._held: list[Event] | None = None
         self._held_bytes = 0
-        # Channels of which a catch-up has sent all up to a position that live events have not reached yet.
-        self._covered: dict[str, int] = {}
         self._queue: deque[Chunk] = deque()
         self._queued_events = 0
         self._queued_bytes = 0
@@ -119,38 +176,27 @@ class Client:
         self._spoke_at = asyncio.get_running_loop().time()
 
     @property
-    def takes_all(self) -> bool:
-        """Whether live events can be offered as they come: `give` would neither hold nor drop any."""
-        return self._held is None and not self._covered
-
-    def give(self, events: Sequence[Event]) -> None:
-        """Live events of its channels, in order of position; those that a catch-up has sent are dropped."""
-        if self._held is not None:
-            self._held += events
-            self._held_bytes += sum(len(e.text) for e in events)
-            if len(self._held) > self._limits.queue_events or self._held_bytes > self._limits.queue_bytes:
-                self.end(SLOW)
-            return
-        wanted = [e for e in events if all(e.position > self._covered.get(c, 0) for c in e.channels)]
-        if wanted:
-            self.offer(Chunk([e.text for e in wanted]))
-        if events:
-            self._covered = {c: until for c, until in self._covered.items() if until > events[-1].position}
+    def is_holding(self) -> bool:
+        """Whether live events are to be kept, and not offered."""
+        return self._held is not None
 
     def hold(self) -> None:
         """Keep live events back: a catch-up goes first."""
         self._held, self._held_bytes = [], 0
 
-    def release(self, channel: str, covered: int) -> None:
-        """The catch-up of `channel` has sent everything up to position `covered`: go on with what was held."""
-        held, self._held = self._held or [], None
-        if channel in self.channels:
-            self._covered[channel] = covered
-        self.give(held)
+    def keep(self, events: Sequence[Event]) -> None:
+        """Live events of its channels, for after the catch-up; ends the client if they are too many."""
+        assert self._held is not None, "hold() comes first"
+        self._held += events
+        self._held_bytes += sum(len(e.text) for e in events)
+        if len(self._held) > self._limits.queue_events or self._held_bytes > self._limits.queue_bytes:
+            self.end(SLOW)
 
-    def unsubscribe(self, channel: str) -> None:
-        self.channels.discard(channel)
-        self._covered.pop(channel, None)
+    def release(self) -> None:
+        """The catch-up was sent: go on with what was kept, and live."""
+        held, self._held = self._held, None
+        if held:
+            self.offer(Chunk([e.text for e in held]))
 
     def offer(self, chunk: Chunk) -> None:
         """Send the chunk after everything offered before; ends the client if too much is waiting already."""

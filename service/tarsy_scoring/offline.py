@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.columns import evidence_columns, judgement_columns, sum_usage
+from tarsy_scoring.columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.errors import KeyRejected, RetryLater, Unscorable, WaitFor
 from tarsy_scoring.evaluating import check_gates, decided_columns, measure
 from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
@@ -81,7 +81,7 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
     # Each for itself: a price may rise with the length of the prompt.
     costs = [prices.cost_usd(read, 0, provider.max_reply_tokens) for read in planned]
     known = [cost for cost in costs if cost is not None]
-    cost = sum(known) if len(known) == len(costs) else None
+    cost = round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
     coverage = evidence_columns(timeline, context)["coverage"]
     return DryRun(messages, tokens, len(planned), cost, coverage, sorted(context.flags))
 

@@ -18,7 +18,8 @@ from tarsy_scoring.events import EventType
 # Append events to scores whose rows this transaction has locked, in the order given per score.
 EMIT = """
 WITH new AS (
-  SELECT * FROM unnest($1::uuid[], $2::text[], $3::jsonb[]) WITH ORDINALITY AS n(score_id, type, extra, n)
+  SELECT * FROM unnest($1::uuid[], $2::text[], $3::jsonb[], $4::text[])
+    WITH ORDINALITY AS n(score_id, type, extra, traceparent, n)
 ), numbered AS (
   SELECT new.*, gen_random_uuid() AS event_id, clock_timestamp() AS at,
          row_number() OVER (PARTITION BY new.score_id ORDER BY new.n)
@@ -26,7 +27,7 @@ WITH new AS (
            AS sequence
   FROM new
 )
-INSERT INTO {schema}.scoring_events (event_id, score_id, session_id, sequence, type, payload, created_at)
+INSERT INTO {schema}.scoring_events (event_id, score_id, session_id, sequence, type, payload, created_at, traceparent)
 SELECT n.event_id, n.score_id, s.session_id, n.sequence, n.type,
        jsonb_build_object(
          'type', n.type, 'event_id', n.event_id, 'sequence', n.sequence, 'purpose', s.purpose,
@@ -34,17 +35,21 @@ SELECT n.event_id, n.score_id, s.session_id, n.sequence, n.type,
          'chain_id', s.chain_id, 'attempt', s.attempt,
          'timestamp_us', (extract(epoch FROM n.at) * 1000000)::bigint,
          'timestamp', to_char(n.at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-       ) || n.extra,
-       n.at
+       ) || CASE WHEN n.type IN ('scoring.completed', 'scoring.failed') THEN jsonb_build_object(
+         'completed_at', to_char(s.completed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+       ) ELSE jsonb_build_object() END || n.extra,
+       n.at, n.traceparent
 FROM numbered n JOIN {schema}.session_scores s USING (score_id)
 ORDER BY n.n
 """
 
-# Give the next positions to committed events, in the order in which they were written per score.
+# Give the next positions to committed events, in the order in which they were written per score. Their rows are
+# locked: who has lost the relay's lock with its connection, and does not know, numbers none twice and leaves no gap.
 PLACE = """
 WITH unplaced AS (
   SELECT event_id, row_number() OVER (ORDER BY entry) AS n
-  FROM (SELECT event_id, entry FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT $1) u
+  FROM (SELECT event_id, entry FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT $1
+        FOR UPDATE) u
 ), counter AS (
   UPDATE {schema}.relay_position SET position = position + (SELECT count(*) FROM unplaced)
   WHERE EXISTS (SELECT FROM unplaced)
@@ -56,7 +61,7 @@ FROM unplaced, counter WHERE e.event_id = unplaced.event_id
 
 # The oldest events that no broker has acknowledged.
 UNPUBLISHED = """
-SELECT position, session_id, payload || jsonb_build_object('position', position) AS payload
+SELECT position, session_id, payload || jsonb_build_object('position', position) AS payload, traceparent
 FROM {schema}.scoring_events
 WHERE published_at IS NULL AND position IS NOT NULL
 ORDER BY position LIMIT $1
@@ -79,11 +84,12 @@ ONE_RELAY = "SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring relay'), h
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to emit; `extra` is what its type adds to the common fields."""
+    """An event to emit; `extra` is what its type adds to the common fields, `traceparent` its place in a trace."""
 
     score_id: UUID
     type: EventType
     extra: dict[str, Any]
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ class Placed:
     position: int
     session_id: str
     payload: dict[str, Any]
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +114,23 @@ async def emit(database: Database, connection: Connection, events: Sequence[NewE
     """Append `events` in the caller's transaction, which holds the row of every score in them."""
     if events:
         await connection.execute(
-            database.sql(EMIT), [e.score_id for e in events], [e.type for e in events], [e.extra for e in events]
+            database.sql(EMIT),
+            [e.score_id for e in events],
+            [e.type for e in events],
+            [e.extra for e in events],
+            [e.traceparent for e in events],
         )
 
 
 async def place(database: Database, connection: Connection, limit: int) -> int:
-    """Number committed events; returns how many. The caller holds the relay's lock."""
+    """Number committed events; returns how many. The process holds the relay's lock, here or in another transaction."""
     return int((await connection.execute(database.sql(PLACE), limit)).rpartition(" ")[2])
 
 
 async def unpublished(database: Database, connection: Connection, limit: int) -> list[Placed]:
     """The oldest placed events that are not marked, in order of position."""
     rows = await connection.fetch(database.sql(UNPUBLISHED), limit)
-    return [Placed(r["position"], r["session_id"], r["payload"]) for r in rows]
+    return [Placed(r["position"], r["session_id"], r["payload"], r["traceparent"]) for r in rows]
 
 
 async def mark_published(database: Database, connection: Connection, positions: Sequence[int]) -> None:

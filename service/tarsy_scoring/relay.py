@@ -4,11 +4,14 @@ Outbox to `scoring-events`: one relay at a time, in order per session, at least 
 Laws. One transaction gives committed events the next positions; a second one, under the same advisory
 lock, publishes in that order and marks what the broker acknowledged. A crash between acknowledgement
 and mark repeats events, which consumers drop by `event_id`; the other order would lose them. Whoever
-finds the lock free is the relay, so a dead one is replaced at the next poll.
+finds the lock free is the relay, so a dead one is replaced at the next poll. Positions are given also while a
+broker is waited for: where it is away, live events come by their positions from the database.
 """
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import structlog
 from pydantic_core import to_json
@@ -20,10 +23,16 @@ from tarsy_scoring.kafka import MAX_REQUEST_BYTES, BrokerAway, Headers, Publishe
 from tarsy_scoring.outbox import Placed
 from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.tracing import TRACEPARENT
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
 POLL_S = 1.0
+# How often positions are given while a broker is waited for: live events then wait for little more than the second of
+# those who read them from the database.
+NUMBER_EVERY_S = 0.25
 LIMIT = 1000
 # How long a transaction may stand open for acknowledgements: it holds back vacuum and the next relay.
 PUBLISH_TIMEOUT_S = 10.0
@@ -64,26 +73,54 @@ class Relay:
             DatabaseAway, BrokerAway: Nothing is marked that was not acknowledged.
         """
 
-        async def number(connection: Connection) -> bool:
-            if not await outbox.is_the_relay(self._database, connection):
-                return False
-            await outbox.place(self._database, connection, LIMIT)
-            return True
-
         async def publish(connection: Connection) -> int:
             if not await outbox.is_the_relay(self._database, connection):
                 return 0
             events = await outbox.unpublished(self._database, connection, LIMIT)
             if not events:
                 return 0
-            done = await self._publish(events)
+            done = await self.number_while(self._publish(events), is_the_relay=True)
             await outbox.mark_published(self._database, connection, [e.position for e in done])
             return len(done)
 
-        if not await self._database.once(number):
+        if not await self._number():
             return 0
-        await self._publisher.start(PUBLISH_TIMEOUT_S)  # outside of a transaction, which must not wait for a broker
+        # Outside of a transaction, which must not wait for a broker.
+        await self.number_while(self._publisher.start(PUBLISH_TIMEOUT_S))
         return await self._database.once(publish)
+
+    async def _number(self, *, is_the_relay: bool = False) -> bool:
+        """
+        Give positions to what is committed; False: somebody else is the relay.
+
+        Args:
+            is_the_relay: The lock is held by a transaction of ours that is open, and needs not be taken.
+        """
+
+        async def work(connection: Connection) -> bool:
+            if not is_the_relay and not await outbox.is_the_relay(self._database, connection):
+                return False
+            await outbox.place(self._database, connection, LIMIT)
+            return True
+
+        return await self._database.once(work)
+
+    async def number_while(self, broker: Coroutine[Any, Any, T], *, is_the_relay: bool = False) -> T:
+        """
+        What the broker answers in the end; meanwhile positions are given all the same.
+
+        Args:
+            is_the_relay: See `_number`.
+        """
+        waiting = asyncio.ensure_future(broker)
+        try:
+            while not (await asyncio.wait({waiting}, timeout=NUMBER_EVERY_S))[0]:
+                with contextlib.suppress(DatabaseAway):  # the next pass says so
+                    await self._number(is_the_relay=is_the_relay)
+            return await waiting
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
 
     async def _publish(self, events: list[Placed]) -> list[Placed]:
         """Send in order; gives the acknowledged ones up to the first failure of each session."""
@@ -117,4 +154,7 @@ def _message(event: Placed) -> tuple[bytes, bytes, Headers]:
     if len(value) > MAX_EVENT_BYTES:
         log.error("relay.labels_left_out", position=event.position, session_id=event.session_id, bytes=len(value))
         value = to_json(event.payload | {"labels": {}})
-    return event.session_id.encode(), value, cloudevents_headers(event.payload)
+    headers = [*cloudevents_headers(event.payload)]
+    if event.traceparent is not None:
+        headers.append((TRACEPARENT, event.traceparent.encode()))
+    return event.session_id.encode(), value, headers

@@ -12,7 +12,7 @@ from alembic.script import Script, ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
-from tarsy_scoring.database import Connection, place_of
+from tarsy_scoring.database import Connection, misconfigured, place_of, why_away
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 
 VERSION_TABLE = "tarsy_scoring_version"
@@ -25,10 +25,13 @@ def migrate(
     """
     Bring the tables to the newest revision, or down to `down` (`base`: remove them all).
 
-    One transaction: it all happens or nothing does. Safe to run twice, and at the same time in several
-    processes; within one, only one at a time. Blocks and runs its own event loop, so call it in a thread
-    from async code. A database at a revision that this version does not know belongs to a newer one, and
-    there is nothing to bring up.
+    A transaction for each revision; interrupted, what came before stays, and the next run goes on. Nobody who works
+    beside it waits for more than a few seconds: indexes of tables in use are built outside of transactions, and a
+    revision that meets a long transaction of somebody else is tried again for ten minutes.
+
+    Safe to run twice, and at the same time in several processes; within one, only one at a time. Blocks and runs its
+    own event loop, so call it in a thread from async code. A database at a revision that this version does not know
+    belongs to a newer one, and there is nothing to bring up.
 
     Args:
         phase: `pre` stops before the first pending `post` revision (run before a rollout); `post` and
@@ -39,7 +42,7 @@ def migrate(
 
     Raises:
         StartRefused: The database cannot be reached or refuses.
-        ConfigurationError: There is no such revision.
+        ConfigurationError: There is no such revision, or the URL can never work.
     """
     config = _config(database_url, schema)
     script = ScriptDirectory.from_config(config)
@@ -55,7 +58,11 @@ def migrate(
             if target is not None:
                 command.upgrade(config, target)
         after = _stored_revision(config)
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, CommandError) as error:
+    except asyncpg.ClientConfigurationError as error:
+        raise misconfigured(database_url, error) from error
+    except (OSError, asyncpg.PostgresConnectionError) as error:
+        raise StartRefused(f"cannot migrate the database at {place_of(database_url)}: {why_away(error)}") from error
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, CommandError) as error:
         raise StartRefused(f"cannot migrate the database at {place_of(database_url)}: {error}") from error
     order = [s.revision for s in reversed(list(script.walk_revisions()))]
     low, high = sorted((_height(order, before), _height(order, after)))

@@ -9,9 +9,11 @@ lease was lost and it says nothing. A failure is never a number.
 """
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +21,7 @@ import structlog
 
 from tarsy_scoring.admission import Disposition, Policy, Priority, Request
 from tarsy_scoring.attempt import Attempt, DurableAsk, ScoreGate, flush
-from tarsy_scoring.columns import evidence_columns, judgement_columns, sum_usage
+from tarsy_scoring.columns import evidence_columns, judgement_columns, sum_usage, tool_names, tools_hash_of
 from tarsy_scoring.errors import (
     AttemptTimedOut,
     EvidenceIncomplete,
@@ -37,18 +39,22 @@ from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
 from tarsy_scoring.judging import Judges, judge
+from tarsy_scoring.leases import ClaimedScore, Leases
 from tarsy_scoring.limits import Limits
 from tarsy_scoring.outbox import NewEvent
 from tarsy_scoring.settings import ChainSettings, Settings
-from tarsy_scoring.store import ClaimedScore, Ending, Store
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.store import Ending, Store
+from tarsy_scoring.telemetry import ASKED_BY, Metrics
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
+from tarsy_scoring.tracing import OFF, Tracing
 
 log = structlog.get_logger()
 
 FETCH_TIMEOUT_S = 60.0
+MOST_KEPT_TOOLS = 1000  # hashes remembered as stored; sources may list other tools in every session
+TOOLS_KEPT_S = 3600.0  # a clean-up may have removed it since, if no score referred to it
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 SESSION_RECHECK_S = 2.0
 # What `scoring.completed` says of a score as its columns have it.
@@ -72,20 +78,25 @@ class Scorer:
 
     Args:
         clients: Judges by provider name.
+        tracing: Told of the phases of attempts.
     """
 
     def __init__(
         self,
         settings: Settings,
+        leases: Leases,
         store: Store,
         source: TimelineSource,
         registry: CriteriaRegistry,
         clients: Mapping[str, JudgeClient],
         metrics: Metrics,
         limits: Limits | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
         self._settings = settings
+        self._tracing = tracing
         self._limits = limits
+        self._leases = leases
         self._store = store
         self._source = source
         self._registry = registry
@@ -93,6 +104,7 @@ class Scorer:
         self._metrics = metrics
         self._policy: Policy = store.inbox.policy
         self._kept_criteria: set[str] = set()
+        self._kept_tools: dict[str, float] = {}  # when, by hash
 
     async def attempt(self, claimed: ClaimedScore, *, on_judged: Callable[[], None] = lambda: None) -> Finished:
         """
@@ -133,21 +145,24 @@ class Scorer:
     # --- the attempt -----------------------------------------------------------------------------------
 
     async def _judge(self, attempt: Attempt) -> Finished:
-        attempt.timeline = timeline = await self._fetch(attempt)
-        why_not = await self._bind(attempt, timeline)
+        with self._tracing.step("gathering_context"):
+            attempt.timeline = timeline = await self._fetch(attempt)
+            why_not = await self._bind(attempt, timeline)
         if why_not is not None:
             return await self._decline(attempt, why_not)
         claimed = attempt.claimed
         chain = self._settings.chain(claimed.chain_id)
         criteria = self._registry.get(claimed.criteria or chain.criteria)
         await self._keep(criteria)
+        await self._keep_tools(timeline)
         attempt.layers = await measure(timeline, chain)
         check_evidence(timeline, self._settings.config.evidence.max_missing_share, may_change=self._source.may_change)
         if chain.gates:
             await flush(self._store, attempt, "evaluating_gates")
-        attempt.layers = await check_gates(
-            attempt.layers, timeline, chain, self._settings.config.gates, deadline_s=attempt.left_s
-        )
+        with self._tracing.step("evaluating_gates") if chain.gates else nullcontext():
+            attempt.layers = await check_gates(
+                attempt.layers, timeline, chain, self._settings.config.gates, deadline_s=attempt.left_s
+            )
         if not chain.judge.enabled:
             return await self._complete(attempt, None, criteria)
         verdict = await self._assess(attempt, timeline, chain, criteria)
@@ -180,13 +195,15 @@ class Scorer:
         name = claimed.criteria or self._settings.chain(chain_id).criteria
         criteria_hash = self._policy.hashes.get(name)
         if (chain_id, name, criteria_hash) != (claimed.chain_id, claimed.criteria, claimed.criteria_hash) or (
-            timeline.alert_type and not claimed.alert_type
+            (timeline.alert_type and not claimed.alert_type) or claimed.session_status is None
         ):
             attempt.claimed = await self._store.bind(
                 claimed,
                 chain_id=chain_id,
                 alert_type=timeline.alert_type,
                 labels=timeline.labels,
+                session_status=timeline.status,
+                completed_at=timeline.completed_at if timeline.has_real_times else None,
                 criteria=name,
                 criteria_hash=criteria_hash,
             )
@@ -206,6 +223,17 @@ class Scorer:
         if criteria.criteria_hash not in self._kept_criteria:
             await self._store.keep_criteria(criteria.criteria_hash, criteria.name, criteria.content)
             self._kept_criteria.add(criteria.criteria_hash)
+
+    async def _keep_tools(self, timeline: Timeline) -> None:
+        """Keep the set of tools that the agents had, before a score refers to it."""
+        names = tool_names(timeline)
+        tools_hash = tools_hash_of(names)
+        if tools_hash is None or time.monotonic() < self._kept_tools.get(tools_hash, -math.inf) + TOOLS_KEPT_S:
+            return
+        await self._store.keep_tools(tools_hash, names)
+        if len(self._kept_tools) >= MOST_KEPT_TOOLS:
+            self._kept_tools.clear()  # only a repeat of what is stored anyway
+        self._kept_tools[tools_hash] = time.monotonic()
 
     async def _assess(self, attempt: Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria) -> Verdict:
         """Judge, every turn durable; the last one is stored in the transaction that ends the score."""
@@ -270,7 +298,7 @@ class Scorer:
             "interaction": attempt.layers.totals() if attempt.layers else None,
         } | {name: columns.get(name) for name in PUBLISHED}
         attempt.on_judged()
-        await self._store.end(
+        await self._end(
             Ending(
                 claimed,
                 columns,
@@ -280,11 +308,28 @@ class Scorer:
                 turns=attempt.unstored,
             )
         )
-        self._metrics.scores.labels("completed", "").inc()
-        if verdict is not None and claimed.purpose == "production":
-            self._metrics.score.observe(verdict.total_score)
+        self._tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
+        self._count(attempt, columns)
         told = {"total_score": columns["total_score"], "flags": columns["flags"]}
         return Finished("completed", told | self._told(attempt))
+
+    def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
+        """A completed score, for the metrics. Of what nobody waits for, only that it ended."""
+        claimed, metrics = attempt.claimed, self._metrics
+        chain = metrics.chain(claimed.chain_id)
+        metrics.scores.labels("completed", "", chain).inc()
+        if claimed.purpose != "production":
+            return
+        if columns["total_score"] is not None:
+            metrics.score.labels(chain).observe(columns["total_score"])
+        metrics.score_outcomes.labels(columns.get("outcome") or "none", chain).inc()
+        for flag in columns["flags"]:
+            metrics.score_flags.labels(flag).inc()
+        metrics.score_delay.labels(ASKED_BY[claimed.priority]).observe(claimed.age_s + attempt.spent_s)
+
+    async def _end(self, ending: Ending) -> None:
+        with self._tracing.step("storing"):
+            await self._store.end(ending)
 
     async def _decline(self, attempt: Attempt, why: Disposition) -> Finished:
         """The chain turned out to be one that is not scored automatically: no score, and the request says why."""
@@ -294,7 +339,7 @@ class Scorer:
     async def _wait(self, attempt: Attempt, error: WaitFor) -> Finished:
         if attempt.claimed.spent_s + attempt.spent_s >= self._settings.deadline_s:
             return await self._pass_deadline(attempt, error)
-        await self._store.put_back(
+        await self._leases.put_back(
             attempt.claimed,
             due_s=error.due_s,
             waiting_reason=error.waiting_for,
@@ -321,7 +366,7 @@ class Scorer:
         due_s = backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
         if claimed.spent_s + attempt.spent_s + due_s >= self._settings.deadline_s:
             return await self._pass_deadline(attempt, error)
-        await self._store.put_back(
+        await self._leases.put_back(
             claimed,
             due_s=due_s,
             waiting_reason="retry",
@@ -344,10 +389,10 @@ class Scorer:
         columns = self._columns(attempt, status) | {"error_kind": kind, "error_message": message}
         columns["attempts_burned"] = int(status != "cancelled")
         event = {"status": status, "error_kind": kind, "error_message": message}
-        await self._store.end(
+        await self._end(
             Ending(claimed, columns, NewEvent(claimed.score_id, "scoring.failed", event), disposition=disposition)
         )
-        self._metrics.scores.labels(status, kind).inc()
+        self._metrics.scores.labels(status, kind, self._metrics.chain(claimed.chain_id)).inc()
         return Finished(status, {"error_kind": kind, "reason": message} | self._told(attempt))
 
     def _columns(self, attempt: Attempt, status: str) -> dict[str, Any]:

@@ -1,34 +1,26 @@
 """
-Environment and YAML become frozen settings, or the start is refused with the path and the reason.
+What can be set, by variable and in the YAML, and what it must be to be meant: frozen records.
 
-Environment first (`SCORING_*`, `OPENAI_*`), then the YAML file that `SCORING_CONFIG` names; inside the
-file `defaults` are overridden per chain. Secrets come from the environment or from files (`*_FILE`),
-never from the YAML, and never show in a representation of these objects.
+Secrets have no place in the YAML, and never show in a representation of these objects.
 """
 
-import difflib
-import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
     AfterValidator,
-    AnyHttpUrl,
     BaseModel,
     ConfigDict,
     Field,
     SecretStr,
-    TypeAdapter,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.gate_settings import GATE_TYPES, Gate, compile_pattern, not_blank
+from tarsy_scoring.gate_settings import Gate, compile_pattern, not_blank
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4.1"
@@ -41,7 +33,32 @@ SessionStatus = Literal["completed", "failed", "cancelled", "timed_out"]
 
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/?#@\[\]]*)(?::\d{1,5})?"
 _POSTGRESQL_URL = re.compile(rf"postgres(?:ql)?://(?:[^/?#]*@)?{_HOST}(?:,{_HOST})*(?:[/?]|$)")
-_BROKER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::\d{1,5})?")
+_HTTP_URL = re.compile(r"(?i)https?://[^/?#@\s]+(?:/[^?#\s]*)?")
+_BROKER = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+)(?::(?P<port>\d{1,5}))?")
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+def _is_plain_http(url: str) -> bool:
+    """Whether it is a place and a path alone: a user, a password or a query would be lost, or break each call."""
+    try:
+        place = urlsplit(url)
+        return _HTTP_URL.fullmatch(url) is not None and bool(place.hostname) and place.port != 0
+    except ValueError:
+        return False
+
+
+def _is_broker(place: str) -> bool:
+    found = _BROKER.fullmatch(place.strip())
+    return found is not None and 0 < int(found["port"] or 9092) < 65_536
+
+
+def _topic_name(value: str) -> str:
+    if not _TOPIC.fullmatch(value):
+        raise ValueError("no name of a topic: Kafka allows 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor .. alone")
+    return value
+
+
+Topic = Annotated[str, AfterValidator(_topic_name)]
 
 
 class _Frozen(BaseModel):
@@ -82,8 +99,12 @@ class ProviderSettings(_Frozen):
 
     @field_validator("base_url")
     @classmethod
-    def _is_url(cls, value: str) -> str:
-        TypeAdapter(AnyHttpUrl).validate_python(value)
+    def _is_http(cls, value: str) -> str:
+        if not _is_plain_http(value):
+            raise ValueError(
+                "expected https://host:port/path, without user, password or query in it: a key comes from "
+                "api_key_env or api_key_file, what else a request must carry from extra_headers"
+            )
         return value.rstrip("/")
 
     @model_validator(mode="after")
@@ -172,6 +193,22 @@ class GateSettings(_Frozen):
         return value
 
 
+class RetentionSettings(_Frozen):
+    """What may go earlier or later than scores (`SCORING_RETENTION_DAYS`); `tarsy-scoring prune` sees to it."""
+
+    replies_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
+        None, description="Days that the judge's replies are kept in full; `null`: as long as scores."
+    )
+    events_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
+        None, description="Days that published events can be caught up on; `null`: as long as scores."
+    )
+    records_days: Annotated[int, Field(ge=30, le=36_500)] | None = Field(
+        None,
+        description="Days that requests, changes and charges are kept: 30 or more, and longer than Kafka keeps its "
+        "topics. `null`: as long as scores, at least 30.",
+    )
+
+
 class Config(_Frozen):
     """The YAML file."""
 
@@ -185,6 +222,9 @@ class Config(_Frozen):
         86_400, description="Older `session-completed` records are `stale`; `null`: none is too old."
     )
     gates: GateSettings = Field(GateSettings(), description="What gates that run commands may do.")
+    retention: RetentionSettings = Field(
+        RetentionSettings(), description="What may go earlier or later than scores; see [operations](operations.md)."
+    )
 
 
 # --- the environment -----------------------------------------------------------------------------------
@@ -202,35 +242,55 @@ class Settings(_Frozen):
         100, ge=0, description="Prepared statements per connection; 0 behind a PgBouncer that cannot track them."
     )
     kafka_bootstrap_servers: str | None = Field(None, description="`host:port,...`.")
-    kafka_group: str = Field("tarsy-scoring", min_length=1, description="Consumer group of the intake.")
+    kafka_group: Annotated[str, AfterValidator(not_blank)] = Field(
+        "tarsy-scoring", description="Consumer group of the intake."
+    )
     kafka_session_timeout_s: Positive = Field(15, description="How long the broker waits for a dead member.")
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="How to talk to the brokers."
     )
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = Field(
         "PLAIN", description="SASL mechanism."
     )
     kafka_sasl_username: str | None = Field(None, description="SASL user.")
     kafka_sasl_password: SecretStr | None = Field(None, description="SASL password.")
-    kafka_ca_file: Path | None = Field(None, description="CA of the brokers.")
-    kafka_cert_file: Path | None = Field(None, description="Client certificate for mutual TLS.")
-    kafka_key_file: Path | None = Field(None, description="Key of the client certificate.")
+    kafka_oauth_token_file: Path | None = Field(
+        None, description="File with the token for `OAUTHBEARER`, read anew at every login."
+    )
+    kafka_ca_file: Path | None = Field(None, description="CA of the brokers, PEM; default: those of the system.")
+    kafka_cert_file: Path | None = Field(None, description="Client certificate for mutual TLS, PEM.")
+    kafka_key_file: Path | None = Field(None, description="Key of the client certificate, PEM.")
+    kafka_key_password: SecretStr | None = Field(None, description="Password of that key, where it has one.")
     create_topics: bool = Field(False, description="Make missing topics at start.")
     topic_partitions: int = Field(6, ge=1, description="Partitions of topics made at start.")
     topic_replication: int = Field(1, ge=1, description="Replication of topics made at start.")
-    topic_session_completed: str = Field("session-completed", description="Topic of finished sessions.")
-    topic_rescore_requested: str = Field("rescore-requested", description="Topic of re-score requests.")
-    topic_scoring_events: str = Field("scoring-events", description="Topic of scoring events.")
-    topic_dead_letters: str = Field("scoring-dead-letters", description="Topic of messages nobody could read.")
+    topic_session_completed: Topic = Field("session-completed", description="Topic of finished sessions.")
+    topic_rescore_requested: Topic = Field("rescore-requested", description="Topic of re-score requests.")
+    topic_scoring_events: Topic = Field("scoring-events", description="Topic of scoring events.")
+    topic_dead_letters: Topic = Field("scoring-dead-letters", description="Topic of messages nobody could read.")
+    topic_scoring_insights: Topic = Field("scoring-insights", description="Topic of rolling signals and of drift.")
     timeline_source: Literal["tarsy-db", "tarsy-api", "files"] | None = Field(
         None, description="Where sessions are read: `tarsy-db`, `tarsy-api` or `files`."
     )
     timeline_database_url: SecretStr | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
     timeline_api_url: str | None = Field(None, description="TARSy's REST API.")
     timeline_api_token: SecretStr | None = Field(None, description="Bearer token for it.")
+    timeline_api_token_file: Path | None = Field(
+        None, description="File that holds it instead; read for every call, as projected tokens change."
+    )
     timeline_api_ca_file: Path | None = Field(None, description="CA of TARSy's API.")
     timeline_dir: Path | None = Field(None, description="Folder of session files.")
     timeline_grace_s: float = Field(120, ge=0, description="How long an event may be ahead of its session.")
+    bridge_overlap_s: float = Field(
+        86_400,
+        ge=3600,
+        description="How long after its creation a TARSy session may still be committed, for the bridge.",
+    )
+    bridge_sweep_s: Positive = Field(300, description="How often the bridge looks at all sessions of that time again.")
+    write_back: bool = Field(False, description="Write finished scores into TARSy's own tables, for its dashboard.")
+    write_back_database_url: SecretStr | None = Field(
+        None, description="TARSy's PostgreSQL, with a role that may insert scores, stages and events."
+    )
     judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
     lease_s: float = Field(60, ge=1, description="How long a claimed score survives its worker's silence.")
@@ -239,6 +299,15 @@ class Settings(_Frozen):
     deadline_s: Positive = Field(3600, description="Attempts and own backoff of one score, added up.")
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
     max_pending: int = Field(100_000, ge=1, description="Due scores over which intake pauses.")
+    retention_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
+        None, description="Days that scores are kept, for `tarsy-scoring prune`; default: for ever."
+    )
+    anchors_every_h: Positive = Field(
+        24, description="How often anchors are asked for that still lack a judgement by the judge of their chain."
+    )
+    anchors_judgements_each: int = Field(
+        1, ge=1, le=3, description="Judgements of each anchor under each judge; more for judges that vary much."
+    )
     api_host: str = Field("127.0.0.1", description="Where the API listens.")
     api_port: int = Field(8080, ge=0, le=65_535, description="Port of the API.")
     metrics_port: int = Field(
@@ -252,10 +321,13 @@ class Settings(_Frozen):
     log_format: Literal["json", "console"] | None = Field(
         None, description="`json`, or `console`; default: `console` on a terminal, else `json`."
     )
+    traces: bool | None = Field(
+        None, description="Export traces (`OTEL_*`); default: where `OTEL_EXPORTER_OTLP_ENDPOINT` is set."
+    )
     config: Config = Config()
     unknown_variables: tuple[str, ...] = Field((), description="`SCORING_*` variables that mean nothing to us.")
 
-    @field_validator("database_url", "timeline_database_url")
+    @field_validator("database_url", "timeline_database_url", "write_back_database_url")
     @classmethod
     def _is_postgresql(cls, value: SecretStr | None) -> SecretStr | None:
         """A URL that cannot be meant would look like a database that is away for ever."""
@@ -266,16 +338,49 @@ class Settings(_Frozen):
     @field_validator("kafka_bootstrap_servers")
     @classmethod
     def _are_brokers(cls, value: str | None) -> str | None:
-        if value is not None and not all(_BROKER.fullmatch(part.strip()) for part in value.split(",")):
-            raise ValueError("expected host:port, several separated by commas")
+        if value is not None and not all(_is_broker(part) for part in value.split(",")):
+            raise ValueError("expected host:port, several separated by commas, each port from 1 to 65535")
+        return value
+
+    @field_validator("timeline_api_url")
+    @classmethod
+    def _is_http(cls, value: str | None) -> str | None:
+        if value is not None and not _is_plain_http(value):
+            raise ValueError("expected https://host:port, without user or password in it")
         return value
 
     @model_validator(mode="after")
-    def _sasl_is_whole(self) -> Self:
-        if self.kafka_security_protocol.startswith("SASL") and not (
-            self.kafka_sasl_username and self.kafka_sasl_password
-        ):
-            raise ValueError("SASL needs SCORING_KAFKA_SASL_USERNAME and SCORING_KAFKA_SASL_PASSWORD")
+    def _one_timeline_token(self) -> Self:
+        if self.timeline_api_token and self.timeline_api_token_file:
+            raise ValueError("SCORING_TIMELINE_API_TOKEN and SCORING_TIMELINE_API_TOKEN_FILE are both set: keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _kafka_security_is_whole(self) -> Self:
+        if self.kafka_security_protocol.startswith("SASL"):
+            if self.kafka_sasl_mechanism == "OAUTHBEARER":
+                if self.kafka_oauth_token_file is None:
+                    raise ValueError("OAUTHBEARER needs SCORING_KAFKA_OAUTH_TOKEN_FILE")
+            elif not (self.kafka_sasl_username and self.kafka_sasl_password):
+                raise ValueError("SASL needs SCORING_KAFKA_SASL_USERNAME and SCORING_KAFKA_SASL_PASSWORD")
+        if (self.kafka_cert_file is None) != (self.kafka_key_file is None):
+            raise ValueError(
+                "SCORING_KAFKA_CERT_FILE and SCORING_KAFKA_KEY_FILE belong together: give both, "
+                "the same file twice where it holds both"
+            )
+        if self.kafka_key_password is not None and self.kafka_key_file is None:
+            raise ValueError("SCORING_KAFKA_KEY_PASSWORD needs SCORING_KAFKA_KEY_FILE")
+        return self
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> Self:
+        """A message read where a dead letter of it is written is one more dead letter, without end."""
+        taken = {f"{self.kafka_group}-insights-{name}": "insights for itself" for name in OWN_TOPICS_OF_INSIGHTS}
+        for field in TOPICS:
+            name, variable = getattr(self, field), variable_of(field)
+            if name in taken:
+                raise ValueError(f"{variable}: the same topic is used by {taken[name]}; give each its own")
+            taken[name] = variable
         return self
 
     def chain(self, chain_id: str | None) -> ChainSettings:
@@ -297,33 +402,15 @@ class Settings(_Frozen):
             raise ConfigurationError("SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give the brokers as host:port,...")
         return self.kafka_bootstrap_servers
 
-    def api_key(self, provider: str, environ: Mapping[str, str] | None = None) -> str | None:
-        """
-        The key of a provider; None where it needs none.
 
-        Raises:
-            ConfigurationError: Its variable is not set, or its file cannot be read.
-        """
-        environ = os.environ if environ is None else environ
-        wanted = self.config.providers[provider]
-        if wanted.api_key_file is not None:
-            return _read_secret(wanted.api_key_file, f"providers.{provider}.api_key_file")
-        if wanted.api_key_env is None:
-            return None
-        if key := environ.get(wanted.api_key_env):
-            return key
-        if file := environ.get(wanted.api_key_env + "_FILE"):
-            return _read_secret(Path(file), wanted.api_key_env + "_FILE")
-        raise ConfigurationError(
-            f"providers.{provider}: the variable {wanted.api_key_env} is not set; "
-            f"set it (or {wanted.api_key_env}_FILE), or say `api_key_env: null` for an endpoint without keys"
-        )
-
-
+TOPICS = tuple(n for n, f in Settings.model_fields.items() if n.startswith("topic_") and f.annotation is str)
+# Of the group's name and these; see `insights_app`, which cannot be imported without Faust.
+OWN_TOPICS_OF_INSIGHTS = ("by-chain", "scores-changelog")
 SECRETS = tuple(n for n, f in Settings.model_fields.items() if "SecretStr" in str(f.annotation))
-_NOT_FROM_ENVIRONMENT = {"config", "unknown_variables"}
+# Those that may stand in a file, read once at start; one with a field of its own for that is read whenever it is used.
+SECRETS_FROM_FILES = tuple(n for n in SECRETS if f"{n}_file" not in Settings.model_fields)
 # A second spelling that the interface's shorthand allows.
-_ALIASES = {
+ALIASES = {
     "topic_partitions": "SCORING_KAFKA_TOPIC_PARTITIONS",
     "topic_replication": "SCORING_KAFKA_TOPIC_REPLICATION",
 }
@@ -332,194 +419,3 @@ _ALIASES = {
 def variable_of(field: str) -> str:
     """The environment variable of a field of `Settings`."""
     return "SCORING_" + field.upper()
-
-
-def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """
-    Read environment and YAML.
-
-    An empty variable counts as not set, as compose files and charts leave them.
-
-    Raises:
-        ConfigurationError: Naming the variable or the path in the file, and the reason.
-    """
-    environ = os.environ if environ is None else environ
-    values: dict[str, Any] = {}
-    known = {"SCORING_CONFIG"}
-    for field in Settings.model_fields:
-        if field in _NOT_FROM_ENVIRONMENT:
-            continue
-        variable = variable_of(field)
-        known |= {variable, _ALIASES.get(field, variable)}
-        if value := environ.get(variable) or environ.get(_ALIASES.get(field, "")):
-            values[field] = value
-        if field in SECRETS:
-            known.add(variable + "_FILE")
-            if file := environ.get(variable + "_FILE"):
-                if value:
-                    raise ConfigurationError(f"{variable} and {variable}_FILE are both set: keep one")
-                values[field] = _read_secret(Path(file), variable + "_FILE")
-    values["unknown_variables"] = tuple(sorted(v for v in environ if v.startswith("SCORING_") and v not in known))
-    path = environ.get("SCORING_CONFIG")
-    values["config"] = _load_config(Path(path) if path else None, environ)
-    try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        raise ConfigurationError(_explain(error, variable_of)) from None
-
-
-def _load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """The YAML with chains completed from `defaults` and, where it names no provider, the default one."""
-    raw = _read_yaml(path, environ) if path else {}
-    where = str(path) if path else "configuration"
-    defaults, chains = raw.get("defaults") or {}, raw.get("chains") or {}
-    if isinstance(defaults, dict) and isinstance(chains, dict):
-        raw["chains"] = {k: {**defaults, **(v or {})} if isinstance(v or {}, dict) else v for k, v in chains.items()}
-    if not raw.get("providers"):
-        raw["providers"] = {
-            "default": {
-                "base_url": environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL,
-                "model": environ.get("SCORING_JUDGE_MODEL") or DEFAULT_MODEL,
-            }
-        }
-    for section in [k for k, v in raw.items() if v is None]:
-        del raw[section]  # `chains:` with nothing under it
-    try:
-        config = Config.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigurationError(f"{where}: {_explain(error)}") from None
-    config = _with_default_providers(config)
-    named = {"defaults": config.defaults} | {f"chains.{k}": v for k, v in config.chains.items()}
-    for name, chain in named.items():
-        for provider in chain.providers:
-            if provider not in config.providers:
-                raise ConfigurationError(
-                    f"{where}: {name}.providers: no provider is called {provider!r}"
-                    f"{_nearest(provider, config.providers)}"
-                )
-    if path:
-        dirs = tuple(d if d.is_absolute() else path.parent / d for d in config.criteria_dirs)
-        config = config.model_copy(update={"criteria_dirs": dirs})
-    return config
-
-
-def _with_default_providers(config: Config) -> Config:
-    """Where a chain lists no providers, all of them in the order of the file."""
-    everyone = tuple(config.providers)
-
-    def complete(chain: ChainSettings) -> ChainSettings:
-        return chain if chain.providers else chain.model_copy(update={"providers": everyone})
-
-    return config.model_copy(
-        update={
-            "defaults": complete(config.defaults),
-            "chains": {name: complete(chain) for name, chain in config.chains.items()},
-        }
-    )
-
-
-def _read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"SCORING_CONFIG: cannot read {path}: {reason}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigurationError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from None
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict):
-        raise ConfigurationError(f"{path}: expected a mapping at the top, found {type(loaded).__name__}")
-    filled = _interpolate(loaded, environ, str(path), "")
-    assert isinstance(filled, dict)
-    return filled
-
-
-_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
-
-
-def _interpolate(value: Any, environ: Mapping[str, str], file: str, path: str) -> Any:
-    """`${VAR}` and `${VAR:-default}` in every string; a variable that is not set and has no default is an error."""
-    if isinstance(value, dict):
-        return {k: _interpolate(v, environ, file, f"{path}.{k}" if path else str(k)) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_interpolate(v, environ, file, f"{path}[{i}]") for i, v in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-
-    def fill(match: re.Match[str]) -> str:
-        found = environ.get(match["name"]) or match["default"]
-        if found is None:
-            raise ConfigurationError(f"{file}: {path}: the variable {match['name']} is not set and has no default")
-        return found
-
-    return _VARIABLE.sub(fill, value)
-
-
-def _read_secret(path: Path, what: str) -> str:
-    try:
-        secret = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"{what}: cannot read {path}: {reason}") from None
-    if not secret:
-        raise ConfigurationError(f"{what}: {path} is empty")
-    return secret
-
-
-def _explain(error: ValidationError, spell: Any = None) -> str:
-    """One line per fault: where, what is wrong, and the nearest name that exists. Never the value."""
-    lines = []
-    for fault in error.errors(include_input=False, include_url=False):
-        parts = [str(p) for p in fault["loc"]]
-        if spell and parts:
-            parts[0] = spell(parts[0])
-        at = _gate_type_at(parts)
-        where = ".".join(part for place, part in enumerate(parts) if place != at)
-        if fault["type"] == "extra_forbidden":
-            lines.append(f"{where}: no such key{_nearest(parts[-1], _keys_beside(parts))}")
-        elif fault["type"] == "union_tag_invalid":
-            lines.append(f"{where}.type: no such gate{_nearest(fault['ctx']['tag'], GATE_TYPES)}")
-        elif fault["type"] == "union_tag_not_found":
-            lines.append(f"{where}.type: Field required{_nearest('', GATE_TYPES)}")
-        else:
-            reason = fault["msg"].removeprefix("Value error, ")
-            lines.append(f"{where}: {reason}" if where else reason)
-    return "; ".join(lines)
-
-
-def _gate_type_at(parts: list[str]) -> int | None:
-    """Where the path of a fault inside of a gate holds the gate's type, which does not stand in the YAML like that."""
-    chain = {"defaults": 1, "chains": 2}.get(parts[0] if parts else "")
-    return chain + 2 if chain and len(parts) > chain + 2 and parts[chain] == "gates" else None
-
-
-def _keys_beside(parts: list[str]) -> list[str]:
-    """The keys that would have been right at this place of the YAML."""
-    if (at := _gate_type_at(parts)) is not None:
-        return list(GATE_TYPES[parts[at]].model_fields)
-    if len(parts) == 1:
-        return list(Config.model_fields)
-    models: dict[str, type[BaseModel]] = {
-        "providers": ProviderSettings,
-        "defaults": ChainSettings,
-        "chains": ChainSettings,
-        "budget": BudgetSettings,
-        "evidence": EvidenceSettings,
-        "gates": GateSettings,
-    }
-    inner: dict[str, type[BaseModel]] = {
-        "judge": JudgeSettings,
-        "composite": CompositeWeights,
-        "prices_usd_per_million_tokens": Prices,
-    }
-    is_named = parts[0] in ("providers", "chains")
-    holder = parts[-2] if len(parts) > 2 + is_named else ""
-    return list(inner.get(holder, models.get(parts[0], Config)).model_fields)
-
-
-def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(sorted(known))})"

@@ -12,20 +12,22 @@ import random
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from tarsy_scoring.database import Database, DatabaseAway
 from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
+from tarsy_scoring.leases import ChainFilter, ClaimedScore, Leases
 from tarsy_scoring.limits import Limits
 from tarsy_scoring.permits import Claimable
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.scoring import Scorer
 from tarsy_scoring.settings import Settings
-from tarsy_scoring.store import ChainFilter, ClaimedScore, Store
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.telemetry import CIRCUIT_KINDS, HOLDS, Metrics
+from tarsy_scoring.tracing import OFF, About, AttemptTrace, Tracing
 
 log = structlog.get_logger()
 
@@ -40,7 +42,9 @@ class _Running:
     """An attempt under way. `is_judging` ends when its judgement is done and only has to be stored."""
 
     claimed: ClaimedScore
+    trace: AttemptTrace
     task: asyncio.Task[None]
+    started: float = field(default_factory=time.monotonic)
     is_judging: bool = True
     has_lost_its_lease: bool = False
 
@@ -52,18 +56,33 @@ class Worker:
     A slot is taken while a score is judged; while the end of one is being stored, the next is judged.
 
     Cancelling `run` leaves claimed scores to lapse after their lease; draining gives them back at once.
+
+    Args:
+        tracing: Told of each attempt, from its claim to its line in the log.
     """
 
     def __init__(
-        self, settings: Settings, store: Store, reader: Reader, scorer: Scorer, metrics: Metrics, limits: Limits
+        self,
+        settings: Settings,
+        leases: Leases,
+        reader: Reader,
+        scorer: Scorer,
+        metrics: Metrics,
+        limits: Limits,
+        tracing: Tracing = OFF,
     ) -> None:
         self._settings = settings
-        self._store = store
+        self._tracing = tracing
+        self._topics = {
+            SOURCE_COMPLETED: settings.topic_session_completed,
+            SOURCE_RESCORE: settings.topic_rescore_requested,
+        }
+        self._leases = leases
         self._reader = reader
         self._scorer = scorer
         self._metrics = metrics
         self._limits = limits
-        self._database: Database = store.database
+        self._database: Database = leases.database
         # By lease token: the same score may be claimed again here while its lost attempt is being cancelled.
         self._running: dict[uuid.UUID, _Running] = {}
         self.owner = uuid.uuid4()  # per boot: a restarted worker does not continue old leases
@@ -110,11 +129,15 @@ class Worker:
         open_chains = ChainFilter(
             known.configured, [*known.blocked, *known.probing], known.others_blocked or known.others_probing
         )
-        claimed = await self._store.claim_due(self.owner, limit, self._settings.lease_s, open_chains)
+        claimed = await self._leases.claim_due(self.owner, limit, self._settings.lease_s, open_chains)
         if len(claimed) < limit and (probed := self._chains_to_probe(known)):
-            claimed += await self._store.claim_due(self.owner, 1, self._settings.lease_s, probed)
+            claimed += await self._leases.claim_due(self.owner, 1, self._settings.lease_s, probed)
         for score in claimed:
-            self._running[score.lease_token] = _Running(score, asyncio.create_task(self._attempt(score)))
+            topic = self._topics.get(score.source)
+            trace = self._tracing.attempt(score.traceparent, score.source, topic, _about(score))
+            traced = replace(score, traceparent=trace.traceparent)
+            task = asyncio.create_task(self._attempt(traced, trace))
+            self._running[score.lease_token] = _Running(traced, trace, task)
         return len(claimed)
 
     def _chains_to_probe(self, known: Claimable) -> ChainFilter | None:
@@ -129,7 +152,11 @@ class Worker:
         others = [c for c in known.configured if c not in known.probing]
         return ChainFilter(known.configured, others, not known.others_probing)
 
-    async def _attempt(self, claimed: ClaimedScore) -> None:
+    async def _attempt(self, claimed: ClaimedScore, trace: AttemptTrace) -> None:
+        with trace.current():
+            await self._see_through(claimed)
+
+    async def _see_through(self, claimed: ClaimedScore) -> None:
         """One attempt from claim to end; the only place that survives an error nobody foresaw."""
         running = self._running[claimed.lease_token]
 
@@ -137,13 +164,6 @@ class Worker:
             running.is_judging = False
             self._database.wake("scores")
 
-        started = time.monotonic()
-        line = log.bind(
-            score_id=str(claimed.score_id),
-            session_id=claimed.session_id,
-            request_id=str(claimed.request_id),
-            attempt=claimed.attempt,
-        )
         try:
             finished = await self._scorer.attempt(claimed, on_judged=free_slot)
             outcome, fields = finished.outcome, finished.fields
@@ -156,17 +176,25 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
             # The message of an unforeseen error may quote anything, so only its type and place are told.
             place = [f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
-            line.error("attempt.broke", error=type(error).__name__, place=place[-4:])
-            outcome, fields = await self._give_up(claimed, type(error).__name__, time.monotonic() - started)
+            log.error("attempt.broke", error=type(error).__name__, place=place[-4:], **_names(running))
+            spent_s = time.monotonic() - running.started
+            outcome, fields = await self._give_up(claimed, type(error).__name__, spent_s)
         finally:
             del self._running[claimed.lease_token]
             self._database.wake("scores")
-        duration_s = time.monotonic() - started
+        self._finish(running, outcome, fields)
+
+    def _finish(self, running: _Running, outcome: str, fields: Mapping[str, object]) -> None:
+        """Count an attempt and write the one line about it, however it ended; docs/operations.md lists the fields."""
+        duration_s = time.monotonic() - running.started
         if outcome == "lease_lost":
             self._metrics.leases_lost.inc()
         self._metrics.attempts.labels(outcome).inc()
         self._metrics.attempt_duration.observe(duration_s)
-        line.info("attempt.finished", outcome=outcome, duration_s=round(duration_s, 3), **fields)
+        duration = round(duration_s, 3)
+        log.info("attempt.finished", **_names(running), outcome=outcome, duration_s=duration, **fields)
+        error_kind = fields.get("error_kind")
+        running.trace.end(outcome, str(error_kind) if error_kind else None)
 
     async def _give_up(self, claimed: ClaimedScore, what: str, spent_s: float) -> tuple[str, dict[str, object]]:
         try:
@@ -181,34 +209,43 @@ class Worker:
         if not before:
             return
         try:
-            held = await self._store.keep_leases([r.claimed for r in before], self._settings.lease_s)
+            held = await self._leases.keep([r.claimed for r in before], self._settings.lease_s)
         except DatabaseAway:
             return  # the next beat comes; leases outlive two missed ones
         for running in before:
             if running.claimed.lease_token not in held and not running.task.done():
-                claimed = running.claimed
-                log.warning("attempt.lease_lost", score_id=str(claimed.score_id), attempt=claimed.attempt)
+                log.warning("attempt.lease_lost", **_names(running))
                 running.has_lost_its_lease = True
                 running.task.cancel()
 
     async def take_back_expired(self) -> None:
         """Take scores back from workers that stopped answering."""
         try:
-            lost = await self._store.take_back_expired(
+            lost = await self._leases.take_back_expired(
                 self._settings.lease_s, self._settings.max_attempts, self._settings.deadline_s
             )
         except DatabaseAway:
             return
         for score in lost:
             self._metrics.taken_back.labels(score.status).inc()
+            if score.status != "pending":
+                chain = self._metrics.chain(score.chain_id)
+                self._metrics.scores.labels(score.status, score.error_kind, chain).inc()
             log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
 
     async def refresh_limits(self) -> None:
-        """Learn of pauses, open circuits and pauses that providers asked for."""
+        """Learn of pauses, open circuits, pauses that providers asked for, and what is spent."""
         with contextlib.suppress(DatabaseAway):  # what was known goes on to hold
             await self._limits.refresh()
-        for provider, is_open in self._limits.open_circuits().items():
-            self._metrics.circuit_open.labels(provider).set(is_open)
+        for provider, kind in self._limits.open_circuits().items():
+            for why in CIRCUIT_KINDS:
+                self._metrics.circuit_open.labels(provider, why).set(kind == why)
+        spent: dict[tuple[str, str], float] = {}
+        for (scope, chain_id), share in self._limits.budget_shares().items():
+            label = (scope, self._metrics.chain(chain_id) if scope == "chain" else "")
+            spent[label] = max(share, spent.get(label, 0.0))
+        for (scope, chain), share in spent.items():
+            self._metrics.budget_spent.labels(scope, chain).set(share)
 
     async def read_gauges(self) -> None:
         """Depth and age of the queue."""
@@ -218,9 +255,11 @@ class Worker:
             self._metrics.database_up.set(0)
             return
         self._metrics.database_up.set(1)
-        for status in ("pending", "in_progress"):
-            self._metrics.queue.labels(status).set(queue.get(status, (0, 0.0))[0])
-        self._metrics.queue_age.set(queue.get("pending", (0, 0.0))[1])
+        self._metrics.queue.labels("pending").set(queue.pending)
+        self._metrics.queue.labels("in_progress").set(queue.in_progress)
+        for hold in HOLDS:
+            self._metrics.queue_due.labels(hold).set(queue.due.get(hold, 0))
+        self._metrics.queue_age.set(queue.oldest_due_s)
 
     async def _drain(self) -> None:
         """Let attempts finish, then give the rest back: pending, due now, no attempt burned."""
@@ -233,16 +272,43 @@ class Worker:
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 for running in left:
-                    await self._release(running.claimed)
+                    await self._release(running)
         except TimeoutError:
             log.warning("worker.not_released", running=len(left), effect="they lapse after their lease")
 
-    async def _release(self, claimed: ClaimedScore) -> None:
+    async def _release(self, running: _Running) -> None:
+        claimed = running.claimed
         try:
-            await self._store.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
-            log.info("attempt.finished", score_id=str(claimed.score_id), attempt=claimed.attempt, outcome="released")
+            await self._leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
         except LeaseLost:
-            log.debug("worker.release_not_needed", score_id=str(claimed.score_id))
+            log.debug("worker.release_not_needed", **_names(running))
+        else:
+            self._finish(running, "released", {})
+
+
+def _about(claimed: ClaimedScore) -> About:
+    """What tells this attempt from others in a trace."""
+    return {
+        "score_id": str(claimed.score_id),
+        "session_id": claimed.session_id,
+        "request_id": str(claimed.request_id),
+        "chain_id": claimed.chain_id,
+        "purpose": claimed.purpose,
+        "attempt": claimed.attempt,
+        "age_s": claimed.age_s,
+    }
+
+
+def _names(running: _Running) -> dict[str, str | int]:
+    """What every line about an attempt begins with."""
+    claimed = running.claimed
+    return {
+        **running.trace.names,
+        "score_id": str(claimed.score_id),
+        "session_id": claimed.session_id,
+        "request_id": str(claimed.request_id),
+        "attempt": claimed.attempt,
+    }
 
 
 async def _every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:

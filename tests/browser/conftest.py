@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 from visiting import House, Visits, closed
 
 from infrastructure import Kafka, Postgres, fresh_database, fresh_topics
@@ -14,7 +14,8 @@ from processes import Service
 from tarsy_scoring.embedded.scripted_judge import ScriptedJudge
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-START_TIMEOUT_S = 30
+# Playwright waits 5 s for what is expected; scores are judged and told meanwhile, on a machine with much else to do.
+expect.set_options(timeout=30_000)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,8 +37,8 @@ async def house(
             try:
                 worker = service.worker()
                 api = service.command("api", SCORING_API_PORT="0", SCORING_API_RATE_PER_MINUTE="1000")
-                address = (await api.says("api.listening", START_TIMEOUT_S))["address"]
-                await worker.ready(START_TIMEOUT_S)
+                address = (await api.says("api.listening"))["address"]
+                await worker.ready()
                 yield House(service, api, address)
             finally:
                 await service.close()

@@ -21,6 +21,7 @@ MOVE = """
 UPDATE session_scores SET completed_at = $2, judge_fingerprint = repeat($3, 64), total_score = $4,
   failure_tags = $5::text::jsonb WHERE session_id = $1
 """
+ENDED = "UPDATE sessions SET completed_at = $2, first_seen_at = $2 WHERE session_id = $1"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -42,6 +43,7 @@ async def scored(house: House) -> AsyncIterator[House]:
         total = 40 + day + (18 if JUDGES[day] == "b" else 0) + (0, 9, -14)[place % 3]
         tags = '["hallucinated_evidence"]' if total < 50 else "[]"
         await service.rows(MOVE, name, TODAY - timedelta(days=DAYS - 1 - day), JUDGES[day], total, tags)
+        await service.rows(ENDED, name, TODAY - timedelta(days=DAYS - 1 - day))
     yield house
 
 
@@ -102,6 +104,15 @@ async def test_the_distribution_leads_to_the_sessions(scored: House, visit: Visi
     await visitor.picture("distribution")
     await visitor.follow(visitor.page.get_by_role("link", name="totals 50 to 74"))
     assert len(await visitor.read_rows()) == counts["fair"]
+    first = str((TODAY - timedelta(days=1)).date())
+    await visitor.open(f"/distribution?since={first}")
+    links = visitor.page.get_by_role("link", name="show the sessions with totals")
+    told = [int(await link.inner_text()) for link in await links.all()]
+    for place, number in enumerate(told):
+        await visitor.open(f"/distribution?since={first}")
+        await visitor.follow(links.nth(place))
+        assert len(await visitor.read_rows()) == number
+    assert sum(told) == 6, "the days of the form go with it"
 
 
 async def test_criteria_with_bands_of_their_own_show_these(scored: House, visit: Visits) -> None:

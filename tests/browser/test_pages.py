@@ -55,6 +55,13 @@ LOWEST_CONTRAST = """() => {
 }"""
 
 
+# How many lines the tallest of some short texts takes up.
+TALLEST = """all => Math.max(0, ...all.map(e => {
+  const [box, line] = [e.getBoundingClientRect(), parseFloat(getComputedStyle(e).lineHeight)];
+  return box.height / line;
+}))"""
+
+
 async def shown_texts(page: Page) -> list[str]:
     texts: list[str] = await page.evaluate("window.shown")
     return texts
@@ -99,6 +106,16 @@ async def test_the_list_is_searched_filtered_and_sorted(house: House, visit: Vis
 
     await visitor.open("/?q=list-&label=guidance%3Dv1")
     assert await visitor.read_rows() == ["list-1"]
+    assert not await visitor.page.get_by_label("Label").is_hidden(), "what is asked for is not folded up"
+    await visitor.open("/?q=list-&since=2000-01-01&until=2000-01-02")
+    await expect(visitor.page.locator("main")).to_contain_text("No session fits")
+    await visitor.open("/?q=list-")
+    await expect(visitor.page.get_by_label("Outcome")).to_be_hidden()
+    await visitor.page.get_by_text("More filters").click()
+    await visitor.page.get_by_label("Ended from").fill("2000-01-01")
+    await visitor.show()
+    assert len(await visitor.read_rows()) == 3
+    await expect(visitor.page.get_by_label("Ended from")).to_have_value("2000-01-01")
     await visitor.open("/?q=list-&status=failed")
     await expect(visitor.page.locator("main")).to_contain_text("No session fits")
     assert await visitor.open("/?min=much") == 422
@@ -128,8 +145,26 @@ async def test_a_new_session_appears_while_one_looks(house: House, visit: Visits
     await visitor.page.evaluate("window.shown = 1")
     row = await house.score("arrives-1")
     badge = visitor.page.locator('.badge[data-session="arrives-1"]')
-    await expect(badge).to_contain_text(str(row["total_score"]), timeout=15_000)
+    await expect(badge).to_contain_text(str(row["total_score"]))
     assert await visitor.page.evaluate("window.shown") == 1, "the page was not loaded anew"
+
+
+async def test_a_flag_is_explained_to_everybody(house: House, visit: Visits) -> None:
+    """Not to those alone who can hold a pointer still: its word is a link to what it means, below the list."""
+    await house.score("flagged-1")
+    flags = "UPDATE session_scores SET flags = '[\"self_judged\", \"a_new_flag\"]' WHERE session_id = 'flagged-1'"
+    await house.service.rows(flags)
+    visitor = await visit("/?q=flagged-1")
+    await visitor.page.get_by_role("link", name="self judged").focus()
+    await visitor.page.keyboard.press("Enter")
+    assert visitor.page.url.endswith("#means-self_judged")
+    meaning = visitor.page.locator("#means-self_judged")
+    await expect(meaning).to_be_in_viewport()
+    await expect(meaning).to_contain_text("The judge is the same model as one of the judged agents.")
+    await expect(visitor.page.locator("table.list")).to_contain_text("a new flag")
+    assert await visitor.page.locator("main [title]:not(code)").count() == 0, "nothing stands in a hint alone"
+    await visitor.follow(visitor.page.get_by_role("link", name="Show all with it"))
+    assert await visitor.read_rows() == ["flagged-1"]
 
 
 # --- scoring while one watches -------------------------------------------------------------------------
@@ -139,7 +174,7 @@ async def test_from_click_to_badge_without_reload(house: House, visit: Visits) -
     """A session that nobody has scored: asked for by a click, its phases show, then its number and its analysis."""
     house.service.add_session("watched-1")
     house.service.judge.script(
-        Fault(kind="latency", seconds=1.5, match="watched-1", turn="analysis", times=1),
+        Fault(kind="latency", seconds=2, match="watched-1", turn="analysis", times=1),
         Fault(kind="latency", seconds=1, match="watched-1", turn="missing_tools", times=1),
     )
     visitor = await visit("/sessions/watched-1")
@@ -148,6 +183,10 @@ async def test_from_click_to_badge_without_reload(house: House, visit: Visits) -
     await visitor.follow(visitor.page.get_by_role("button", name="Score session").first)
     await visitor.page.evaluate(WATCH_BADGE, "watched-1")
     await expect(visitor.page.locator('.badge[data-session="watched-1"]')).to_contain_text("Judging")
+    facts = visitor.page.locator("aside dl.facts div")
+    await expect(facts.filter(has_text="Attempt").locator("dd")).to_have_text("1")
+    await expect(facts.filter(has_text="Began").locator("time")).to_be_visible()
+    assert await house.service.count("session_id = 'watched-1' AND status = 'in_progress'") == 1
     await visitor.picture("scoring")
     row = await house.service.score_becomes("watched-1", "completed")
     badge = visitor.page.locator('.badge[data-session="watched-1"]')
@@ -157,6 +196,18 @@ async def test_from_click_to_badge_without_reload(house: House, visit: Visits) -
     assert "Looking for missing tools" in phases, phases
     assert phases[-1].startswith(str(row["total_score"]))
     assert row["score_triggered_by"] == "api-client"
+
+
+async def test_a_session_that_runs_becomes_one_with_a_score(house: House, visit: Visits) -> None:
+    """While somebody looks: first that it has not ended, then its score, as if the page had been read anew."""
+    house.service.add_session("ends-soon-1", status="in_progress", completed_at=None)
+    visitor = await visit("/sessions/ends-soon-1")
+    await expect(visitor.page.locator("main")).to_contain_text("This session has not ended yet")
+    await expect(visitor.page.locator("#live-state")).to_have_text("Live")
+    await visitor.picture("not-ended")
+    row = await house.score("ends-soon-1")
+    await expect(visitor.page.locator(".total .badge")).to_contain_text(str(row["total_score"]))
+    await expect(visitor.page.locator("#region-score")).to_have_class("columns")
 
 
 async def test_phases_show_in_the_list_too(house: House, visit: Visits) -> None:
@@ -173,7 +224,7 @@ async def test_phases_show_in_the_list_too(house: House, visit: Visits) -> None:
         texts = await shown_texts(watcher.page)
         return texts if len(texts) > 1 and texts[-1][0].isdigit() else []
 
-    texts = await wait_until(ended, 15, "the row shows its new number")
+    texts = await wait_until(ended, 30, "the row shows its new number")
     assert "Judging" in texts, texts
     assert await house.service.count("session_id = 'row-1' AND status = 'completed'") == 2
 
@@ -227,6 +278,35 @@ async def test_a_running_score_can_be_cancelled(house: House, visit: Visits) -> 
     await expect(visitor.page.locator(".total .badge")).to_have_text("Cancelled")
     await late.follow(late.page.get_by_role("button", name="Cancel scoring"))
     await expect(late.page.locator(".total .badge")).to_have_text("Cancelled")
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "kind", "reason"),
+    [
+        ("timed_out", "Timed out", "deadline_passed", "All attempts together took too long."),
+        ("cancelled", "Cancelled", "cancelled", "Somebody cancelled it."),
+    ],
+    ids=["timed out", "cancelled"],
+)
+async def test_what_ended_without_a_number_can_be_asked_for_again(
+    house: House, visit: Visits, status: str, word: str, kind: str, reason: str
+) -> None:
+    """Its badge says how it ended, in the list and on its page, and a click there makes it a number."""
+    session_id = f"ended-{kind}"
+    await house.score(session_id)
+    ended = "UPDATE session_scores SET status = $2, error_kind = $3, total_score = NULL WHERE session_id = $1"
+    await house.service.rows(ended, session_id, status, kind)
+    visitor = await visit(f"/?q={session_id}&status={status}")
+    badge = visitor.page.locator(f'.badge[data-session="{session_id}"]')
+    await expect(badge).to_have_text(word)
+    await expect(visitor.page.locator("table.list")).to_contain_text(reason)
+    await visitor.follow(visitor.page.locator("table.list th a"))
+    await expect(visitor.page.locator(".total .badge")).to_have_text(word)
+    await expect(visitor.page.locator(".total + .note, .total ~ .note").first).to_contain_text(reason)
+    await visitor.open(f"/?q={session_id}")
+    await visitor.follow(visitor.page.get_by_role("button", name=f"Re-score {session_id}"))
+    row = await house.service.score_becomes(session_id, "completed")
+    await expect(visitor.page.locator(".total .badge")).to_contain_text(str(row["total_score"]))
 
 
 # --- without JavaScript, without a mouse, in the dark, on a small screen -------------------------------
@@ -286,7 +366,8 @@ async def test_what_happens_is_told_to_a_screen_reader(house: House, visit: Visi
     house.service.judge.script(Fault(kind="latency", seconds=1, match="heard-1", turn="analysis", times=1))
     visitor = await visit("/sessions/heard-1")
     await visitor.follow(visitor.page.locator("#ask"))
-    said = visitor.page.get_by_role("status")
+    said = visitor.page.locator("#said")
+    await expect(said).to_have_role("status")
     await expect(said).to_have_attribute("aria-live", "polite")
     await expect(said).to_have_text("Judging")
     row = await house.service.score_becomes("heard-1", "completed")
@@ -317,6 +398,8 @@ async def test_a_small_screen_scrolls_down_only(house: House, visit: Visits) -> 
     for path in ("/", "/sessions/small-1", "/trends", "/distribution", "/missing-tools", "/failure-tags"):
         await visitor.open(path)
         assert not await is_too_wide(visitor.page), path
+        tall = await visitor.page.locator("caption:visible, th:visible, .chip:visible").evaluate_all(TALLEST)
+        assert tall <= 8, f"{path}: something stands letter by letter"
         await visitor.picture(f"small{path.replace('/', '-')}")
 
 

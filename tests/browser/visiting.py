@@ -20,7 +20,7 @@ from processes import Process, Service
 SCREENSHOTS = os.environ.get("BROWSER_SCREENSHOTS")
 """A folder where the pages that tests look at are left as pictures; none are made without it."""
 
-ACTION_TIMEOUT_MS = 10_000
+ACTION_TIMEOUT_MS = 30_000
 CLOSE_TIMEOUT_S = 20
 SCREEN = {"width": 1280, "height": 900}
 

@@ -20,6 +20,7 @@ from tarsy_scoring.cli import main
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.kafka import Consumer, Publisher
+from tarsy_scoring.leases import Leases
 from tarsy_scoring.store import Store
 from tarsy_scoring.timeline.files import SessionFiles
 
@@ -31,7 +32,7 @@ POINTS: dict[str, tuple[Any, str, When]] = {
     "after-accept": (Inbox, "accept", "after"),
     "before-offset-commit": (Consumer, "commit", "before"),
     "after-offset-commit": (Consumer, "commit", "after"),
-    "after-claim": (Store, "claim_due", "after"),
+    "after-claim": (Leases, "claim_due", "after"),
     "fetching": (SessionFiles, "fetch_timeline", "before"),
     "before-judge": (JudgeClient, "ask", "before"),
     "after-judge": (JudgeClient, "ask", "after"),

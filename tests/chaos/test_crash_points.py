@@ -19,7 +19,7 @@ KILLED = -signal.SIGKILL
 
 async def dies(worker: Process) -> None:
     """Wait until a dying worker has killed itself."""
-    assert await worker.ended(20) == KILLED, "it reached its point"
+    assert await worker.ended() == KILLED, "it reached its point"
 
 
 # --- one process dies at an exact point ----------------------------------------------------------------
@@ -58,7 +58,7 @@ async def test_2_a_redelivered_request_only_counts_as_another_arrival(service: S
     (event,) = await service.announce(*service.add_sessions(1))
     await dies(service.worker("--only", "intake", dies_at="after-accept"))
     service.worker()
-    await wait_until(lambda: _has_arrived_again(service), 20, "the record comes again")
+    await wait_until(lambda: _has_arrived_again(service), 60, "the record comes again")
     await service.all_end(1)
     await assert_whole(service, [event])
     assert await service.value("SELECT arrivals FROM scoring_requests") == 2
@@ -71,13 +71,13 @@ async def test_3_a_rejected_offset_commit_is_harmless(service: Service) -> None:
     late = service.worker("--only", "intake", dies_at="before-offset-commit", DYING_SIGNAL="STOP")
     await service.scores_reach(1, "status = 'pending'")
     service.worker()
-    await wait_until(lambda: _has_arrived_again(service), 20, "another member has the records again")
+    await wait_until(lambda: _has_arrived_again(service), 60, "another member has the records again")
     late.resume()
 
     async def was_refused() -> bool:
         return "offset_commits_refused_total 1.0" in (await late.get("/metrics"))[1]
 
-    await wait_until(was_refused, 20, "the late commit is refused")
+    await wait_until(was_refused, 60, "the late commit is refused")
     more = await service.announce(*service.add_sessions(5, "later"))
     await service.all_end(10)
     await assert_whole(service, events + more)
@@ -93,7 +93,7 @@ async def test_5_a_worker_killed_while_the_judge_thinks_costs_one_call_per_score
     service.judge.script(Fault(kind="hang", times=3))
     events = await service.announce(*service.add_sessions(3))
     worker = service.worker()
-    await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
+    await wait_until(lambda: service.judge.calls == 3, 60, "all three are being judged")
     await worker.kill()
     service.worker()
     await service.all_end(3)
@@ -106,7 +106,7 @@ async def test_6_a_stored_turn_is_never_paid_for_again(service: Service) -> None
     service.judge.script(Fault(kind="hang", times=1, turn="missing_tools"))
     events = await service.announce(*service.add_sessions(1))
     worker = service.worker()
-    await wait_until(lambda: service.judge.calls_by_turn["missing_tools"] == 1, 20, "the second turn is asked")
+    await wait_until(lambda: service.judge.calls_by_turn["missing_tools"] == 1, 60, "the second turn is asked")
     await worker.kill()
     service.worker()
     await service.all_end(1)
@@ -199,7 +199,7 @@ async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Ser
         assert proxy.bytes_silenced > 0, "there were bells to be missed"
         await judging.stop()
     waited_s = await service.value("SELECT max(extract(epoch FROM started_at - created_at)) FROM session_scores")
-    assert waited_s < 2.5, "a poll of 1 s, and some for a busy machine"
+    assert waited_s < 5, "a poll of 1 s, and some for a busy machine"
 
 
 # --- zombies and races ---------------------------------------------------------------------------------
@@ -210,12 +210,12 @@ async def test_11_a_zombie_that_wakes_up_writes_nothing(service: Service) -> Non
     service.judge.script(Fault(kind="latency", seconds=1, times=3))
     events = await service.announce(*service.add_sessions(3))
     zombie = service.worker()
-    await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
+    await wait_until(lambda: service.judge.calls == 3, 60, "all three are being judged")
     zombie.pause()
     service.worker()
-    await service.all_end(3, timeout_s=60)  # it may stand still in a transaction, whose locks end after 30 s
+    await service.all_end(3, timeout_s=75)  # it may stand still in a transaction, whose locks end after 40 s
     zombie.resume()
-    await wait_until(lambda: len(zombie.lines("attempt.finished")) == 3, 10, "the zombie has given up")
+    await wait_until(lambda: len(zombie.lines("attempt.finished")) == 3, 60, "the zombie has given up")
     await assert_whole(service, events)
     assert await service.count("attempt = 2 AND attempts_burned = 1") == 3
     assert {line["outcome"] for line in zombie.lines("attempt.finished")} == {"lease_lost"}
@@ -229,7 +229,7 @@ async def test_12_racing_workers_take_each_lost_score_back_once(service: Service
     service.judge.script(Fault(kind="hang", times=16))
     events = await service.announce(*service.add_sessions(16))
     doomed = service.worker()
-    await wait_until(lambda: service.judge.calls == 16, 20, "all are being judged")
+    await wait_until(lambda: service.judge.calls == 16, 60, "all are being judged")
     others = [service.worker() for _ in range(3)]
     for worker in others:
         await worker.says("worker.started")
@@ -246,7 +246,7 @@ async def test_13_a_taking_back_that_races_a_completion_has_one_winner(service: 
     service.judge.latency_s = 0.4
     events = await service.announce(*service.add_sessions(16))
     sleepy = service.worker(SCORING_LEASE_S="1")
-    await wait_until(lambda: service.judge.calls >= 16, 20, "all are being judged")
+    await wait_until(lambda: service.judge.calls >= 16, 60, "all are being judged")
     service.worker("--only", "judge", SCORING_LEASE_S="1")
     sleepy.pause()
     await service.scores_reach(1, "lease_expires_at < now() + interval '0.05 s'")
@@ -283,7 +283,7 @@ async def test_20_sigterm_lets_running_attempts_finish(service: Service) -> None
     service.judge.latency_s = 0.5
     events = await service.announce(*service.add_sessions(3))
     worker = service.worker()
-    await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
+    await wait_until(lambda: service.judge.calls == 3, 60, "all three are being judged")
     assert await worker.stop() == 0
     await assert_whole(service, events)
     assert await service.count("attempt = 1 AND attempts_burned = 0") == 3
@@ -294,7 +294,7 @@ async def test_20_beyond_the_drain_time_scores_are_given_back_unburned(service: 
     service.judge.script(Fault(kind="hang", times=2))
     events = await service.announce(*service.add_sessions(2))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="0.5", SCORING_LEASE_S="60")
-    await wait_until(lambda: service.judge.calls == 2, 20, "both are being judged")
+    await wait_until(lambda: service.judge.calls == 2, 60, "both are being judged")
     assert await worker.stop() == 0
     assert await service.count("status = 'pending' AND attempts_burned = 0 AND next_attempt_at <= now()") == 2
     service.worker()
@@ -308,11 +308,11 @@ async def test_20_a_second_sigterm_does_not_wait(service: Service) -> None:
     service.judge.script(Fault(kind="hang", times=1))
     events = await service.announce(*service.add_sessions(1))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="60")
-    await wait_until(lambda: service.judge.calls == 1, 20, "it is being judged")
+    await wait_until(lambda: service.judge.calls == 1, 60, "it is being judged")
     worker.signal(signal.SIGTERM)
     await worker.says("worker.draining")
     worker.signal(signal.SIGTERM)
-    await worker.ended(8)
+    await worker.ended(40)
     service.worker()
     await service.all_end(1)
     await assert_whole(service, events)
@@ -391,7 +391,7 @@ async def test_a_database_that_crashes_costs_no_judge_call(
     service.judge.latency_s = 0.5
     events = await service.announce(*service.add_sessions(8))
     worker = service.worker(SCORING_LEASE_S=lease_s)
-    await wait_until(lambda: service.judge.calls == 8, 20, "all are being judged")
+    await wait_until(lambda: service.judge.calls == 8, 60, "all are being judged")
     await postgres.kill()
     await asyncio.sleep(away_s)
     await postgres.start()
@@ -426,10 +426,10 @@ async def test_14_a_worker_can_be_stopped_while_the_database_is_away(service: Se
     service.judge.script(Fault(kind="hang", times=2))
     events = await service.announce(*service.add_sessions(2))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="0.5")
-    await wait_until(lambda: service.judge.calls == 2, 20, "both are being judged")
+    await wait_until(lambda: service.judge.calls == 2, 60, "both are being judged")
     await postgres.kill()
     more = await service.announce(*service.add_sessions(2, "later"))
-    await worker.stop(timeout_s=30)
+    await worker.stop()
     await postgres.start()
     service.worker()
     await service.all_end(4)
@@ -444,10 +444,10 @@ async def test_17_a_worker_can_be_stopped_while_the_broker_is_down(service: Serv
     service.judge.latency_s = 0.5
     events = await service.announce(*service.add_sessions(3))
     worker = service.worker()
-    await wait_until(lambda: service.judge.calls == 3, 20, "all three are being judged")
+    await wait_until(lambda: service.judge.calls == 3, 60, "all three are being judged")
     await kafka.kill()
     try:
-        assert await worker.stop(timeout_s=40) == 0
+        assert await worker.stop() == 0
         assert await service.count("status = 'completed'") == 3
     finally:
         await kafka.start()
@@ -463,7 +463,7 @@ async def test_17_judging_goes_on_while_the_broker_is_down(service: Service, kaf
     service.judge.latency_s = 0.5
     events = await service.announce(*service.add_sessions(8))
     worker = service.worker(SCORING_SLOTS="4")
-    await wait_until(lambda: service.judge.calls >= 4, 20, "some are being judged, some wait")
+    await wait_until(lambda: service.judge.calls >= 4, 60, "some are being judged, some wait")
     await service.scores_reach(8, "true")
     await kafka.kill()
     try:
@@ -471,6 +471,6 @@ async def test_17_judging_goes_on_while_the_broker_is_down(service: Service, kaf
     finally:
         await kafka.start()
     events += await service.announce(*service.add_sessions(4, "later"))
-    await service.all_end(12, timeout_s=40)
+    await service.all_end(12)
     await assert_whole(service, events)
     assert worker.status is None

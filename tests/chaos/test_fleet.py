@@ -11,7 +11,7 @@ from processes import Service, assert_whole
 from tarsy_scoring.embedded.scripted_judge import Fault
 
 # What a busy machine may add to a time that the service promises.
-SCHEDULING_S = 0.6
+SCHEDULING_S = 2.0
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ async def test_two_thousand_requests_survive_ten_kills(service: Service) -> None
     async def all_arrived() -> bool:
         return int(await service.value("SELECT sum(arrivals) FROM scoring_requests")) >= 2_200
 
-    await wait_until(all_arrived, 30, "the repeats have arrived, too")
+    await wait_until(all_arrived, 60, "the repeats have arrived, too")
     await assert_whole(service, events)
     assert await service.count("true") == 2_000
     assert service.judge.calls <= 4_000 + 10 * 24, "a kill costs at most one call per slot"
@@ -49,7 +49,7 @@ async def test_eight_seconds_without_a_database_lose_no_finished_turn(service: S
     service.judge.latency_s = 1.0
     events = await service.announce(*service.add_sessions(20))
     worker = service.worker(SCORING_SLOTS="20")
-    await wait_until(lambda: service.judge.calls == 20, 20, "all twenty are being judged")
+    await wait_until(lambda: service.judge.calls == 20, 60, "all twenty are being judged")
     await postgres.kill()
     await asyncio.sleep(8)
     await postgres.start()
@@ -68,16 +68,15 @@ async def test_work_is_taken_over_at_once_and_orphans_after_their_lease(service:
     events = await service.announce(*service.add_sessions(12))
     doomed = service.worker(SCORING_LEASE_S=str(lease_s), SCORING_SLOTS="4")
     await service.scores_reach(12, "true")
-    await wait_until(lambda: service.judge.calls == 4, 20, "all slots are taken")
-    killed_at: datetime = await service.value("SELECT clock_timestamp()")
+    await wait_until(lambda: service.judge.calls == 4, 60, "all slots are taken")
     await doomed.kill()
-    service.worker(SCORING_LEASE_S=str(lease_s))
+    lapsed_at: datetime = await service.value("SELECT max(lease_expires_at) FROM session_scores")
+    worker = service.worker(SCORING_LEASE_S=str(lease_s))
+    started_at = datetime.fromisoformat((await worker.says("worker.started"))["timestamp"])
     await service.all_end(12)
     await assert_whole(service, events)
-    statement = "SELECT attempt, extract(epoch FROM attempt_started_at - $1)::float8 AS s FROM session_scores"
-    waited = await service.rows(statement, killed_at)
-    first_claim_s = min(r["s"] for r in waited)
-    orphans_s = [r["s"] for r in waited if r["attempt"] == 2]
-    assert first_claim_s < 2 + SCHEDULING_S
-    assert len(orphans_s) == 4
-    assert max(orphans_s) < 1.3 * lease_s + SCHEDULING_S
+    claims = await service.rows("SELECT attempt, attempt_started_at AS at FROM session_scores ORDER BY at")
+    orphans = [claim["at"] for claim in claims if claim["attempt"] == 2]
+    assert (claims[0]["at"] - started_at).total_seconds() < 2
+    assert len(orphans) == 4
+    assert (max(orphans) - max(lapsed_at, started_at)).total_seconds() < 0.3 * lease_s + SCHEDULING_S

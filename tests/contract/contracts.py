@@ -26,7 +26,11 @@ OUTGOING: Mapping[str, type[BaseModel]] = {
     "scoring-completed": events.ScoringCompleted,
     "scoring-failed": events.ScoringFailed,
 }
-MODELS: Mapping[str, type[BaseModel]] = {**INCOMING, **OUTGOING}
+INSIGHTS: Mapping[str, type[BaseModel]] = {
+    "scoring-windows": events.ScoringWindows,
+    "scoring-drift-detected": events.DriftDetected,
+}
+MODELS: Mapping[str, type[BaseModel]] = {**INCOMING, **OUTGOING, **INSIGHTS}
 MESSAGES = list(MODELS)
 ALL = [*MESSAGES, "score-document"]
 EXAMPLES: dict[str, Any] = {

@@ -5,6 +5,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ from pydantic_core import to_json
 from tarsy_scoring import outbox
 from tarsy_scoring.admission import Request
 from tarsy_scoring.app import Parts, open_parts
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.leases import ClaimedScore
 from tarsy_scoring.scoring import Scorer
-from tarsy_scoring.settings import load_settings
-from tarsy_scoring.store import ClaimedScore
 from tarsy_scoring.timeline.files import SessionFiles
 
 SESSION = "demo-oom-checkout"
@@ -49,7 +50,7 @@ class Service:
         assert await self.parts.inbox.accept([request]) == {request.request_id: "accepted"}
 
     async def claim(self, lease_s: float = 60) -> ClaimedScore:
-        (claimed,) = await self.parts.store.claim_due(uuid.uuid4(), 1, lease_s)
+        (claimed,) = await self.parts.leases.claim_due(uuid.uuid4(), 1, lease_s)
         return claimed
 
     async def attempt(self) -> str:
@@ -77,7 +78,9 @@ async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> As
     source = SessionFiles(Path(str(files("tarsy_scoring.embedded") / "examples")))
     clients = create_clients(settings, {})
     async with open_parts(settings) as parts:
-        yield Service(parts, Scorer(settings, parts.store, source, parts.registry, clients, parts.metrics))
+        yield Service(
+            parts, Scorer(settings, parts.leases, parts.store, source, parts.registry, clients, parts.metrics)
+        )
     for client in clients.values():
         await client.close()
 
@@ -139,6 +142,7 @@ async def test_events_of_a_completed_score(service: Service) -> None:
     )
     assert {k: last[k] for k in shared} == {k: document[k] for k in shared}
     assert isinstance(last["total_score"], int)
+    assert datetime.fromisoformat(last["completed_at"]) == datetime.fromisoformat(document["completed_at"])
     assert (last["alert_type"], last["labels"]["guidance"]) == ("PodCrashLooping", "v2")
     assert [e["attempt"] for e in events] == [0] + [1] * (len(events) - 1)
 
@@ -174,7 +178,7 @@ async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service
 
     assert await service.attempt() == "put_back"
     row, *_ = await service.parts.reader.scores_of_session(SESSION)
-    assert await service.parts.store.cancel(row["score_id"], "somebody")
+    assert await service.parts.leases.cancel(row["score_id"], "somebody")
     await service.accept(source="api", requested_by="somebody", force=True)
 
     events = await service.events()
@@ -205,7 +209,7 @@ async def test_events_of_a_score_whose_worker_is_lost(
     await service.accept(chain_id="kubernetes")
     await service.claim(SHORT_LEASE_S)
 
-    assert await service.parts.store.take_back_expired(SHORT_LEASE_S, max_attempts, deadline_s)
+    assert await service.parts.leases.take_back_expired(SHORT_LEASE_S, max_attempts, deadline_s)
 
     events = await service.events()
     check(events)
@@ -222,6 +226,8 @@ async def test_events_of_a_session_that_is_not_there(service: Service) -> None:
     check(events)
     assert told_by(events) == [QUEUED, *BEGUN, "scoring.failed:failed:session_not_found"]
     assert events[0]["chain_id"] is None
+    row = (await service.parts.reader.scores_of_session("no-such-session"))[0]
+    assert datetime.fromisoformat(events[-1]["completed_at"]) == row["completed_at"]
 
 
 async def test_score_document_in_every_status(service: Service, judge: ScriptedJudge) -> None:
@@ -238,7 +244,9 @@ async def test_score_document_in_every_status(service: Service, judge: ScriptedJ
     await look()
     await service.attempt()
     await look()
-    await service.parts.store.cancel((await service.parts.reader.scores_of_session(SESSION))[0]["score_id"], "somebody")
+    await service.parts.leases.cancel(
+        (await service.parts.reader.scores_of_session(SESSION))[0]["score_id"], "somebody"
+    )
     await look()
     await service.accept(source="api", force=True)
     claimed = await service.claim()

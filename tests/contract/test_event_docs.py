@@ -7,14 +7,15 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from contracts import ALL, INCOMING, OUTGOING, ROOT, load_schema
+from contracts import ALL, INCOMING, INSIGHTS, OUTGOING, ROOT, load_schema
 from pydantic import BaseModel
 
 from tarsy_scoring import errors
 from tarsy_scoring.admission import Disposition
 from tarsy_scoring.app import check_settings, hopeless_gates
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.events import EventType, Phase, cloudevents_headers
-from tarsy_scoring.settings import SECRETS, Config, Settings, load_settings, variable_of
+from tarsy_scoring.settings import SECRETS_FROM_FILES, Config, Settings, variable_of
 
 EVENTS = (ROOT / "docs/events.md").read_text("utf-8")
 CONFIGURATION = (ROOT / "docs/configuration.md").read_text("utf-8")
@@ -65,6 +66,7 @@ def test_every_word_of_the_interface_is_explained(words: set[str]) -> None:
 def test_every_message_type_and_field_out_occurs() -> None:
     """No message and no field of one goes unmentioned."""
     types = {*get_args(EventType), "session.completed", "scoring.rescore_requested"}
+    types |= {name.replace("-", ".", 1).replace("-", "_") for name in INSIGHTS}
     fields = {f for model in OUTGOING.values() for f in model.model_fields}
 
     assert {w for w in types | fields if f"`{w}`" not in EVENTS} == set()
@@ -128,7 +130,7 @@ def test_page_of_settings_has_every_variable() -> None:
     variables = {variable_of(f) for f in fields} | {"SCORING_CONFIG", "OPENAI_API_KEY", "OPENAI_BASE_URL"}
 
     assert variables <= explained_in(CONFIGURATION)
-    assert [f for f in SECRETS if f"`{variable_of(f)}_FILE`" not in CONFIGURATION] == []
+    assert [f for f in SECRETS_FROM_FILES if f"`{variable_of(f)}_FILE`" not in CONFIGURATION] == []
 
 
 def test_page_of_settings_leaves_no_meaning_out() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from contracts import EXAMPLES, FROZEN, INCOMING, MODELS, OUTGOING, SCHEMAS, validator
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -164,7 +164,6 @@ def test_refusal_repeats_nothing_of_the_message(value: bytes) -> None:
     assert len(str(caught.value)) < 200
 
 
-@settings(deadline=None)  # a busy machine is no bug
 @given(st.binary(max_size=20), st.integers(0, 400), st.integers(0, 400))
 def test_no_bytes_break_the_decoder(junk: bytes, start: int, end: int) -> None:
     """Whatever arrives is a message or a dead letter; anything else would stop intake for ever."""
@@ -242,7 +241,6 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("name", INCOMING)
-@settings(deadline=None)  # a busy machine is no bug
 @given(extra=st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="\0")), JSON, max_size=5))
 def test_unknown_fields_change_nothing(name: str, extra: dict[str, Any]) -> None:
     """A producer may add fields whenever it likes, of any shape."""
@@ -287,7 +285,6 @@ def is_valid_for_model(name: str, document: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", INCOMING)
-@settings(deadline=None)  # a busy machine is no bug
 @given(data=st.data())
 def test_incoming_model_and_schema_agree(name: str, data: st.DataObject) -> None:
     """A message is valid for the service exactly when it is valid for a producer who checks it against the schema."""
@@ -302,12 +299,11 @@ def test_incoming_model_and_schema_agree(name: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("name", OUTGOING)
-@settings(deadline=None)  # a busy machine is no bug
 @given(data=st.data())
 def test_outgoing_model_and_schema_agree(name: str, data: st.DataObject) -> None:
     """Wherever an event is changed, model and schema say the same of it."""
     example = next(v for n, v in EXAMPLES.items() if n.startswith(name))
-    changed = data.draw(st.sampled_from(sorted(set(example) - {"timestamp"})))
+    changed = data.draw(st.sampled_from(sorted(set(example) - {"timestamp", "completed_at"})))
     document = dict(example)
     if data.draw(st.booleans(), label="left out"):
         del document[changed]

@@ -61,8 +61,10 @@ def test_every_answer_has_a_shape(name: str) -> None:
         for media in answer["content"].values():
             assert media.get("schema"), f"{name} {status} has no schema"
         if status in FOR_ALL:
-            problem = answer["content"]["application/problem+json"]
-            assert problem["schema"] == {"$ref": "#/components/schemas/ProblemDocument"}
+            is_tarsys = name.endswith(" /api/v1/sessions/{session_id}/score")
+            media, model = ("json", "TarsyError") if is_tarsys else ("problem+json", "ProblemDocument")
+            assert list(answer["content"]) == [f"application/{media}"]
+            assert answer["content"][f"application/{media}"]["schema"] == {"$ref": f"#/components/schemas/{model}"}
         if status in ("429", "503"):
             assert "Retry-After" in answer["headers"]
 

@@ -1,10 +1,15 @@
 """Lists, exports and analytics over HTTP on a real database: what they show, in which order, and what they refuse."""
 
+import asyncio
 import csv
 import io
+import os
+import re
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +21,7 @@ from builders import OTHER_CRITERIA, Scoring, connected, open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
 from stored import NOON, store_score, store_session
 from tarsy_scoring import exporting
+from tarsy_scoring.api import browse
 from tarsy_scoring.api.app import create_app
 from tarsy_scoring.api.documents import ProblemDocument, ScoreDocument
 from tarsy_scoring.api.site import Site
@@ -434,12 +440,63 @@ async def test_csv_is_safe_to_open(api: Api) -> None:
     assert answer.headers["content-type"].startswith("text/csv; charset=utf-8")
     assert answer.headers["content-disposition"].startswith('attachment; filename="scores-')
     assert (row["session_id"], row["total_score"], row["interaction_error_rate"]) == ("s1", "40", "0.5")
-    assert row["score_analysis"] == '\'- said "so",\r\n=1+1'
+    assert row["score_analysis"] == "'- said \"so\",\r\n'=1+1"
     assert (row["alert_type"], row["failure_tags"], row["missing_tools"]) == (
         *("'=HYPERLINK()", "'+late"),
         "'@SUM(A1); node_cpu",
     )
     assert not [cell for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
+
+
+async def test_exports_are_few_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound 503 with the time to come back, and a place is free again when an export has ended."""
+    monkeypatch.setattr(browse, "MAX_EXPORTS", 1)
+    may_end, began = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: Any, **__: Any) -> AsyncIterator[list[exporting.ExportedScore]]:
+        yield []
+        began.set()
+        await may_end.wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(browse, "export_scores", slow)
+        first = asyncio.create_task(api.get("export"))
+        await began.wait()
+    refused = await api.get("export")
+    may_end.set()
+
+    assert (refused.status_code, refused.json()["title"]) == (503, "Too many exports")
+    assert int(refused.headers["retry-after"]) > 0
+    assert (await first).status_code == 200
+    assert (await api.get("export")).status_code == 200
+    assert (await api.get("export", min_score=101)).status_code == 422
+    assert (await api.client.head("/api/v1/scoring/export")).status_code == 200
+    assert (await api.get("export")).status_code == 200
+
+
+async def test_the_command_writes_what_the_api_tells(filled: Api, filled_url: str, tmp_path: Path) -> None:
+    """The same filters, the same bytes, to a file and to standard output."""
+
+    def comparable(content: bytes) -> bytes:
+        return re.sub(rb"\b(true|false)\b", b"*", content)
+
+    for how, options in {"jsonl": {"min_score": "40", "latest": True}, "csv": {"label": "guidance=v2"}}.items():
+        told = await filled.get("export", format=how, **options)
+        given = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+        arguments = ["export", "--format", how, *(part for part in given if part is not True)]
+        place = tmp_path / how
+        for output in ((), ("--output", str(place))):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tarsy_scoring", *arguments, *output),
+                env=os.environ | {"SCORING_DATABASE_URL": filled_url},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            written, said = await asyncio.wait_for(process.communicate(), 60)
+            assert process.returncode == 0, said.decode()
+            # The stored hashes are made up, and current only for the application under test.
+            assert comparable(place.read_bytes() if output else written) == comparable(told.content)
+        assert len(told.content.splitlines()) > 1
 
 
 async def test_a_database_that_is_away_is_no_half_answer(api: Api) -> None:
@@ -578,7 +635,7 @@ async def test_totals_between_bands(api: Api) -> None:
         await store_score(api.scoring, f"s{number}", total, criteria=criteria.name)
     registry = type(site_criteria)([gap])
     scoring = api.scoring
-    site = Site(SETTINGS, registry, scoring.inbox, scoring.store, scoring.reader, Metrics(), None)
+    site = Site(SETTINGS, registry, scoring.inbox, scoring.leases, scoring.reader, Metrics(), None)
     transport = httpx.ASGITransport(create_app(replace(site)))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         found = await told(Api(client, scoring), "distribution", criteria=criteria.name)

@@ -3,9 +3,10 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
+import httpx
 import pytest
 from pydantic_core import from_json, to_json
 
@@ -18,6 +19,7 @@ from builders import (
     completion,
     connected,
     failure,
+    policy,
     rescore,
     session_completed,
     step,
@@ -26,10 +28,12 @@ from infrastructure import wait_until
 from tarsy_scoring import journal
 from tarsy_scoring.api.documents import ProblemDocument, ScoreDocument
 from tarsy_scoring.api.scores import CriteriaDocument, History, Replies, Requests
+from tarsy_scoring.erasure import erase
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import FoundSession
 
 ENDED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -102,7 +106,7 @@ async def timed_out(scoring: Scoring) -> None:
 
 
 async def cancelled(scoring: Scoring) -> None:
-    await scoring.store.cancel((await scoring.claimed()).score_id, "bob")
+    await scoring.leases.cancel((await scoring.claimed()).score_id, "bob")
 
 
 async def beside(scoring: Scoring) -> None:
@@ -216,6 +220,7 @@ async def test_a_body_may_be_left_out(api: Api) -> None:
         pytest.param(SessionNotTerminal("it runs"), 400, "Session not terminal", id="it runs"),
         pytest.param(SessionNotFound("no file /secret/path"), 404, "Unknown session", id="there is none"),
         pytest.param(TimelineUnavailable("host db-7 is away"), 503, "Sessions unavailable", id="the source is away"),
+        pytest.param(BrokenSessionFile("/secret/path: no JSON"), 503, "Session unreadable", id="its file is broken"),
     ],
 )
 async def test_a_session_that_nobody_vouches_for(database_url: str, source: Exception, status: int, title: str) -> None:
@@ -225,7 +230,7 @@ async def test_a_session_that_nobody_vouches_for(database_url: str, source: Exce
 
         assert problem(answer, status).title == title
         assert str(source) not in answer.text
-        assert ("retry-after" in answer.headers) == (status == 503)
+        assert ("retry-after" in answer.headers) == (title == "Sessions unavailable")  # only that passes by itself
         for table in ("sessions", "scoring_requests", "session_scores", "kept_answers", "changes"):
             assert await api.scoring.value(f"SELECT count(*) FROM {table}") == 0, table
 
@@ -284,6 +289,29 @@ async def test_the_source_says_what_is_not_known(api: Api) -> None:
     assert (shown["chain_id"], shown["criteria"]) == ("kubernetes", DEFAULT_CRITERIA)
 
 
+async def test_an_attempt_tells_what_nobody_had_said(api: Api) -> None:
+    """Status and end of a session are learned where its timeline is read; what is known already stays."""
+    for session_id, known in (("session-1", {}), ("session-2", {"session_status": "failed", "completed_at": ENDED})):
+        claimed = await api.scoring.claimed(session_id, **known)
+        bound = await api.scoring.store.bind(
+            claimed,
+            chain_id="kubernetes",
+            alert_type=None,
+            labels={},
+            session_status="timed_out",
+            completed_at=ENDED + timedelta(days=1),
+            criteria=DEFAULT_CRITERIA,
+            criteria_hash="h",
+        )
+        assert bound.session_status == known.get("session_status", "timed_out")
+
+    sessions = await api.scoring.rows("SELECT status, completed_at FROM sessions ORDER BY session_id")
+    assert [tuple(session.values()) for session in sessions] == [
+        ("timed_out", ENDED + timedelta(days=1)),
+        ("failed", ENDED),
+    ]
+
+
 async def test_an_events_chain_goes_before_the_sources(api: Api) -> None:
     """The order of the specification: the event, what is stored, the source."""
     await api.scoring.accept(session_completed(chain_id="from-the-event", session_status="failed"))
@@ -329,7 +357,9 @@ async def test_half_a_surrogate_pair(api: Api) -> None:
     problem(answer, 422)
 
 
-@pytest.mark.parametrize("session_id", ["-dash-first", "a%20b", "a%0A", "x" * 256, "a%00", "ä"])
+@pytest.mark.parametrize(
+    "session_id", ["-dash-first", "a%20b", "a%0A", "x" * 256, "a%00", "ä", "a%2Fb", "%2F", "a%2Fscore"]
+)
 @pytest.mark.parametrize("method", ["POST", "GET"])
 async def test_malformed_session_ids(api: Api, session_id: str, method: str) -> None:
     """No session has such an id: 422."""
@@ -415,6 +445,68 @@ async def test_keys_are_per_caller(api: Api) -> None:
     assert first["score_id"] != second["score_id"]
 
 
+async def test_keys_of_the_unnamed_are_per_address(api: Api) -> None:
+    """Two programs that nobody names may both begin with `key-1`; each gets its own first answer again."""
+    app = cast(Any, api.client)._transport.app
+    here, there = [
+        httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(address, 1)), base_url="http://127.0.0.1")
+        for address in ("127.0.0.1", "127.0.0.2")
+    ]
+    asked: dict[str, Any] = {"headers": {"Idempotency-Key": "key-1"}}
+    path = "/api/v1/scoring/sessions/session-1/score"
+
+    first = await here.post(path, json={"reason": "one"}, **asked)
+    other = await there.post(path, json={"reason": "another"}, **asked)
+
+    assert (first.status_code, other.status_code) == (202, 202)
+    assert (await here.post(path, json={"reason": "one"}, **asked)).text == first.text
+    problem(await here.post(path, json={"reason": "another"}, **asked), 422)
+
+
+async def test_a_repeat_is_answered_though_its_criteria_have_gone(api: Api) -> None:
+    """The first answer stands for its day; asked anew, they are unknown."""
+    first = await api.ask(key="key-1", criteria=OTHER_CRITERIA)
+    api.scoring.inbox.policy = policy(hashes={DEFAULT_CRITERIA: HASHES[DEFAULT_CRITERIA]})
+
+    again = await api.ask(key="key-1", criteria=OTHER_CRITERIA)
+
+    assert (again.status_code, again.text) == (202, first.text)
+    assert problem(await api.ask(key="key-2", criteria=OTHER_CRITERIA), 422).title == "Unknown criteria"
+
+
+async def test_two_that_keep_answers_at_once(api: Api) -> None:
+    """Each renews a key of its own that is a day old, which the other one might let go of: nobody waits in a ring."""
+    await completed(api.scoring)
+    score_id = await api.scoring.value("SELECT score_id FROM session_scores")
+    await api.scoring.rows(
+        "INSERT INTO kept_answers SELECT 'alice', 'key-' || n, 'h', 'new', $1, gen_random_uuid(), '{}', "
+        "now() - interval '2 days' FROM generate_series(1, 2) n",
+        score_id,
+    )
+    together = asyncio.Barrier(2)
+
+    class InStep:
+        """A connection on which nobody goes on until both have come so far."""
+
+        def __init__(self, connection: Any) -> None:
+            self._connection = connection
+
+        async def execute(self, *arguments: Any) -> None:
+            await self._connection.execute(*arguments)
+            await together.wait()
+
+    async def keep(number: int) -> None:
+        key = journal.Key("alice", f"key-{number}", "hash")
+        database = api.scoring.database
+        await database.once(
+            lambda c: journal.keep(database, InStep(c), key, "new", score_id, uuid.uuid4())  # type: ignore[arg-type]
+        )
+
+    await asyncio.wait_for(asyncio.gather(keep(1), keep(2)), 20)
+
+    assert await api.scoring.value("SELECT count(*) FROM kept_answers WHERE asked_hash = 'hash'") == 2
+
+
 async def test_a_refusal_is_not_remembered(api: Api) -> None:
     """When what was in the way has gone, the same key gets another answer."""
     running = await in_progress(api.scoring)
@@ -473,6 +565,35 @@ async def test_an_answer_whose_text_was_lost(api: Api) -> None:
     key, request_id = journal.Key("alice", "key-1", ""), uuid.UUID(first["request_id"])
     late = await journal.complete(api.scoring.database, key, request_id, "of one that was slower")
     assert late == again[0].text
+
+
+async def test_what_was_erased_is_not_made_again(api: Api) -> None:
+    """Not by a repeat, nor by another question under its key; under another key it is a new wish. No key is kept."""
+    await api.ask(key="planted-key", reason="planted-reason")
+    await erase(api.scoring.database, api.scoring.leases, "session-1", by="ada", tell_s=0)
+
+    for body in ({"reason": "planted-reason"}, {"force_rescore": True}):
+        assert problem(await api.ask(key="planted-key", **body), 404).title == "Erased"
+    assert await count_scores(api.scoring) == 0
+    assert await api.scoring.value("SELECT count(*) FROM sessions") == 0
+    assert "planted" not in str(await api.scoring.rows("SELECT * FROM scoring_requests"))
+    assert document(await api.ask(key="planted-key", by="bob"), 202)["status"] == "pending"
+    await erase(api.scoring.database, api.scoring.leases, "session-1", by="ada", tell_s=0)
+    assert document(await api.ask(key="another"), 202)["status"] == "pending"
+
+
+async def test_refusals_of_a_route_say_where(api: Api) -> None:
+    """As those of the framework do: every 422 has `errors`."""
+    await api.ask(key="key-1")
+    refused = [
+        await api.ask(criteria="none-such"),
+        await api.ask(key="key-1", force_rescore=True),
+        await api.get("sessions/session-1/scores", cursor="x"),
+        await api.get("sessions", cursor="x"),
+    ]
+
+    where = [["body", "criteria"], ["header", "Idempotency-Key"], ["query", "cursor"], ["query", "cursor"]]
+    assert [[fault["loc"] for fault in problem(r, 422).model_dump()["errors"]] for r in refused] == [[w] for w in where]
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "ä", " ", "a\tb"], ids=["too long", "not ASCII", "blank", "a tab"])
@@ -596,7 +717,7 @@ async def test_what_is_decided_is_decided_under_the_lock(database_url: str) -> N
         await somebody.execute("SELECT FROM sessions FOR UPDATE")
         asking = asyncio.create_task(api.ask())
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        await wait_until(lambda: somebody.fetchval(waits), 10, "the API to wait for the lock")
+        await wait_until(lambda: somebody.fetchval(waits), 30, "the API to wait for the lock")
         await somebody.execute(
             "UPDATE session_scores SET status = 'completed', total_score = 50, completed_at = now(), "
             "lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL"
@@ -751,7 +872,7 @@ async def test_an_open_score_tells_where_it_is(api: Api) -> None:
     claimed = await api.scoring.claimed()
     assert document(await api.score_of())["current_stage"] == "gathering_context"
 
-    await api.scoring.store.put_back(claimed, due_s=60, waiting_reason="session", burns=False, spent_s=0)
+    await api.scoring.leases.put_back(claimed, due_s=60, waiting_reason="session", burns=False, spent_s=0)
 
     shown = document(await api.score_of())
     assert (shown["status"], shown["waiting_for"], "current_stage" in shown) == ("pending", "session", False)
@@ -804,6 +925,18 @@ async def test_a_cursor_that_was_not_given_out(api: Api, cursor: str) -> None:
     await completed(api.scoring)
 
     problem(await api.get("sessions/session-1/scores", cursor=cursor), 422)
+
+
+async def test_a_cursor_of_another_history(api: Api) -> None:
+    """Of another session or purpose: behind its place there may be nothing of this one, or not all."""
+    for _ in range(3):
+        await completed(api.scoring)
+    cursor = (await api.get("sessions/session-1/scores", limit=1)).json()["next_cursor"]
+
+    for path, purpose in (("session-2", {}), ("session-1", {"purpose": "production"})):
+        refused = await api.get(f"sessions/{path}/scores", cursor=cursor, **purpose)
+        assert "another session or purpose" in problem(refused, 422).detail
+    assert len((await api.get("sessions/session-1/scores", cursor=cursor)).json()["scores"]) == 2
 
 
 async def test_history_of_a_session_without_scores(api: Api) -> None:

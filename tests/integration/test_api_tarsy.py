@@ -1,9 +1,12 @@
 """Scores in TARSy's spelling: its keys, statuses and error body, as its contract has them."""
 
 import asyncio
+import hashlib
+import json
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from api_site import Api, Sessions, open_api
 from builders import HASHES, OTHER_CRITERIA, completion, failure, rescore
 from tarsy_scoring.api.tarsy import Started, TarsyError, TarsyScore
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.settings import Settings
 from tarsy_scoring.timeline.model import FoundSession
 
 KEYS = {
@@ -56,6 +60,32 @@ async def test_asking_always_scores_again(api: Api) -> None:
     assert answer.json()["score_id"] != str(claimed.score_id)
 
 
+async def test_a_repeat_under_its_key(api: Api) -> None:
+    """The same score, also when it has ended, in either spelling of the question; another question is refused."""
+    key = {"Idempotency-Key": "key-1", "X-Forwarded-User": "carol"}
+    first = await api.client.post(PATH, headers=key)
+    await api.scoring.store.end(completion((await api.scoring.claim())[0]))
+
+    again = await api.client.post(PATH, headers=key)
+    ours = await api.ask(by="carol", key="key-1", force_rescore=True)
+    other = await api.ask(by="carol", key="key-1")
+
+    assert (again.status_code, again.text) == (first.status_code, first.text)
+    assert (ours.status_code, ours.json()["score_id"]) == (202, first.json()["score_id"])
+    assert other.status_code == 422
+    assert await api.scoring.value("SELECT count(*) FROM session_scores") == 1
+
+
+async def test_a_key_that_is_none(api: Api) -> None:
+    """422 in words, for one that is too long as for two; nothing is asked."""
+    long = await api.client.post(PATH, headers={"Idempotency-Key": "x" * 256})
+    two = await api.client.post(PATH, headers=[("Idempotency-Key", "a"), ("Idempotency-Key", "b")])
+
+    for answer in (long, two):
+        assert (answer.status_code, answer.json()["message"].partition(":")[0]) == (422, "Idempotency-Key")
+    assert await api.scoring.value("SELECT count(*) FROM scoring_requests") == 0
+
+
 async def test_asking_while_one_runs(api: Api) -> None:
     """409, whether it is pending or in progress, and whatever its criteria."""
     await api.scoring.accept(rescore(criteria=OTHER_CRITERIA))
@@ -91,6 +121,39 @@ async def test_sessions_that_are_refused(database_url: str, source: Exception, s
 async def test_an_id_that_is_none(api: Api, method: str) -> None:
     """As one that nobody has."""
     refused(await api.client.request(method, "/api/v1/sessions/a%20b/score"), 404, "resource not found")
+
+
+async def test_what_is_refused_before_a_route_is_reached(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TARSy's clients find `message` in JSON as well; beside it stands what tells ours apart."""
+    tokens = tmp_path / "tokens.json"
+    entries = [("reads", "read"), ("scores", "score")]
+    tokens.write_text(
+        json.dumps([{"name": t, "sha256": hashlib.sha256(t.encode()).hexdigest(), "scope": s} for t, s in entries])
+    )
+    monkeypatch.setattr("api_site.SETTINGS", Settings(api_tokens_file=tokens, api_rate_per_minute=3))
+    reads, scores = ({"Authorization": f"Bearer {token}"} for token in ("reads", "scores"))
+    large: dict[str, Any] = {"content": b"x" * 100_000, "headers": scores}
+    async with open_api(database_url, Sessions(session_1=FOUND)) as api:
+        answers = [
+            await api.client.get(PATH),
+            await api.client.post(PATH, headers=reads),
+            await api.client.get("/api/v1/sessions/a%2Fb/score", headers=reads),
+            await api.client.delete(PATH, headers=scores),
+            await api.client.post(PATH, **large),
+            await api.client.post(PATH, headers=scores | {"Content-Length": "1", "Transfer-Encoding": "chunked"}),
+            await api.client.post(PATH, headers=scores, content=b"1"),
+            await api.client.post(PATH, headers=scores),
+        ]
+
+    assert [a.status_code for a in answers] == [401, 403, 404, 405, 413, 400, 202, 429]
+    for answer in answers:
+        if answer.status_code != 202:
+            assert answer.headers["content-type"] == "application/json"
+            document = answer.json()
+            assert document["message"] == document["detail"] != ""
+            TarsyError.model_validate_json(answer.text)
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])

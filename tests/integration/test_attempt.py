@@ -17,13 +17,13 @@ from tarsy_scoring.errors import (
     JudgeUnavailable,
     KeyRejected,
     LeaseLost,
+    PromptTooLong,
     QuotaExhausted,
     RateLimited,
     SessionNotFound,
     SessionNotTerminal,
     TimelineUnavailable,
 )
-from tarsy_scoring.judge.llm import PromptTooLong
 from tarsy_scoring.timeline.model import Event, Timeline
 
 
@@ -340,7 +340,7 @@ async def test_a_lost_lease_says_nothing_more(service: Service) -> None:
     """Whoever lost the score writes no turn, no event and no end."""
     await service.request()
     claimed = await service.claim()
-    await service.store.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
+    await service.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
     before = len(await service.events(claimed.score_id))
 
     with pytest.raises(LeaseLost):
@@ -390,7 +390,7 @@ async def test_turns_count_when_somebody_cancels(service: Service) -> None:
     claimed = await service.claim()
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
 
-    await service.store.cancel(claimed.score_id, "alice")
+    await service.leases.cancel(claimed.score_id, "alice")
 
     assert await usage_of(service, claimed.score_id) == ("cancelled", 1000, 100, 0.01)
 
@@ -405,7 +405,7 @@ async def test_turns_count_when_the_last_worker_is_lost(service: Service) -> Non
         lambda c: c.execute("UPDATE session_scores SET lease_expires_at = now() - interval '1 s'")
     )
 
-    await service.store.take_back_expired(0, max_attempts=2, deadline_s=3600)
+    await service.leases.take_back_expired(0, max_attempts=2, deadline_s=3600)
 
     assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
 
@@ -415,7 +415,7 @@ async def test_a_score_without_turns_used_nothing_that_is_known(service: Service
     await service.request()
     claimed = await service.claim()
 
-    await service.store.cancel(claimed.score_id, "alice")
+    await service.leases.cancel(claimed.score_id, "alice")
 
     assert await usage_of(service, claimed.score_id) == ("cancelled", None, None, None)
 

@@ -9,14 +9,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from builders import connected
+from builders import connected, policy
 from full_database import filled_database
 from infrastructure import Postgres
 from tarsy_scoring import analytics, browsing, exporting
 from tarsy_scoring.analytics import Selection
 from tarsy_scoring.browsing import Filters
 from tarsy_scoring.database import Database
+from tarsy_scoring.drift import anchors, looking, report
 from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS
+from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.reading import Reader
 
 BIG = {"sessions", "session_scores", "score_missing_tools"}
@@ -27,7 +29,8 @@ NOW = datetime.now(UTC)
 FILL = """
 INSERT INTO sessions (session_id, chain_id, alert_type, labels, status, completed_at, first_seen_at)
 SELECT 'session-' || n, CASE WHEN n % 3 = 0 THEN 'kubernetes' WHEN n % 500 <> 1 THEN 'chain-' || n % 1000 END,
-  'Alert' || n % 400, jsonb_build_object('guidance', 'v' || n % 3, 'build', (n / 20)::text),
+  CASE WHEN n % 8000 = 11 THEN 'AlertRare' ELSE 'Alert' || n % 400 END,
+  jsonb_build_object('guidance', 'v' || n % 3, 'build', (n / 20)::text),
   'completed', t, t + interval '3 s'
 FROM generate_series(1, 90000) n, LATERAL (SELECT now() - make_interval(mins => n) AS t) q;
 INSERT INTO session_scores (score_id, session_id, request_id, chain_id, priority, score_triggered_by, status,
@@ -128,7 +131,7 @@ SELECTIVE = {
     "flag": (Filters(flag="tampering_suspected"), "session_scores_flags"),
     "flag-nobody-has": (Filters(flag="self_judged"), "session_scores_flags"),
     "session-prefix": (Filters(prefix="SESSION-1234"), "sessions_by_prefix"),
-    "alert-prefix": (Filters(prefix="alert399"), "sessions_by_alert_prefix"),
+    "alert-prefix": (Filters(prefix="alertrare"), "sessions_by_alert_prefix"),
     "since": (Filters(since=NOW - timedelta(minutes=90)), "sessions_recent"),
 }
 
@@ -245,6 +248,29 @@ async def test_trends_by_the_end_of_sessions_find_them(connection: asyncpg.Conne
     assert_found_by(nodes, "sessions_recent")
 
 
+DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
+    "chains": (looking.CHAINS, (), "session_scores_of_chain"),
+    "scores": (looking.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_of_chain"),
+    "scores-of-a-third": (
+        looking.SCORES,
+        ("kubernetes", "investigation-methodology", [], 3000),
+        "session_scores_of_chain|session_scores_of_criteria",
+    ),
+    "totals": (report.DAILY_TOTALS, ("chain-77", None, None, None, []), "session_scores_of_chain"),
+    "judges": (anchors.NEWEST_JUDGES, ([], [], "investigation-methodology"), "session_scores_of_chain"),
+    "anchors": (anchors.STANDING, (["kubernetes"], ["judge-1"], 3600.0, []), "session_scores_of_session"),
+    "judgements": (anchors.JUDGEMENTS, (None, None, []), "session_scores_of_session|session_scores_latest"),
+}
+
+
+@pytest.mark.parametrize("name", DRIFT)
+async def test_drift_finds_its_scores(connection: asyncpg.Connection, name: str) -> None:
+    """The newest of a chain, and those of anchors, of which there are few."""
+    statement, arguments, index = DRIFT[name]
+
+    assert_found_by(await plan_of(connection, statement, *arguments), index)
+
+
 async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
     """Without an index the same look finds the sequential scan."""
     nodes = await plan_of(connection, "SELECT * FROM {schema}.session_scores WHERE spread = 3")
@@ -290,6 +316,16 @@ async def test_analytics_over_everything_come_in_sensible_time(reader: Reader) -
     assert {s.name for s in merged.spellings} == {"get_pod_logs", "Get Pod Logs"}
     assert (by_name["get_pods"].exists, by_name["node_cpu_usage"].exists) == (True, False)
     assert tools.spellings_left_out > 0
+
+
+async def test_what_is_known_of_drift_comes_quickly(reader: Reader) -> None:
+    """Of the largest chain. Far more than it takes: the machine may be busy."""
+    began = time.monotonic()
+    found = await report.read_report(Inbox(reader.database, policy()), "kubernetes")
+
+    assert time.monotonic() - began < 2
+    assert found.chain is not None
+    assert (found.chain.scores > 500, found.chain.old_fingerprint) == (True, None), "four judges take turns"
 
 
 async def test_an_export_holds_one_batch_at_a_time(reader: Reader) -> None:

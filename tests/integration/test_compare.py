@@ -59,6 +59,16 @@ async def keep_versions(connection: asyncpg.Connection, **shifts: float) -> None
             )
 
 
+async def keep_anchors(connection: asyncpg.Connection, judges: tuple[str, str], change: int) -> None:
+    """Eight anchors that both judged; the second is milder by the change, give or take two points."""
+    for number in range(8):
+        for judge, total in zip(judges, (40 + number, 40 + number + change + (number % 3 - 1) * 2), strict=True):
+            await keep(connection, f"anchor-{number}", total, purpose="anchor", judge_fingerprint=judge, labels={})
+        await connection.execute(
+            "INSERT INTO anchor_sessions (session_id, added_by) VALUES ($1, 'test')", f"anchor-{number}"
+        )
+
+
 # --- what is selected ----------------------------------------------------------------------------------
 
 
@@ -79,8 +89,8 @@ async def test_the_latest_production_score_of_each_labelled_session_counts(datab
         found = await fetch_labelled(scoring.database, "guidance", None, None)
 
     assert found == [
-        ScoredSession("v2", None, None, None, "judge-1", [], "pass"),
-        ScoredSession("v1", "oom", 40, rates, "judge-1", ["ungrounded"], None),
+        ScoredSession("v2", "kubernetes", None, None, None, "judge-1", [], "pass"),
+        ScoredSession("v1", "kubernetes", "oom", 40, rates, "judge-1", ["ungrounded"], None),
     ]
 
 
@@ -191,6 +201,41 @@ def test_two_values_are_taken_in_the_order_in_which_they_appeared(
     ):
         assert words in ended.output
     assert run("--label", "guidance", "--json").stdout == run("--label", "guidance", "--json").stdout
+
+
+def test_the_judges_part_is_taken_out(database_url: str, run: Compare) -> None:
+    """v2 met a judge that gives ten points more, and anchors know it; without them nothing can be said."""
+
+    async def fill() -> None:
+        async with connected(database_url) as connection:
+            await keep_versions(connection, v1=0, v2=10)
+            await connection.execute(
+                "UPDATE session_scores SET judge_fingerprint = 'judge-2' WHERE session_id LIKE 'v2-%'"
+            )
+
+    async def fill_anchors() -> None:
+        async with connected(database_url) as connection:
+            await keep_anchors(connection, ("judge-1", "judge-2"), 10)
+
+    run_apart(fill())
+    before = json.loads(run("--label", "guidance", "--json").stdout)
+    run_apart(fill_anchors())
+    ended = run("--label", "guidance", "--json")
+
+    assert ended.exit_code == 0, ended.output
+    after = json.loads(ended.stdout)
+    assert (before["parts"], before["metrics"][0]["verdict"]) == (None, "too few")
+    assert "`tarsy-scoring anchors add`" in " ".join(before["meaning"])
+    parts, total = after["parts"], after["metrics"][0]
+    assert (total["verdict"], total["difference"]) == ("no difference shown", parts["agents"])
+    assert 8 < parts["judges"]["low"] < parts["judges"]["value"] < parts["judges"]["high"] < 12
+    assert parts["agents"]["value"] == pytest.approx(parts["whole"]["value"] - parts["judges"]["value"])
+    assert [(j["fingerprint"], j["totals"], j["scale"], j["shift"]["n"]) for j in after["judges"]] == [
+        ("judge-1", [40, 0], "judge-1", 0),
+        ("judge-2", [0, 40], "judge-1", 8),
+    ]
+    assert after["metrics"][1:] == before["metrics"][1:]
+    assert "The judges' part of that is +9.8" in " ".join(run("--label", "guidance").output.split())
 
 
 @pytest.mark.parametrize(

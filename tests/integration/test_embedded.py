@@ -15,6 +15,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from infrastructure import Kafka, Postgres, Topics, wait_until
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.embedded.broker import (
     EmbeddedBroker,
     EmbeddedKafka,
@@ -27,8 +28,7 @@ from tarsy_scoring.embedded.postgres import EmbeddedPostgres, create_database
 from tarsy_scoring.embedded.process import free_port
 from tarsy_scoring.embedded.stack import Stack
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka import ensure_topics
-from tarsy_scoring.settings import load_settings
+from tarsy_scoring.kafka_topics import ensure_topics
 
 TOPIC = "round-trip"
 
@@ -96,10 +96,10 @@ async def test_postgres_ends_busy_sessions_when_stopped() -> None:
         watcher = await asyncpg.connect(server.url)
         await wait_until(
             lambda: watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"),
-            5,
+            30,
             "the statement runs",
         )
-        await asyncio.wait_for(server.stop(), 5)
+        await asyncio.wait_for(server.stop(), 30)
         with pytest.raises((asyncpg.PostgresError, OSError, asyncpg.InterfaceError)):
             await busy
         connection.terminate()
@@ -157,7 +157,7 @@ async def test_nothing_outlives_a_killed_parent() -> None:
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
 
-    await wait_until(lambda: not Path(directory).exists(), 10, "the directory is gone")
+    await wait_until(lambda: not Path(directory).exists(), 30, "the directory is gone")
     assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in tree)
 
 
@@ -181,7 +181,7 @@ async def test_failed_start_gives_the_servers_own_words(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(EmbeddedTansu, "_command", refuse)
     with pytest.raises(StartRefused, match=r"tansu ended while it started on .*: no such storage engine"):
-        await asyncio.wait_for(EmbeddedTansu().start(), 5)
+        await asyncio.wait_for(EmbeddedTansu().start(), 20)
 
 
 def test_free_port_is_below_outgoing_ports() -> None:

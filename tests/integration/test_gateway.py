@@ -11,12 +11,13 @@ from builders import Scoring, completion, open_scoring, rescore, session_complet
 from infrastructure import Kafka, Postgres, Topics, wait_until
 from live import FakeSocket, connected_to, of_type, records, until
 from tarsy_scoring import outbox
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.database import Database, DatabaseAway
-from tarsy_scoring.gateway import CATCH_UP_LIMIT, READ_LIMIT, Gateway
-from tarsy_scoring.kafka import ensure_topics
+from tarsy_scoring.gateway import CATCH_UP_LIMIT, READ_LIMIT, READERS, Gateway
+from tarsy_scoring.kafka_topics import ensure_topics
 from tarsy_scoring.live_client import Limits
 from tarsy_scoring.relay import Relay
-from tarsy_scoring.settings import Settings, load_settings
+from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
 
 NO_BROKER = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
@@ -53,6 +54,14 @@ async def place(scoring: Scoring) -> list[dict[str, Any]]:
     return [r["payload"] for r in rows]
 
 
+async def tell(scoring: Scoring, gateway: Gateway) -> list[dict[str, Any]]:
+    """Place, and bring the gateway to the end of the stream; everything that has a position."""
+    events = await place(scoring)
+    while await gateway.read_missing():
+        pass
+    return events
+
+
 async def many_events(scoring: Scoring, number: int) -> list[dict[str, Any]]:
     """A score with this many events of progress and three more, placed."""
     claimed = await scoring.claimed("session-long")
@@ -72,7 +81,7 @@ class TestCatchUp:
     ) -> None:
         """Confirmed, then what is stored, then what comes: one story in order, without the other sessions."""
         await score(scoring, "session-1", "session-2")
-        await place(scoring)
+        await tell(scoring, gateway)
         async with connected_to(gateway, "session:session-1") as socket:
             assert [m["type"] for m in socket.messages][:3] == [
                 "connection.established",
@@ -91,34 +100,46 @@ class TestCatchUp:
     async def test_what_happens_while_it_reads_comes_behind_it_and_once(
         self, scoring: Scoring, gateway: Gateway
     ) -> None:
-        """Live events are held while the database is asked; those that it had already are not repeated."""
+        """Live events are held while the database is asked, which may know them already."""
         await score(scoring, "session-1")
-        await place(scoring)
-        permits = [await gateway._readers.acquire() for _ in range(gateway._readers._value)]
+        await tell(scoring, gateway)
+        read, asked, go = gateway._read, asyncio.Event(), asyncio.Event()
+
+        async def read_slowly(work: Any) -> Any:
+            asked.set()
+            await go.wait()
+            return await read(work)
+
+        gateway._read = read_slowly  # type: ignore[method-assign]
         async with connected_to(gateway) as socket:
             socket.say({"action": "subscribe", "channel": "session:session-1"})
-            await until(lambda: gateway._subscribers, "the subscription")
-            await gateway.read_missing()
+            await until(asked.is_set, "the catch-up")
+            await scoring.accept(rescore("session-1"))
+            gateway.take_records(records(*await place(scoring)))
+            assert gateway.deliver() == 1
             assert socket.positions == [], "held"
-            for _ in permits:
-                gateway._readers.release()
+            go.set()
             await socket.answer()
-            assert socket.positions == [1, 2, 3, 4, 5]
+            assert socket.positions == [1, 2, 3, 4, 5, 6]
 
-    async def test_events_that_the_topic_brings_late_are_not_repeated(self, scoring: Scoring, gateway: Gateway) -> None:
-        """The database is ahead of the topic: what the catch-up had is dropped when the topic brings it."""
-        await score(scoring, "session-1")
-        events = await place(scoring)
-        async with connected_to(gateway, "session:session-1") as socket:
+    async def test_never_runs_ahead_of_live_events(self, scoring: Scoring, gateway: Gateway) -> None:
+        """
+        The database is ahead of what was delivered: a catch-up ends where live events stand, so that who comes back
+        with the largest position it saw has missed nothing on its other channel.
+        """
+        async with connected_to(gateway, "sessions", "session:session-1") as socket:
+            await score(scoring, "session-1", "session-2")
+            events = await place(scoring)
             gateway.take_records(records(*events[:3]))
             gateway.deliver()
-            await score(scoring, "session-2")
-            await scoring.accept(rescore("session-1"))
-            events = await place(scoring)
-            gateway.take_records(records(*events[3:]))
-            gateway.deliver()
+            socket.say({"action": "subscribe", "channel": "session:session-2", "last_event_id": 0})
             await socket.answer()
-        assert socket.positions == of_session(events, "session-1")
+            seen = set(socket.positions)
+            assert max(seen) == 3
+        async with connected_to(gateway, "sessions", "session:session-2", last_event_id=max(seen)) as socket:
+            await gateway.read_missing()
+            seen |= set(socket.positions)
+        assert seen >= {e["position"] for e in events if e["session_id"] == "session-2" or is_for_all(e)}
 
     async def test_of_all_sessions_shows_what_is_live_there(self, scoring: Scoring, gateway: Gateway) -> None:
         """The same events of production scores, stored or live; nothing stored without being asked."""
@@ -130,7 +151,7 @@ class TestCatchUp:
         )
         events = await place(scoring)
         async with connected_to(gateway, "sessions") as live:
-            assert live.positions == []
+            assert live.positions == [], "nobody asked"
             gateway.take_records(records(*events))
             gateway.deliver()
             await live.answer()
@@ -147,38 +168,45 @@ class TestCatchUp:
     ) -> None:
         """`last_event_id` is a position; a position that does not exist yet holds nothing back for ever."""
         await score(scoring, "session-1")
-        await place(scoring)
+        await tell(scoring, gateway)
         async with connected_to(gateway) as socket:
             socket.say({"action": action, "channel": "session:session-1", "last_event_id": 3})
             await socket.answer()
             assert socket.positions == [4, 5]
         async with connected_to(gateway, "session:session-1", last_event_id=1000) as socket:
+            assert len(of_type(socket.messages, "catchup.overflow")) == 1, "it has seen another database"
             await scoring.accept(rescore("session-1"))
-            await place(scoring)
-            await gateway.read_missing()
-            await socket.answer()
+            await tell(scoring, gateway)
             assert socket.positions == [6]
+
+    async def test_from_a_process_that_was_ahead_is_no_overflow(self, scoring: Scoring, gateway: Gateway) -> None:
+        """A client has what this process has not delivered yet: it gets that again, and need not reload."""
+        await score(scoring, "session-1")
+        await place(scoring)
+        async with connected_to(gateway, "session:session-1", last_event_id=5) as socket:
+            assert len(socket.messages) == 2
+            await gateway.read_missing()
+            assert socket.positions == [1, 2, 3, 4, 5]
 
     async def test_stops_at_its_limit_and_says_so(self, scoring: Scoring, gateway: Gateway) -> None:
         """The client reloads; the oldest come first, and live events go on."""
         await many_events(scoring, 300)
+        await tell(scoring, gateway)
         async with connected_to(gateway, "session:session-long") as socket:
-            assert socket.messages[-2 if socket.messages[-1]["type"] == "pong" else -1] == {
+            assert socket.messages[-1] == {
                 "type": "catchup.overflow",
                 "channel": "session:session-long",
                 "has_more": True,
             }
             assert socket.positions == list(range(1, CATCH_UP_LIMIT + 1))
-            await gateway.read_missing()
-            before = len(socket.positions)
             await many_more(scoring)
             await gateway.read_missing()
-            assert before == CATCH_UP_LIMIT, "what the overflow told of does not trickle in"
-            assert len(socket.positions) == CATCH_UP_LIMIT + 1
+            assert len(socket.positions) == CATCH_UP_LIMIT + 1, "what the overflow told of does not trickle in"
 
     async def test_exactly_at_its_limit_is_no_overflow(self, scoring: Scoring, gateway: Gateway) -> None:
         """Two hundred events are all there are."""
-        end = len(await many_events(scoring, 300))
+        await many_events(scoring, 300)
+        end = len(await tell(scoring, gateway))
         async with connected_to(gateway, "session:session-long", last_event_id=end - CATCH_UP_LIMIT) as socket:
             assert socket.positions == list(range(end - CATCH_UP_LIMIT + 1, end + 1))
             assert of_type(socket.messages, "catchup.overflow") == []
@@ -189,6 +217,25 @@ class TestCatchUp:
         async with connected_to(gateway, "session:session-1") as socket:
             assert len(of_type(socket.messages, "catchup.overflow")) == 1
             assert len(of_type(socket.messages, "subscription.confirmed")) == 1
+
+    async def test_whose_turn_does_not_come_says_the_same_and_goes_on_live(
+        self, scoring: Scoring, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Others read for too long: the client is subscribed, told to reload, and gets what comes."""
+        monkeypatch.setattr("tarsy_scoring.gateway.READER_WAIT_S", 0.01)
+        await score(scoring, "session-1")
+        await tell(scoring, gateway)
+        while not gateway._readers.locked():
+            await gateway._readers.acquire()
+        async with connected_to(gateway, "session:session-1") as socket:
+            assert [m["type"] for m in socket.messages[1:]] == ["subscription.confirmed", "catchup.overflow"]
+            await scoring.accept(rescore("session-1"))
+            await tell(scoring, gateway)
+            assert socket.positions == [6]
+        for _ in range(READERS):
+            gateway._readers.release()
+        async with connected_to(gateway, "session:session-1") as socket:
+            assert socket.positions == [1, 2, 3, 4, 5, 6]
 
 
 async def many_more(scoring: Scoring) -> None:
@@ -202,17 +249,10 @@ async def many_more(scoring: Scoring) -> None:
 class TestLive:
     async def test_two_channels_of_one_client_give_an_event_once(self, scoring: Scoring, gateway: Gateway) -> None:
         """A page that shows the list and a session hears of it once, in order."""
-        await score(scoring, "session-1", "session-2")
-        events = await place(scoring)
-        async with connected_to(gateway, "sessions", "session:session-1", last_event_id=None) as socket:
-            start = len(socket.positions)
-            gateway.take_records(records(*events))
-            gateway.deliver()
-            await socket.answer()
-        live = socket.positions[start:]
-        assert socket.positions[:start] == of_session(events, "session-1"), "the catch-up"
-        assert live == sorted(live)
-        assert set(live) == {e["position"] for e in events if e["session_id"] == "session-2" and is_for_all(e)}
+        async with connected_to(gateway, "sessions", "session:session-1") as socket:
+            await score(scoring, "session-1", "session-2")
+            events = await tell(scoring, gateway)
+        assert socket.positions == [e["position"] for e in events if e["session_id"] == "session-1" or is_for_all(e)]
 
     async def test_many_clients_share_what_is_sent(self, scoring: Scoring, gateway: Gateway) -> None:
         """Encoded and framed once: clients with the same channels are handed the same object."""
@@ -435,7 +475,7 @@ class TestDatabaseAway:
             with suppress(DatabaseAway):
                 await gateway.read_missing()
             await postgres.start()
-            await wait_until(lambda: answers(scoring), 20, "the database answers again")
+            await wait_until(lambda: answers(scoring), 30, "the database answers again")
             await score(scoring, "session-1")
             await place(scoring)
             await until(lambda: len(socket.positions) == 3, "the events")

@@ -306,7 +306,7 @@ async def test_a_score_that_runs_is_left_alone(scoring: Scoring, again: bool) ->
     await scoring.accept(rescore(priority=Priority.BULK))
     [claimed] = await scoring.claim()
     if again:
-        await scoring.store.put_back(
+        await scoring.leases.put_back(
             claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=0, error_kind="internal", error_message="x"
         )
 
@@ -407,4 +407,4 @@ async def test_new_scores_ring_in_other_processes(scoring: Scoring) -> None:
 
 async def _until_somebody_waits_for_a_lock(scoring: Scoring) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    await wait_until(lambda: scoring.value(waiting), 10, "a statement that waits for a lock")
+    await wait_until(lambda: scoring.value(waiting), 30, "a statement that waits for a lock")

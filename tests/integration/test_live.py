@@ -24,13 +24,13 @@ from tarsy_scoring.database import Database
 from tarsy_scoring.gateway import Gateway
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.leases import Leases
 from tarsy_scoring.live_client import Client, Limits
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.settings import Settings
-from tarsy_scoring.store import Store
 from tarsy_scoring.telemetry import Metrics
 
-WAIT_S = 15.0
+WAIT_S = 30.0
 
 
 @dataclass
@@ -75,8 +75,8 @@ class Served:
 
 def site_on(database: Database, metrics: Metrics) -> Site:
     inbox = Inbox(database, policy())
-    store, reader = Store(database, inbox), Reader(database, HASHES)
-    return Site(Settings(api_port=0), load_criteria(), inbox, store, reader, metrics, None)
+    leases, reader = Leases(database, inbox), Reader(database, HASHES)
+    return Site(Settings(api_port=0), load_criteria(), inbox, leases, reader, metrics, None)
 
 
 @pytest.fixture
@@ -113,7 +113,8 @@ class DeafClient:
         """Connect and subscribe; gives what the gateway has of it."""
         known = set(served.gateway._clients)
         await asyncio.to_thread(self._connect, served.address)
-        await wait_until(lambda: len(served.gateway._subscribers.get("sessions", ())) > len(known), WAIT_S, "it")
+        subscribers = served.gateway._audience._subscribers
+        await wait_until(lambda: len(subscribers.get("sessions", ())) > len(known), WAIT_S, "it")
         [ours] = served.gateway._clients - known
         return ours
 
@@ -186,6 +187,22 @@ async def test_a_full_gateway_says_so_before_the_handshake(served: Served) -> No
         pass
 
 
+async def test_a_caller_with_many_connections_is_refused_before_the_handshake(served: Served) -> None:
+    """429 and when to come again; nobody is named here, so callers are told apart by address."""
+    served.gateway._limits = Limits(clients_per_caller=1)
+    async with served.client():
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(served.url, proxy=None):
+                pass
+        assert refused.value.response.status_code == 429
+        assert refused.value.response.headers["Retry-After"]
+        async with connect(served.url, proxy=None, local_addr=("127.0.0.2", 0)) as other:
+            assert json.loads(await other.recv())["type"] == "connection.established"
+    await wait_until(lambda: not served.gateway._clients, WAIT_S, "the clients to be gone")
+    async with served.client():
+        pass
+
+
 async def test_a_message_too_large_ends_the_connection(served: Served) -> None:
     """Before it is read as a whole."""
     async with served.client() as client:
@@ -249,7 +266,9 @@ async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
 def test_without_our_server_the_same_messages_go_through_asgi() -> None:
     """Another ASGI server is slower and says the same."""
     database = Database("postgresql://nobody@localhost:1/none", "public", pool_size=1)
-    app = create_app(site_on(database, Metrics()), Gateway(Settings(), database, Metrics()))
+    gateway = Gateway(Settings(), database, Metrics())
+    gateway.begin_at(0)
+    app = create_app(site_on(database, Metrics()), gateway)
     with TestClient(app, headers={"Host": "localhost"}).websocket_connect("/api/v1/ws") as client:
         assert client.receive_json()["type"] == "connection.established"
         client.send_json({"action": "ping"})

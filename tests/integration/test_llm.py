@@ -13,6 +13,8 @@ import pytest
 import structlog
 from aiohttp import web
 
+from infrastructure import wait_until
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.errors import (
     AttemptTimedOut,
     ConfigurationError,
@@ -21,14 +23,16 @@ from tarsy_scoring.errors import (
     JudgeRejectedRequest,
     JudgeUnavailable,
     KeyRejected,
+    PromptTooLong,
     QuotaExhausted,
     RateLimited,
     ScoringError,
 )
-from tarsy_scoring.judge import llm
-from tarsy_scoring.judge.llm import JudgeClient, PromptTooLong, create_clients
+from tarsy_scoring.judge import endpoint as endpoint_module
+from tarsy_scoring.judge import llm as llm_module
+from tarsy_scoring.judge.llm import JudgeClient, create_clients
 from tarsy_scoring.judge.verdict import Message, Turn
-from tarsy_scoring.settings import ProviderSettings, load_settings
+from tarsy_scoring.settings import ProviderSettings
 from tarsy_scoring.timeline.context import estimate_tokens
 
 KEY = "sk-test-0123456789"
@@ -117,6 +121,9 @@ class Endpoint:
         self.paths.append(request.raw_path)
         step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         return await step(request)
+
+    async def is_asked(self) -> None:
+        await until(lambda: bool(self.requests))
 
     async def sleep(self, seconds: float) -> None:
         """In place of `asyncio.sleep`: remembers the wait and does not wait."""
@@ -346,12 +353,17 @@ async def test_nobody_listening_is_an_unavailable_judge(connect: Connect, unused
 
 @pytest.mark.parametrize("step", [hangs, hangs_in_the_middle], ids=["before_headers", "in_the_middle"])
 async def test_a_call_that_took_its_whole_time_is_not_made_again(
-    endpoint: Endpoint, connect: Connect, step: Step
+    endpoint: Endpoint, connect: Connect, let_pass: Callable[[float], None], step: Step
 ) -> None:
     """Another provider should have what is left of the attempt; it counts as a failure, so that circuits open."""
     endpoint.script, ledger = [step], Ledger()
-    with pytest.raises(JudgeUnavailable, match=r"gave no answer within 0\.1 s"):
-        await ask(connect(timeout_s=0.1), gate=ledger)
+    asking = asyncio.create_task(ask(connect(timeout_s=300), deadline_s=600, gate=ledger))
+    await endpoint.is_asked()
+
+    let_pass(300)
+    with pytest.raises(JudgeUnavailable, match="gave no answer within 300 s"):
+        await asking
+
     assert len(endpoint.requests) == 1
     assert endpoint.waits == []
     assert ledger.told == [{"failed": True, "reason": "no answer"}]
@@ -359,7 +371,7 @@ async def test_a_call_that_took_its_whole_time_is_not_made_again(
 
 @pytest.mark.parametrize(
     ("silence_s", "told"),
-    [(0.1, [{"failed": True, "reason": "no answer"}]), (30.0, [])],
+    [(0.0, [{"failed": True, "reason": "no answer"}]), (30.0, [])],
     ids=["a_long_silence", "too_short_to_say"],
 )
 async def test_an_attempt_without_time_left_timed_out(
@@ -368,12 +380,18 @@ async def test_an_attempt_without_time_left_timed_out(
     silence_s: float,
     told: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
+    let_pass: Callable[[float], None],
 ) -> None:
     """A call gets at most what is left of its attempt; that it was cut off is the provider's fault if it had time."""
-    monkeypatch.setattr(llm, "SILENCE_S", silence_s)
+    monkeypatch.setattr(endpoint_module, "SILENCE_S", silence_s)
     endpoint.script, ledger = [hangs], Ledger()
+    asking = asyncio.create_task(ask(connect(timeout_s=600), deadline_s=300, gate=ledger))
+    await endpoint.is_asked()
+
+    let_pass(300)
     with pytest.raises(AttemptTimedOut):
-        await ask(connect(timeout_s=30), deadline_s=0.3, gate=ledger)
+        await asking
+
     assert len(endpoint.requests) == len(ledger.asked) == 1
     assert ledger.told == told
 
@@ -382,14 +400,21 @@ async def test_an_attempt_without_time_left_timed_out(
     ("step", "error"), [(replies(), None), (fails(500), JudgeUnavailable)], ids=["an_answer", "an_error"]
 )
 async def test_an_attempts_end_takes_nothing_back(
-    endpoint: Endpoint, connect: Connect, step: Step, error: type[ScoringError] | None
+    endpoint: Endpoint,
+    connect: Connect,
+    let_pass: Callable[[float], None],
+    step: Step,
+    error: type[ScoringError] | None,
 ) -> None:
     """While a database that is away is waited for, the deadline passes: what was answered in time is what counts."""
     endpoint.script = [step]
-    loop = asyncio.get_running_loop()
-    ends_at = loop.time() + 0.5
-    ledger = Ledger(lambda: until(lambda: loop.time() > ends_at + 0.1))
-    call = ask(connect(), deadline_s=0.5, gate=ledger)
+
+    async def wait_for_a_database() -> None:
+        let_pass(300)
+        await asyncio.sleep(0.01)  # for deadlines to strike
+
+    ledger = Ledger(wait_for_a_database)
+    call = ask(connect(), deadline_s=300, gate=ledger)
     if error is None:
         assert (await call).reply == "67"
     else:
@@ -573,12 +598,17 @@ async def test_a_rate_limit_that_stays_gives_the_score_back(endpoint: Endpoint, 
     ids=["rate_limit", "server_error"],
 )
 async def test_a_wait_beyond_the_attempt_is_not_begun(
-    endpoint: Endpoint, connect: Connect, step: Step, error: type[ScoringError]
+    endpoint: Endpoint,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    step: Step,
+    error: type[ScoringError],
 ) -> None:
     """What cannot be waited out is given back as what it is, at once."""
+    monkeypatch.setattr(llm_module, "RETRY_WAITS_S", (25.0,))
     endpoint.script = [step]
     with pytest.raises(error):
-        await ask(connect(), deadline_s=0.5)
+        await ask(connect(), deadline_s=15)
     assert endpoint.waits == []
 
 
@@ -763,17 +793,17 @@ async def test_so_many_calls_run_at_once_and_no_more(
 
 
 async def test_waiting_for_a_free_call_is_no_part_of_the_calls_own_deadline(
-    endpoint: Endpoint, connect: Connect
+    endpoint: Endpoint, connect: Connect, let_pass: Callable[[float], None]
 ) -> None:
     """`timeout_s` begins when the call does: a full queue is no slow judge."""
 
-    async def takes_a_moment(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0.03)
+    async def takes_long(request: web.Request) -> web.StreamResponse:
+        let_pass(200)
         return await replies()(request)
 
-    endpoint.script = [takes_a_moment]
-    client = connect(max_concurrency=1, timeout_s=0.2)
-    await asyncio.gather(*(ask(client) for _ in range(10)))
+    endpoint.script = [takes_long]
+    client = connect(max_concurrency=1, timeout_s=300)
+    await asyncio.gather(*(ask(client, deadline_s=9_000) for _ in range(10)))
     assert endpoint.waits == []
 
 
@@ -871,7 +901,4 @@ async def test_every_configured_provider_gets_a_client(tmp_path: Path) -> None:
 
 
 async def until(state: Callable[[], bool]) -> None:
-    """Wait for a state, 5 s at most."""
-    async with asyncio.timeout(5):
-        while not state():  # noqa: ASYNC110  # what is waited for is a count of the endpoint
-            await asyncio.sleep(0.001)
+    await wait_until(state, 30, "a state of the endpoint")

@@ -23,7 +23,8 @@ from proxy import DatabaseProxy
 from tarsy_scoring.database import DatabaseAway
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.store import ClaimedScore
+from tarsy_scoring.leases import ClaimedScore
+from tarsy_scoring.store import Ending
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ async def test_claim(lossy: Lossy) -> None:
     assert lossy.proxy.replies_lost == 1
     assert [c.session_id for c in tracked] == ["next"]
     await lossy.seen.rows("UPDATE session_scores SET lease_expires_at = now() - interval '1 s'")
-    assert await lossy.scoring.store.keep_leases(tracked, 60) == {tracked[0].lease_token}
+    assert await lossy.scoring.leases.keep(tracked, 60) == {tracked[0].lease_token}
     assert await lossy.seen.take_back() == {"lost": "pending"}
 
 
@@ -106,20 +107,21 @@ async def test_record(lossy: Lossy) -> None:
 
 @pytest.mark.parametrize("build", [completion, failure], ids=["completed", "failed"])
 async def test_end(lossy: Lossy, build: Callable[..., Any]) -> None:
-    """An end that was stored without our knowing stays, with one event; who asks again no longer holds the lease."""
+    """An end that was stored without our knowing is known for ours when it is repeated, and has one event."""
     claimed = await lossy.seen.claimed()
     await lossy.seen.accept(waiting := rescore(criteria=OTHER_CRITERIA))
     ending = build(claimed)
 
     lossy.lose_next_reply()
-    with pytest.raises(LeaseLost):
-        await lossy.scoring.store.end(ending)
+    await lossy.scoring.store.end(ending)
 
     assert lossy.proxy.replies_lost == 1
     assert (await lossy.seen.score(claimed.score_id))["status"] == ending.columns["status"]
     assert (await lossy.seen.events())[-2:] == [ending.event.type.removeprefix("scoring."), "queued"]
     assert await lossy.seen.value("SELECT count(*) FROM session_scores") == 2
     assert (await lossy.seen.dispositions())[waiting.request_id] == "accepted"
+    with pytest.raises(LeaseLost):  # another call is not the repeat of this one
+        await lossy.scoring.store.end(ending)
 
 
 async def test_ends_of_many_scores(lossy: Lossy) -> None:
@@ -129,8 +131,7 @@ async def test_ends_of_many_scores(lossy: Lossy) -> None:
 
     lossy.lose_next_reply()
     await asyncio.gather(
-        *(lossy.scoring.store.end(completion(c, missing_tools=[MissingTool("a", "b")])) for c in claimed),
-        return_exceptions=True,
+        *(lossy.scoring.store.end(completion(c, missing_tools=[MissingTool("a", "b")])) for c in claimed)
     )
 
     assert lossy.proxy.replies_lost == 1
@@ -139,13 +140,86 @@ async def test_ends_of_many_scores(lossy: Lossy) -> None:
     assert await lossy.seen.value("SELECT count(*) FROM score_missing_tools") == 20
 
 
+async def _cancelled(seen: Scoring, claimed: ClaimedScore) -> None:
+    await seen.leases.cancel(claimed.score_id, "bob")
+
+
+async def _taken_back(seen: Scoring, claimed: ClaimedScore) -> None:
+    await seen.lapse(claimed)
+    await seen.take_back(max_attempts=1)
+
+
+async def _given_back(seen: Scoring, claimed: ClaimedScore) -> None:
+    await seen.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
+
+
+async def _timed_out(seen: Scoring, claimed: ClaimedScore) -> None:
+    await seen.lapse(claimed)
+    assert set((await seen.take_back(deadline_s=-60)).values()) == {"timed_out"}
+
+
+def our_timeout(claimed: ClaimedScore) -> Ending:
+    return failure(claimed, status="timed_out", error_kind="deadline_passed", error_message="not scored in time")
+
+
+async def _scored_by_another(seen: Scoring, claimed: ClaimedScore) -> None:
+    await seen.lapse(claimed)
+    await seen.take_back()
+    await seen.make_due()
+    (again,) = await seen.claim()
+    await seen.store.end(completion(again, total_score=11))
+
+
+@pytest.mark.parametrize(
+    ("build", "somebody"),
+    [
+        pytest.param(completion, _cancelled, id="cancelled"),
+        pytest.param(completion, _given_back, id="given-back"),
+        pytest.param(failure, _taken_back, id="taken-back"),
+        pytest.param(our_timeout, _timed_out, id="timed-out-as-ours"),
+        pytest.param(completion, _scored_by_another, id="scored-by-another"),
+    ],
+)
+async def test_an_end_that_was_rolled_back(
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[..., Any],
+    somebody: Callable[[Scoring, ClaimedScore], Awaitable[None]],
+) -> None:
+    """What somebody else made of the score meanwhile is not taken for ours, not even where it looks much alike."""
+    async with open_scoring(database_url) as scoring, open_scoring(database_url) as seen:
+        claimed = await scoring.claimed()
+        once, tries = scoring.database.once, 0
+
+        async def cut_off_at_first(work: Callable[[Any], Awaitable[Any]]) -> Any:
+            nonlocal tries
+            tries += 1
+            if tries > 1:
+                return await once(work)
+
+            async def then_cut_off(connection: Any) -> None:
+                await work(connection)
+                raise ConnectionResetError
+
+            try:
+                return await once(then_cut_off)
+            finally:
+                await somebody(seen, claimed)
+
+        monkeypatch.setattr(scoring.database, "once", cut_off_at_first)
+        with pytest.raises(LeaseLost):
+            await scoring.store.end(build(claimed))
+
+        assert tries == 2
+
+
 async def test_put_back(lossy: Lossy) -> None:
     """A score that was put back without our knowing burned one attempt, and waits."""
     claimed = await lossy.seen.claimed()
 
     lossy.lose_next_reply()
     with pytest.raises(LeaseLost):
-        await lossy.scoring.store.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=2)
+        await lossy.scoring.leases.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=2)
 
     assert lossy.proxy.replies_lost == 1
     row = await lossy.seen.score(claimed.score_id)
@@ -173,7 +247,7 @@ async def test_cancel(lossy: Lossy) -> None:
     claimed = await lossy.seen.claimed()
 
     lossy.lose_next_reply()
-    await lossy.scoring.store.cancel(claimed.score_id, "bob")
+    await lossy.scoring.leases.cancel(claimed.score_id, "bob")
 
     assert lossy.proxy.replies_lost == 1
     assert (await lossy.seen.score(claimed.score_id))["status"] == "cancelled"
@@ -187,7 +261,7 @@ WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
     "accept": lambda scoring, _: scoring.accept(session_completed()),
     "record": lambda scoring, claimed: scoring.store.record(step(claimed, "storing", 1)),
     "end": lambda scoring, claimed: scoring.store.end(completion(claimed)),
-    "cancel": lambda scoring, claimed: scoring.store.cancel(claimed.score_id, "bob"),
+    "cancel": lambda scoring, claimed: scoring.leases.cancel(claimed.score_id, "bob"),
 }
 
 
@@ -199,8 +273,8 @@ async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: s
         async with connected(database_url) as somebody, somebody.transaction():
             await somebody.execute("SELECT FROM sessions, session_scores FOR UPDATE")
             writing = asyncio.ensure_future(WRITES[name](scoring, claimed))
-            await wait_until(lambda: _cut_whoever_waits(seen), 10, "a connection that waits for the lock")
-            await wait_until(lambda: _waits(seen), 10, "the same work on another connection")
+            await wait_until(lambda: _cut_whoever_waits(seen), 30, "a connection that waits for the lock")
+            await wait_until(lambda: _waits(seen), 30, "the same work on another connection")
         await asyncio.wait_for(writing, 10)
 
         added = {"accept": [], "record": ["storing"], "end": ["completed"], "cancel": ["failed"]}
@@ -220,7 +294,7 @@ async def test_a_verdict_survives_a_crash_of_the_server(database_url: str, postg
             asyncio.create_task(scoring.store.record(step(claimed, "storing", 1))),
             asyncio.create_task(scoring.accept(request := session_completed("session-2"))),
         ]
-        await wait_until(lambda: not scoring.database.is_available, 10, "the service to notice")
+        await wait_until(lambda: not scoring.database.is_available, 30, "the service to notice")
         await postgres.start()
 
         await asyncio.wait_for(asyncio.gather(*work), 30)

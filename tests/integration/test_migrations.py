@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from builders import completion, connected, open_scoring, rescore
+from infrastructure import wait_until
 from tarsy_scoring import schema
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.judge.verdict import MissingTool
@@ -37,8 +38,21 @@ TABLES = {
     "budget_charges",
     "kept_answers",
     "changes",
+    "bridge_bookmark",
+    "bridge_announced",
+    "write_back_bookmark",
+    "erasures",
+    "score_labels",
+    "review_days",
+    "review_picks",
+    "tool_merges",
+    "tool_states",
+    "tool_lists",
+    "anchor_sessions",
+    "drift_findings",
+    "drift_watches",
 }
-REVISIONS = ["0001", "0002", "0003", "0004", "0005"]
+REVISIONS = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012"]
 NEWEST = REVISIONS[-1]
 
 
@@ -126,6 +140,34 @@ async def fill(url: str) -> None:
             "VALUES ('alice', 'rescore', 'session-1', $1)",
             first.score_id,
         )
+        await scoring.rows("INSERT INTO bridge_bookmark (since, settled_before) VALUES (now(), now())")
+        await scoring.rows("INSERT INTO bridge_announced VALUES ('session-1', gen_random_uuid(), now())")
+        await scoring.rows("INSERT INTO write_back_bookmark (position) VALUES (7)")
+        await scoring.rows(
+            "INSERT INTO erasures (erased_by, why, session_hash, scores) VALUES ('ada', 'asked', 'h', 1)"
+        )
+        await scoring.rows(
+            "INSERT INTO score_labels (score_id, session_id, labelled_by, agrees) "
+            "VALUES ($1, 'session-1', 'ada', true)",
+            first.score_id,
+        )
+        await scoring.rows("INSERT INTO review_days VALUES ('2026-03-01')")
+        await scoring.rows("INSERT INTO review_picks VALUES ($1, '2026-03-01', 1, true, 0.5)", first.score_id)
+        await scoring.rows(
+            "INSERT INTO tool_merges (name, name_key, tool, decided_by) VALUES ('Tail Logs', 'taillogs', 'logs', 'ada')"
+        )
+        await scoring.rows(
+            "INSERT INTO tool_states (tool, tool_key, state, since, said_by) "
+            "VALUES ('logs', 'logs', 'planned', now(), 'ada')"
+        )
+        await scoring.store.keep_tools("hash-of-tools", ["logs"])
+        await scoring.rows("INSERT INTO anchor_sessions (session_id, added_by) VALUES ('session-1', 'ada')")
+        await scoring.rows(
+            "INSERT INTO drift_findings (look, chain_id, criteria, criteria_hash, new_fingerprint, is_clear, judge, "
+            "whole, agents, anchors, anchors_missing, compared_before, compared_after, meaning, is_event) "
+            "VALUES ('watch', 'k', 'c', 'h', 'f', true, '{}', '{}', '{}', 0, 0, 0, 0, '[]', false)"
+        )
+        await scoring.rows("INSERT INTO drift_watches VALUES ('k', 'c', now())")
         assert all([await scoring.value(f"SELECT count(*) FROM {table}") for table in TABLES])
 
 
@@ -275,14 +317,39 @@ async def test_two_at_once(empty_database_url: str) -> None:
     assert await rows(empty_database_url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [(NEWEST,)]
 
 
-async def test_a_failed_revision_leaves_nothing(empty_database_url: str, revisions: Path) -> None:
-    """One transaction: a later revision that fails undoes the earlier ones too."""
-    add_revision(revisions, later(1), "pre", "CREATE TABLE sessions (again int)")
+async def test_a_failed_revision_leaves_nothing_of_itself(empty_database_url: str, revisions: Path) -> None:
+    """A transaction each: those before it stay, and the next run begins with the one that failed."""
+    add_revision(revisions, later(1), "pre", "CREATE TABLE left_over ()")
+    add_revision(revisions, later(2), "pre", "CREATE TABLE sessions (again int)")
 
     with pytest.raises(StartRefused, match="already exists"):
         await migrated(empty_database_url)
 
-    assert await tables(empty_database_url) == set()
+    assert await tables(empty_database_url) == TABLES | {"left_over"}
+    assert await rows(empty_database_url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [(later(1),)]
+
+
+async def test_a_table_in_use_is_waited_for_without_keeping_others(empty_database_url: str, revisions: Path) -> None:
+    """Beside a backup, which holds a lock for hours: others go on reading, and the revision comes when it has ended."""
+    await migrated(empty_database_url)
+    add_revision(revisions, later(1), "pre", "ALTER TABLE scoring_events ADD COLUMN more text")
+    backup, worker = [await asyncpg.connect(empty_database_url) for _ in range(2)]
+    transaction = backup.transaction()
+    await transaction.start()
+    await backup.execute("LOCK TABLE scoring_events IN ACCESS SHARE MODE")
+
+    migrating = asyncio.create_task(migrated(empty_database_url))
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+    async with asyncio.timeout(30):
+        await wait_until(lambda: backup.fetchval(waits), 30, "the revision waits")
+        await worker.fetchval("SELECT count(*) FROM scoring_events")  # waits behind it, until it gives up
+        assert not migrating.done()
+        await transaction.rollback()
+        await migrating
+
+    await worker.fetchval("SELECT count(more) FROM scoring_events")
+    await backup.close()
+    await worker.close()
 
 
 @pytest.fixture

@@ -113,8 +113,10 @@ async def running_worker(url: str, settings: Settings) -> AsyncIterator[None]:
     async with open_scoring(url, Policy(settings, HASHES)) as scoring:
         client = JudgeClient("main", settings.config.providers["main"], None, slots=SLOTS)
         limits, metrics, stopping = Limits(scoring.database, settings), Metrics(), asyncio.Event()
-        scorer = Scorer(settings, scoring.store, all_sessions(), REGISTRY, {"main": client}, metrics, limits)
-        worker = Worker(settings, scoring.store, scoring.reader, scorer, metrics, limits)
+        scorer = Scorer(
+            settings, scoring.leases, scoring.store, all_sessions(), REGISTRY, {"main": client}, metrics, limits
+        )
+        worker = Worker(settings, scoring.leases, scoring.reader, scorer, metrics, limits)
         running = asyncio.create_task(worker.run(stopping))
         try:
             yield

@@ -24,7 +24,7 @@ from tarsy_scoring.admission import Priority
 from tarsy_scoring.commands.judging import Judgement, wait_for
 from tarsy_scoring.database import DatabaseAway
 from tarsy_scoring.inbox import NotStorable, Order
-from tarsy_scoring.store import ClaimedScore
+from tarsy_scoring.leases import ClaimedScore
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
 THREE = [Order("session-1", "consistency", DEFAULT_CRITERIA, n) for n in (1, 2, 3)]
@@ -171,7 +171,7 @@ async def test_the_end_of_an_order_promotes_nothing(scoring: Scoring, end: str) 
     [beside] = await claim_ordered(scoring, THREE[0])
 
     if end == "cancelled":
-        assert await scoring.store.cancel(beside.score_id, "bob")
+        assert await scoring.leases.cancel(beside.score_id, "bob")
     elif end == "lost":
         await scoring.lapse(beside)
         assert await scoring.take_back(max_attempts=1) == {"session-1": "failed"}
@@ -235,7 +235,7 @@ async def test_why_no_judgement_begins(scoring: Scoring, capsys: pytest.CaptureF
     if state in ("begun", "waiting-for-a-retry"):
         claimed = (await scoring.claim(1))[0]
         if state == "waiting-for-a-retry":
-            await scoring.store.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=1)
+            await scoring.leases.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=1)
 
     found = await wait(scoring, *ids)
 

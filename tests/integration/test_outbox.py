@@ -11,6 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from builders import OTHER_CRITERIA, Scoring, completion, open_scoring, rescore, session_completed, step
+from infrastructure import wait_until
 from tarsy_scoring import outbox
 from tarsy_scoring.database import Connection, Database
 from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
@@ -51,7 +52,7 @@ async def test_events_are_what_the_schema_says(scoring: Scoring) -> None:
     """Every stored event, once placed, is a valid message whose moments agree with each other."""
     claimed = await scoring.claimed(chain_id=None)
     await scoring.store.record(step(claimed, "analyzing_methodology"))
-    await scoring.store.cancel(claimed.score_id, "alice")
+    await scoring.leases.cancel(claimed.score_id, "alice")
     await place(scoring)
     model: TypeAdapter[Any] = TypeAdapter(ScoringStarted | ScoringProgress | ScoringFailed)
 
@@ -183,6 +184,25 @@ async def test_events_being_written_while_they_are_placed(scoring: Scoring) -> N
     for score in claimed:
         sequences = [r["sequence"] for r in rows if r["score_id"] == score.score_id]
         assert sequences == list(range(1, 14))
+
+
+async def test_two_that_give_positions_at_once(scoring: Scoring) -> None:
+    """As when a relay has lost its lock and does not know: no event is numbered twice, and no number is left out."""
+    await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
+    async with scoring.database.transaction() as first:
+        await outbox.place(scoring.database, first, 2)
+        second = asyncio.create_task(place(scoring))
+        await wait_until(lambda: is_waiting(scoring), 30, "the second waits for the first")
+    assert await second == 1
+
+    assert await positions(scoring) == [1, 2, 3]
+    assert await scoring.value("SELECT position FROM relay_position") == 3
+
+
+async def is_waiting(scoring: Scoring) -> bool:
+    """Whether a statement waits for a lock that another has."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    return bool(await scoring.value(waiting))
 
 
 # --- the relay's share ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from builders import connected
 from full_database import filled_database
 from infrastructure import Postgres
-from tarsy_scoring import gateway, inbox, journal, outbox, reading, selecting, store
+from tarsy_scoring import gateway, inbox, journal, leases, outbox, reading, selecting, store
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"}
 SESSIONS = 24_000
@@ -81,16 +81,16 @@ PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
 
 # Name: statement, its arguments as SQL, the index that must carry it.
 STATEMENTS = {
-    "claim": (store.CLAIM, "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false", "session_scores_due"),
-    "keep-leases": (store.KEEP_LEASES, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
-    "expired": (store.EXPIRED, "60", "session_scores_running"),
-    "take-back": (store.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
+    "claim": (leases.CLAIM, "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false", "session_scores_due"),
+    "keep-leases": (leases.KEEP_LEASES, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
+    "expired": (leases.EXPIRED, "60", "session_scores_running"),
+    "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
     "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),
     "turns": (store.TURNS, SCORE, "judge_turns_pkey"),
     "bind": (store.BIND, f"{SCORE}, {TOKEN}, 'c', 'c', 'h'", "session_scores_pkey"),
-    "put-back": (store.PUT_BACK, f"{SCORE}, {TOKEN}, 1, 'retry', 1, 1, 'x', 'y'", "session_scores_pkey"),
+    "put-back": (leases.PUT_BACK, f"{SCORE}, {TOKEN}, 1, 'retry', 1, 1, 'x', 'y'", "session_scores_pkey"),
     "end": (store.END, _document(status="completed"), "session_scores_pkey"),
-    "cancel": (store.CANCEL, f"{SCORE}, 'bob'", "session_scores_pkey"),
+    "cancel": (leases.CANCEL, f"{SCORE}, 'bob'", "session_scores_pkey"),
     "known-requests": (inbox.KNOWN_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "count-arrivals": (inbox.COUNT_ARRIVALS, f"{_ids('request', 1, 2, 3)}, ARRAY[1, 1, 1]", "scoring_requests_pkey"),
     "lock-sessions": (inbox.LOCK_SESSIONS, SOME_SESSIONS, "sessions_pkey"),
@@ -103,7 +103,7 @@ STATEMENTS = {
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),
     "emit": (
         outbox.EMIT,
-        f"{SCORES}, {PHASES}, ARRAY[{', '.join(['jsonb_build_object()'] * 100)}]",
+        f"{SCORES}, {PHASES}, ARRAY[{', '.join(['jsonb_build_object()'] * 100)}], {PHASES}",
         "scoring_events_score_id_sequence_key",
     ),
     "place": (outbox.PLACE, "1000", "scoring_events_unplaced"),

@@ -1,5 +1,6 @@
 """The relay on a real broker: in order per session, marked after the acknowledgement, one at a time."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -7,10 +8,13 @@ import pytest
 from pydantic_core import from_json
 
 from builders import Scoring, completion, open_scoring, session_completed, step
-from infrastructure import Topics
-from tarsy_scoring.kafka import Headers, Publisher, Record, read_topic
+from infrastructure import Topics, wait_until
+from tarsy_scoring import outbox
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.kafka import Headers, Publisher, Record
+from tarsy_scoring.kafka_topics import read_topic
 from tarsy_scoring.relay import Relay
-from tarsy_scoring.settings import Settings, load_settings
+from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
 
 SESSIONS = [f"session-{n}" for n in range(20)]
@@ -167,3 +171,76 @@ async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring
     await run_dry(Relay(settings, scoring.database, Metrics()))
 
     assert payloads(await published(settings))[-1]["labels"] == {}
+
+
+class Standing(Publisher):
+    """A publisher whose broker says nothing until it may, at its start or when something is published."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:9"}))
+        self._place = place
+        self.is_waited_for = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def start(self, timeout_s: float) -> None:
+        await self._stand("start")
+
+    async def publish(
+        self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
+    ) -> list[bool]:
+        await self._stand("publish")
+        return [True] * len(messages)
+
+    async def _stand(self, place: str) -> None:
+        if place == self._place:
+            self.is_waited_for.set()
+            await self.may_go_on.wait()
+
+
+@pytest.mark.parametrize("place", [pytest.param("start", id="away"), pytest.param("publish", id="silent")])
+async def test_positions_are_given_while_a_broker_is_waited_for(scoring: Scoring, place: str) -> None:
+    """Gateways read events by their position from the database: what happens in an outage has one at once."""
+    publisher = Standing(place)
+    relay = Relay(load_settings({}), scoring.database, Metrics())
+    relay._publisher = publisher
+    await scoring.accept(session_completed("session-1"))
+    passing = asyncio.create_task(relay.run_once())
+    await publisher.is_waited_for.wait()
+
+    await scoring.accept(session_completed("session-2"))
+
+    async def is_numbered() -> bool:
+        return bool(await scoring.value("SELECT bool_and(position IS NOT NULL) FROM scoring_events"))
+
+    await wait_until(is_numbered, 30, "the event that came meanwhile has a position")
+    assert not passing.done()
+    publisher.may_go_on.set()
+    sent = await passing + await relay.run_once()
+    assert sent == 2
+    assert [r["position"] for r in await scoring.rows("SELECT position FROM scoring_events ORDER BY entry")] == [1, 2]
+
+
+async def test_who_stands_by_gives_no_positions_while_its_broker_is_away(scoring: Scoring) -> None:
+    """The lock of another relay counts at every number, and not only at the first."""
+    publisher = Standing("start")
+    relay = Relay(load_settings({}), scoring.database, Metrics())
+    relay._publisher = publisher
+    passing = asyncio.create_task(relay.run_once())
+    await publisher.is_waited_for.wait()
+
+    async with scoring.database.transaction() as connection:
+        assert await outbox.is_the_relay(scoring.database, connection)
+        await scoring.accept(session_completed("session-1"))
+        looks = 0
+        number = relay._number
+
+        async def counted(*, is_the_relay: bool = False) -> bool:
+            nonlocal looks
+            looks += 1
+            return await number(is_the_relay=is_the_relay)
+
+        relay._number = counted  # type: ignore[method-assign]
+        await wait_until(lambda: looks > 2, 30, "it has tried twice")
+        assert await scoring.value("SELECT count(*) FROM scoring_events WHERE position IS NOT NULL") == 0
+    publisher.may_go_on.set()
+    await passing

@@ -1,255 +1,21 @@
-"""Claim, lease and attempt: who holds a score, for how long, and what a holder may write."""
+"""What a holder may write in the middle of an attempt, and that nobody else may."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from builders import (
-    DEFAULT_CRITERIA,
-    HASHES,
-    LEASE_S,
-    NO_GRACE_S,
-    Scoring,
-    completion,
-    connected,
-    open_scoring,
-    rescore,
-    session_completed,
-    step,
-    turn,
-)
-from infrastructure import Postgres, wait_until
-from tarsy_scoring.admission import Priority
-from tarsy_scoring.database import DatabaseAway
+from builders import Scoring, completion, open_scoring, session_completed, step, turn
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.store import ClaimedScore, StoredTurn
+from tarsy_scoring.leases import ClaimedScore
+from tarsy_scoring.store import StoredTurn
 
 
 @pytest.fixture
 async def scoring(database_url: str) -> AsyncIterator[Scoring]:
     async with open_scoring(database_url) as opened:
         yield opened
-
-
-# --- claim ---------------------------------------------------------------------------------------------
-
-
-async def test_claim(scoring: Scoring) -> None:
-    """A claim makes a due score in progress under a lease, counts the attempt, and says so."""
-    await scoring.accept(session_completed(labels={"guidance": "v2"}, alert_type="disk-full"))
-
-    [claimed] = await scoring.claim(lease_s=60)
-
-    row = await scoring.score(claimed.score_id)
-    assert (row["status"], row["attempt"], row["attempts_burned"]) == ("in_progress", 1, 0)
-    assert (row["current_stage"], row["lease_token"]) == ("gathering_context", claimed.lease_token)
-    assert row["lease_expires_at"] - row["attempt_started_at"] == timedelta(seconds=60)
-    assert (claimed.labels, claimed.alert_type, claimed.source) == (
-        {"guidance": "v2"},
-        "disk-full",
-        "session-completed",
-    )
-    assert (claimed.chain_id, claimed.criteria_hash) == ("kubernetes", HASHES[DEFAULT_CRITERIA])
-    assert await scoring.events(claimed.score_id) == ["queued", "started", "gathering_context"]
-    assert await scoring.claim() == []
-
-
-async def test_the_most_urgent_is_claimed_first(scoring: Scoring) -> None:
-    """People, then automatic, then bulk; among equals, who has been due for longest."""
-    bulk = {"priority": Priority.BULK, "requested_by": "backfill"}
-    await scoring.accept(rescore("bulk-1", **bulk), session_completed("auto-1"), rescore("asked-1"))
-    await scoring.accept(rescore("bulk-2", **bulk), session_completed("auto-2"), rescore("asked-2"))
-    await scoring.rows(
-        "UPDATE session_scores SET next_attempt_at = next_attempt_at - interval '1 h' WHERE session_id LIKE '%-2'"
-    )
-
-    order = [score.session_id for _ in range(6) for score in await scoring.claim(1)]
-
-    assert order == ["asked-2", "asked-1", "auto-2", "auto-1", "bulk-2", "bulk-1"]
-
-
-async def test_what_is_not_due_is_not_claimed(scoring: Scoring) -> None:
-    """A due time in the future keeps the most urgent score waiting, and lets others pass."""
-    await scoring.accept(rescore("asked"), session_completed("automatic"))
-    await scoring.rows("UPDATE session_scores SET next_attempt_at = now() + '1 s' WHERE session_id = 'asked'")
-
-    assert [s.session_id for s in await scoring.claim()] == ["automatic"]
-
-
-async def test_eight_claimers_share_the_work(scoring: Scoring) -> None:
-    """Concurrent claims get different scores, all of them, none twice."""
-    await scoring.accept(*(session_completed(f"session-{n}") for n in range(200)))
-
-    async def claim_all(worker: Scoring) -> list[uuid.UUID]:
-        mine: list[uuid.UUID] = []
-        while claimed := await worker.claim(10):
-            mine += [c.score_id for c in claimed]
-        return mine
-
-    async with AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(open_scoring(scoring.url, pool_size=2)) for _ in range(8)]
-        shares = await asyncio.gather(*(claim_all(w) for w in workers))
-
-    everything = [score for share in shares for score in share]
-    assert len(everything) == len(set(everything)) == 200
-    assert await scoring.rows("SELECT DISTINCT attempt, status FROM session_scores") == [
-        {"attempt": 1, "status": "in_progress"}
-    ]
-
-
-# --- lease ---------------------------------------------------------------------------------------------
-
-
-async def test_a_claim_that_nobody_tracks_lapses(scoring: Scoring) -> None:
-    """
-    A heartbeat renews the scores that were tracked before it, and no other of the same owner.
-
-    A claim that lands after the list was made, or whose reply was lost, is in no list: it must lapse and
-    be taken back, while what is tracked stays held. Renewing by owner would keep it leased for ever.
-    """
-    await scoring.accept(session_completed("tracked"), session_completed("untracked"))
-    owner = uuid.uuid4()
-    tracked = await scoring.store.claim_due(owner, 1, LEASE_S)
-    [untracked] = await scoring.store.claim_due(owner, 1, LEASE_S)
-
-    assert await scoring.store.keep_leases(tracked, 2 * LEASE_S) == {tracked[0].lease_token}
-    await _pass_time(scoring, LEASE_S + 1)
-
-    assert await scoring.take_back() == {untracked.session_id: "pending"}
-    assert await scoring.store.keep_leases(tracked, LEASE_S) == {tracked[0].lease_token}
-
-
-async def test_a_wrong_token_renews_nothing(scoring: Scoring) -> None:
-    """The token, and not the score or its owner, is what holds a lease."""
-    claimed = await scoring.claimed()
-    before = await scoring.score(claimed.score_id)
-
-    assert await scoring.store.keep_leases([replace(claimed, lease_token=uuid.uuid4())], 9 * LEASE_S) == set()
-    assert await scoring.score(claimed.score_id) == before
-
-
-async def test_what_is_taken_back_waits_for_the_next_claim(scoring: Scoring) -> None:
-    """A lost worker burns an attempt and its time; the next claim is another attempt under another token."""
-    first = await scoring.claimed()
-    await scoring.lapse(first)
-
-    assert await scoring.take_back() == {"session-1": "pending"}
-    row = await scoring.score(first.score_id)
-    [second] = await scoring.claim()
-
-    assert (row["attempts_burned"], row["waiting_reason"], row["error_kind"]) == (1, "retry", "worker_lost")
-    assert (second.attempt, second.attempts_burned) == (2, 1)
-    assert second.lease_token != first.lease_token
-    events = await scoring.events(first.score_id)
-    assert events[3:] == ["waiting_retry", "started", "gathering_context"]
-
-
-@pytest.mark.parametrize(
-    ("how", "status", "error_kind"),
-    [
-        pytest.param({"max_attempts": 1}, "failed", "worker_lost", id="no-attempt-left"),
-        pytest.param({"deadline_s": 100}, "timed_out", "deadline_passed", id="deadline"),
-        pytest.param({"max_attempts": 1, "deadline_s": 100}, "failed", "worker_lost", id="both"),
-    ],
-)
-async def test_a_lost_worker_may_be_the_last_straw(
-    scoring: Scoring, how: dict[str, Any], status: str, error_kind: str
-) -> None:
-    """At `max_attempts` or past the deadline the score ends, with one event that says how."""
-    claimed = await scoring.claimed()
-    await _pass_time(scoring, LEASE_S + 1)
-
-    assert await scoring.take_back(**how) == {"session-1": status}
-
-    row = await scoring.score(claimed.score_id)
-    assert (row["status"], row["error_kind"], row["total_score"]) == (status, error_kind, None)
-    assert row["spent_s"] == pytest.approx(LEASE_S)
-    assert row["completed_at"] is not None
-    assert (await scoring.events(claimed.score_id))[-1] == "failed"
-    assert await scoring.claim() == []
-
-
-async def test_a_lease_renewed_meanwhile_is_respected(scoring: Scoring) -> None:
-    """Between finding an expired lease and taking it, its worker may renew it: the second look sees that."""
-    claimed = await scoring.claimed()
-    await scoring.lapse(claimed)
-    async with connected(scoring.url) as somebody:
-        held = somebody.transaction()
-        await held.start()
-        await somebody.execute("SELECT FROM sessions FOR UPDATE")
-        taking = asyncio.create_task(scoring.take_back())
-        await wait_until(lambda: _waits_for_a_lock(scoring), 10, "the taking to wait for the session")
-
-        assert await scoring.store.keep_leases([claimed], LEASE_S) == {claimed.lease_token}
-        await held.rollback()
-
-        assert await asyncio.wait_for(taking, 10) == {}
-    assert (await scoring.score(claimed.score_id))["lease_token"] == claimed.lease_token
-
-
-async def test_a_lease_being_renewed_is_left_alone(scoring: Scoring) -> None:
-    """A renewal that has not committed yet is not waited for, and wins."""
-    claimed = await scoring.claimed()
-    await scoring.lapse(claimed)
-    async with connected(scoring.url) as worker, worker.transaction():
-        await worker.execute("UPDATE session_scores SET lease_expires_at = now() + interval '1 min'")
-
-        assert await asyncio.wait_for(scoring.take_back(), 10) == {}
-
-    assert await scoring.take_back() == {}
-
-
-async def test_many_take_back_the_same(scoring: Scoring) -> None:
-    """Each expired lease is taken by one of those who look, and burns one attempt."""
-    await scoring.accept(*(session_completed(f"session-{n}") for n in range(20)))
-    await scoring.lapse(*await scoring.claim())
-
-    taken = await asyncio.gather(*(scoring.take_back() for _ in range(8)))
-
-    assert sum(len(t) for t in taken) == 20
-    assert await scoring.rows("SELECT DISTINCT attempts_burned, status FROM session_scores") == [
-        {"attempts_burned": 1, "status": "pending"}
-    ]
-    assert (await scoring.events()).count("waiting_retry") == 20
-
-
-async def test_a_server_that_has_just_started_takes_nothing_back(scoring: Scoring) -> None:
-    """While the server was down nobody could renew, so its start gives every lease one lease time."""
-    claimed = await scoring.claimed()
-    await scoring.lapse(claimed)
-    up_s = await scoring.value("SELECT extract(epoch FROM now() - pg_postmaster_start_time())::float8")
-
-    assert await scoring.store.take_back_expired(up_s + 60, 5, 3600) == []
-    assert [s.session_id for s in await scoring.store.take_back_expired(NO_GRACE_S, 5, 3600)] == ["session-1"]
-
-
-async def test_a_lease_outlives_a_restart_of_the_server(scoring: Scoring, postgres: Postgres) -> None:
-    """After a crash the worker renews a lease that ran out meanwhile, before anybody may take it."""
-    if not postgres.crashable:
-        pytest.skip("this PostgreSQL is not ours to crash")
-    claimed = await scoring.claimed()
-    await scoring.lapse(claimed)
-
-    await postgres.kill()
-    with pytest.raises(DatabaseAway):
-        await scoring.store.keep_leases([claimed], LEASE_S)
-    await postgres.start()
-
-    async def looked() -> bool:
-        try:
-            return await scoring.store.take_back_expired(LEASE_S, 5, 3600) == []
-        except DatabaseAway:
-            return False
-
-    await wait_until(looked, 10, "a look at expired leases that takes none")
-    assert await scoring.store.keep_leases([claimed], LEASE_S) == {claimed.lease_token}
-    assert await scoring.take_back() == {}
 
 
 # --- within an attempt ---------------------------------------------------------------------------------
@@ -324,9 +90,8 @@ def _bind(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
     return scoring.store.bind(held, chain_id=None, alert_type=None, labels={}, criteria="late", criteria_hash="late")
 
 
-def _put_back(scoring: Scoring, held: ClaimedScore, **changes: Any) -> Awaitable[Any]:
-    how: dict[str, Any] = {"due_s": 10, "waiting_reason": "retry", "burns": True, "spent_s": 3}
-    return scoring.store.put_back(held, **how | changes)
+def _put_back(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
+    return scoring.leases.put_back(held, due_s=10, waiting_reason="retry", burns=True, spent_s=3)
 
 
 @pytest.mark.parametrize("how_lost", ["taken-back", "claimed-again", "ended", "cancelled"])
@@ -352,7 +117,7 @@ async def test_without_the_lease_nothing_is_written(
     if how_lost == "ended":
         await scoring.store.end(completion(held))
     if how_lost == "cancelled":
-        assert await scoring.store.cancel(held.score_id, "alice")
+        assert await scoring.leases.cancel(held.score_id, "alice")
     before = await scoring.everything()
 
     with pytest.raises(LeaseLost):
@@ -379,53 +144,3 @@ async def test_a_lost_lease_beside_its_successor(scoring: Scoring, order: int) -
     assert [s.turn.reply for s in await scoring.store.stored_turns(new.score_id)] == ["new"]
     assert (await scoring.score(new.score_id))["total_score"] == 2
     assert (await scoring.events(new.score_id))[-2:] == ["analyzing_methodology", "completed"]
-
-
-# --- putting back --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("burns", [True, False], ids=["burning-an-attempt", "burning-none"])
-async def test_put_back(scoring: Scoring, burns: bool) -> None:
-    """The score waits for its due time and says for what; attempts count on, only errors burn them."""
-    claimed = await scoring.claimed()
-
-    await _put_back(scoring, claimed, burns=burns, due_s=100, waiting_reason="quota", error_message="no money")
-
-    row = await scoring.score(claimed.score_id)
-    due_s = await scoring.value("SELECT extract(epoch FROM next_attempt_at - now())::float8 FROM session_scores")
-    shown = await scoring.reader.score(claimed.score_id)
-    assert shown is not None
-    assert (row["status"], row["attempts_burned"], row["spent_s"]) == ("pending", int(burns), 3)
-    assert due_s == pytest.approx(100, abs=20)
-    assert (shown["waiting_for"], shown["error_message"]) == ("quota", "no money")
-    assert (await scoring.events(claimed.score_id))[-1] == "waiting_retry"
-    assert await scoring.claim() == []
-    await scoring.make_due()
-    [again] = await scoring.claim()
-    assert (again.attempt, again.attempts_burned, again.nonce) == (2, int(burns), claimed.nonce)
-
-
-async def test_a_released_score_is_claimed_at_once(scoring: Scoring) -> None:
-    """What a draining worker gives back is due now, burned nothing and waits for nothing in particular."""
-    claimed = await scoring.claimed()
-
-    await _put_back(scoring, claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
-
-    row = await scoring.score(claimed.score_id)
-    assert (row["attempts_burned"], row["spent_s"], row["waiting_reason"]) == (0, 0, None)
-    assert len(await scoring.claim()) == 1
-
-
-async def _pass_time(scoring: Scoring, seconds: float) -> None:
-    """As if all running attempts had begun so much earlier."""
-    await scoring.rows(
-        "UPDATE session_scores SET lease_expires_at = lease_expires_at - make_interval(secs => $1), "
-        "attempt_started_at = attempt_started_at - make_interval(secs => $1)",
-        seconds,
-    )
-
-
-async def _waits_for_a_lock(scoring: Scoring) -> Any:
-    return await scoring.value(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )

@@ -26,7 +26,7 @@ from tarsy_scoring.admission import Request
 from tarsy_scoring.database import DatabaseAway
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.store import ClaimedScore
+from tarsy_scoring.leases import ClaimedScore
 
 TERMINAL = {"completed", "failed"}
 
@@ -75,6 +75,19 @@ async def test_a_judgement_is_read_back_as_it_was_given(scoring: Scoring) -> Non
     assert "waiting_for" not in shown
 
 
+async def test_sums_of_money_have_the_digits_of_prices(scoring: Scoring) -> None:
+    """Also where the database adds up what the turns of a score took: 0.1 and 0.2 are 0.3."""
+    claimed = await scoring.claimed()
+    for ordinal, cost_usd in enumerate((0.1, 0.2, 0.014785999999999999), 1):
+        await scoring.store.record(step(claimed, None, ordinal, cost_usd=cost_usd))
+
+    await scoring.leases.cancel(claimed.score_id, "alice")
+
+    shown = await scoring.reader.score(claimed.score_id)
+    assert shown is not None
+    assert shown["usage"]["cost_usd"] == 0.314786
+
+
 async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
     """A null in the columns is stored as one, also where the column is JSON."""
     claimed = await scoring.claimed()
@@ -90,7 +103,7 @@ async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
 async def test_an_end_frees_the_lease_and_settles_the_account(scoring: Scoring) -> None:
     """Time and attempts are added to what earlier attempts used; nothing of the lease remains."""
     claimed = await scoring.claimed()
-    await scoring.store.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=10, error_kind="x")
+    await scoring.leases.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=10, error_kind="x")
     [claimed] = await scoring.claim()
 
     await scoring.store.end(failure(claimed, status="timed_out", attempts_burned=1, spent_s=2.5))
@@ -105,7 +118,7 @@ async def test_an_end_frees_the_lease_and_settles_the_account(scoring: Scoring) 
 async def test_a_completed_score_forgets_the_error_of_an_earlier_attempt(scoring: Scoring) -> None:
     """What went wrong before the attempt that worked is not told as if it were the outcome."""
     claimed = await scoring.claimed()
-    await scoring.store.put_back(
+    await scoring.leases.put_back(
         claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=1, error_kind="judge_unavailable"
     )
     [claimed] = await scoring.claim()
@@ -210,7 +223,7 @@ async def test_a_cancelled_caller_leaves_its_end_in(scoring: Scoring) -> None:
     async def is_completed() -> bool:
         return bool((await scoring.score(claimed.score_id))["status"] == "completed")
 
-    await wait_until(is_completed, 10, "the end of a cancelled attempt")
+    await wait_until(is_completed, 30, "the end of a cancelled attempt")
     assert (await scoring.events(claimed.score_id))[-1] == "completed"
 
 
@@ -231,12 +244,12 @@ async def _lose_last_worker(scoring: Scoring, claimed: ClaimedScore) -> None:
 
 
 async def _cancel_running(scoring: Scoring, claimed: ClaimedScore) -> None:
-    assert await scoring.store.cancel(claimed.score_id, "alice")
+    assert await scoring.leases.cancel(claimed.score_id, "alice")
 
 
 async def _cancel_pending(scoring: Scoring, claimed: ClaimedScore) -> None:
-    await scoring.store.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=1)
-    assert await scoring.store.cancel(claimed.score_id, "alice")
+    await scoring.leases.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=1)
+    assert await scoring.leases.cancel(claimed.score_id, "alice")
 
 
 @pytest.mark.parametrize("end", [_complete, _fail, _lose_last_worker, _cancel_running, _cancel_pending])
@@ -271,7 +284,7 @@ async def test_a_score_that_only_waits_promotes_nobody(scoring: Scoring, way: st
     await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
 
     if way == "put-back":
-        await scoring.store.put_back(running, due_s=1, waiting_reason="retry", burns=True, spent_s=1)
+        await scoring.leases.put_back(running, due_s=1, waiting_reason="retry", burns=True, spent_s=1)
     else:
         await scoring.lapse(running)
         await scoring.take_back()
@@ -338,7 +351,7 @@ async def test_cancel_a_pending_score(scoring: Scoring) -> None:
     await scoring.accept(rescore())
     [score_id] = [r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores")]
 
-    assert await scoring.store.cancel(score_id, "bob")
+    assert await scoring.leases.cancel(score_id, "bob")
 
     row = await scoring.score(score_id)
     assert (row["status"], row["error_kind"], row["error_message"]) == ("cancelled", "cancelled", "cancelled by bob")
@@ -350,9 +363,9 @@ async def test_cancel_a_running_score(scoring: Scoring) -> None:
     """Its worker finds its lease gone, at the next heartbeat or the next write."""
     claimed = await scoring.claimed()
 
-    assert await scoring.store.cancel(claimed.score_id, "bob")
+    assert await scoring.leases.cancel(claimed.score_id, "bob")
 
-    assert await scoring.store.keep_leases([claimed], 60) == set()
+    assert await scoring.leases.keep([claimed], 60) == set()
     with pytest.raises(LeaseLost):
         await scoring.store.end(completion(claimed))
     assert (await scoring.events(claimed.score_id))[-1] == "failed"
@@ -364,8 +377,8 @@ async def test_cancel_what_is_not_open(scoring: Scoring) -> None:
     await scoring.store.end(completion(claimed))
     before = await scoring.everything()
 
-    assert await scoring.store.cancel(claimed.score_id, "bob") is False
-    assert await scoring.store.cancel(uuid.uuid4(), "bob") is False
+    assert await scoring.leases.cancel(claimed.score_id, "bob") is False
+    assert await scoring.leases.cancel(uuid.uuid4(), "bob") is False
     assert await scoring.everything() == before
 
 
@@ -375,7 +388,7 @@ async def test_cancel_and_end_at_the_same_time(scoring: Scoring) -> None:
     running = await scoring.claim()
 
     cancelled, ended = await asyncio.gather(
-        asyncio.gather(*(scoring.store.cancel(c.score_id, "bob") for c in running)),
+        asyncio.gather(*(scoring.leases.cancel(c.score_id, "bob") for c in running)),
         asyncio.gather(*(scoring.store.end(completion(c)) for c in running), return_exceptions=True),
     )
 

@@ -15,7 +15,7 @@ from tarsy_scoring.embedded.tarsy import create_tables, load_session
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.timeline import tarsy_db
 from tarsy_scoring.timeline.files import SessionFiles, parse_session
-from tarsy_scoring.timeline.model import AvailableTool, FoundSession
+from tarsy_scoring.timeline.model import AvailableTool, FoundSession, ToolCall
 from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
 
 RECORDED_DIR = Path(__file__).resolve().parents[2] / ".." / "shared" / "sessions"
@@ -273,6 +273,70 @@ async def test_labels_as_a_list(connection: Any, source: TarsyDatabase) -> None:
     assert (await source.fetch_timeline("one")).labels == {"watch": "true"}
 
 
+DEEP, LONG = "[" * 3000 + "]" * 3000, "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(f"UPDATE alert_sessions SET labels = '{DEEP}'", id="deep-labels"),
+        pytest.param(f"""UPDATE alert_sessions SET labels = '{{"a": {LONG}}}'""", id="label-of-many-digits"),
+        pytest.param("ALTER TABLE alert_sessions DROP labels, ADD labels text DEFAULT 'watch'", id="labels-as-text"),
+        pytest.param(
+            f"UPDATE mcp_interactions SET available_tools = '{DEEP}' WHERE interaction_type = 'tool_list'",
+            id="deep-tools",
+        ),
+        pytest.param(f"UPDATE timeline_events SET metadata = '{DEEP}' WHERE event_id = 'one-sub'", id="deep-thinking"),
+        pytest.param(
+            "UPDATE alert_sessions SET created_at = '-infinity', started_at = '0044-03-15 BC', "
+            "completed_at = 'infinity'; UPDATE timeline_events SET created_at = '20000-01-01'; "
+            "UPDATE mcp_interactions SET created_at = 'infinity'",
+            id="times-that-are-none",
+        ),
+    ],
+)
+async def test_what_the_score_does_not_need_is_left_out(connection: Any, source: TarsyDatabase, change: str) -> None:
+    """Nobody can read it; all that is to be judged is there."""
+    await load_session(connection, session())
+    await connection.execute(change)
+
+    timeline = await source.fetch_timeline("one")
+
+    [stage] = timeline.stages
+    assert [(e.event_id, e.content) for x in stage.executions for e in x.events] == [
+        ("one-call", "web-1 Running"),
+        ("one-sub", "look"),
+    ]
+    assert timeline.labels == {}
+    assert timeline.evidence.missing == ()
+    times = {timeline.created_at, timeline.started_at, timeline.completed_at}
+    assert all(time is None or time.tzinfo for time in times)
+
+
+@pytest.mark.parametrize("arguments", [DEEP, LONG], ids=["deep", "many-digits"])
+async def test_a_call_that_cannot_be_read_is_missing(connection: Any, source: TarsyDatabase, arguments: str) -> None:
+    """Its result is there; what was called nobody knows."""
+    await load_session(connection, session())
+    metadata = f'{{"server_name": "kubectl", "tool_name": "get", "arguments": {arguments}}}'
+    await connection.execute(f"UPDATE timeline_events SET metadata = '{metadata}' WHERE event_id = 'one-call'")
+
+    timeline = await source.fetch_timeline("one")
+
+    call = timeline.stages[0].executions[0].events[0]
+    assert (call.tool, call.content) == (ToolCall("", "(unnamed tool)", ""), "web-1 Running")
+    assert timeline.evidence.missing == ("stage 1 (diagnosis), lead: call one-call could not be read",)
+    assert timeline.evidence.missing_share == pytest.approx(1 / 8)
+
+
+async def test_a_call_that_nobody_would_see_is_not_missing(connection: Any, source: TarsyDatabase) -> None:
+    """It stands in a stage that the judge does not see."""
+    await load_session(connection, session())
+    await connection.execute("UPDATE stages SET stage_type = 'chat'")
+    await connection.execute(f"UPDATE timeline_events SET metadata = '{DEEP}' WHERE event_id = 'one-call'")
+
+    assert (await source.fetch_timeline("one")).evidence.missing == ()
+
+
 async def test_event_of_a_stage_without_an_execution(connection: Any, source: TarsyDatabase) -> None:
     """It is kept, and does not count as one more agent."""
     await load_session(connection, session())
@@ -320,16 +384,20 @@ async def test_unreachable_database() -> None:
     await source.close()
 
 
-async def test_locked_table_ends_at_the_deadline(connection: Any, tarsy_database_url: str) -> None:
+async def test_locked_table_ends_at_the_deadline(
+    connection: Any, tarsy_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A read never waits longer than its deadline, and the next one works."""
     await load_session(connection, session())
-    source = TarsyDatabase(tarsy_database_url, timeout_s=2)
+    source = TarsyDatabase(tarsy_database_url)
     try:
         await source.fetch_timeline("one")
         async with connection.transaction():
             await connection.execute("LOCK TABLE stages IN ACCESS EXCLUSIVE MODE")
-            with pytest.raises(TimelineUnavailable):
-                await source.fetch_timeline("one")
+            with monkeypatch.context() as impatient:
+                impatient.setattr(source, "_timeout_s", 0.5)
+                with pytest.raises(TimelineUnavailable):
+                    await source.fetch_timeline("one")
         assert (await source.fetch_timeline("one")).session_id == "one"
     finally:
         await source.close()
@@ -419,6 +487,29 @@ async def test_a_session_is_found_the_same_in_both_sources(
         for name in ("deleted", "deleted-and-running", "nobody"):
             with pytest.raises(SessionNotFound, match=name):
                 await of.find_session(name)
+
+
+async def test_times_that_are_none_are_no_times(connection: Any, source: TarsyDatabase) -> None:
+    """The sessions are listed and found; what was deleted at such a time is deleted."""
+    odd = ("infinity", "-infinity", "20000-01-01", "0044-03-15 BC")
+    for n, time in enumerate(odd):
+        await load_session(connection, session(f"ended-{n}"))
+        await load_session(connection, session(f"gone-{n}"))
+        await load_session(connection, session(f"timeless-{n}"))
+        await load_session(connection, session(f"before-{n}", created_at=BEFORE))
+        await connection.execute(
+            f"UPDATE alert_sessions SET completed_at = '{time}' WHERE session_id IN ('ended-{n}', 'before-{n}');"
+            f"UPDATE alert_sessions SET deleted_at = '{time}' WHERE session_id = 'gone-{n}';"
+            f"UPDATE alert_sessions SET created_at = '{time}', completed_at = '{time}' "
+            f"WHERE session_id = 'timeless-{n}'"
+        )
+    ids = [f"{which}-{n}" for which in ("ended", "timeless") for n in range(len(odd))]
+    expected = [FoundSession(session_id, "kubernetes", "completed", None) for session_id in ids]
+
+    assert await listed(source) == expected
+    assert [await source.find_session(found.session_id) for found in expected] == expected
+    with pytest.raises(SessionNotFound):
+        await source.find_session("gone-1")
 
 
 @pytest.mark.parametrize("count", [5, 6, 7], ids=["the last page is short", "it is full", "there is one more"])

@@ -9,7 +9,7 @@ import pytest
 
 from builders import session_completed
 from tarsy_scoring.app import Parts, open_parts
-from tarsy_scoring.settings import load_settings
+from tarsy_scoring.configuration import load_settings
 
 YAML = """
 providers:

@@ -36,7 +36,7 @@ async def test_messages_nobody_understands_become_dead_letters(service: Service)
         letters = await service.dead_letters()
         return letters if len(letters) >= len(POISON) else []
 
-    letters = await wait_until(all_buried, 20, "every poisonous message is a dead letter")
+    letters = await wait_until(all_buried, 60, "every poisonous message is a dead letter")
     assert sorted((dict(r.headers)["scoring-error"].decode(), r.value) for r in letters) == sorted(POISON)
     for record in letters:
         headers = {name: value.decode() for name, value in record.headers}
@@ -94,12 +94,15 @@ async def test_dead_letters_are_listed_shown_and_replayed(service: Service) -> N
     assert "value: not json" in shown.stdout
     replayed = await service.run("dead-letters", "replay", letter["place"])
     assert (replayed.status, replayed.stdout.strip()) == (0, "replayed: 1")
-    await wait_until(lambda: len(worker.lines("intake.dead_letter")) == 2, 20, "it is buried again")
+    await wait_until(lambda: len(worker.lines("intake.dead_letter")) == 2, 60, "it is buried again")
     again = [json.loads(text) for text in (await service.run("dead-letters", "list", "--json")).stdout.splitlines()]
     origins = {(d["original_topic"], d["original_partition"], d["original_offset"]) for d in again}
     assert len(again) == 2
     assert origins == {(letter["original_topic"], letter["original_partition"], letter["original_offset"])}
     assert (await service.run("dead-letters", "show", "0:999")).status == 2
+    missing = await service.run("dead-letters", "list", SCORING_TOPIC_DEAD_LETTERS="nobody-made-it")
+    assert missing.status == 1
+    assert "there is no topic nobody-made-it" in missing.stderr
 
 
 async def test_a_replay_is_the_request_that_it_was(service: Service) -> None:
@@ -124,7 +127,7 @@ async def test_a_replay_is_the_request_that_it_was(service: Service) -> None:
     async def arrived_again() -> bool:
         return int(await service.value("SELECT sum(arrivals) FROM scoring_requests")) == 2
 
-    await wait_until(arrived_again, 20, "the replay has arrived")
+    await wait_until(arrived_again, 60, "the replay has arrived")
     assert [r["request_id"] for r in await service.rows("SELECT * FROM scoring_requests")] == [request["request_id"]]
     assert await service.count("true") == 1
 
@@ -270,7 +273,7 @@ async def test_each_fault_of_the_judge_has_its_outcome(service: Service, tmp_pat
         return not await service.count("status = 'in_progress' OR attempt = 0")
 
     await service.scores_reach(len(FAULTS), "true")
-    await wait_until(settled, 30, "every first attempt has ended")
+    await wait_until(settled, 60, "every first attempt has ended")
     assert await found() == expected
     failed = await service.rows("SELECT error_message FROM session_scores WHERE error_kind IS NOT NULL")
     assert all(len(r["error_message"]) > 20 for r in failed)

@@ -131,9 +131,9 @@ async def test_stack_leaves_nothing_behind(service: Service, temporary_files: Pa
     assert (await service.run("migrate", **told["env"])).status == 0
     assert os.listdir(temporary_files)
     stack.signal(end)
-    assert await stack.ended(30) == (0 if end == signal.SIGTERM else -end)
-    await wait_until(lambda: not any(p.is_running() for p in parts), 20, "every process has ended")
-    await wait_until(lambda: not os.listdir(temporary_files), 20, "every file is gone")
+    assert await stack.ended() == (0 if end == signal.SIGTERM else -end)
+    await wait_until(lambda: not any(p.is_running() for p in parts), 60, "every process has ended")
+    await wait_until(lambda: not os.listdir(temporary_files), 60, "every file is gone")
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ async def test_stack_is_the_environment_of_a_worker(service: Service) -> None:
     clean = dict.fromkeys(service.env, "")  # empty counts as not set
     env = clean | json.loads(stack.stdout)["env"] | {"SCORING_METRICS_PORT": "0", "SCORING_LOG_FORMAT": "json"}
     assert (await service.run("migrate", **env)).status == 0
-    await service.worker(**env).ready(30)
+    await service.worker(**env).ready()
 
 
 @pytest.mark.slow

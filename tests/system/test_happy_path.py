@@ -96,8 +96,12 @@ async def test_roles_run_alone_do_the_job_together(service: Service) -> None:
     await assert_whole(service, events)
     assert [bool(w.lines("intake.joined")) for w in (intake, judging, relay)] == [True, False, False]
     assert [len(w.lines("attempt.finished")) for w in (intake, judging, relay)] == [0, 3, 0]
-    for worker in (intake, judging, relay):
+    for worker, role in ((intake, "intake"), (judging, "judging"), (relay, "relay")):
         await worker.ready()
+        told = (await worker.get("/metrics"))[1]
+        assert re.findall(r'^tarsy_scoring_role\{role="(\w+)"\} 1.0$', told, re.MULTILINE) == [role]
+        assert "tarsy_scoring_database_up 1.0\n" in told
+        assert ("tarsy_scoring_intake_last_pass_timestamp_seconds 0.0\n" in told) == (role != "intake")
         assert await worker.stop() == 0
 
 
@@ -165,7 +169,7 @@ async def test_readiness_follows_the_database_and_metrics_count(service: Service
             metrics = (await worker.get("/metrics"))[1]
             wanted = (
                 'requests_total{disposition="accepted",source="session-completed"} 2.0',
-                'scores_total{error_kind="",status="completed"} 2.0',
+                'scores_total{chain="other",error_kind="",status="completed"} 2.0',
                 'attempts_total{outcome="completed"} 2.0',
                 'turns_total{how="asked",kind="analysis"} 2.0',
                 'dead_letters_total{reason="not_json"} 1.0',
@@ -177,5 +181,5 @@ async def test_readiness_follows_the_database_and_metrics_count(service: Service
             )
             return all(f"tarsy_scoring_{line}\n" in metrics for line in wanted)
 
-        await wait_until(is_counted, 15, "everything is counted")
+        await wait_until(is_counted, 60, "everything is counted")
         assert await worker.stop() == 0

@@ -66,7 +66,7 @@ async def test_consistency_beside_production(service: Service) -> None:
     await service.scores_reach(1, "purpose = 'production' AND status = 'completed'")
     await service.scores_reach(2, "purpose = 'consistency' AND status = 'pending' AND attempts_burned = 1")
     await service.let_retries_be_due()
-    assert await ordering.ended(30) == 0
+    assert await ordering.ended() == 0
     await assert_whole(service, events)
     chosen = await service.run("rescore", "--since", "2020-01-01", "--json")
     assert chosen.document["sessions"] == 1

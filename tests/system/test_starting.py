@@ -116,7 +116,7 @@ async def test_the_tables_may_live_in_a_schema_of_their_own(service: Service) ->
         )
         return int(await service.value(statement)) == 2
 
-    await wait_until(both_are_published, 20, "both are scored and told")
+    await wait_until(both_are_published, 60, "both are scored and told")
     assert await service.count("true") == 0
 
 
@@ -143,7 +143,7 @@ async def test_missing_topics_refuse_the_start_or_are_made(service: Service) -> 
 
 
 async def test_a_broker_that_is_away_is_waited_for_and_judging_begins_without_it(service: Service) -> None:
-    """Not ready and loud, but what is stored is judged meanwhile; SIGTERM ends the waiting."""
+    """Not ready and loud, but what is stored is judged meanwhile, and told live; SIGTERM ends the waiting."""
     asked = await service.run("rescore", *service.add_sessions(2))
     assert asked.status == 0
     worker = service.worker(SCORING_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:9")
@@ -151,6 +151,9 @@ async def test_a_broker_that_is_away_is_waited_for_and_judging_begins_without_it
     await service.all_end(2)
     assert (await worker.get("/readyz"))[0] == 503
     assert (await worker.get("/healthz"))[0] == 200
+    assert 'tarsy_scoring_kafka_up{role="intake"} 0.0' in (await worker.get("/metrics"))[1]
+    all_placed = "SELECT bool_and(position IS NOT NULL) FROM scoring_events"
+    await wait_until(lambda: service.value(all_placed), 30, "live events have positions")
     assert await worker.stop() == 0
     service.worker("--only", "relay")
     await assert_whole(service, [])
@@ -193,7 +196,7 @@ async def test_unknown_variables_are_told_and_harmless(service: Service) -> None
     worker = service.worker(SCORING_SLOTZ="3")
     line = await worker.says("settings.unknown_variable")
     assert line["variable"] == "SCORING_SLOTZ"
-    await wait_until(worker.is_ready, 20, "it starts all the same")
+    await wait_until(worker.is_ready, 60, "it starts all the same")
 
 
 async def test_check_config_shows_what_is_in_force_and_no_secret(service: Service) -> None:

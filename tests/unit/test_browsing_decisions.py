@@ -137,12 +137,34 @@ def cells(*values: Any) -> list[str]:
 @pytest.mark.parametrize(
     "text",
     [
-        *("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "=cmd|' /C calc'!A0", "＝1", "－1"),
+        *("=1+1", "+1", "-1", "@SUM(A1)", " =1", "=cmd|' /C calc'!A0", "＝1", "－1"),
         '=HYPERLINK("http://x","y")',
     ],
 )
 def test_no_text_is_a_formula(text: str) -> None:
     assert cells(text) == ["'" + text]
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("a;=1", "a;'=1"),
+        ("a; =1", "a; '=1"),
+        ('a;"=1"', 'a;"\'=1"'),
+        ("a\t@SUM(A1)", "a\t'@SUM(A1)"),
+        ("a\n-1", "a\n'-1"),
+        ("a\r\n+1", "a\r\n'+1"),
+        ("\t=1", "'\t'=1"),
+        ("\n=1", "'\n'=1"),
+        ("x;=1;=2", "x;'=1;'=2"),
+        ("a = b, c-d; e=f", "a = b, c-d; e=f"),
+        ("a\nb - c", "a\nb - c"),
+        ({"guidance": "v2;=1"}, '{"guidance":"v2;\'=1"}'),
+    ],
+)
+def test_no_formula_begins_inside_a_text(text: Any, written: str) -> None:
+    """Who takes `;` or a tab for the separator finds cells in our cells, and rows behind their line breaks."""
+    assert cells(text) == [written]
 
 
 @pytest.mark.parametrize("text", ["plain", "a=b", "1-2", "'=1", "", "a,b", 'say "so"', "two\nlines", "Ünïcode ✓"])

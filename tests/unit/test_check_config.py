@@ -21,18 +21,21 @@ ENVIRONMENT = {
     "SCORING_KAFKA_BOOTSTRAP_SERVERS": "broker.internal:9092",
     "SCORING_KAFKA_SASL_USERNAME": "carol",
     "SCORING_KAFKA_SASL_PASSWORD": "planted7Secret-3",
+    "SCORING_KAFKA_CERT_FILE": "/run/tls/client.crt",
+    "SCORING_KAFKA_KEY_FILE": "/run/tls/client.key",
+    "SCORING_KAFKA_KEY_PASSWORD": "planted7Secret-18",
     "SCORING_TIMELINE_SOURCE": "tarsy-db",
-    "SCORING_TIMELINE_API_URL": "https://dave:planted7Secret-4@tarsy.internal/api?key=planted7Secret-5",
+    "SCORING_TIMELINE_API_URL": "https://tarsy.internal/api",
     "SCORING_TIMELINE_API_TOKEN": "planted7Secret-6",
     "JUDGE_KEY": "planted7Secret-7",
 }
 CONFIG: dict[str, Any] = {
     "providers": {
         "main": {
-            "base_url": "https://erin:planted7Secret-8@judge.internal/v1?code=planted7Secret-9&v=2",
+            "base_url": "https://judge.internal/v1",
             "api_key_env": "JUDGE_KEY",
             "extra_headers": {"X-Api-Key": "planted7Secret-10", "Authorization": "Bearer planted7Secret-11"},
-            "proxy": "http://frank:planted7Secret/12@proxy.internal:3128",
+            "proxy": "http://erin:planted7Secret/8@proxy.internal:3128/?code=planted7Secret-9&v=2",
         },
         "spare": {"api_key_env": "JUDGE_KEY", "proxy": "frank:planted7Secret-13@proxy.internal:3128"},
     },
@@ -83,13 +86,13 @@ def test_what_is_no_secret_is_printed(run: Run) -> None:
     told = json.loads(run("--json").stdout)
 
     main, spare = told["config"]["providers"]["main"], told["config"]["providers"]["spare"]
-    assert main["base_url"] == "https://***@judge.internal/v1?code=***&v=***"
+    assert main["base_url"] == "https://judge.internal/v1"
     assert main["extra_headers"] == {"X-Api-Key": "***", "Authorization": "***"}
-    assert main["proxy"] == "http://***@proxy.internal:3128"
+    assert main["proxy"] == "http://***@proxy.internal:3128/?code=***&v=***"
     assert (spare["proxy"], spare["base_url"]) == ("***@proxy.internal:3128", "https://api.openai.com/v1")
     assert main["api_key_env"] == "JUDGE_KEY"
     environment = told["environment"]
-    assert environment["SCORING_TIMELINE_API_URL"] == "https://***@tarsy.internal/api?key=***"
+    assert environment["SCORING_TIMELINE_API_URL"] == "https://tarsy.internal/api"
     assert environment["SCORING_DATABASE_URL"] == "(set)"
     assert environment["SCORING_KAFKA_BOOTSTRAP_SERVERS"] == "broker.internal:9092"
     assert told["config"]["chains"]["k"]["gates"][1]["command"] == "curl https://***@files.internal/a"
@@ -99,7 +102,7 @@ def test_what_is_no_secret_is_printed(run: Run) -> None:
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("https://judge.internal:8443/v1", "https://judge.internal:8443/v1"),
+        ("https://proxy.internal:8443/v1", "https://proxy.internal:8443/v1"),
         ("https://key@judge.internal/v1", "https://***@judge.internal/v1"),
         ("https://a:b@c@judge.internal/v1", "https://***@judge.internal/v1"),
         ("https:key:planted@judge.internal/v1", "https:***@judge.internal/v1"),
@@ -110,9 +113,9 @@ def test_what_is_no_secret_is_printed(run: Run) -> None:
 )
 def test_every_spelling_of_a_url_loses_its_secrets(run: Run, url: str, shown: str) -> None:
     """As far as the setting takes it for a URL."""
-    told = run("--json", config={"providers": {"main": {"api_key_env": None, "base_url": url}}})
+    told = run("--json", config={"providers": {"main": {"api_key_env": None, "proxy": url}}})
 
-    assert json.loads(told.stdout)["config"]["providers"]["main"]["base_url"] == shown
+    assert json.loads(told.stdout)["config"]["providers"]["main"]["proxy"] == shown
 
 
 @pytest.mark.parametrize("variable", ["SCORING_DATABASE_URL", "SCORING_TIMELINE_DATABASE_URL"])
@@ -146,3 +149,62 @@ def test_migrate_refuses_such_a_url_too(run: Run) -> None:
 
     assert isinstance(told.exception, ConfigurationError)
     assert "sslmode" in str(told.exception)
+
+
+@pytest.mark.parametrize("command", [check_config, worker], ids=["check-config", "worker"])
+def test_a_certificate_that_is_not_there_is_refused(run: Run, command: Any) -> None:
+    """Before anything is opened: whoever connects would take it for brokers that are away."""
+    told = run(command=command, SCORING_KAFKA_SECURITY_PROTOCOL="SSL", SCORING_KAFKA_CA_FILE="/nowhere/ca.pem")
+
+    assert isinstance(told.exception, ConfigurationError)
+    assert str(told.exception) == "SCORING_KAFKA_CA_FILE: cannot read /nowhere/ca.pem: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"SCORING_API_HOST": "0.0.0.0"}, "SCORING_API_OPEN=true", id="for everybody by accident"),
+        pytest.param({"SCORING_TRUSTED_PROXIES": "10.0.0.300"}, "SCORING_TRUSTED_PROXIES", id="no network"),
+        pytest.param({"SCORING_API_TOKENS_FILE": "/nowhere/tokens.yaml"}, "SCORING_API_TOKENS_FILE", id="no file"),
+        pytest.param({"SCORING_API_TOKENS_FILE": "/dev/null"}, "expected a list", id="no tokens"),
+    ],
+)
+def test_what_the_api_would_refuse_is_refused(run: Run, changes: dict[str, str], words: str) -> None:
+    """Who may ask is looked at as at the start of `api`."""
+    refused = run(**changes)
+
+    assert isinstance(refused.exception, ConfigurationError)
+    assert words in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"SCORING_TOPIC_DEAD_LETTERS": "session-completed"}, "give each its own", id="one topic for two"),
+        pytest.param({"SCORING_TOPIC_DEAD_LETTERS": "a b"}, "no name of a topic", id="no topic"),
+        pytest.param({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "broker:99999"}, "from 1 to 65535", id="no port"),
+        pytest.param({"SCORING_KAFKA_GROUP": " "}, "must not be blank", id="no group"),
+    ],
+)
+@pytest.mark.parametrize("command", [check_config, worker], ids=["check-config", "worker"])
+def test_a_kafka_that_cannot_be_meant_is_refused(run: Run, changes: dict[str, str], words: str, command: Any) -> None:
+    """By both commands, with the variable."""
+    refused = run(command=command, **changes)
+
+    assert isinstance(refused.exception, ConfigurationError)
+    assert words in str(refused.exception)
+    assert str(refused.exception).startswith(next(iter(changes)))
+
+
+@pytest.mark.parametrize("roles", ["", " ", ",", "intake,", "juge"])
+def test_a_role_that_there_is_not(run: Run, roles: str) -> None:
+    """Asked wrongly, also where a variable that was to hold the roles is empty."""
+    refused = run("--only", roles, command=worker, SCORING_TIMELINE_SOURCE="")  # or it would run if it were taken
+
+    assert refused.exit_code == 2
+    assert "no role is called" in refused.stderr
+
+
+def test_an_open_api_on_purpose_is_fine(run: Run) -> None:
+    """It was chosen."""
+    assert run(SCORING_API_HOST="0.0.0.0", SCORING_API_OPEN="true").exit_code == 0

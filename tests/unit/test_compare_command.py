@@ -64,7 +64,7 @@ def test_few_pairs_have_a_mean_and_no_interval() -> None:
 
 
 def sessions(*values: str) -> list[ScoredSession]:
-    return [ScoredSession(value, None, 60, None, None, (), None) for value in values]
+    return [ScoredSession(value, None, None, 60, None, None, (), None) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,7 @@ def test_values_that_are_compared(
         pytest.param(("a", "b", "c", "b"), None, click.UsageError, r"'b' \(2 scored sessions\)", id="three-values"),
         pytest.param(("a", "b"), ("a", "d"), click.BadParameter, "no scored session has guidance=d", id="unknown"),
         pytest.param(("a", "a"), None, ScoringError, r"one value, 'a' \(2 scored", id="one-value"),
+        pytest.param(("a",), None, ScoringError, r"one value, 'a' \(1 scored session\)", id="one-session"),
     ],
 )
 def test_values_that_cannot_be_compared(

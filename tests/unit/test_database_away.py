@@ -57,6 +57,11 @@ def test_urls_that_may_work(url: str) -> None:
     [
         (url_to("db/scores?sslmode=nonsense"), "no such sslmode; give one of disable, allow"),
         (url_to("db/scores?application_name=x&sslmode="), "no such sslmode"),
+        *(
+            (url_to(f"db/scores?{option}=/nowhere/{PASSWORD}"), f"cannot read the file of {option}: No such file")
+            for option in ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+        ),
+        (url_to("db/scores?sslmode=verify-full&sslrootcert=%00"), "the file of sslrootcert: that is no name"),
         (url_to(f"db/scores?sslmode=disable;password={PASSWORD}"), "no such sslmode"),
         (url_to("db:0/scores"), "0 is no port"),
         (url_to("one:1,db:65536/scores"), "65536 is no port"),
@@ -120,7 +125,10 @@ async def nothing(_connection: Connection) -> None:
         (asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE"), "read-only", "primary"),
         (asyncpg.DiskFullError("could not extend file"), "disk is full", "room"),
         (asyncpg.DeadlockDetectedError(f"process of {USER} waits"), "DeadlockDetectedError", "again"),
-        (asyncpg.InterfaceError("connection is closed"), "InterfaceError", "again"),
+        (asyncpg.InterfaceError("connection is closed"), "the connection broke", "network"),
+        (asyncpg.InternalClientError("got result for unknown state"), "the connection broke", "network"),
+        (ConnectionError("unexpected connection_lost() call"), "away: the connection broke", "start PostgreSQL there"),
+        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer", "start PostgreSQL there"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

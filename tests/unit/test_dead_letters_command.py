@@ -1,17 +1,19 @@
 """`dead-letters` while the brokers are away: which ones, and what would help."""
 
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from tarsy_scoring.commands.dead_letters import dead_letters
+from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka import BrokerAway, Record
 from tarsy_scoring.settings import Settings
 
 READ = "tarsy_scoring.commands.dead_letters.read_topic"
+HAS = "tarsy_scoring.commands.dead_letters.has_topic"
 
 
 @pytest.fixture
@@ -22,6 +24,18 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         monkeypatch.setenv("SCORING_KAFKA_BOOTSTRAP_SERVERS", address)
         yield address
+
+
+@pytest.fixture
+def topics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topics that the brokers have."""
+    there = ["scoring-dead-letters"]
+
+    async def has(_options: Mapping[str, Any], topic: str) -> bool:
+        return topic in there
+
+    monkeypatch.setattr(HAS, has)
+    return there
 
 
 @pytest.mark.parametrize(
@@ -41,7 +55,7 @@ def test_brokers_where_nobody_answers(nobody: str, arguments: list[str]) -> None
     assert told.stdout == ""
 
 
-def test_brokers_that_refuse_say_why(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_that_refuse_say_why(nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The kind of the refusal, which tells an address from a right that is missing."""
 
     class TopicAuthorizationFailedError(Exception):
@@ -60,7 +74,7 @@ def test_brokers_that_refuse_say_why(nobody: str, monkeypatch: pytest.MonkeyPatc
     assert "raw" not in message
 
 
-def test_brokers_that_go_away_before_a_replay(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_that_go_away_before_a_replay(nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Sending says the same as reading."""
     headers = [("scoring-error", b"invalid_json"), ("scoring-original-topic", b"session-completed")]
 
@@ -78,3 +92,34 @@ def test_brokers_that_go_away_before_a_replay(nobody: str, monkeypatch: pytest.M
     assert f"at the brokers {nobody}" in message
     assert "not acknowledged in time" in message
     assert "raw" not in message
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "0:1"], ["replay", "0:1"], ["replay", "--all"]], ids="-".join)
+def test_a_topic_that_nobody_made(
+    nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """It is not read, which would take 10 s to fail; its name is told, and how it is made."""
+
+    async def never(_settings: Settings, _topic: str) -> AsyncIterator[Record]:
+        raise AssertionError
+        yield
+
+    monkeypatch.setattr(READ, never)
+    topics.clear()
+
+    told = CliRunner().invoke(dead_letters, arguments)
+
+    assert isinstance(told.exception, StartRefused)
+    message = str(told.exception)
+    assert f"there is no topic scoring-dead-letters at the brokers {nobody}" in message
+    assert "SCORING_CREATE_TOPICS=true" in message
+
+
+@pytest.mark.parametrize("place", ["x", "0", "0:", "0:-1", "0:1 ", "0:1:2"])
+@pytest.mark.parametrize("command", ["show", "replay"])
+def test_what_is_no_place_is_asked_wrongly(nobody: str, command: str, place: str) -> None:
+    """Status 2 with what a place looks like, before any broker is asked."""
+    told = CliRunner().invoke(dead_letters, [command, "--", place])
+
+    assert told.exit_code == 2
+    assert "PARTITION:OFFSET" in told.stderr

@@ -2,16 +2,17 @@
 
 import asyncio
 import struct
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from live import FakeSocket, connected_to, event, of_type, until
+from live import FakeSocket, connected_to, event, let_in_by, of_type, records, until
 from tarsy_scoring.database import Database
 from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.live_client import Chunk, Client, Event, Limits
-from tarsy_scoring.live_events import EARLY_LIMIT, Order, decode, event_of
+from tarsy_scoring.live_client import CHANNEL_MAX, Chunk, Client, Limits
+from tarsy_scoring.live_events import EARLY_LIMIT, Event, Order, decode, event_of
 from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
 
@@ -26,8 +27,15 @@ def chunk(*positions: int, size: int = 2) -> Chunk:
 
 
 @pytest.fixture
-def gateway() -> Gateway:
-    """A gateway whose database is never asked."""
+def gateway(unplaced: Gateway) -> Gateway:
+    """A gateway whose database is never asked: it stands at the beginning."""
+    unplaced.begin_at(0)
+    return unplaced
+
+
+@pytest.fixture
+def unplaced() -> Gateway:
+    """A gateway that does not know yet where the stream stands."""
     return Gateway(Settings(), Database("postgresql://nobody@localhost:1/none", "public", pool_size=1), Metrics())
 
 
@@ -221,34 +229,23 @@ class TestQueue:
         """A slow database must not fill the memory with what a client would get after its catch-up."""
         client = Client(FakeSocket(), limits)
         client.hold()
-        client.give([at(n, size=100) for n in (1, 2, 3)])
+        client.keep([at(n, size=100) for n in (1, 2, 3)])
         assert not client.ended.done()
-        client.give([at(4, size=100)])
+        client.keep([at(4, size=100)])
         assert client.ended.result().word == "slow"
 
-
-class TestCovered:
-    async def test_events_of_a_catch_up_are_not_sent_again(self) -> None:
-        """What a catch-up has sent is dropped from the held events and from those that come late; the rest is sent."""
+    async def test_goes_on_with_what_was_held(self) -> None:
+        """In its order, once, behind what was offered meanwhile; and a second catch-up begins with nothing."""
         socket = FakeSocket()
         client = Client(socket, Limits())
-        client.channels |= {"session:a", "session:b"}
-        client.hold()
-        client.give([Event(4, ("session:a",), b"a4", 0), Event(5, ("session:b",), b"b5", 0)])
-        client.release("session:a", covered=6)
-        client.give([Event(6, ("session:a",), b"a6", 0), Event(7, ("session:a",), b"a7", 0)])
-        assert [t for c in socket.chunks for t in c.texts] == [b"b5", b"a7"]
-        assert client.takes_all, "live events have passed the catch-up"
-
-    async def test_an_event_of_two_channels_counts_as_sent_by_either(self) -> None:
-        """It went out with the catch-up of one of them."""
-        socket = FakeSocket()
-        client = Client(socket, Limits())
-        client.channels |= {"session:a", "sessions"}
-        client.hold()
-        client.release("session:a", covered=3)
-        client.give([Event(3, ("session:a", "sessions"), b"3", 0), Event(4, ("session:a", "sessions"), b"4", 0)])
-        assert [t for c in socket.chunks for t in c.texts] == [b"4"]
+        for positions in ((1, 2), ()):
+            client.hold()
+            assert client.is_holding
+            client.keep([Event(p, ("sessions",), b"live", 0) for p in positions])
+            client.offer(Chunk([b"stored"]))
+            client.release()
+            assert not client.is_holding
+        assert [t for c in socket.chunks for t in c.texts] == [b"stored", b"live", b"live", b"stored"]
 
 
 class TestProtocol:
@@ -263,6 +260,15 @@ class TestProtocol:
         socket.say({"action": "ping"})
         await socket.answer()
         assert socket.messages[-1] == {"type": "pong"}
+
+    async def test_ping_waits_for_nothing(self, gateway: Gateway, socket: FakeSocket) -> None:
+        """A client that pings to see whether we are there is answered while its catch-up waits for its turn."""
+        while not gateway._readers.locked():
+            await gateway._readers.acquire()
+        socket.say({"action": "subscribe", "channel": "session:a"})
+        socket.say({"action": "ping"})
+        await until(lambda: of_type(socket.messages, "pong"), "the pong")
+        assert of_type(socket.messages, "subscription.confirmed") == []
 
     async def test_subscribe_is_confirmed(self, socket: FakeSocket) -> None:
         """With the channel."""
@@ -286,6 +292,12 @@ class TestProtocol:
         errors = of_type(await socket.answer(), "subscription.error")
         assert [e["channel"] for e in errors] == [channel, channel]
         assert "sessions" in errors[0]["message"]
+
+    async def test_a_channel_of_any_length_is_told_shortened(self, socket: FakeSocket) -> None:
+        """What waits to be answered is small, whatever a client says; no channel has such a name."""
+        socket.say({"action": "subscribe", "channel": "session:" + "a" * 10_000})
+        [error] = of_type(await socket.answer(), "subscription.error")
+        assert error["channel"] == "session:" + "a" * (CHANNEL_MAX - 8)
 
     @pytest.mark.parametrize(
         ("says", "hint"),
@@ -323,7 +335,84 @@ class TestProtocol:
         assert len(await socket.answer()) == 1
 
 
+class TestPlace:
+    """What a client asks for before the gateway knows where the stream stands."""
+
+    async def test_is_waited_for(self, unplaced: Gateway) -> None:
+        """A subscription begins where the stream stands then; a ping is answered meanwhile."""
+        async with let_in_by(unplaced) as socket:
+            socket.say({"action": "subscribe", "channel": "sessions"})
+            socket.say({"action": "ping"})
+            await until(lambda: of_type(socket.messages, "pong"), "the pong")
+            assert of_type(socket.messages, "subscription.confirmed") == []
+            unplaced.begin_at(7)
+            await socket.answer()
+            assert len(of_type(socket.messages, "subscription.confirmed")) == 1
+            unplaced.take_records(records(event(7), event(8)))
+            unplaced.deliver()
+            assert socket.positions == [8]
+
+    async def test_that_stays_unknown_sends_the_client_away(
+        self, unplaced: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another process may know it: try again later."""
+        monkeypatch.setattr("tarsy_scoring.gateway.PLACE_WAIT_S", 0.01)
+        async with let_in_by(unplaced) as socket:
+            await until(lambda: socket.closed, "the end")
+            assert socket.closed is not None
+            assert socket.closed[0] == 1013
+        assert unplaced._metrics.gateway_closed.labels("not_ready")._value.get() == 1
+
+
 class TestLimits:
+    async def test_a_connection_that_is_old_has_to_come_back(self, gateway: Gateway) -> None:
+        """Who may hear is looked at on the handshake; nobody hears for ever after it lost the right to."""
+        gateway._limits = Limits(life_s=0.2)
+        began = time.monotonic()
+        async with let_in_by(gateway) as socket:
+            await until(lambda: socket.closed, "the end")
+            assert socket.closed == (4009, "connected for long enough: reconnect and catch up")
+        assert time.monotonic() - began >= 0.75 * 0.2
+
+    async def test_connections_that_came_together_do_not_end_together(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a restart all come at once, and not again an hour later: their lives differ, within bounds."""
+        bounds: list[tuple[float, float]] = []
+        monkeypatch.setattr("random.uniform", lambda low, high: bounds.append((low, high)) or high)
+        async with connected_to(gateway), connected_to(gateway):
+            assert bounds == [(0.75, 1), (0.75, 1)]
+
+    async def test_clients_of_one_caller(self, gateway: Gateway) -> None:
+        """Nobody takes up all connections; others are let in, and one that leaves makes room."""
+        gateway._limits = Limits(clients_per_caller=1)
+        one = FakeSocket()
+        serving = asyncio.create_task(gateway.serve(one, "alice"))
+        await until(lambda: one.messages, "the connection")
+        assert gateway.has_enough("alice")
+        assert not gateway.has_enough("bob")
+        one.leave()
+        await serving
+        assert not gateway.has_enough("alice")
+        assert not gateway._callers, "nothing is kept of who has left"
+
+    async def test_what_waits_to_be_answered(self, gateway: Gateway) -> None:
+        """Asking on while nothing can be answered fills no memory."""
+        gateway._limits = Limits(messages_per_s=1e9, messages_at_once=10)
+        async with let_in_by(gateway) as socket:
+            while not gateway._readers.locked():
+                await gateway._readers.acquire()
+            for n in range(10):
+                socket.say({"action": "subscribe", "channel": f"session:{n}"})
+            socket.say({"action": "ping"})
+            await until(lambda: of_type(socket.messages, "pong"), "the pong")
+            assert socket.closed is None
+            for n in range(2):  # for one there is room: the first of the ten is being answered
+                socket.say({"action": "subscribe", "channel": f"session:more-{n}"})
+            await until(lambda: socket.closed, "the end")
+            assert socket.closed is not None
+            assert socket.closed[0] == 1008
+
     async def test_too_many_messages_end_the_connection(self, gateway: Gateway) -> None:
         """A client in a loop costs us one connection."""
         gateway._limits = Limits(messages_per_s=0.001, messages_at_once=10)
@@ -333,7 +422,7 @@ class TestLimits:
             await until(lambda: socket.closed, "the end")
             assert socket.closed is not None
             assert socket.closed[0] == 1008
-            assert len(of_type(socket.messages, "pong")) == 10
+            assert len(of_type(socket.messages, "pong")) == 9
 
     async def test_silence_saves_nothing_up(self) -> None:
         """However long it was silent, a client may say only so much at once."""
@@ -381,7 +470,7 @@ class TestLimits:
             await until(lambda: socket._said.qsize() <= 45, "the first messages to be read")
             waiting = socket._said.qsize()
             socket.reading.set()
-            await until(lambda: len(of_type(socket.messages, "pong")) == 51, "all pongs")
+            await until(lambda: len(of_type(socket.messages, "pong")) == 50, "all pongs")
         assert waiting >= 40
         assert socket.closed is None
 
@@ -389,7 +478,7 @@ class TestLimits:
         """No subscription, no client, no task."""
         tasks = asyncio.all_tasks()
         async with connected_to(gateway, "sessions"):
-            assert gateway._subscribers
+            assert gateway._audience._subscribers
         stuck = FakeSocket()
         stuck.reading.clear()
         serving = asyncio.create_task(gateway.serve(stuck))
@@ -397,7 +486,7 @@ class TestLimits:
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
-        assert (gateway._clients, gateway._subscribers) == (set(), {})
+        assert (gateway._clients, gateway._audience._subscribers) == (set(), {})
         assert asyncio.all_tasks() == tasks
         assert gateway._metrics.gateway_subscriptions._value.get() == 0
         assert gateway._metrics.gateway_clients._value.get() == 0

@@ -27,13 +27,13 @@ from tarsy_scoring.errors import (
     LeaseLost,
     NoScoreInAnswer,
     Paused,
+    PromptTooLong,
     QuotaExhausted,
     RateLimited,
     Refused,
     ScoringError,
 )
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.judge.llm import PromptTooLong
 from tarsy_scoring.judge.verdict import Ask
 from tarsy_scoring.judging import (
     INLINE_RENDER_CHARACTERS,

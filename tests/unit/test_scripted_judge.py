@@ -5,13 +5,14 @@ import json
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
 import pytest
 from openai import APIConnectionError, APIStatusError, APITimeoutError, AsyncOpenAI, RateLimitError
 
+from infrastructure import wait_until
 from tarsy_scoring.embedded.scripted_faults import FaultKind
 from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
 from tarsy_scoring.embedded.scripted_replies import Turn, read_transcript
@@ -374,11 +375,16 @@ async def test_truncated_input_shows_in_the_usage_alone(judge: ScriptedJudge, cl
     assert cut.choices[0].message.content == whole.choices[0].message.content
 
 
-async def test_hanging_call_ends_with_its_client(judge: ScriptedJudge, client: AsyncOpenAI) -> None:
+async def test_hanging_call_ends_with_its_client(
+    judge: ScriptedJudge, client: AsyncOpenAI, let_pass: Callable[[float], None]
+) -> None:
     """No answer comes; the client's own deadline is what ends it, and the next call is served."""
     judge.script(Fault(kind="hang", times=1))
+    asking = asyncio.create_task(ask(client, timeout=600))
+    await wait_until(lambda: judge.calls == 1, 30, "the call arrives")
+    let_pass(600)
     with pytest.raises(APITimeoutError):
-        await ask(client, timeout=0.2)
+        await asking
     assert (await ask(client)).choices
 
 
@@ -657,7 +663,7 @@ async def test_runs_as_a_process_until_sigterm() -> None:
                 await (await session.post(base_url.replace("/v1", "/script"), data=script)).read()
             hanging = asyncio.create_task(text_of(client))
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(process.wait(), 10) == 0
+            assert await asyncio.wait_for(process.wait(), 30) == 0
             with pytest.raises(APIConnectionError):
                 await hanging
     finally:

@@ -1,11 +1,15 @@
 """Settings: what is asked wrongly is said with its path, its reason, and never with its value."""
 
+import itertools
+import re
 from pathlib import Path
 
 import pytest
 
+from tarsy_scoring import insights_app
+from tarsy_scoring.configuration import load_settings, read_api_key
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.settings import CompositeWeights, Settings, load_settings, variable_of
+from tarsy_scoring.settings import TOPICS, CompositeWeights, Settings, variable_of
 
 
 def load(tmp_path: Path, yaml: str = "", **environ: str) -> Settings:
@@ -115,6 +119,8 @@ def test_a_wrong_yaml_says_where_and_why(tmp_path: Path, yaml: str, says: str) -
         pytest.param("SCORING_TIMELINE_SOURCE", "elsewhere", id="unknown-source"),
         pytest.param("SCORING_DATABASE_SCHEMA", 'a"; DROP', id="schema-is-no-identifier"),
         pytest.param("SCORING_LOG_LEVEL", "loud", id="unknown-level"),
+        pytest.param("SCORING_KAFKA_BOOTSTRAP_SERVERS", "there:9092,here:65536", id="no-port"),
+        pytest.param("SCORING_KAFKA_BOOTSTRAP_SERVERS", "here:0", id="port-nobody-has"),
     ],
 )
 def test_a_wrong_variable_is_named_without_its_value(tmp_path: Path, variable: str, value: str) -> None:
@@ -123,6 +129,134 @@ def test_a_wrong_variable_is_named_without_its_value(tmp_path: Path, variable: s
         load(tmp_path, **{variable: value})
 
     assert value not in str(refused.value).replace(variable, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param({"SECURITY_PROTOCOL": "TLS"}, "SCORING_KAFKA_SECURITY_PROTOCOL", id="unknown-protocol"),
+        pytest.param({"SASL_MECHANISM": "GSSAPI"}, "SCORING_KAFKA_SASL_MECHANISM", id="unknown-mechanism"),
+        pytest.param({"SECURITY_PROTOCOL": "SASL_SSL", "SASL_PASSWORD": "p"}, "SCORING_KAFKA_SASL_USERNAME", id="user"),
+        pytest.param(
+            {"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "SASL_USERNAME": "u"}, "SCORING_KAFKA_SASL_PASSWORD", id="password"
+        ),
+        pytest.param(
+            {
+                "SECURITY_PROTOCOL": "SASL_SSL",
+                "SASL_MECHANISM": "OAUTHBEARER",
+                "SASL_USERNAME": "u",
+                "SASL_PASSWORD": "p",
+            },
+            "OAUTHBEARER needs SCORING_KAFKA_OAUTH_TOKEN_FILE",
+            id="no-token",
+        ),
+        pytest.param({"CERT_FILE": "c"}, "SCORING_KAFKA_KEY_FILE belong together", id="certificate-without-key"),
+        pytest.param({"KEY_FILE": "k"}, "SCORING_KAFKA_CERT_FILE and", id="key-without-certificate"),
+        pytest.param({"KEY_PASSWORD": "p"}, "SCORING_KAFKA_KEY_PASSWORD needs SCORING_KAFKA_KEY_FILE", id="no-key"),
+    ],
+)
+def test_half_a_login_at_kafka_is_refused(tmp_path: Path, changes: dict[str, str], says: str) -> None:
+    """With what is missing, and before any file is looked for."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(tmp_path, **{f"SCORING_KAFKA_{name}": value for name, value in changes.items()})
+
+    assert says in str(refused.value)
+
+
+def test_a_token_needs_neither_user_nor_password(tmp_path: Path) -> None:
+    """OAUTHBEARER knows neither."""
+    login = {"SCORING_KAFKA_SASL_MECHANISM": "OAUTHBEARER", "SCORING_KAFKA_OAUTH_TOKEN_FILE": "/run/token"}
+
+    assert load(tmp_path, SCORING_KAFKA_SECURITY_PROTOCOL="SASL_SSL", **login).kafka_sasl_username is None
+
+
+def test_a_blank_group_is_refused(tmp_path: Path) -> None:
+    """Nobody means it, and whoever looks for it finds nothing."""
+    with pytest.raises(ConfigurationError, match="SCORING_KAFKA_GROUP: must not be blank"):
+        load(tmp_path, SCORING_KAFKA_GROUP=" ")
+
+
+@pytest.mark.parametrize(
+    "brokers", ["kafka", "a:1,b:65535", "[::1]:9092, [fe80::1]"], ids=["default-port", "widest", "addresses"]
+)
+def test_brokers_as_people_write_them_are_taken(tmp_path: Path, brokers: str) -> None:
+    """With or without their port."""
+    assert load(tmp_path, SCORING_KAFKA_BOOTSTRAP_SERVERS=brokers).require_kafka() == brokers
+
+
+@pytest.mark.parametrize("field", TOPICS)
+@pytest.mark.parametrize(
+    "name",
+    ["a b", "a/b", "tëst", "a\n", ".", "..", "x" * 250],
+    ids=["blank", "slash", "accent", "line-end", "dot", "dots", "long"],
+)
+def test_a_name_that_kafka_has_no_topic_for_is_refused(tmp_path: Path, field: str, name: str) -> None:
+    """Of every topic: it could neither be made nor found."""
+    with pytest.raises(ConfigurationError, match=f"{variable_of(field)}: no name of a topic"):
+        load(tmp_path, **{variable_of(field): name})
+
+
+@pytest.mark.parametrize("name", ["...", "a", "A_b-c.9", "x" * 249], ids=["dots", "short", "all-signs", "long"])
+def test_what_kafka_takes_for_a_topic(tmp_path: Path, name: str) -> None:
+    """The rule is Kafka's, and no stricter one."""
+    assert load(tmp_path, SCORING_TOPIC_SCORING_EVENTS=name).topic_scoring_events == name
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(TOPICS, 2)), ids=str)
+def test_topics_with_the_same_name_are_refused(tmp_path: Path, one: str, other: str) -> None:
+    """One garbage message would be dead-lettered into the topic from which it is read, again and again."""
+    with pytest.raises(ConfigurationError) as refused:
+        load(tmp_path, **{variable_of(one): "mine", variable_of(other): "mine"})
+
+    assert {variable_of(one), variable_of(other)} <= set(re.findall("SCORING_[A-Z_]+", str(refused.value)))
+
+
+def test_the_own_topics_of_insights_are_taken(tmp_path: Path) -> None:
+    """Those that it makes of the group's name; the name alone takes nothing away."""
+    settings = load(tmp_path, SCORING_KAFKA_GROUP="g", SCORING_TOPIC_SCORING_INSIGHTS="g-insights")
+
+    for name in (insights_app.grouped_topic(settings), insights_app.changelog_topic(settings)):
+        with pytest.raises(ConfigurationError, match="SCORING_TOPIC_DEAD_LETTERS: the same topic is used by insights"):
+            load(tmp_path, SCORING_KAFKA_GROUP="g", SCORING_TOPIC_DEAD_LETTERS=name)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user:hunter2@judge.example/v1",
+        "https://hunter2@judge.example/v1",
+        "https://user:hun@ter2@judge.example/v1",
+        "https:user:hunter2@judge.example/v1",
+        r"https:\\user:hunter2@judge.example/v1",
+        "https://judge.example/v1?key=hunter2",
+        "https://judge.example/v1#hunter2",
+        "ftp://judge.example/hunter2",
+        "https:///hunter2",
+        "https://:8000/hunter2",
+        "https://judge.example:99999/hunter2",
+        "https://judge.example:0/hunter2",
+        "https://[::1/hunter2",
+        " https://judge.example/hunter2",
+    ],
+    ids=[
+        *("password", "user", "at-in-the-password", "no-slashes", "backslashes", "query", "fragment"),
+        *("scheme", "no-host", "port-alone", "port-too-large", "port-nobody-has", "open-bracket", "blank"),
+    ],
+)
+def test_a_judge_where_nothing_can_be_asked_is_refused(tmp_path: Path, url: str) -> None:
+    """Every call would fail, or go astray; what may be a secret is not repeated, and where it belongs is told."""
+    with pytest.raises(ConfigurationError, match=r"providers\.default\.base_url: expected https:") as refused:
+        load(tmp_path, OPENAI_BASE_URL=url)
+
+    assert "hun" not in str(refused.value)
+    assert "api_key_env" in str(refused.value)
+    assert "extra_headers" in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["HTTPS://judge.example", "http://[::1]:8000/v1", "http://127.0.0.1:1/a/b%20c"])
+def test_where_a_judge_may_be(tmp_path: Path, url: str) -> None:
+    """A place and a path, the slash at its end apart."""
+    assert load(tmp_path, OPENAI_BASE_URL=url + "/").config.providers["default"].base_url == url
 
 
 def test_a_chain_overrides_the_defaults_and_inherits_the_rest(tmp_path: Path) -> None:
@@ -190,14 +324,26 @@ def test_a_key_that_is_not_set_is_named_with_what_would_help(tmp_path: Path) -> 
     settings = load(tmp_path, "providers: {main: {api_key_env: JUDGE_KEY}, local: {api_key_env: null}}")
 
     with pytest.raises(ConfigurationError, match=r"JUDGE_KEY is not set.*api_key_env: null"):
-        settings.api_key("main", {})
-    assert settings.api_key("main", {"JUDGE_KEY": "k"}) == "k"
-    assert settings.api_key("local", {}) is None
+        read_api_key(settings, "main", {})
+    assert read_api_key(settings, "main", {"JUDGE_KEY": "k"}) == "k"
+    assert read_api_key(settings, "local", {}) is None
 
 
 def test_unknown_variables_of_ours_are_remembered(tmp_path: Path) -> None:
     """A misspelt SCORING_ variable is told at start; it may also be one of Kubernetes' service variables."""
     assert load(tmp_path, SCORING_SLOTZ="3").unknown_variables == ("SCORING_SLOTZ",)
+
+
+def test_two_variables_have_a_second_spelling(tmp_path: Path) -> None:
+    """Partitions and replication may be said with `KAFKA` in the name; the first spelling counts where both are set."""
+    second = {"SCORING_KAFKA_TOPIC_PARTITIONS": "7", "SCORING_KAFKA_TOPIC_REPLICATION": "3"}
+
+    settings = load(tmp_path, **second)
+    of_both = load(tmp_path, **second, SCORING_TOPIC_PARTITIONS="9")
+
+    assert (settings.topic_partitions, settings.topic_replication) == (7, 3)
+    assert of_both.topic_partitions == 9
+    assert settings.unknown_variables == of_both.unknown_variables == ()
 
 
 def test_every_field_has_its_variable() -> None:

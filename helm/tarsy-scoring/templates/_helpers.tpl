@@ -1,48 +1,89 @@
+{{/* Names and labels. */}}
+
+{{/* The release's name. Helm also takes some that no Service may have, or that leave no room for "-prune" in the 52
+characters of a CronJob: of those what can be kept, and a hash, so that two releases never share a name. */}}
 {{- define "tarsy-scoring.name" -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- if regexMatch "^[a-z]([a-z0-9-]{0,44}[a-z0-9])?$" .Release.Name -}}
+{{- .Release.Name -}}
+{{- else -}}
+{{- printf "r-%s-%s" (.Release.Name | replace "." "-" | trunc 35 | trimSuffix "-") (.Release.Name | sha256sum | trunc 8) -}}
+{{- end -}}
 {{- end -}}
 
+{{/* What is given as a label may hold: an image's tag is longer, and ends otherwise. */}}
+{{- define "tarsy-scoring.labelValue" -}}
+{{- regexReplaceAll "[^A-Za-z0-9_.-]" . "_" | trunc 63 | trimAll "-_." | quote -}}
+{{- end -}}
+
+{{/* A value as an environment holds it. Numbers of YAML are floats here, and a large one would become 1e+06. */}}
+{{- define "tarsy-scoring.text" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toJson . }}{{ end -}}
+{{- end -}}
+
+{{/* What selects the pods of a component. Takes (dict "root" $ "component" "worker"). */}}
+{{- define "tarsy-scoring.selector" -}}
+app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Takes (dict "root" $ "component" "worker"), and what else this object is labelled with as "more". */}}
 {{- define "tarsy-scoring.labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "tarsy-scoring.selector" . }}
+app.kubernetes.io/version: {{ include "tarsy-scoring.labelValue" (.root.Values.image.tag | default .root.Chart.AppVersion) }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ include "tarsy-scoring.labelValue" (printf "%s-%s" .root.Chart.Name .root.Chart.Version) }}
+{{- with merge (dict) (.more | default dict) .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "tarsy-scoring.podLabels" -}}
+{{ include "tarsy-scoring.labels" (dict "root" .root "component" .component "more" .root.Values.podLabels) }}
+{{- end -}}
+
+{{- define "tarsy-scoring.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{ .Values.serviceAccount.name | default (include "tarsy-scoring.name" .) }}
+{{- else -}}
+{{ .Values.serviceAccount.name | default "default" }}
+{{- end -}}
 {{- end -}}
 
 {{- define "tarsy-scoring.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
 {{- end -}}
 
-{{- define "tarsy-scoring.pod" -}}
-automountServiceAccountToken: false
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  seccompProfile: {type: RuntimeDefault}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{/* A rule of a NetworkPolicy's egress: these peers on these ports. */}}
+{{- define "tarsy-scoring.egress" -}}
+- ports:
+    {{- range .rule.ports }}
+    {{- $port := . }}
+    {{- range $.protocols }}
+    - {port: {{ $port }}, protocol: {{ . }}}
+    {{- end }}
+    {{- end }}
+  {{- with .rule.to }}
+  to: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Fails unless each of these components that is there has a mount that holds this path. */}}
+{{- define "tarsy-scoring.requireMounted" -}}
+{{- range $component := .components }}
+{{- $values := index $.root.Values $component }}
+{{- if ne (toString $values.enabled) "false" }}
+{{- $isThere := false }}
+{{- range $values.extraVolumeMounts }}
+{{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $.path) }}{{ $isThere = true }}{{ end }}
 {{- end }}
-{{- end -}}
-
-{{- define "tarsy-scoring.container" -}}
-image: {{ include "tarsy-scoring.image" . }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
-securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: {drop: [ALL]}
-{{- end -}}
-
-{{- define "tarsy-scoring.variables" -}}
-{{- range $name, $value := .Values.env }}
-{{- if ne (toString $value) "" }}
-- {name: {{ $name }}, value: {{ $value | toString | quote }}}
+{{- if not $isThere }}
+{{- fail (printf "%s: %s is in no mount of %s: bring it by %s.extraVolumes and %s.extraVolumeMounts" $.value $.path $component $component $component) }}
 {{- end }}
 {{- end }}
-{{- end -}}
-
-{{- define "tarsy-scoring.secrets" -}}
-envFrom:
-  - secretRef:
-      name: {{ required "existingSecret: name the Secret that holds SCORING_DATABASE_URL and the judge's key" .Values.existingSecret }}
+{{- end }}
 {{- end -}}

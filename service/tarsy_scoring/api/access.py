@@ -8,8 +8,16 @@ ask is guarded all the same. `may_read` and `may_score` tell a route what was fo
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    collapse_addresses,
+    ip_address,
+    ip_network,
+)
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -33,6 +41,7 @@ UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED_NAMES = ("x-forwarded-user", "x-forwarded-email")  # in this order
 CHALLENGE = 'Bearer realm="tarsy-scoring"'
 DEFAULT_PORTS = {"http": 80, "https": 443}
+THROUGH_PROXY = "come through the proxy that signs people in"
 ADVICE = (
     "say who may use it: SCORING_API_TOKENS_FILE for bearer tokens, SCORING_TRUSTED_PROXIES for proxies that "
     "authenticate, or SCORING_API_OPEN=true for everybody who can reach it; or keep SCORING_API_HOST=127.0.0.1"
@@ -78,9 +87,14 @@ class Access:
             )
         if self._tokens and self._is_open:
             log.warning("api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: everybody needs a token")
-        for network in self._proxies:
+        for network in _joined(self._proxies):
             if network.prefixlen == 0:
-                log.warning("api.trusts_everybody", network=str(network), effect="everybody can claim to be any user")
+                log.warning(
+                    "api.trusts_everybody",
+                    network=str(network),
+                    effect="everybody who reaches this API can claim to be any user",
+                    advice="set SCORING_TRUSTED_PROXIES to the addresses of the proxies alone",
+                )
 
     def admit(self, connection: HTTPConnection) -> Caller:
         """
@@ -98,8 +112,7 @@ class Access:
             _require_same_site(connection, is_proxied)
         if is_change:
             _require_scope(caller)
-            # Nobody named them, so they are told apart by where they come from.
-            self._take((caller.name, None if user or self._tokens else str(peer)))
+            self._take(caller.identity)
         return caller
 
     def _caller(self, connection: HTTPConnection, user: str | None, is_proxied: bool) -> Caller:
@@ -109,22 +122,24 @@ class Access:
                 return Caller(user, EVERYTHING)  # the proxy let them in: browsers have no tokens
             entry = self._tokens.find(token) if token else None
             if entry is None:
+                otherwise = f", or {THROUGH_PROXY}" if self._proxies else ""
                 raise _unauthorized(
                     "the bearer token is not one that is let in: look at it, or ask an operator for another"
                     if token
-                    else "this API asks for a bearer token: send Authorization: Bearer TOKEN",
+                    else f"this API asks for a bearer token: send Authorization: Bearer TOKEN{otherwise}",
                     CHALLENGE + (', error="invalid_token"' if token else ""),
                 )
             return Caller(user or entry.name, entry.scopes)
         if user is not None:
             return Caller(user, EVERYTHING)
         if not (self._is_open or self._is_local):
-            raise _unauthorized("this API is reached through a proxy that says who you are: go through it", CHALLENGE)
+            raise _unauthorized(f"this API takes nobody's own word for who they are: {THROUGH_PROXY}")
         if self._is_local and not (self._is_open and is_proxied):
             _require_local_name(connection)
-        return Caller(ANYBODY, EVERYTHING)
+        # Nobody named them, so they are told apart by where they come from.
+        return Caller(ANYBODY, EVERYTHING, str(peer_address(connection)))
 
-    def _take(self, key: "RateKey") -> None:
+    def _take(self, key: str) -> None:
         wait_s = self._rates.take(key)
         if wait_s > 0:
             seconds = max(1, math.ceil(wait_s))
@@ -135,9 +150,6 @@ class Access:
                 "have SCORING_API_RATE_PER_MINUTE raised",
                 headers={"Retry-After": str(seconds)},
             )
-
-
-RateKey = tuple[str, str | None]
 
 
 class Rates:
@@ -154,9 +166,9 @@ class Rates:
         self.per_minute = per_minute
         self._monotonic = monotonic
         self._max_callers = max_callers
-        self._buckets: OrderedDict[RateKey, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, key: RateKey) -> float:
+    def take(self, key: str) -> float:
         """Take one: 0.0 where there was one, else the seconds until there is."""
         now = self._monotonic()
         per_s = self.per_minute / 60
@@ -195,6 +207,12 @@ def trusted_proxies(text: str) -> tuple[Network, ...]:
     return tuple(networks)
 
 
+def _joined(networks: Iterable[Network]) -> Iterator[Network]:
+    """The same addresses in as few ranges as can be: two halves of everybody are everybody."""
+    yield from collapse_addresses(n for n in networks if isinstance(n, IPv4Network))
+    yield from collapse_addresses(n for n in networks if isinstance(n, IPv6Network))
+
+
 def is_loopback(host: str) -> bool:
     """Whether nobody but this machine reaches a server on `host`; names other than localhost are not looked up."""
     name = host.strip("[]").lower().removesuffix(".")
@@ -225,19 +243,20 @@ def forwarded_user(headers: Headers) -> str | None:
     Whom a proxy names: the user, else the e-mail address; None: nobody.
 
     Raises:
-        Problem: 400, it names several (one of them may be the client's own word), or what is no name.
+        Problem: 400, it names several (one of them may be the client's own word), or what is no name. Two lines
+            that were joined on the way have a comma and a blank between them; a name of a directory has no blank there.
     """
     for header in FORWARDED_NAMES:
         values = {value.strip() for value in headers.getlist(header)} - {""}
         if not values:
             continue
         name = _utf8(values.pop())
-        if values or not is_name(name):
+        if values or ", " in name or not is_name(name):
             raise Problem(
                 400,
                 "Bad forwarded user",
-                f"{header} must be there once and hold 1-{NAME_MAX} visible characters: let the proxy replace "
-                "what its clients send",
+                f"{header} must be there once and hold one name of 1-{NAME_MAX} visible characters, without a comma "
+                "and a blank in it: let the proxy replace what its clients send",
             )
         return name
     return None
@@ -273,11 +292,12 @@ def _require_same_site(connection: HTTPConnection, is_proxied: bool) -> None:
     Refuse what a page of another site makes a browser send; other programs send neither header and pass.
 
     Browsers tell `Sec-Fetch-Site` where the connection is secure, and `Origin` with every change and every
-    WebSocket. The first needs no knowledge of our own name; for WebSockets only the second is told by all.
+    WebSocket. The first needs no knowledge of our own name. Of WebSockets not all browsers tell it well, and all tell
+    the second, so there the first counts only without the second.
     """
     headers = connection.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if connection.scope["type"] == "websocket":
+    if connection.scope["type"] == "websocket" and origin is not None:
         site = None
     if site in ("same-origin", "none") or (site is None and origin is None):
         return
@@ -320,5 +340,6 @@ def _require_local_name(connection: HTTPConnection) -> None:
         )
 
 
-def _unauthorized(detail: str, challenge: str) -> Problem:
-    return Problem(401, "Not authenticated", detail, headers={"WWW-Authenticate": challenge})
+def _unauthorized(detail: str, challenge: str | None = None) -> Problem:
+    """Args: challenge: None where nothing that the caller could send would help."""
+    return Problem(401, "Not authenticated", detail, headers={"WWW-Authenticate": challenge} if challenge else {})

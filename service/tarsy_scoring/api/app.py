@@ -3,32 +3,39 @@ The HTTP application: routes, what stands in front of them, probes; and a server
 """
 
 import asyncio
+import errno
 import math
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
-from typing import Literal
+from typing import Literal, cast
 
 import structlog
 import uvicorn
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tarsy_scoring import __version__
-from tarsy_scoring.api import browse, live, scores, tarsy
+from tarsy_scoring.api import browse, drift, labels, ledger, live, scores, tarsy
 from tarsy_scoring.api.access import Access
+from tarsy_scoring.api.connections import MAX_IDLE, MAX_WITHOUT_HEAD, HttpConnection, Waiting
+from tarsy_scoring.api.declared import as_declared
 from tarsy_scoring.api.edge import MAX_HEAD_BYTES, Edge, Running
 from tarsy_scoring.api.openapi import openapi_document
-from tarsy_scoring.api.problems import tell_problems
-from tarsy_scoring.api.site import Served, Site, site_of
+from tarsy_scoring.api.problems import REFUSALS, tell_problems
+from tarsy_scoring.api.site import Problem, Served, Site, site_of
 from tarsy_scoring.database import DatabaseAway
-from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.pages import insights
+from tarsy_scoring.pages import drift as drift_page
+from tarsy_scoring.pages import insights, labelling
+from tarsy_scoring.pages import ledger as ledger_forms
 from tarsy_scoring.pages import router as pages
 from tarsy_scoring.settings import Settings
 
@@ -36,8 +43,8 @@ log = structlog.get_logger()
 
 READY_TIMEOUT_S = 2.0
 KEEP_ALIVE_S = 75  # longer than the minute that proxies keep an idle connection, so that they close it and not we
-MAX_CONNECTIONS = 5_000
 LONGEST_STOP_S = 30.0
+NOT_OURS = (errno.EADDRNOTAVAIL, socket.EAI_NONAME)
 
 probes = APIRouter(tags=["probes"])
 
@@ -73,10 +80,29 @@ def application() -> FastAPI:
         separate_input_output_schemas=False,
         generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}" if route.tags else route.name,
     )
-    for router in (probes, scores.router, browse.router, tarsy.router, live.router, pages.router, insights.router):
+    for router in (scores.router, browse.router, drift.router, ledger.router, labels.router):
+        app.include_router(router, dependencies=[Depends(as_declared)])
+    for router in (
+        probes,
+        tarsy.router,
+        live.router,
+        pages.router,
+        insights.router,
+        drift_page.router,
+        labelling.router,
+        ledger_forms.router,
+    ):
         app.include_router(router)
     app.state.problem_page = pages.problem_page
     tell_problems(app)
+    not_found = app.router.default
+
+    async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # the framework would close it, which is 403 and says nothing
+            raise Problem(404, *REFUSALS[404])
+        await not_found(scope, receive, send)
+
+    app.router.default = nothing_here
     document = openapi_document(app)
     app.openapi = lambda: document  # type: ignore[method-assign]
     return app
@@ -156,7 +182,8 @@ def listen(settings: Settings) -> socket.socket:
     A socket at the address of the API; port 0 takes any.
 
     Raises:
-        StartRefused: The address is not ours, or taken.
+        ConfigurationError: The address is not ours.
+        StartRefused: It is taken, or may not be ours.
     """
     host, port = settings.api_host.strip("[]"), settings.api_port
     try:
@@ -164,9 +191,11 @@ def listen(settings: Settings) -> socket.socket:
         # On `::` we hear IPv4 as well, where the system can.
         both = family == socket.AF_INET6 and ip_address(address[0]).is_unspecified and socket.has_dualstack_ipv6()
         return socket.create_server(address[:2], family=family, backlog=2048, dualstack_ipv6=both)
-    except OSError as error:
-        raise StartRefused(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; set SCORING_API_HOST to an address of "
+    except (OSError, UnicodeError) as error:
+        is_wrong = isinstance(error, UnicodeError) or error.errno in NOT_OURS
+        why = "that is no name" if isinstance(error, UnicodeError) else error.strerror or error
+        raise (ConfigurationError if is_wrong else StartRefused)(
+            f"cannot listen on {host}, port {port}: {why}; set SCORING_API_HOST to an address of "
             "this machine and SCORING_API_PORT to a free port (0: any)"
         ) from error
 
@@ -186,18 +215,19 @@ async def serve(app: FastAPI, settings: Settings, listening: socket.socket, stop
     Args:
         listening: From `listen`; ours from now on.
     """
+    # Requests, WebSockets and connections that wait are each bounded where they are counted, so uvicorn counts none.
+    connection = partial(HttpConnection, without_head=Waiting(MAX_WITHOUT_HEAD), idle=Waiting(MAX_IDLE))
     stop_s = max(1, math.ceil(min(settings.drain_timeout_s, LONGEST_STOP_S)))
     server = _Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=cast(type[asyncio.Protocol], connection),
             lifespan="off",
             log_config=None,
             access_log=False,
             proxy_headers=False,  # who asks is decided by Access, from the real peer
             server_header=False,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_s,
             **live.UVICORN_OPTIONS,

@@ -15,15 +15,19 @@ from pydantic.json_schema import SkipJsonSchema
 from tarsy_scoring import analytics
 from tarsy_scoring.analytics import Distribution, FailureTags, MissingTools, Selection, Trends
 from tarsy_scoring.api.access import may_read
-from tarsy_scoring.api.site import Caller, Problem, Site, site_of
+from tarsy_scoring.api.site import Caller, Problem, Site, malformed, served, site_of
 from tarsy_scoring.browsing import LONGEST_CURSOR, Filters, InvalidCursor, SessionPage, Sort, list_sessions, read_cursor
 from tarsy_scoring.evaluation.agreement import Band, bands_of
-from tarsy_scoring.exporting import CSV_COLUMNS, ExportedScore, Purpose, csv_lines, csv_row, export_scores, json_lines
+from tarsy_scoring.exporting import Format, Purpose, export_scores, written
 
 router = APIRouter(prefix="/api/v1/scoring")
 
 Reading = Annotated[Caller, Depends(may_read)]
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
+
+# Each reads batch after batch for as long as its reader likes.
+MAX_EXPORTS = 4
+EXPORT_RETRY_S = 10
 
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 # The first and the last moments are no moment at all in some time zones.
@@ -128,7 +132,7 @@ class SessionsQuery(_Looked):
 class ExportQuery(_Looked):
     """Which scores; `since` and `until` are about when the score was completed."""
 
-    format: Literal["jsonl", "csv"] = Field("jsonl", description="Score documents, or flat rows.")
+    format: Format = Field("jsonl", description="Score documents, or flat rows.")
     status: Status = Field("completed", description="Of the score.")
     purpose: Purpose = Field("production", description="What the score was made for.")
     latest: bool = Field(False, description="Of several completed scores of a session, the latest alone.")
@@ -220,9 +224,25 @@ async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQ
     try:
         after = None if query.cursor is None else read_cursor(query.cursor, filters, query.sort)
     except InvalidCursor as error:
-        errors = [{"loc": ["query", "cursor"], "msg": str(error)}]
-        raise Problem(422, "Malformed request", f"`cursor`: {error}", extra={"errors": errors}) from None
+        raise malformed(["query", "cursor"], str(error)) from None
     return await list_sessions(site.reader, site.policy.hashes, filters, query.sort, after, query.limit)
+
+
+async def _one_of_few(request: Request) -> AsyncIterator[None]:
+    """A place for an export until its last byte has been sent. Raises: Problem: 503, none is free."""
+    site = served(request)
+    if site.exports >= MAX_EXPORTS:
+        raise Problem(
+            503,
+            "Too many exports",
+            f"{MAX_EXPORTS} exports are under way: try again when one has ended",
+            headers={"Retry-After": str(EXPORT_RETRY_S)},
+        )
+    site.exports += 1
+    try:
+        yield
+    finally:
+        site.exports -= 1
 
 
 @router.get(
@@ -230,6 +250,7 @@ async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQ
     summary="Export scores",
     tags=["browsing"],
     response_class=StreamingResponse,
+    dependencies=[Depends(_one_of_few)],
     responses={
         200: {
             "description": "A score document a line, or CSV with a header. Cut off, it is incomplete.",
@@ -244,32 +265,25 @@ async def export(request: Request, _: Reading, query: Annotated[ExportQuery, Que
     """
     Scores, the newest first, streamed: every completed production score, unless the filters say otherwise.
 
-    Filters are about the exported score itself. In CSV, text that a spreadsheet would run as a formula begins with an
-    apostrophe.
+    Filters are about the exported score itself. In CSV, what a spreadsheet would run as a formula has an apostrophe in
+    front, also behind a semicolon, tab or line break in a text.
     """
     filters = query.filters(query.status)
     batches = export_scores(site_of(request).reader, filters, purpose=query.purpose, only_latest=query.latest)
-    first = await anext(batches)  # a database that is away is a refusal, and not half an answer
-    is_csv = query.format == "csv"
-    lines = _csv(first, batches) if is_csv else _jsonl(first, batches)
+    parts = written(batches, query.format)
+    first, _count = await anext(parts)  # a database that is away is a refusal, and not half an answer
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
     return StreamingResponse(
-        lines,
-        media_type="text/csv; charset=utf-8; header=present" if is_csv else "application/x-ndjson",
+        _sent(first, parts),
+        media_type="text/csv; charset=utf-8; header=present" if query.format == "csv" else "application/x-ndjson",
         headers={"Content-Disposition": disposition, "Cache-Control": "no-store"},
     )
 
 
-async def _jsonl(first: list[ExportedScore], batches: AsyncIterator[list[ExportedScore]]) -> AsyncIterator[bytes]:
-    yield json_lines(first)
-    async for batch in batches:
-        yield json_lines(batch)
-
-
-async def _csv(first: list[ExportedScore], batches: AsyncIterator[list[ExportedScore]]) -> AsyncIterator[bytes]:
-    yield csv_lines([CSV_COLUMNS, *map(csv_row, first)]).encode()
-    async for batch in batches:
-        yield csv_lines(map(csv_row, batch)).encode()
+async def _sent(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> AsyncIterator[bytes]:
+    yield first
+    async for text, _ in parts:
+        yield text
 
 
 # --- analytics -----------------------------------------------------------------------------------------

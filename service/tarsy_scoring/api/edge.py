@@ -10,16 +10,17 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 from uuid import uuid4
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tarsy_scoring.api.access import Access
-from tarsy_scoring.api.problems import GOING_AWAY, METHODS, database_away, failed, problem_response, too_large
+from tarsy_scoring.api.problems import GOING_AWAY, METHODS, REFUSALS, database_away, failed, problem_response, too_large
 from tarsy_scoring.api.site import Problem
 from tarsy_scoring.telemetry import Metrics
 
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 
 MAX_HEAD_BYTES = 32 * 1024  # cookies of an authenticating proxy take up to 8 KiB each
 MAX_BODY_BYTES = 64 * 1024
+PIECE_BYTES = 32 * 1024
 BODY_TIMEOUT_S = 30.0
 GO_AWAY_S = 1.0
 # The pool has fewer connections than this; who comes later would only wait for those before.
@@ -37,6 +39,7 @@ UNMATCHED = "unmatched"
 WEBSOCKET = "WEBSOCKET"
 SWITCHED, REFUSED = 101, 403
 PATH_SHOWN = 300
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
 # A route that needs another one (a page its styles, a file its caching) sets it itself.
@@ -114,17 +117,23 @@ class Edge:
 
     async def _answer(self, exchange: "_Exchange") -> None:
         connection = HTTPConnection(exchange.scope)
+        is_let_in = False
         try:
             if exchange.head_bytes > MAX_HEAD_BYTES:  # the server counts only what does not come in one piece
-                raise Problem(431, "Head too large", "address and headers are too large together: send less of them")
+                raise Problem(431, *REFUSALS[431])
             if exchange.is_ambiguous:  # RFC 9112, 6.1: somebody between us may see another end of this request
-                title, detail = "Unreadable request", "the request states its length in two ways: send one of them"
-                raise Problem(400, title, detail, headers={"Connection": "close"})
+                detail = "the request states its length in two ways: send one of them"
+                raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
             if exchange.scope["path"] not in PROBES:
                 self._let_in(connection, exchange)
+            is_let_in = True
             await self._app(exchange.scope, exchange.receive, exchange.send)
         except Problem as problem:
+            if not is_let_in:
+                self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
             await problem_response(connection, problem)(exchange.scope, exchange.receive, exchange.send)
+        except ClientDisconnect:  # in the middle of a body; there is nobody to be told
+            exchange.status = exchange.status or 400
         except Exception as error:  # noqa: BLE001 - the outermost place; nothing of it may reach a caller
             # The text of an error may quote what was stored, so only its kind and where it arose are told.
             log.error("api.failed", error=type(error).__name__, at=_places_of(error))
@@ -146,8 +155,8 @@ class Edge:
 
     def _tell(self, exchange: "_Exchange") -> None:
         duration_s = time.monotonic() - exchange.began
-        route = getattr(exchange.scope.get("route"), "path", UNMATCHED)
-        method = exchange.scope.get("method", WEBSOCKET)
+        route = getattr(exchange.scope.get("route"), "path_format", UNMATCHED)
+        method = exchange.method
         if exchange.scope["type"] == "http":
             known = method if method in METHODS else "other"
             self._metrics.api_requests.labels(route, known, str(exchange.status or 500)).inc()
@@ -168,11 +177,18 @@ class CutShort(Exception):
 
 
 class _Exchange:
-    """One request: its scope with an id, what may come in, and what was answered."""
+    """
+    One request: its scope with an id, what may come in, and what was answered.
+
+    HEAD is asked as GET, and only the head of that answer is sent: no route needs to know of it.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.began = time.monotonic()
-        self.scope = scope
+        self.method: str = scope.get("method", WEBSOCKET)
+        self._has_body = self.method != "HEAD"
+        scope = _in_origin_form(scope)
+        self.scope = scope = scope if self._has_body else {**scope, "method": "GET"}
         self.status: int | None = None
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
@@ -187,6 +203,7 @@ class _Exchange:
         self._received_bytes = 0
         self._is_received = scope["type"] != "http"
         self._is_gone = False
+        self._is_whole = False
 
     async def receive(self) -> Message:
         """The next message. Raises: HTTPException: 413 or 408, the body is too large or too slow."""
@@ -208,6 +225,9 @@ class _Exchange:
         if self._is_gone:
             raise OSError("the server is stopping")
         kind = message["type"]
+        if kind == "http.response.body":
+            await self._send_body(message)
+            return
         if kind in ("http.response.start", "websocket.http.response.start"):
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
@@ -221,11 +241,40 @@ class _Exchange:
             self._is_gone = True
             self.status = self.status or REFUSED
 
+    async def _send_body(self, message: Message) -> None:
+        """
+        Pass a part of a body on, a piece at a time.
+
+        The server waits between pieces while its buffer is full: so it is never much larger than that, and a reader
+        that takes some of it is seen to.
+        """
+        if not self._has_body:
+            if not self._is_whole:  # once: the rest is nobody's business, and a stream learns that the caller has left
+                self._is_whole = True
+                await self._send({"type": message["type"], "body": b"", "more_body": False})
+            return
+        body = message.get("body", b"")
+        last = len(body) // PIECE_BYTES * PIECE_BYTES
+        for start in range(0, last, PIECE_BYTES):
+            piece = body[start : start + PIECE_BYTES]
+            await self._send({"type": message["type"], "body": piece, "more_body": True})
+        await self._send({**message, "body": body[last:]} if last else message)
+
     async def go_away(self) -> None:
         """Close a WebSocket that is open."""
         if self.status == SWITCHED and not self._is_gone:
             with suppress(Exception):  # the client may have gone by itself in this very moment
                 await self.send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the server is stopping"})
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """RFC 9112, 3.2.2: where the target is a whole URL, its host goes before what the header says."""
+    found = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
+    if found is None:
+        return scope
+    path = found[2] or b"/"
+    headers = [(b"host", found[1]), *(header for header in scope["headers"] if header[0] != b"host")]
+    return {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": headers}
 
 
 def _places_of(error: BaseException) -> list[str]:

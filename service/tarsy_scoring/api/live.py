@@ -16,7 +16,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from tarsy_scoring.api.access import may_read
+from tarsy_scoring.api.access import ANYBODY, may_read, peer_address
 from tarsy_scoring.api.site import Caller, Problem, served
 from tarsy_scoring.gateway import Gateway
 from tarsy_scoring.live_client import DEFAULT_LIMITS, Chunk
@@ -32,16 +32,37 @@ NO_LINGER = struct.pack("ii", 1, 0)
 
 
 @router.websocket("/ws")
-async def live(websocket: WebSocket, _caller: Annotated[Caller, Depends(may_read)]) -> None:
+async def live(websocket: WebSocket, caller: Annotated[Caller, Depends(may_read)]) -> None:
     """Scoring events as they happen, in TARSy's protocol. Who asks, and from which site, was looked at before."""
     gateway: Gateway | None = served(websocket).gateway
     if gateway is None or gateway.is_full:
         why = "there is no gateway in this process" if gateway is None else "too many clients are connected"
         retry = {"Retry-After": str(RETRY_AFTER_S)}
         raise Problem(503, "No live events", f"{why}; try again in a moment", headers=retry)
+    # Who is not named is told apart by where they come from.
+    whose = (caller.name, peer_address(websocket) if caller.name == ANYBODY else None)
+    if gateway.has_enough(whose):
+        raise Problem(
+            429,
+            "Too many connections",
+            f"{caller.name} is connected too often to the live events of this process: close some connections first",
+            headers={"Retry-After": str(RETRY_AFTER_S)},
+        )
     await websocket.accept()
     protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
-    await gateway.serve(_DirectSocket(websocket, protocol) if protocol is not None else _AsgiSocket(websocket))
+    connection = _DirectSocket(websocket, protocol) if protocol is not None else _AsgiSocket(websocket)
+    await gateway.serve(connection, whose)
+
+
+@router.get("/ws", include_in_schema=False)
+async def not_upgraded() -> None:
+    """What is there for those who do not ask for a WebSocket."""
+    raise Problem(
+        426,
+        "Upgrade required",
+        "live events come over a WebSocket: ask with a WebSocket client; docs/live.md has the protocol",
+        headers={"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"},
+    )
 
 
 class _AsgiSocket:
@@ -112,6 +133,9 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             self.close_now(message.get("code", 1000), message.get("reason") or "")
         else:
             await super().send(message)
+            if message["type"] == "websocket.http.response.body" and self.close_sent:
+                # Refused with a whole answer. uvicorn counts that as no answer, and would say so as an error.
+                self.handshake_complete = True
 
     def write_now(self, frames: bytes) -> bool:
         """Hand frames to the transport; False: its buffer is full, or the connection is not open."""

@@ -16,13 +16,14 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from tarsy_scoring.api.access import UNCHANGING_METHODS
 from tarsy_scoring.api.documents import EXAMPLE_PROBLEM, EXAMPLE_SCORE, Fault, ProblemDocument
 from tarsy_scoring.api.edge import PROBES
-from tarsy_scoring.api.problems import MEDIA_TYPE
+from tarsy_scoring.api.problems import MEDIA_TYPE, is_tarsys_path
 
 DESCRIPTION = """\
 Scores of automated incident investigations: ask for one, read it, look at many.
 
-Every refusal and failure is a problem document (RFC 9457, `application/problem+json`). Who may ask for what is told in
-docs/api.md; where tokens are configured, send `Authorization: Bearer TOKEN`.
+Every refusal and failure is a problem document (RFC 9457, `application/problem+json`), and at TARSy's own addresses
+JSON with a `message`. Who may ask for what is told in docs/api.md; where tokens are configured, send
+`Authorization: Bearer TOKEN`.
 """
 SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "Where SCORING_API_TOKENS_FILE is set."}}
 
@@ -94,9 +95,10 @@ def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]
         answer = answers.setdefault(status, {"description": description})
         if "HTTPValidationError" in str(answer.get("content")):
             answers[status] = {"description": description}  # the framework's own shape, which nobody gets
+    media_type, model = ("application/json", "TarsyError") if is_tarsys_path(path) else (MEDIA_TYPE, "ProblemDocument")
     for status, answer in answers.items():
         if re.fullmatch(r"[45]\d\d", status):
-            problem = {MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model="ProblemDocument")}}}
+            problem = {media_type: {"schema": {"$ref": _REFERENCE.format(model=model)}}}
             if status in general or not answer.get("content"):  # what stands before a route speaks for itself
                 answer["content"] = answer.get("content", {}) | problem
             if status in ("429", "503"):

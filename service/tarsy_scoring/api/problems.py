@@ -4,6 +4,7 @@ Every refusal and failure as RFC 9457 problem details: what is told to callers, 
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -36,10 +37,11 @@ REFUSALS = {
     405: ("Method not allowed", "this address does not know that method: the header Allow names those it knows"),
     408: ("Too slow", "the request did not arrive in time: send it again"),
     413: ("Content too large", "the body is too large: no request here needs a large one"),
+    431: ("Head too large", "address and headers are too large together: send less of them"),
 }
 MALFORMED = "the request is not as it must be: see `errors`"
 ProblemPage = Callable[[HTTPConnection, Problem, str], Response]
-_TARSYS = re.compile(r"/api/v1/sessions/[^/]+/score")
+_TARSYS = re.compile(r"/api/v1/sessions/.*/score", re.DOTALL)  # an encoded slash is a part of the id
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -47,19 +49,28 @@ def problem_response(connection: HTTPConnection, problem: Problem) -> Response:
     """The answer to a request that is refused or failed: problem details, or for people who look at pages a page."""
     if (page := _page_of(connection, problem)) is not None:
         return page
+    is_tarsys = is_tarsys_path(connection.scope["path"])
+    document = problem_document(problem, request_id(connection), {"message": problem.detail} if is_tarsys else {})
+    media_type = "application/json" if is_tarsys else MEDIA_TYPE
+    return Response(document, problem.status, dict(problem.headers), media_type=media_type)
+
+
+def is_tarsys_path(path: str) -> bool:
+    """Whether an address is one of TARSy's own: its clients look for `message` in JSON, whatever the error."""
+    return _TARSYS.fullmatch(path) is not None
+
+
+def problem_document(problem: Problem, request_id: str, more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    """Problem details as JSON; `more` and the problem's own members do not replace those that all have."""
     slug = re.sub(r"[^a-z0-9]+", "-", problem.title.lower()).strip("-")
     document: dict[str, Any] = {
         "type": TYPES + slug,
         "title": problem.title,
         "status": problem.status,
         "detail": problem.detail,
-        "instance": f"urn:tarsy-scoring:request:{request_id(connection)}",
+        "instance": f"urn:tarsy-scoring:request:{request_id}",
     }
-    if _TARSYS.fullmatch(connection.scope["path"]):
-        document["message"] = problem.detail  # where TARSy's clients look for it
-    headers = dict(problem.headers)
-    document |= {name: value for name, value in problem.extra.items() if name not in document}
-    return Response(to_json(document), problem.status, headers, media_type=MEDIA_TYPE)
+    return to_json({**document, **problem.extra, **more, **document})
 
 
 def _page_of(connection: HTTPConnection, problem: Problem) -> Response | None:
@@ -148,12 +159,14 @@ def _methods_at(connection: HTTPConnection) -> list[str]:
         scope = {k: v for k, v in connection.scope.items() if k not in ("fastapi", "route", "path_params")}
         return any(r.matches(dict(scope, method=method))[0] is Match.FULL for r in routes)
 
-    return [method for method in sorted(METHODS) if is_known(method)]
+    known = {method for method in METHODS if is_known(method)}
+    return sorted(known | ({"HEAD"} if "GET" in known else set()))  # see `edge`
 
 
 async def _of_validation(connection: HTTPConnection, error: Exception) -> Response | None:
     assert isinstance(error, RequestValidationError)
-    faults = [_fault(fault) for fault in error.errors()[:FAULTS_SHOWN]]
+    is_json = "json" in connection.headers.get("content-type", "")
+    faults = [_fault(fault, is_json=is_json) for fault in error.errors()[:FAULTS_SHOWN]]
     return await _answer(connection, Problem(422, "Malformed request", MALFORMED, extra={"errors": faults}))
 
 
@@ -169,10 +182,14 @@ async def _answer(connection: HTTPConnection, problem: Problem) -> Response | No
     return problem_response(connection, problem)
 
 
-def _fault(fault: Mapping[str, Any]) -> dict[str, Any]:
+def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
     """Where and what; a name the caller made up is told only where it is a plain one."""
     loc = [part if isinstance(part, int) or _PLAIN_NAME.fullmatch(part) else "?" for part in fault["loc"]]
     msg = str(fault["msg"]).removeprefix("Value error, ")
-    if str(fault["type"]).endswith("parsing"):
+    if loc == ["body"] and not is_json and fault["type"] != "missing":
+        msg = "it must be JSON, and be said to be: send Content-Type: application/json"
+    elif fault["type"] == "json_invalid":
+        msg = f"from character {loc[-1]} on it is no JSON: {fault['ctx']['error']}"
+    elif str(fault["type"]).endswith("parsing"):
         msg = msg.partition(", ")[0]  # the rest quotes a character of it
     return {"loc": loc, "msg": msg}

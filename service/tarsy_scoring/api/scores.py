@@ -8,39 +8,46 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
+from starlette.convertors import Convertor, register_url_convertor
 
 from tarsy_scoring import admission, journal
 from tarsy_scoring.admission import Priority
-from tarsy_scoring.api.acceptance import SOURCE_API, ask_for_score
+from tarsy_scoring.api.acceptance import SOURCE_API, IdempotencyKey, ask_for_score, key_of
 from tarsy_scoring.api.access import may_read, may_score
+from tarsy_scoring.api.answers import NO_SUCH_SCORE, json_answer, no_such_score
+from tarsy_scoring.api.declared import with_one_key
 from tarsy_scoring.api.documents import ScoreDocument, Turn
-from tarsy_scoring.api.site import Caller, Problem, site_of
-from tarsy_scoring.journal import KeptAnswer, Key
+from tarsy_scoring.api.site import Caller, Problem, malformed, site_of
+from tarsy_scoring.journal import KeptAnswer
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+from tarsy_scoring.tracing import TRACEPARENT, read_traceparent
 
+
+class _Anything(Convertor[str]):
+    """A part of an address with whatever is in it: an encoded slash makes a malformed id, and not another address."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", _Anything())
 router = APIRouter(prefix="/api/v1/scoring", tags=["scores"])
 
 PLAIN_TEXT = r"^[^\x00]*$"
 MAX_REQUESTS_SHOWN = 1000
-NO_SUCH_SCORE = {"description": "There is no such score."}
 
 Reading = Annotated[Caller, Depends(may_read)]
 Scoring = Annotated[Caller, Depends(may_score)]
 SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examples=["7d1c6c9e"])]
 ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"])]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=255,
-        pattern=r"^[!-~]([ -~]*[!-~])?$",
-        description="A repeat under the same key gets the first answer again, for 24 hours. Keys are per caller.",
-    ),
-]
 
 
 class ScoreRequest(BaseModel):
@@ -122,15 +129,16 @@ class CriteriaDocument(BaseModel):
 
 
 @router.post(
-    "/sessions/{session_id}/score",
+    "/sessions/{session_id:anything}/score",
     summary="Ask for a score",
     response_model=None,
     status_code=202,
+    dependencies=[Depends(with_one_key)],
     responses={
         200: {"model": ScoreDocument, "description": "The latest completed score; nothing runs."},
         202: {"model": ScoreDocument, "description": "A new score, or the one that is pending or in progress."},
         400: {"description": "The session has not ended."},
-        404: {"description": "There is no such session, or it was deleted."},
+        404: {"description": "There is no such session, it was deleted, or what was asked under the key was erased."},
         409: {"description": "A score is under way, and `force_rescore` or other criteria ask for another."},
         503: {"description": "The database is away, or nobody can say whether the session has ended."},
     },
@@ -152,9 +160,6 @@ async def ask(
     """
     site = site_of(request)
     wanted = wanted or ScoreRequest.model_validate({})
-    if wanted.criteria is not None and wanted.criteria not in site.policy.hashes:
-        known = ", ".join(sorted(site.policy.hashes))
-        raise Problem(422, "Unknown criteria", f"no criteria have the name that `criteria` gives (known: {known})")
     request_id = uuid4()
     asked = admission.Request(
         request_id=request_id,
@@ -166,8 +171,9 @@ async def ask(
         criteria=wanted.criteria,
         reason=wanted.reason,
         priority=Priority.PEOPLE,
+        traceparent=read_traceparent(request.headers.getlist(TRACEPARENT)),
     )
-    key = Key(caller.name, idempotency_key, _asked_hash(session_id, wanted)) if idempotency_key else None
+    key = key_of(caller, idempotency_key, asked)
     answer = await ask_for_score(site, asked, key)
     if isinstance(answer, KeptAnswer):
         request_id, text = answer.request_id, answer.answer
@@ -178,11 +184,7 @@ async def ask(
         if key is not None:
             text = await journal.complete(site.inbox.database, key, request_id, text)
     location = request.url_for("read_score", score_id=str(answer.score_id)).path
-    return _json(text, 200 if answer.outcome == "completed" else 202, {"Location": location})
-
-
-def _asked_hash(session_id: str, wanted: ScoreRequest) -> str:
-    return hashlib.sha256(to_json([session_id, wanted.model_dump()])).hexdigest()
+    return json_answer(text, 200 if answer.outcome == "completed" else 202, {"Location": location})
 
 
 @router.post(
@@ -197,23 +199,26 @@ def _asked_hash(session_id: str, wanted: ScoreRequest) -> str:
 )
 async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Response:
     """End a pending or in-progress score without a number. What the judge answered so far is kept."""
-    is_cancelled = await site_of(request).store.cancel(score_id, caller.name, is_patient=False)
+    is_cancelled = await site_of(request).leases.cancel(score_id, caller.name, is_patient=False)
     document = await _score(request, score_id)
-    if not is_cancelled:
+    if is_cancelled:
+        metrics = site_of(request).metrics
+        metrics.scores.labels("cancelled", "cancelled", metrics.chain(document["chain_id"])).inc()
+    else:
         raise Problem(
             409,
             "Score has ended",
             f"the score {score_id} is {document['status']}: only a pending or in-progress one can be cancelled",
             extra={"score_status": document["status"]},
         )
-    return _json(document)
+    return json_answer(document)
 
 
 # --- reading -------------------------------------------------------------------------------------------
 
 
 @router.get(
-    "/sessions/{session_id}/score",
+    "/sessions/{session_id:anything}/score",
     summary="Read the score of a session",
     response_model=None,
     responses={200: {"model": ScoreDocument}, 404: {"description": "The session has no score."}},
@@ -226,11 +231,11 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
     document = await site_of(request).reader.score_of_session(session_id)
     if document is None:
         raise Problem(404, "No score", f"the session {session_id} has no score: POST here to ask for one")
-    return _json(document)
+    return json_answer(document)
 
 
 @router.get(
-    "/sessions/{session_id}/scores",
+    "/sessions/{session_id:anything}/scores",
     summary="Read all scores of a session",
     response_model=None,
     responses={200: {"model": History}, 404: {"description": "Nobody has asked about this session."}},
@@ -247,12 +252,15 @@ async def read_history(
     ] = None,
 ) -> Response:
     """Every score of the session, newest first, in pages that stay stable while scores are added."""
-    after = _position(cursor) if cursor is not None else None
+    after = _position(cursor, _digest(session_id, purpose)) if cursor is not None else None
     documents = await site_of(request).reader.history(session_id, limit + 1, after, purpose)
     if documents is None:
         raise Problem(404, "Unknown session", f"nobody has asked about a session {session_id}")
     page = documents[:limit]
-    return _json({"scores": page, "next_cursor": _cursor(page[-1]) if len(documents) > limit else None})
+    has_more = len(documents) > limit
+    return json_answer(
+        {"scores": page, "next_cursor": _cursor(page[-1], _digest(session_id, purpose)) if has_more else None}
+    )
 
 
 @router.get(
@@ -263,7 +271,7 @@ async def read_history(
 )
 async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Response:
     """One score, whatever its status and purpose."""
-    return _json(await _score(request, score_id))
+    return json_answer(await _score(request, score_id))
 
 
 @router.get(
@@ -276,8 +284,8 @@ async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Respons
     """What the judge answered, in full and in order; an open score has those that were stored so far."""
     turns = await site_of(request).reader.replies(score_id)
     if turns is None:
-        raise _no_score(score_id)
-    return _json({"score_id": score_id, "turns": turns})
+        raise no_such_score(score_id)
+    return json_answer({"score_id": score_id, "turns": turns})
 
 
 @router.get(
@@ -298,7 +306,7 @@ async def read_requests(
     found = await site_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
     if not found:
         raise Problem(404, "Unknown event", "no request has this event id; one that was refused is a dead letter")
-    return _json({"requests": [{name: row[name] for name in RequestDocument.model_fields} for row in found]})
+    return json_answer({"requests": [{name: row[name] for name in RequestDocument.model_fields} for row in found]})
 
 
 @router.get(
@@ -321,33 +329,33 @@ async def read_criteria(
             raise Problem(404, "Unknown criteria", "no criteria with this hash have judged or can judge here")
         known = {"criteria_hash": criteria_hash, "name": current.name, "content": current.content}
         found = known | {"first_used_at": None}
-    return _json(found | {"is_current": site.policy.hashes.get(found["name"]) == criteria_hash})
+    return json_answer(found | {"is_current": site.policy.hashes.get(found["name"]) == criteria_hash})
 
 
 async def _score(request: Request, score_id: UUID) -> dict[str, Any]:
     document = await site_of(request).reader.score(score_id)
     if document is None:
-        raise _no_score(score_id)
+        raise no_such_score(score_id)
     return document
 
 
-def _no_score(score_id: UUID) -> Problem:
-    return Problem(404, "Unknown score", f"there is no score {score_id}")
+def _digest(session_id: str, purpose: str | None) -> str:
+    """Tells lists apart: a cursor of another one would leave out scores of this one."""
+    return hashlib.sha256(to_json([session_id, purpose])).hexdigest()[:16]
 
 
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    body = content if isinstance(content, str) else to_json(content)
-    return Response(body, status, headers, media_type="application/json")
+def _cursor(document: dict[str, Any], digest: str) -> str:
+    place = f"{document['created_at'].isoformat()} {document['score_id']} {digest}"
+    return urlsafe_b64encode(place.encode()).decode()
 
 
-def _cursor(document: dict[str, Any]) -> str:
-    return urlsafe_b64encode(f"{document['created_at'].isoformat()} {document['score_id']}".encode()).decode()
-
-
-def _position(cursor: str) -> tuple[datetime, UUID]:
-    """Raises: Problem: 422, it is none of ours."""
+def _position(cursor: str, digest: str) -> tuple[datetime, UUID]:
+    """Raises: Problem: 422, it is none of ours, or of another list."""
     try:
-        at, _, score_id = urlsafe_b64decode(cursor.encode("ascii")).decode("ascii").partition(" ")
-        return datetime.fromisoformat(at).astimezone(UTC), UUID(score_id)
+        at, score_id, given = urlsafe_b64decode(cursor.encode("ascii")).decode("ascii").split(" ")
+        place = datetime.fromisoformat(at).astimezone(UTC), UUID(score_id)
     except (ValueError, OverflowError) as error:
-        raise Problem(422, "Malformed request", "`cursor` is not one that was given out: start without it") from error
+        raise malformed(["query", "cursor"], "it is not one that was given out: begin without it") from error
+    if given != digest:
+        raise malformed(["query", "cursor"], "it belongs to another session or purpose: begin without it")
+    return place

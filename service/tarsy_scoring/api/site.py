@@ -4,8 +4,8 @@ What every route works with: the service's parts, who is asking, and how a refus
 Built once in `app.create_app`, found again through the request; routes hold nothing.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from starlette.requests import HTTPConnection
@@ -14,9 +14,10 @@ from tarsy_scoring.admission import Policy
 from tarsy_scoring.gateway import Gateway
 from tarsy_scoring.inbox import Inbox
 from tarsy_scoring.judge.criteria import CriteriaRegistry
+from tarsy_scoring.leases import Leases
+from tarsy_scoring.missing_tools.wishes import Looks
 from tarsy_scoring.reading import Reader
 from tarsy_scoring.settings import Settings
-from tarsy_scoring.store import Store
 from tarsy_scoring.telemetry import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
 
@@ -30,7 +31,7 @@ class Site:
     settings: Settings
     registry: CriteriaRegistry
     inbox: Inbox
-    store: Store
+    leases: Leases
     reader: Reader
     metrics: Metrics
     source: TimelineSource | None
@@ -48,10 +49,17 @@ class Caller:
     Args:
         name: Forwarded user or e-mail, the name of a token, or `api-client`.
         scopes: `score` includes `read`.
+        address: Where somebody comes from whom nobody named; None: the name says who it is.
     """
 
     name: str
     scopes: frozenset[Scope]
+    address: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """Tells callers apart: the name, for the unnamed with their address. No name holds a line break."""
+        return self.name if self.address is None else f"{self.name}\n{self.address}"
 
 
 class Problem(Exception):
@@ -81,12 +89,20 @@ class Problem(Exception):
         self.extra = dict(extra or {})
 
 
+def malformed(where: Sequence[str | int], why: str, title: str = "Malformed request") -> Problem:
+    """A request that is not as it must be, told as every 422 is: where (`body`, `query` or `header` first) and why."""
+    return Problem(422, title, why, extra={"errors": [{"loc": list(where), "msg": why}]})
+
+
 @dataclass(slots=True)
 class Served:
     """What belongs to a running application beside its site; `gateway` is None until there is one."""
 
     site: Site
     gateway: Gateway | None = None
+    looks: Looks = field(default_factory=Looks)
+    exports: int = 0
+    """Exports under way."""
 
 
 def served(connection: HTTPConnection) -> Served:

@@ -19,12 +19,14 @@ from starlette.responses import Response
 
 from tarsy_scoring import admission
 from tarsy_scoring.admission import Priority
-from tarsy_scoring.api.acceptance import SOURCE_API, ask_for_score
+from tarsy_scoring.api.acceptance import SOURCE_API, IdempotencyKey, ask_for_score, key_of
 from tarsy_scoring.api.access import may_read, may_score
+from tarsy_scoring.api.declared import with_one_key
 from tarsy_scoring.api.problems import database_away
 from tarsy_scoring.api.site import Caller, Problem, site_of
 from tarsy_scoring.database import DatabaseAway
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+from tarsy_scoring.tracing import TRACEPARENT, read_traceparent
 
 NOT_FOUND = "resource not found"
 NOT_TERMINAL = "session is not in a terminal state"
@@ -35,7 +37,7 @@ _SAID = {400: (409, NOT_TERMINAL), 404: (404, NOT_FOUND), 409: (409, UNDER_WAY),
 
 
 class TarsyError(BaseModel):
-    """A refusal as TARSy has it."""
+    """A refusal as TARSy has it; what TARSy knows no words for has the members of a problem document beside it."""
 
     message: str
 
@@ -78,8 +80,11 @@ class _TarsyRoute(APIRoute):
                 return _tell(problem)
             except DatabaseAway:
                 return _tell(database_away())
-            except RequestValidationError:  # only the id can be wrong, and no session has such a one
-                return _tell(Problem(404, "", ""))
+            except RequestValidationError as error:
+                fault = error.errors()[0]
+                if fault["loc"][0] == "path":  # no session has such an id
+                    return _tell(Problem(404, "", ""))
+                return _tell(Problem(422, "", f"{fault['loc'][-1]}: {fault['msg']}"))
 
         return told
 
@@ -99,26 +104,34 @@ SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examp
     summary="Score a session again, as TARSy does",
     response_model=None,
     status_code=202,
+    dependencies=[Depends(with_one_key)],
     responses={
         202: {"model": Started, "description": "A new score."},
         404: {"model": TarsyError, "description": "No such session."},
         409: {"model": TarsyError, "description": "It has not ended, or a score of it is under way."},
+        422: {"model": TarsyError, "description": "The `Idempotency-Key` is none, or of another request."},
         503: {"model": TarsyError, "description": "The database is away, or nobody can say whether it has ended."},
     },
 )
-async def start(request: Request, caller: Annotated[Caller, Depends(may_score)], session_id: SessionId) -> Response:
-    """A new score of a session that has ended, whatever scores it has."""
+async def start(
+    request: Request,
+    caller: Annotated[Caller, Depends(may_score)],
+    session_id: SessionId,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """A new score of a session that has ended, whatever scores it has; a repeat under its key tells of the same one."""
     request_id = uuid4()
     asked = admission.Request(
         request_id=request_id,
         session_id=session_id,
         source=SOURCE_API,
-        event_id=str(request_id),
+        event_id=idempotency_key or str(request_id),
         requested_by=caller.name,
         force=True,
         priority=Priority.PEOPLE,
+        traceparent=read_traceparent(request.headers.getlist(TRACEPARENT)),
     )
-    answer = await ask_for_score(site_of(request), asked)
+    answer = await ask_for_score(site_of(request), asked, key_of(caller, idempotency_key, asked))
     return _json({"score_id": str(answer.score_id)}, 202)
 
 

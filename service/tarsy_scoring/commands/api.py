@@ -10,7 +10,7 @@ import structlog
 from tarsy_scoring.app import check_settings, open_parts, require_migrated, timeline_source
 from tarsy_scoring.commands.shared import run, settings_of_environment
 from tarsy_scoring.database import check_url
-from tarsy_scoring.lifecycle import run_until_signalled, unless_stopped
+from tarsy_scoring.lifecycle import calm_garbage_collector, run_until_signalled, unless_stopped
 from tarsy_scoring.settings import Settings, variable_of
 
 if TYPE_CHECKING:
@@ -50,16 +50,19 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     from tarsy_scoring.api.app import address_of, create_app, listen, serve
     from tarsy_scoring.api.site import Site
     from tarsy_scoring.gateway import Gateway
+    from tarsy_scoring.pages.warming import warm
 
     source = timeline_source(settings) if settings.timeline_source else None
     if source is None:
         log.warning("api.no_timeline_source", effect="only sessions that are known here can be scored")
     try:
         async with open_parts(settings) as parts:
-            site = Site(settings, parts.registry, parts.inbox, parts.store, parts.reader, parts.metrics, source)
+            parts.metrics.role.labels("api").set(1)
+            site = Site(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, source)
             gateway = Gateway(settings, parts.database, parts.metrics)
             app = create_app(site, gateway, access=access)
             app.state.running.has_started = False
+            calm_garbage_collector()
             listening = listen(settings)
             log.info("api.listening", address=address_of(listening), kafka=settings.kafka_bootstrap_servers is not None)
             click.echo(f"listening on {address_of(listening)}")
@@ -67,9 +70,11 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
                 serving = group.create_task(serve(app, settings, listening, stopping))
                 if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
                     app.state.running.has_started = True
+                    parts.metrics.database_up.set(1)
                     beside = [
                         group.create_task(parts.database.carry_bells()),
                         group.create_task(gateway.run(stopping)),
+                        group.create_task(warm(app.state.served)),
                     ]
                     await asyncio.wait({serving})
                     for task in beside:

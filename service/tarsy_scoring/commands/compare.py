@@ -19,6 +19,7 @@ from tarsy_scoring.app import open_parts, require_migrated
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import (
     moment,
+    plain,
     print_json,
     require_criteria,
     run,
@@ -26,17 +27,20 @@ from tarsy_scoring.commands.shared import (
     settings_of_environment,
 )
 from tarsy_scoring.database import Connection, Database
+from tarsy_scoring.drift import anchors
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.evaluation.agreement import Estimate, Spread, spread
 from tarsy_scoring.evaluation.bootstrap import estimate_mean
 from tarsy_scoring.evaluation.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
+from tarsy_scoring.evaluation.drift import AnchorJudgement
 from tarsy_scoring.inbox import Order
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.settings import Settings
 
 # The latest completed production score of every session with the label ($1), the session that ended first first.
 LABELLED_SCORES = """
-SELECT m.labels ->> $1 AS value, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint, s.flags, s.outcome
+SELECT m.labels ->> $1 AS value, m.chain_id, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint,
+       s.flags, s.outcome
 FROM {schema}.sessions m
 CROSS JOIN LATERAL (
   SELECT total_score, interaction, judge_fingerprint, flags, outcome FROM {schema}.session_scores
@@ -102,8 +106,9 @@ def compare(
     Lay two versions, or two ways of judging, side by side.
 
     --label NAME compares what is stored: the latest score and the interaction metrics of the sessions of two label
-    values, the older value first, within alert types where possible, with 95 % intervals. It orders nothing. Exit
-    status 1: there is nothing to compare.
+    values, the older value first, within chain and alert type where possible, with 95 % intervals. Where other judges
+    gave the scores of one value, anchors (see `anchors`) tell the judges' part of the difference, which is taken out.
+    It orders nothing. Exit status 1: there is nothing to compare.
 
     --criteria A B SESSION... has the same sessions judged under two criteria and compares the totals. None of these
     judgements becomes the score of a session; it takes a running worker. Exit status 1: not every judgement came to a
@@ -140,20 +145,22 @@ def _compare_label(
 ) -> None:
     if values and values[0] == values[1]:
         raise click.UsageError("--values takes two different values")
-    found = run(_read_label(settings, label, chain, since))
+    found, judgements = run(_read_label(settings, label, chain, since))
     chosen = choose_values(label, found, values)
     console = Console(stderr=True)
     with console.status("resampling ...") if console.is_terminal else contextlib.nullcontext():
-        comparison = compare_versions(found, chosen)
+        comparison = compare_versions(found, chosen, judgements)
     if as_json:
         print_json({"label": label, "chain": chain, "since": since} | asdict(comparison))
     else:
         _show_versions(label, comparison)
 
 
-async def _read_label(settings: Settings, label: str, chain: str | None, since: datetime | None) -> list[ScoredSession]:
+async def _read_label(
+    settings: Settings, label: str, chain: str | None, since: datetime | None
+) -> tuple[list[ScoredSession], list[AnchorJudgement]]:
     """
-    Every scored session with the label, the earliest first.
+    Every scored session with the label, the earliest first, and what judges said of anchors.
 
     Raises:
         ScoringError: There is none; says which labels there are.
@@ -162,9 +169,9 @@ async def _read_label(settings: Settings, label: str, chain: str | None, since: 
     async with open_parts(settings) as parts:
         await require_migrated(parts.database, wait=False)
         if found := await fetch_labelled(parts.database, label, chain, since):
-            return found
+            return found, await anchors.judgements(parts.database)
         rows = await parts.database.once(lambda c: c.fetch(parts.database.sql(LABELS)))
-    labels = ", ".join(f"{r['label']} ({r['sessions']} sessions)" for r in rows) or "no session has one"
+    labels = ", ".join(f"{r['label']} ({_count(r['sessions'], 'session')})" for r in rows) or "no session has one"
     among = "".join(
         (f" of chain {chain!r}" if chain else "", f" that ended since {since:%Y-%m-%d %H:%M}" if since else "")
     )
@@ -200,7 +207,7 @@ def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[s
         ScoringError: There is only one.
     """
     counts = Counter(s.value for s in sessions)  # keeps the order of appearance
-    told = ", ".join(f"{value!r} ({n} scored sessions)" for value, n in counts.items())
+    told = ", ".join(f"{value!r} ({_count(n, 'scored session')})" for value, n in counts.items())
     if wanted is not None:
         if unknown := [value for value in wanted if value not in counts]:
             raise click.BadParameter(
@@ -215,14 +222,17 @@ def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[s
     return first, second
 
 
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
 def _show_versions(label: str, comparison: Comparison) -> None:
-    first, second = comparison.values
-    click.echo(
-        f"{label}: {second} ({comparison.sessions[1]} sessions) minus {first} ({comparison.sessions[0]} sessions)"
-    )
+    first, second = map(plain, comparison.values)
+    before, after = (_count(n, "session") for n in comparison.sessions)
+    click.echo(f"{plain(label)}: {second} ({after}) minus {first} ({before})")
     table = Table(Column("metric", no_wrap=True), box=None, padding=(0, 2, 0, 0))
     for value in comparison.values:
-        table.add_column(Text(value), justify="right", overflow="fold")
+        table.add_column(Text(plain(value)), justify="right", overflow="fold")
     table.add_column("difference", justify="right")
     table.add_column("shown", no_wrap=True)
     for m in comparison.metrics:

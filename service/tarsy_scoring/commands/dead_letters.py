@@ -1,5 +1,6 @@
 """`dead-letters`: messages that could not be understood."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +15,14 @@ from rich.table import Table
 from tarsy_scoring.app import open_parts
 from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment
 from tarsy_scoring.dead_letters import DeadLetter, preview, read, replay
-from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.kafka import BrokerAway, Publisher, read_topic
+from tarsy_scoring.errors import InvalidMessage, StartRefused
+from tarsy_scoring.kafka import BrokerAway, Publisher
+from tarsy_scoring.kafka_login import connection_options
+from tarsy_scoring.kafka_topics import has_topic, read_topic
 from tarsy_scoring.reading import Body
 from tarsy_scoring.settings import Settings
 
+_PLACE = re.compile(r"\d+:\d+")
 _NOBODY_ANSWERS = ("KafkaConnectionError", "NodeNotReadyError")
 
 
@@ -49,6 +53,7 @@ def list_dead_letters(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def show_dead_letter(place: str, as_json: bool) -> None:
     """Show one dead letter and the beginning of its message."""
+    _require_places([place])
     settings = settings_of_environment()
     (letter,) = _find(run(_dead_letters(settings)), [place])
     body = run(_body_of(settings, letter))
@@ -72,6 +77,7 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or say --all")
+    _require_places(places)
     settings = settings_of_environment()
 
     async def work() -> tuple[int, list[str]]:
@@ -98,8 +104,22 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
 
 
 async def _dead_letters(settings: Settings) -> list[DeadLetter]:
+    """
+    All that Kafka still keeps.
+
+    Raises:
+        BrokerAway: They cannot be read now.
+        StartRefused: Nobody has made their topic.
+    """
+    topic = settings.topic_dead_letters
     with _told_where(settings, "cannot read"):
-        return [read(r) async for r in read_topic(settings, settings.topic_dead_letters)]
+        # Asked first: the client looks for a topic that is not there for 10 s, and then tells no more than an error.
+        if not await has_topic(connection_options(settings), topic):
+            raise StartRefused(
+                f"there is no topic {topic} at the brokers {settings.require_kafka()}, or none that we may see: create "
+                "it, or let a worker do it with SCORING_CREATE_TOPICS=true; or correct SCORING_TOPIC_DEAD_LETTERS"
+            )
+        return [read(r) async for r in read_topic(settings, topic)]
 
 
 @contextmanager
@@ -131,6 +151,13 @@ async def _body_of(settings: Settings, letter: DeadLetter) -> Body | None:
         return None
     async with open_parts(settings) as parts:
         return await parts.reader.body(letter.body_id)
+
+
+def _require_places(places: Sequence[str]) -> None:
+    """Raises: click.BadParameter: One of them cannot be a place, whatever there is."""
+    for place in places:
+        if not _PLACE.fullmatch(place):
+            raise click.BadParameter(f"{place!r} is no place; write PARTITION:OFFSET, such as 0:12", param_hint="PLACE")
 
 
 def _find(letters: Sequence[DeadLetter], places: Sequence[str]) -> list[DeadLetter]:

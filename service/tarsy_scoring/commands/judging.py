@@ -17,7 +17,7 @@ from uuid import UUID
 import click
 
 from tarsy_scoring.app import open_parts, require_migrated
-from tarsy_scoring.commands.shared import FAILED, asker, progress_bar, usd
+from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, progress_bar, usd
 from tarsy_scoring.database import Database, DatabaseAway
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.evaluation.agreement import band_of, bands_of
@@ -129,19 +129,21 @@ class Run:
         return shlex.join(["tarsy-scoring", *self.arguments, "--run", str(self.run_id)])
 
 
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=FiniteRange(min=0),
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long, then say what is outstanding; 0 only orders.",
+)
+
+
 def run_options(command: Any) -> Any:
     """The options of every command that orders judgements and follows them."""
-    add_timeout = click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(min=0),
-        default=TIMEOUT_S,
-        show_default=True,
-        metavar="SECONDS",
-        help="Wait so long, then say what is outstanding; 0 only orders.",
-    )
     add_run = click.option("--run", "run_id", type=click.UUID, metavar="ID", help="Show an earlier run of the command.")
-    return add_timeout(add_run(command))
+    return timeout_option(add_run(command))
 
 
 async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, Judgement]:

@@ -188,7 +188,7 @@ async def _offer(parts: Parts, requests: Sequence[Request], *, yes: bool, as_jso
     """Show about what a selection takes, and send it if somebody said yes."""
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
     if not as_json:
-        _show(estimate)
+        show_estimate(estimate)
     counts = await _send(parts, requests) if yes else Counter()
     if as_json or yes:
         _tell(requests, counts, estimate, as_json=as_json)
@@ -209,13 +209,14 @@ async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
 def _tell(requests: Sequence[Request], counts: Counter[str], estimate: Estimate | None, *, as_json: bool) -> None:
     if as_json:
         document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
-        print_json(document | ({"estimate": _estimate_json(estimate)} if estimate else {}))
+        print_json(document | ({"estimate": estimate_document(estimate)} if estimate else {}))
         return
     told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
     click.echo(f"{len(requests)} sessions: {told}")
 
 
-def _estimate_json(estimate: Estimate) -> dict[str, Any]:
+def estimate_document(estimate: Estimate) -> dict[str, Any]:
+    """For programs."""
     chains = [{"chain_id": chain, "sessions": n} for chain, n in sorted(estimate.chains.items(), key=_by_name)]
     tokens = asdict(estimate.tokens)
     tokens["about"] = None if estimate.tokens.about is None else round(estimate.tokens.about)
@@ -226,7 +227,8 @@ def _by_name(counted: tuple[str | None, int]) -> str:
     return counted[0] or ""
 
 
-def _show(estimate: Estimate) -> None:
+def show_estimate(estimate: Estimate) -> None:
+    """For people: about what a selection takes."""
     chains = ", ".join(
         f"{n} of {chain or 'no known chain'}" for chain, n in sorted(estimate.chains.items(), key=_by_name)
     )

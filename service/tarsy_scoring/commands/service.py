@@ -44,7 +44,7 @@ def worker(only: str | None) -> None:
 
 
 def _roles(only: str | None) -> tuple[Role, ...]:
-    if not only:
+    if only is None:
         return ROLES
     wanted = ["judging" if part.strip() == "judge" else part.strip() for part in only.split(",")]
     for role in wanted:
@@ -80,9 +80,12 @@ def check_config(as_json: bool) -> None:
 
     Checks everything that can be checked without connecting to anything. Exit status 2 if something is wrong.
     """
+    from tarsy_scoring.api.access import Access
+
     settings = settings_of_environment()
     _check_database_urls(settings)
     check_settings(settings, ROLES, os.environ)
+    Access(settings)  # refuses what `api` would refuse
     registry = load_criteria(settings.config.criteria_dirs)
     hashes = {c.name: c.criteria_hash for c in registry}
     document: dict[str, Any] = {
@@ -111,7 +114,6 @@ def _shown_environment(settings: Settings) -> dict[str, Any]:
     shown = settings.model_dump(mode="json", exclude={"config", "unknown_variables"})
     for name in SECRETS:
         shown[name] = "(set)" if shown[name] else None
-    shown["timeline_api_url"] = _shown_url(shown["timeline_api_url"])
     return {variable_of(name): _masked(value) for name, value in shown.items()}
 
 
@@ -119,7 +121,7 @@ def _shown_config(config: Config) -> dict[str, Any]:
     shown = config.model_dump(mode="json")
     for provider in shown["providers"].values():
         provider["extra_headers"] = dict.fromkeys(provider["extra_headers"], HIDDEN)
-        provider["base_url"], provider["proxy"] = _shown_url(provider["base_url"]), _shown_url(provider["proxy"])
+        provider["proxy"] = _shown_url(provider["proxy"])  # the only URL that may hold a password
     masked: dict[str, Any] = _masked(shown)
     return masked
 
@@ -153,6 +155,6 @@ def _masked(value: Any) -> Any:
 
 def _check_database_urls(settings: Settings) -> None:
     """Raises: ConfigurationError: One of them can never work; whoever connects would take it for a database away."""
-    for name in ("database_url", "timeline_database_url"):
+    for name in ("database_url", "timeline_database_url", "write_back_database_url"):
         if (url := getattr(settings, name)) is not None:
             check_url(url.get_secret_value(), variable_of(name))

@@ -1,6 +1,7 @@
 """What every command does the same way: settings, the event loop, output, what people write."""
 
 import asyncio
+import math
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -13,14 +14,27 @@ from pydantic_core import to_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.invisible import without_invisible
 from tarsy_scoring.judge.criteria import CriteriaRegistry
-from tarsy_scoring.settings import Settings, load_settings
+from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import set_up_logging
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 T = TypeVar("T")
 
 FAILED, ASKED_WRONGLY = 1, 2
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds, and never `nan` or `inf`: no bound holds off the one, and many not the other."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Raises: click.BadParameter."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
 
 
 def settings_of_environment() -> Settings:
@@ -42,6 +56,16 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     import uvloop
 
     return uvloop.run(work)
+
+
+def plain(text: str) -> str:
+    """What others wrote, as one line that moves no cursor, colours nothing and turns no letters round."""
+    return " ".join("".join(c if c.isprintable() else " " for c in without_invisible(text)).split())
+
+
+def plain_lines(text: str) -> str:
+    """The same of several lines, each as it is indented."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in without_invisible(text))
 
 
 def print_json(value: Any) -> None:

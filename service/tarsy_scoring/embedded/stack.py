@@ -9,13 +9,13 @@ from typing import Any, Literal, Self
 
 import asyncpg
 
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.embedded.broker import EmbeddedBroker, choose_broker
 from tarsy_scoring.embedded.postgres import EmbeddedPostgres, create_database
 from tarsy_scoring.embedded.process import START_TIMEOUT_S
 from tarsy_scoring.embedded.scripted_judge import MODEL, ScriptedJudge
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka import ensure_topics
-from tarsy_scoring.settings import load_settings
+from tarsy_scoring.kafka_topics import ensure_topics
 
 
 class Stack:

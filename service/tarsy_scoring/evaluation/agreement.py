@@ -225,11 +225,8 @@ def weighted_kappa(
         if sum(map(bool, sums)) == 1:
             only = categories[sums.index(n)]
             return without_value(f"every {side} is {only!r}, and agreement beyond chance needs two categories")
-    # Whole numbers up to the division, so that perfect agreement is exactly 1.
-    cells = [(i, j) for i in range(len(categories)) for j in range(len(categories))]
-    observed = sum(_distance(i, j, weights) * counts[i][j] for i, j in cells)
-    expected = sum(_distance(i, j, weights) * by_label[i] * by_judge[j] for i, j in cells)
-    value = 1 - n * observed / expected
+    value = kappa_of(counts, weights)
+    assert value is not None, "two categories on each side make some disagreement possible"
     if abs(value) == 1:
         what = "perfect agreement" if value > 0 else "perfect disagreement"
         return Estimate(value, None, None, n, None, method, f"{what} leaves no error to measure")
@@ -238,6 +235,23 @@ def weighted_kappa(
     error = _error_of_one([[count / n for count in row] for row in counts], weights) / math.sqrt(n)
     low, high = _interval_on_z(value, error / (1 - value * value), confidence)
     return Estimate(value, low, high, n, error, method)
+
+
+def kappa_of(table: Sequence[Sequence[float]], weights: Weights = "quadratic") -> float | None:
+    """
+    The weighted kappa of a table of counts or of sums of weights; None where chance allows of no disagreement.
+
+    Whole numbers stay whole up to the division, so that perfect agreement is exactly 1.
+    """
+    size = len(table)
+    by_label, by_judge = [sum(row) for row in table], [sum(column) for column in zip(*table, strict=True)]
+    observed = expected = 0.0
+    for i in range(size):
+        for j in range(size):
+            distance = _distance(i, j, weights)
+            observed += distance * table[i][j]
+            expected += distance * by_label[i] * by_judge[j]
+    return 1 - sum(by_label) * observed / expected if expected else None
 
 
 def _distance(i: int, j: int, weights: Weights) -> int:

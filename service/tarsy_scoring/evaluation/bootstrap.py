@@ -186,9 +186,14 @@ def _freedom(cells: Sequence[_Cell]) -> float:
     return whole * whole / spent if spent else math.inf
 
 
+def student_quantile(confidence: float, freedom: float) -> float:
+    """The two-sided quantile of Student's t; within 1 % at 95 % from two degrees of freedom on, also infinite ones."""
+    return statistics.NormalDist().inv_cdf((1 + confidence) / 2) * _student_over_normal(confidence, freedom)
+
+
 def _student_over_normal(confidence: float, freedom: float) -> float:
     """
-    Student's quantile over the normal one; within 1 % at 95 % from two degrees of freedom on.
+    Student's quantile over the normal one.
 
     Source:
         M. Abramowitz, I. A. Stegun: Handbook of Mathematical Functions (1964), 26.7.5.

@@ -8,7 +8,6 @@ picked because they looked interesting, nothing is guessed where a label does no
 import csv
 import difflib
 import io
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,18 +18,14 @@ from typing import Literal
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.evaluation.agreement import (
     DEFAULT_BANDS,
-    FEWEST_FOR_A_KAPPA_INTERVAL,
     HALF_WIDTH,
     Band,
     Confusion,
     Estimate,
     LabelsNeeded,
     band_of,
-    confusion,
-    labels_needed,
-    spearman,
-    weighted_kappa,
 )
+from tarsy_scoring.evaluation.trust import SUPPOSED_KAPPA, Rating, trust_card
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 # What outcomes are called: by people, in TARSy's quality_rating, by benchmarks. They stand for the lowest, the
@@ -54,8 +49,6 @@ COLUMNS: Mapping[Field, tuple[str, ...]] = {
     "selection": ("selection",),
 }
 
-# With fewer labels than an interval takes, what the first plan supposes the kappa to be.
-SUPPOSED_KAPPA = 0.6
 # Source: J. R. Landis, G. G. Koch, Biometrics 33 (1977), 159-174. A habit of speech, no threshold for anything.
 _STRENGTHS = (
     (0.2, "slightly"),
@@ -74,8 +67,9 @@ class Label:
     Args:
         outcome: A word of `OUTCOME_WORDS` or the id of a band; None: not given or not decided.
         number: 0-100, like a total; None: not given.
-        is_random: The session was drawn by chance; False: it was picked for review, so that it says nothing
-            about how well the judge does on the whole.
+        is_random: The session was drawn by chance, or picked with a probability that is known; False: it was picked
+            for review, nobody knows how probably, so that it says nothing about how well the judge does on the whole.
+        inclusion_probability: How probable it was that the session would be labelled, relative to the others.
     """
 
     session_id: str
@@ -84,6 +78,7 @@ class Label:
     labeller: str | None = None
     note: str | None = None
     is_random: bool = True
+    inclusion_probability: float = 1.0
 
     @property
     def is_decided(self) -> bool:
@@ -114,10 +109,8 @@ class Calibration:
         unplaced: Sessions whose label or total belongs to no band of the criteria.
         picked: Sessions with label and score that were left out because they were picked for review.
         disputed: Sessions, of `matched`, that labellers put into different bands; the lower median counts.
-        spearman_over: What the totals were ranked against: `numbers` where every matched session has one.
-        needed: Labels in all until the interval of kappa is within `HALF_WIDTH` to either side.
-        still_needed: Those less the matched ones; None where it cannot be said.
-        is_supposed: The plan rests on `SUPPOSED_KAPPA`, there being too few labels to plan with.
+        spearman, spearman_over, mean_difference, kappa, confusion, shares, needed, still_needed, is_supposed: Those of
+            the `TrustCard` of the matched sessions.
         meaning: All that in a few plain sentences.
     """
 
@@ -132,8 +125,10 @@ class Calibration:
     disputed: int
     spearman: Estimate
     spearman_over: Literal["numbers", "bands"]
+    mean_difference: Estimate
     kappa: Estimate
     confusion: Confusion
+    shares: tuple[tuple[float, ...], ...]
     needed: LabelsNeeded
     still_needed: int | None
     is_supposed: bool
@@ -177,9 +172,7 @@ def calibrate(
 class _Matched:
     """What labels and scores have in common, a row per session; and what had to stay outside."""
 
-    pairs: list[tuple[str, str]] = field(default_factory=list)
-    totals: list[float] = field(default_factory=list)
-    numbers: list[float] = field(default_factory=list)
+    ratings: list[Rating] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
     unplaced: list[str] = field(default_factory=list)
     picked: int = 0
@@ -203,10 +196,16 @@ def _match(
                 matched.unplaced.append(session_id)
                 continue
             matched.disputed += len(set(said)) > 1
-            matched.pairs.append((ids[statistics.median_low(said)], judged))
-            matched.totals.append(score.total)
-            if numbers := [label.number for label in labels if label.number is not None]:
-                matched.numbers.append(statistics.median_low(numbers))
+            numbers = [label.number for label in labels if label.number is not None]
+            matched.ratings.append(
+                Rating(
+                    ids[statistics.median_low(said)],
+                    judged,
+                    score.total,
+                    statistics.median_low(numbers) if numbers else None,
+                    max(label.inclusion_probability for label in labels if label.is_random),
+                )
+            )
     return matched
 
 
@@ -216,27 +215,26 @@ def _calibrate_judge(
     scored: Mapping[str, LabelledScore],
     bands: tuple[Band, ...],
 ) -> Calibration:
-    ids, matched = [b.id for b in bands], _match(by_session, scored, bands)
-    pairs = matched.pairs
-    has_numbers = bool(pairs) and len(matched.numbers) == len(pairs)
-    kappa, table = weighted_kappa(pairs, ids), confusion(pairs, ids)
-    needed, is_supposed = _plan(kappa, len(bands))
+    matched = _match(by_session, scored, bands)
+    card = trust_card(matched.ratings, bands)
     return Calibration(
         *judge,
         bands=bands,
-        matched=len(pairs),
+        matched=card.ratings,
         unmatched=tuple(sorted(matched.unmatched)),
         unplaced=tuple(sorted(matched.unplaced)),
         picked=matched.picked,
         disputed=matched.disputed,
-        spearman=spearman(matched.numbers if has_numbers else [ids.index(said) for said, _ in pairs], matched.totals),
-        spearman_over="numbers" if has_numbers else "bands",
-        kappa=kappa,
-        confusion=table,
-        needed=needed,
-        still_needed=None if needed.total is None else max(needed.total - len(pairs), 0),
-        is_supposed=is_supposed,
-        meaning=_meaning(kappa, table, needed, is_supposed=is_supposed),
+        spearman=card.spearman,
+        spearman_over=card.spearman_over,
+        mean_difference=card.mean_difference,
+        kappa=card.kappa,
+        confusion=card.confusion,
+        shares=card.shares,
+        needed=card.needed,
+        still_needed=card.still_needed,
+        is_supposed=card.is_supposed,
+        meaning=_meaning(card.kappa, card.confusion, card.needed, is_supposed=card.is_supposed),
     )
 
 
@@ -255,15 +253,6 @@ def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:
     if level == "middle":
         return ids[1] if len(ids) == 3 else None
     return None if level is None else ids[0 if level == "lowest" else -1]
-
-
-def _plan(kappa: Estimate, bands: int) -> tuple[LabelsNeeded, bool]:
-    """How many labels, and whether that rests on a supposition instead of on the labels that are there."""
-    if kappa.value is not None and kappa.standard_error is not None:
-        return labels_needed(kappa.value, error_of_one=kappa.standard_error * math.sqrt(kappa.n)), False
-    if kappa.n >= FEWEST_FOR_A_KAPPA_INTERVAL:
-        return LabelsNeeded(None, kappa.reason), False
-    return labels_needed(SUPPOSED_KAPPA, bands=bands), True
 
 
 def _meaning(kappa: Estimate, table: Confusion, needed: LabelsNeeded, *, is_supposed: bool) -> str:
@@ -406,7 +395,7 @@ def _label(cells: Mapping[Field, str], band_ids: set[str]) -> Label:
         raise ValueError(f"the selection is {selection[:80]!r}; it can be 'random' or 'picked'")
     return Label(
         session_id,
-        outcome=_outcome(cells.get("outcome", ""), band_ids),
+        outcome=read_outcome(cells.get("outcome", ""), band_ids),
         number=_number(cells.get("number", "")),
         labeller=cells.get("labeller") or None,
         note=cells.get("note") or None,
@@ -414,7 +403,13 @@ def _label(cells: Mapping[Field, str], band_ids: set[str]) -> Label:
     )
 
 
-def _outcome(text: str, band_ids: set[str]) -> str | None:
+def read_outcome(text: str, band_ids: Collection[str]) -> str | None:
+    """
+    The outcome that somebody wrote: the id of a band, else a word of `OUTCOME_WORDS`; None: undecided.
+
+    Raises:
+        ValueError: It is none of these; says what it may have meant.
+    """
     if text in band_ids:
         return text
     word = "_".join(text.casefold().replace("-", " ").split())
@@ -422,7 +417,7 @@ def _outcome(text: str, band_ids: set[str]) -> str | None:
         return None
     if word in OUTCOME_WORDS or word in band_ids:
         return word
-    known = [*OUTCOME_WORDS, *sorted(band_ids), "unknown"]
+    known = list(dict.fromkeys([*OUTCOME_WORDS, *sorted(band_ids), "unknown"]))
     close = difflib.get_close_matches(word, known, n=1)
     advice = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
     raise ValueError(f"{text[:80]!r} is no outcome; {advice}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 MOST_MESSAGES = 3  # of failed gates in one reason; the others are named
+_TOLD_DECIMALS = 2  # of a number in a reason, unless it takes more to see what is below what
 _SIGNIFICANT_DECIMALS = 6  # what floating point adds to a weighted score is no point more
 
 
@@ -77,7 +78,8 @@ def decide_outcome(
     reasons = [_failed_gates(failed)] if (failed := [g for g in gates if not g.passed]) else []
     if value is not None and pass_threshold is not None and value < pass_threshold:
         what = "total" if value == total_score else "weighted score"
-        reasons.append(f"the {what} {_number(value)} is below the threshold {_number(pass_threshold)}")
+        told, needed = _told_apart(value, pass_threshold)
+        reasons.append(f"the {what} {told} is below the threshold {needed}")
     return Outcome("fail", "; ".join(reasons)) if reasons else Outcome("pass")
 
 
@@ -87,8 +89,12 @@ def _failed_gates(failed: Sequence[GateLike]) -> str:
     return f"{told}; and {len(more)} more: {', '.join(repr(g.name) for g in more)}" if more else told
 
 
-def _number(value: float) -> str:
-    return f"{value:.{_SIGNIFICANT_DECIMALS}f}".rstrip("0").rstrip(".")
+def _told_apart(low: float, high: float) -> tuple[str, str]:
+    """Two numbers with the fewest decimals that show which is the lower one, none of them a needless zero."""
+    decimals = range(_TOLD_DECIMALS, _SIGNIFICANT_DECIMALS)
+    enough = next((n for n in decimals if round(low, n) < round(high, n)), _SIGNIFICANT_DECIMALS)
+    told, needed = (f"{number:.{enough}f}".rstrip("0").rstrip(".") for number in (low, high))
+    return told, needed
 
 
 def composite_score(

@@ -7,22 +7,44 @@ Pure. Careful: what is merged wrongly hides a wish, what stays apart is only lis
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rapidfuzz import process
-from rapidfuzz.distance import OSA
+from rapidfuzz.distance import OSA, Indel
 
-# One slip of the pen is believed only in a long word: cpu and gpu, set and get are no misspellings of each other.
-SHORTEST_MISSPELT = 7
+from tarsy_scoring.invisible import without_invisible
+
+# A slip of the pen is believed only in a long word, and only where it makes no other word by itself: two neighbours
+# that changed places, or, in still longer words, a letter inside that is lacking or too many. Another letter in place
+# of one is believed nowhere (content and context, exported and exporter), nor is one at the end (compute, computer).
+SHORTEST_SWAPPED = 7
+SHORTEST_LACKING = 9
 # A name as a whole may be this many letters off, however many words it has.
 FARTHEST = 3
 # Names are made up by models. What is longer is a sentence; comparing two of them costs with both their lengths.
 LONGEST_COMPARED = 100
 
 _SEPARATORS = re.compile(r"[\s_-]+")
-_WORD_BREAKS = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])")
+_WORD_BREAKS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])")
 _DIGITS = re.compile(r"\d+")
+
+# Short forms and verbs that nobody means anything else by. What may mean two things (`auth`, `read`) stays as it is.
+SAME_WORD = {
+    "k8s": "kubernetes",
+    "prom": "prometheus",
+    "pg": "postgresql",
+    "postgres": "postgresql",
+    "db": "database",
+    "dbs": "databases",
+    "config": "configuration",
+    "configs": "configurations",
+    "repo": "repository",
+    "repos": "repositories",
+    "fetch": "get",
+    "retrieve": "get",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +61,7 @@ def normalise(name: str) -> str:
 
     A name of nothing else is left as it is.
     """
-    visible = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) not in {"Cc", "Cf"})
-    return _SEPARATORS.sub("", visible.casefold()) or name
+    return _SEPARATORS.sub("", _visible(name).casefold()) or name
 
 
 def bare(name: str) -> str:
@@ -48,32 +69,58 @@ def bare(name: str) -> str:
     return name.rpartition(".")[2] or name
 
 
-def merge_spellings(counts: Mapping[str, int]) -> list[Tool]:
+def merge_spellings(
+    counts: Mapping[str, int], decided: Mapping[str, str] = MappingProxyType({}), standing: Collection[str] = ()
+) -> list[Tool]:
     """
     Tools out of spellings, the most used first.
 
-    Equal names are merged, then similar ones: words in the same order that differ by their plural or, from
-    `SHORTEST_MISSPELT` letters on, by one slip after the first letter; other numbers are other tools. A rarer name
-    joins the most used one that it resembles, and nothing joins through it: chains of small steps lead nowhere.
+    What was decided about a name stands. Of the others equal names are merged, then similar ones: words in the same
+    order that are the same (`SAME_WORD`), differ by their plural or by one slip in a long word, after its first letter;
+    other numbers are other tools. A rarer name joins the most used one that it resembles, and
+    nothing joins through it: chains of small steps lead nowhere.
 
     Args:
         counts: How often each spelling was used.
+        decided: Name -> the tool that it belongs to; to itself: it is kept apart, joins nothing and nothing joins it.
+        standing: Tools that keep their names and join nothing by themselves, as those in `decided`; what resembles
+            them joins them before any other.
     """
+    tool_of = {normalise(name): normalise(tool) for name, tool in decided.items()}
+    apart = {key for key, tool in tool_of.items() if key == tool}
+    named = {normalise(name): name for name in (*decided, *standing, *decided.values())}
     groups: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for spelling, used in counts.items():
-        groups[normalise(spelling)][spelling] += used
-    leaders: list[Counter[str]] = []
+        groups[_root(normalise(spelling), tool_of)][spelling] += used
+    leaders: list[tuple[str | None, Counter[str]]] = []
     by_block: defaultdict[tuple[str, ...], dict[int, str]] = defaultdict(dict)
-    for _, group in sorted(groups.items(), key=lambda item: (-item[1].total(), item[0])):
-        words = _words(group)
-        known = by_block[_block(words)] if 0 < len(words) <= LONGEST_COMPARED else {}
-        if (leader := _leader(words, known)) is not None:
-            leaders[leader].update(group)
+    for key, group in sorted(groups.items(), key=lambda item: (item[0] not in named, -item[1].total(), item[0])):
+        own = [spelling for spelling in group if normalise(spelling) == key]
+        words = _words([*own, named[key]] if key in named else own)
+        is_compared = key not in apart and 0 < len(words) <= LONGEST_COMPARED
+        known = by_block[_block(words)] if is_compared else {}
+        if key not in named and (leader := _leader(words, known)) is not None:
+            leaders[leader][1].update(group)
         else:
             known[len(leaders)] = words
-            leaders.append(group)
-    tools = [Tool(spellings[0][0], tuple(spellings)) for group in leaders if (spellings := _by_use(group))]
+            leaders.append((named.get(key), group))
+    used_names = ((name, _by_use(group)) for name, group in leaders)
+    tools = [Tool(name or spellings[0][0], tuple(spellings)) for name, spellings in used_names if spellings]
     return sorted(tools, key=lambda tool: (-sum(used for _, used in tool.spellings), tool.name))
+
+
+def _visible(name: str) -> str:
+    """What a reader sees of a name, each character in its plain form; what ends a word stays."""
+    seen = without_invisible(unicodedata.normalize("NFKC", name))
+    return "".join(c for c in seen if c.isspace() or unicodedata.category(c) not in {"Cc", "Cf"})
+
+
+def _root(key: str, tool_of: Mapping[str, str]) -> str:
+    """Where a name ends up that was joined to one that was joined itself; of a circle, the first by name."""
+    path = [key]
+    while (following := tool_of.get(path[-1], path[-1])) not in path:
+        path.append(following)
+    return min(path[path.index(following) :])
 
 
 def _by_use(group: Counter[str]) -> list[tuple[str, int]]:
@@ -82,9 +129,9 @@ def _by_use(group: Counter[str]) -> list[tuple[str, int]]:
 
 def _words(spellings: Iterable[str]) -> str:
     """The words of the spelling that shows most of them, with spaces between; `getpodlogs` shows one."""
-    split = ([w.casefold() for w in _WORD_BREAKS.split(unicodedata.normalize("NFKC", s)) if w] for s in spellings)
+    split = ([w.casefold() for w in _WORD_BREAKS.split(_visible(s)) if w] for s in spellings)
     most: list[str] = max(split, key=lambda words: (len(words), words))
-    return " ".join(most)
+    return " ".join(SAME_WORD.get(word, word) for word in most)
 
 
 def _block(words: str) -> tuple[str, ...]:
@@ -101,9 +148,15 @@ def _leader(words: str, known: Mapping[int, str]) -> int | None:
 
 def _is_same_word(first: str, second: str) -> bool:
     short, long = sorted((first, second), key=len)
-    if short == long or _is_plural(short, long):
-        return True
-    return len(short) >= SHORTEST_MISSPELT and OSA.distance(first, second, score_cutoff=1) <= 1
+    return short == long or _is_plural(short, long) or _is_slip(short, long)
+
+
+def _is_slip(short: str, long: str) -> bool:
+    if len(short) == len(long):
+        are_swapped = sorted(short) == sorted(long) and OSA.distance(short, long, score_cutoff=1) == 1
+        return are_swapped and len(short) >= SHORTEST_SWAPPED
+    is_at_the_end = long.startswith(short)
+    return len(short) >= SHORTEST_LACKING and not is_at_the_end and Indel.distance(short, long, score_cutoff=1) == 1
 
 
 def _is_plural(one: str, many: str) -> bool:

@@ -206,8 +206,9 @@ _LINE_WITH_A_FRACTION = re.compile(rf"^.*?[0-9]{_OUT_OF}.*$", re.MULTILINE | re.
 def _statements_of(category_id: str, max_points: int) -> re.Pattern[str]:
     name = rf"(?:{_BLANK}|[_-]){{1,3}}".join(re.escape(word) for word in category_id.split("_"))
     gap = r"[^\w\n~≈≤≥<]"
+    first = category_id[0]  # looked at by itself, it spares most positions everything else
     return re.compile(
-        rf"(?<!\w){name}(?!\w)(?:{_BLANK}*score)?{gap}{{0,12}}(?:\([^()\n]{{0,30}}\){gap}{{0,8}})?"
+        rf"(?=[{first.lower()}{first.upper()}])(?<!\w){name}(?!\w)(?:{_BLANK}*score)?{gap}{{0,12}}(?:\([^()\n]{{0,30}}\){gap}{{0,8}})?"
         rf"(?<![-−–.,\w])(?P<points>[0-9]{{1,3}}(?:\.[0-9]{{1,2}})?)"
         rf"{_OUT_OF}{_MARKS_BETWEEN}{max_points}(?![0-9/]|\.[0-9]|{_MARKS_BETWEEN}(?:→|[-=]>))",
         re.IGNORECASE,

@@ -150,11 +150,12 @@ async def _obtain_total(
             f"the judge {turn.model_requested!r} at {turn.provider!r} gave no total on the last line, "
             f"after {max_reminders} reminders; raise max_reminders or use a model that keeps to the form"
         )
+    stated_in = (analysis, turn.reply) if len(replies) > 1 else (turn.reply,)  # which holds the analysis
     return Verdict(
         total_score=total,
         score_analysis=analysis,
         total_turn=turn,
-        score_breakdown=_last(extract_breakdown(r, criteria.max_points) for r in (analysis, turn.reply)),
+        score_breakdown=_last(extract_breakdown(r, criteria.max_points) for r in stated_in),
         judge_outcome=_last(extract_outcome(r, criteria.bands) for r in replies),
     )
 

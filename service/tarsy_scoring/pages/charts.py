@@ -110,7 +110,7 @@ def trend_picture(days: Sequence[Day], title: str, name: str = "trend") -> Marku
     for run in runs:
         parts += _run(run, numbers[run.fingerprint], scale)
     parts += _beginnings(runs, numbers, scale)
-    return _picture(name, title, describe_trend(days), _HEIGHT, parts)
+    return picture_of(name, title, describe_trend(days), _HEIGHT, parts)
 
 
 def describe_trend(days: Sequence[Day]) -> str:
@@ -154,8 +154,8 @@ def _guides() -> list[Markup]:
     parts = []
     for total in GUIDES:
         y = _height(total)
-        parts.append(_tag("line", "guide", x1=_LEFT, x2=_RIGHT, y1=y, y2=y))
-        parts.append(_text(total, "scale end", _LEFT - 6, y + 4))
+        parts.append(tag("line", "guide", x1=_LEFT, x2=_RIGHT, y1=y, y2=y))
+        parts.append(words_at(total, "scale end", _LEFT - 6, y + 4))
     return parts
 
 
@@ -169,7 +169,7 @@ def _dates(scale: _Scale) -> list[Markup]:
         text = day.strftime(form)
         half = len(text) * LETTER / 2
         x = min(max(scale.middle(day), half), _WIDTH - half)
-        parts.append(_text(text, "scale middle", x, _HEIGHT - 6))
+        parts.append(words_at(text, "scale middle", x, _HEIGHT - 6))
     return parts
 
 
@@ -180,9 +180,9 @@ def _counts(days: Sequence[Day], numbers: Mapping[str, int], scale: _Scale) -> l
         per_day[day.day].append(day)
     most = max(sum(d.count for d in of_day) for of_day in per_day.values())
     width = min(scale.slot * 0.8, _WIDEST_BAR)
-    parts = [_text(most, "scale end", _LEFT - 6, _COUNTS_TOP + 8)]
-    parts.append(_text("scores", "scale end", _LEFT - 6, _COUNTS_BOTTOM))
-    parts.append(_tag("line", "guide", x1=_LEFT, x2=_RIGHT, y1=_COUNTS_BOTTOM, y2=_COUNTS_BOTTOM))
+    parts = [words_at(most, "scale end", _LEFT - 6, _COUNTS_TOP + 8)]
+    parts.append(words_at("scores", "scale end", _LEFT - 6, _COUNTS_BOTTOM))
+    parts.append(tag("line", "guide", x1=_LEFT, x2=_RIGHT, y1=_COUNTS_BOTTOM, y2=_COUNTS_BOTTOM))
     for of_day in per_day.values():
         y = _COUNTS_BOTTOM
         for day in sorted(of_day, key=lambda d: numbers[d.fingerprint]):
@@ -190,7 +190,7 @@ def _counts(days: Sequence[Day], numbers: Mapping[str, int], scale: _Scale) -> l
             y -= height
             x = scale.middle(day.day) - width / 2
             look = f"count {_look(numbers[day.fingerprint])}"
-            parts.append(_tag("rect", look, _hint(day, numbers), x=x, y=y, width=width, height=height))
+            parts.append(tag("rect", look, _hint(day, numbers), x=x, y=y, width=width, height=height))
     return parts
 
 
@@ -200,11 +200,11 @@ def _run(run: Run, number: int, scale: _Scale) -> list[Markup]:
     upper = [(x, _height(d.highest)) for x, d in at]
     lower = [(x, _height(d.lowest)) for x, d in reversed(at)]
     if len(at) == 1:  # an area of one day would have no width
-        parts = [_tag("line", f"whisker {look}", x1=at[0][0], x2=at[0][0], y1=upper[0][1], y2=lower[0][1])]
+        parts = [tag("line", f"whisker {look}", x1=at[0][0], x2=at[0][0], y1=upper[0][1], y2=lower[0][1])]
     else:
         parts = [
-            _tag("polygon", f"range {look}", points=_points(upper + lower)),
-            _tag("polyline", f"average {look}", points=_points((x, _height(d.average)) for x, d in at)),
+            tag("polygon", f"range {look}", points=_points(upper + lower)),
+            tag("polyline", f"average {look}", points=_points((x, _height(d.average)) for x, d in at)),
         ]
     size = min(max(scale.slot / 3, 1.6), 4.0)
     numbers = {run.fingerprint: number}
@@ -223,11 +223,11 @@ def _beginnings(runs: Sequence[Run], numbers: Mapping[str, int], scale: _Scale) 
         is_break = day > scale.first
         text = ("new judge: " if is_break else "judge ") + ", ".join(map(str, sorted(judges)))
         if is_break:
-            parts.append(_tag("line", "break", x1=x, x2=x, y1=_TOP - 18, y2=_COUNTS_BOTTOM))
+            parts.append(tag("line", "break", x1=x, x2=x, y1=_TOP - 18, y2=_COUNTS_BOTTOM))
         width = len(text) * LETTER
         begin = min(x + 4, _WIDTH - width) if is_break else x + 4
         if begin >= free_from:
-            parts.append(_text(text, "break-word", begin, _TOP - 10))
+            parts.append(words_at(text, "break-word", begin, _TOP - 10))
             free_from = begin + width + LETTER
     return parts
 
@@ -235,13 +235,13 @@ def _beginnings(runs: Sequence[Run], numbers: Mapping[str, int], scale: _Scale) 
 def _hint(day: Day, numbers: Mapping[str, int]) -> Markup:
     """What a pointer over a day is told."""
     totals = f"average {day.average:.1f}, {day.lowest:.0f} to {day.highest:.0f}, {_some(day.count, 'score')}"
-    return _tag("title", None, f"{day.day}, judge {numbers[day.fingerprint]}: {totals}")
+    return tag("title", None, f"{day.day}, judge {numbers[day.fingerprint]}: {totals}")
 
 
 def judge_mark(number: int) -> Markup:
     """The shape and colour that a judge has in the trend, to stand before its name."""
     mark = _mark(number, 6, 6, 4)
-    return _tag("svg", "mark", mark, viewBox="0 0 12 12", width=12, height=12, aria_hidden="true", focusable="false")
+    return tag("svg", "mark", mark, viewBox="0 0 12 12", width=12, height=12, aria_hidden="true", focusable="false")
 
 
 def _mark(number: int, x: float, y: float, size: float, *inside: Markup) -> Markup:
@@ -249,14 +249,14 @@ def _mark(number: int, x: float, y: float, size: float, *inside: Markup) -> Mark
     far, near = size * 1.25, size * 0.9
     match (number - 1) % 4:
         case 0:
-            return _tag("circle", look, *inside, cx=x, cy=y, r=size)
+            return tag("circle", look, *inside, cx=x, cy=y, r=size)
         case 1:
-            return _tag("rect", look, *inside, x=x - near, y=y - near, width=2 * near, height=2 * near)
+            return tag("rect", look, *inside, x=x - near, y=y - near, width=2 * near, height=2 * near)
         case 2:
             corners = [(x, y - far), (x + far, y), (x, y + far), (x - far, y)]
         case _:
             corners = [(x, y - far), (x + far, y + near), (x - far, y + near)]
-    return _tag("polygon", look, *inside, points=_points(corners))
+    return tag("polygon", look, *inside, points=_points(corners))
 
 
 def _look(number: int) -> str:
@@ -298,13 +298,13 @@ def bar_picture(bars: Sequence[Bar], title: str, name: str) -> Markup:
         y = n * _ROW + (_ROW - _BAR) / 2
         length = room * min(max(bar.value / bar.most, 0.0), 1.0) if bar.most > 0 else 0.0
         parts += [
-            _text(shorten(bar.label), "label end", _LABEL_WIDTH - 10, y + 12),
-            _tag("rect", "track", x=_LABEL_WIDTH, y=y, width=room, height=_BAR, rx=2),
-            _tag("rect", f"filled {bar.tone}", x=_LABEL_WIDTH, y=y, width=length, height=_BAR, rx=2),
-            _text(bar.text, "value", _LABEL_WIDTH + room + 10, y + 12),
+            words_at(shorten(bar.label), "label end", _LABEL_WIDTH - 10, y + 12),
+            tag("rect", "track", x=_LABEL_WIDTH, y=y, width=room, height=_BAR, rx=2),
+            tag("rect", f"filled {bar.tone}", x=_LABEL_WIDTH, y=y, width=length, height=_BAR, rx=2),
+            words_at(bar.text, "value", _LABEL_WIDTH + room + 10, y + 12),
         ]
     told = "; ".join(f"{shorten(bar.label)}: {bar.text}" for bar in bars) + "."
-    return _picture(name, title, told, len(bars) * _ROW, parts)
+    return picture_of(name, title, told, len(bars) * _ROW, parts)
 
 
 def shorten(label: str) -> str:
@@ -316,13 +316,13 @@ def shorten(label: str) -> str:
 # --- SVG -----------------------------------------------------------------------------------------------
 
 
-def _picture(name: str, title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
-    """With a title and a description that a screen reader tells in place of the shapes."""
+def picture_of(name: str, title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
+    """A picture, 720 units wide, with a title and a description that a screen reader tells in place of the shapes."""
     told = (
-        _tag("title", None, title, id=f"{name}-title"),
-        _tag("desc", None, description, id=f"{name}-told"),
+        tag("title", None, title, id=f"{name}-title"),
+        tag("desc", None, description, id=f"{name}-told"),
     )
-    return _tag(
+    return tag(
         "svg",
         "chart",
         *told,
@@ -335,11 +335,12 @@ def _picture(name: str, title: str, description: str, height: float, parts: Iter
     )
 
 
-def _text(text: object, look: str, x: float, y: float) -> Markup:
-    return _tag("text", look, str(text), x=x, y=y)
+def words_at(text: object, look: str, x: float, y: float) -> Markup:
+    """Text in a picture; escaped."""
+    return tag("text", look, str(text), x=x, y=y)
 
 
-def _tag(name: str, look: str | None, *inside: str, **attributes: str | float) -> Markup:
+def tag(name: str, look: str | None, *inside: str, **attributes: str | float) -> Markup:
     """An element; text that is not markup is escaped, in attributes too. `aria_x` is written `aria-x`."""
     written = {"class": look} if look else {}
     written |= {

@@ -23,14 +23,18 @@ class Change:
     lines: list[Line]
 
 
-def in_sections(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+def in_sections(content: Any) -> list[tuple[str, str]]:
     """What is stored under a hash as keys with their text; hashes of prompts follow from it and stay out."""
+    if not isinstance(content, Mapping):
+        return [("content", _as_text(content))]
     sections = {key: value for key, value in content.items() if key not in ("prompt_hashes", "added_by_code", "name")}
-    sections |= {f"added by code: {key}": text for key, text in (content.get("added_by_code") or {}).items()}
+    added = content.get("added_by_code")
+    if isinstance(added, Mapping):
+        sections |= {f"added by code: {key}": text for key, text in added.items()}
     return [(key, _as_text(value)) for key, value in sections.items()]
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def changes(before: Any, after: Any) -> list[Change]:
     """What the second asks that the first does not, and the other way round."""
     old, new = dict(in_sections(before)), dict(in_sections(after))
     return [

@@ -5,6 +5,7 @@ They read what the analytics endpoints tell, and show it as pictures with the sa
 """
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
@@ -13,12 +14,18 @@ from starlette.responses import HTMLResponse
 
 from tarsy_scoring import analytics
 from tarsy_scoring.analytics import DayOf, ToolSort
+from tarsy_scoring.api import ledger
 from tarsy_scoring.api.access import may_read
 from tarsy_scoring.api.site import Caller, Site, site_of
 from tarsy_scoring.evaluation.agreement import bands_of
+from tarsy_scoring.live_insights import INSIGHTS
+from tarsy_scoring.missing_tools.report import demand_in_words
 from tarsy_scoring.pages import insights_view
+from tarsy_scoring.pages.chains import chain_names
+from tarsy_scoring.pages.forms import faults_of_address
 from tarsy_scoring.pages.insights_view import DAY_OF, SORT, Asked, Choice
-from tarsy_scoring.pages.rendering import page
+from tarsy_scoring.pages.ledger import STATES
+from tarsy_scoring.pages.rendering import Live, page
 
 router = APIRouter(include_in_schema=False)
 
@@ -36,7 +43,8 @@ async def trends_page(request: Request, _: Reading) -> HTMLResponse:
         found = await analytics.trends(site.reader.database, asked.selection, cast(DayOf, asked.chosen))
         view = insights_view.trend_view(found.points, f"Totals per day, {asked.period}")
         left_out = found.left_out
-    return _page("trends.html", site, asked, DAY_OF, view=view, left_out=left_out)
+    live = None if asked.faults else Live(INSIGHTS, 0)
+    return await _page("trends.html", site, asked, DAY_OF, live=live, view=view, left_out=left_out)
 
 
 @router.get("/distribution", response_model=None)
@@ -50,18 +58,19 @@ async def distribution_page(request: Request, _: Reading) -> HTMLResponse:
         found = await analytics.distribution(site.reader.database, asked.selection, bands_of(ranges))
         title = f"Scores by band, {asked.period}"
         view = insights_view.distribution_view(found, site.registry, asked, title, is_default=not ranges)
-    return _page("distribution.html", site, asked, view=view, found=found)
+    return await _page("distribution.html", site, asked, view=view, found=found)
 
 
 @router.get("/missing-tools", response_model=None)
-async def missing_tools_page(request: Request, _: Reading) -> HTMLResponse:
-    """Which tools judges missed, spellings merged."""
+async def missing_tools_page(request: Request, caller: Reading) -> HTMLResponse:
+    """Which tools judges missed, spellings merged, and how far each has come."""
     site, asked = site_of(request), _asked(request, SORT)
     found = None
     if not asked.faults:
         sort = cast(ToolSort, asked.chosen)
-        found = await analytics.missing_tools(site.reader.database, asked.selection, sort, TOOLS_SHOWN)
-    return await asyncio.to_thread(_page, "missing_tools.html", site, asked, SORT, found=found)
+        found = await ledger.look_up(request, asked.selection, sort, TOOLS_SHOWN)
+    more = {"found": found, "states": STATES, "in_words": demand_in_words, "may_say": "score" in caller.scopes}
+    return await _page("missing_tools.html", site, asked, SORT, **more)
 
 
 @router.get("/failure-tags", response_model=None)
@@ -69,21 +78,25 @@ async def failure_tags_page(request: Request, _: Reading) -> HTMLResponse:
     """Which failures judges named, and where."""
     site, asked = site_of(request), _asked(request)
     found = None if asked.faults else await analytics.failure_tags(site.reader.database, asked.selection)
-    return _page("failure_tags.html", site, asked, found=found, meanings=insights_view.meanings(site.registry))
+    return await _page("failure_tags.html", site, asked, found=found, meanings=insights_view.meanings(site.registry))
 
 
 def _asked(request: Request, choice: Choice | None = None) -> Asked:
-    return insights_view.asked(request.query_params, datetime.now(UTC).date(), choice)
+    found = insights_view.asked(request.query_params, datetime.now(UTC).date(), choice)
+    known = (*insights_view.FIELDS, *([choice.name] if choice else []))
+    return replace(found, faults=faults_of_address(request.scope["query_string"], known) + found.faults)
 
 
-def _page(template: str, site: Site, asked: Asked, choice: Choice | None = None, **values: Any) -> HTMLResponse:
-    return page(
+async def _page(template: str, site: Site, asked: Asked, choice: Choice | None = None, **values: Any) -> HTMLResponse:
+    # In a thread: many rows take a while to render.
+    return await asyncio.to_thread(
+        page,
         template,
         422 if asked.faults else 200,
         here="/" + template.removesuffix(".html").replace("_", "-"),
         asked=asked,
         choice=choice,
-        chains=sorted(site.settings.config.chains),
+        chains=await chain_names(site),
         criteria_names=sorted(site.policy.hashes),
         **values,
     )

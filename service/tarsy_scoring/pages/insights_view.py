@@ -13,6 +13,7 @@ from markupsafe import Markup
 from tarsy_scoring.analytics import BandCount, Distribution, Selection, TrendPoint
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.pages.charts import Bar, Day, Tone, bar_picture, judge_mark, number_judges, trend_picture
+from tarsy_scoring.pages.days import read_day
 from tarsy_scoring.pages.markdown import legible
 from tarsy_scoring.pages.words import band_of
 
@@ -62,6 +63,11 @@ class Asked:
             return f"{since} to {until}"
         return f"since {since}" if since else f"until {until}" if until else "all time"
 
+    @property
+    def all_time(self) -> str:
+        """The form without its days, as a query string."""
+        return urlencode({**self.values, "since": "", "until": ""})
+
 
 def asked(query: Mapping[str, str], today: date, choice: Choice | None = None) -> Asked:
     """
@@ -77,7 +83,7 @@ def asked(query: Mapping[str, str], today: date, choice: Choice | None = None) -
         for name, value in values.items()
         if len(value) > MAX_FIELD or not _is_plain(value)
     ]
-    since, until = (_day(values[name], name, faults) for name in ("since", "until"))
+    since, until = (read_day(values[name], name, faults) for name in ("since", "until"))
     if since is not None and until is not None and since > until:
         faults.append("from: the earlier day comes first")
     chosen = ""
@@ -97,19 +103,6 @@ def asked(query: Mapping[str, str], today: date, choice: Choice | None = None) -
 def _is_plain(text: str) -> bool:
     """Whether it can be looked for: a lone half of a character can be in no database."""
     return legible(text) == text and text.encode(errors="ignore").decode() == text
-
-
-def _day(text: str, name: str, faults: list[str]) -> date | None:
-    if not text:
-        return None
-    try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        day = date.max
-    if not date(1970, 1, 1) <= day < date(9999, 1, 1):
-        faults.append(f"{'from' if name == 'since' else 'to'}: a day such as 2026-01-31")
-        return None
-    return day
 
 
 # --- trends --------------------------------------------------------------------------------------------
@@ -172,7 +165,7 @@ def _judge_of(point: TrendPoint) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BandRow:
-    """A band, its share of all totals, and where its sessions are listed."""
+    """A band, its share of all totals, and where its sessions are listed: there days are those on which they ended."""
 
     name: str
     range: str
@@ -229,7 +222,8 @@ def distribution_view(
 
 
 def _band_row(band: BandCount, count: int, asked: Asked, *, is_default: bool) -> BandRow:
-    sought = {"min": band.low, "max": band.high, "chain": asked.values["chain"], "criteria": asked.values["criteria"]}
+    kept = {name: asked.values[name] for name in FIELDS}
+    sought = {"min": band.low, "max": band.high, **kept}
     return BandRow(
         band_of(band.low) if is_default else band.band.replace("_", " "),
         f"{band.low} to {band.high}",

@@ -70,10 +70,14 @@ def _keep_attribute(_tag: str, name: str, value: str) -> str | None:
 
 
 def _lower_headings(state: StateCore) -> None:
-    """A text has no say in the outline of the page around it."""
+    """A text has no say in the outline of the page around it: it begins below `OURS` and leaves no level out."""
+    above: list[int] = []
     for token in state.tokens:
+        if token.type == "heading_open":
+            level = int(token.tag[1])
+            above = [*(one for one in above if one < level), level]
         if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(6, int(token.tag[1]) + int(OURS[1]))}"
+            token.tag = f"h{min(6, len(above) + int(OURS[1]))}"
 
 
 def _link_citations(state: StateCore) -> None:

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from importlib import resources
 from pathlib import PurePath
@@ -23,9 +24,11 @@ from tarsy_scoring.pages import markdown, words
 SECTIONS = (
     ("/", "Sessions"),
     ("/trends", "Trends"),
+    ("/drift", "Drift"),
     ("/distribution", "Distribution"),
     ("/missing-tools", "Missing tools"),
     ("/failure-tags", "Failure tags"),
+    ("/review", "Review"),
 )
 # Nothing from elsewhere, nothing inline: what hostile text may ever get past the escaping does not run.
 CONTENT_SECURITY_POLICY = (
@@ -81,6 +84,12 @@ def page(template: str, status: int = 200, *, headers: Mapping[str, str] | None 
     return HTMLResponse(html, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY} | dict(headers or {}))
 
 
+def read_templates() -> None:
+    """Every template made ready, so that nobody waits for it at the first page."""
+    for name in _templates().list_templates(extensions=["html"]):
+        _templates().get_template(name)
+
+
 # --- values as text ------------------------------------------------------------------------------------
 
 
@@ -98,12 +107,22 @@ def count(number: int | None) -> str:
 
 
 def points(number: float | None) -> str:
-    return "–" if number is None else f"{number:g}"
+    """Two decimals at most, and none where it is whole."""
+    return "–" if number is None else exactly(round(number, 2))
+
+
+def exactly(number: float) -> str:
+    """All decimals that somebody gave, none where it is whole; without exponent, and nothing has no sign."""
+    return f"{Decimal(repr(number + 0.0)).normalize():f}"
 
 
 def usd(amount: float | None) -> str:
-    """Dollars, small amounts not rounded away; unknown is not nothing."""
-    return "unknown" if amount is None else f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}"
+    """Dollars, from ten cents on to the cent; small amounts are not rounded away, and unknown is not nothing."""
+    if amount is None:
+        return "unknown"
+    if 0 < amount < 0.0001:
+        return "less than $0.0001"
+    return f"${amount:.4f}" if 0 < amount < 0.1 else f"${amount:,.2f}"
 
 
 def seconds(amount: float | None) -> str:
@@ -150,6 +169,7 @@ def _templates() -> Environment:
         "percent": percent,
         "count": count,
         "points": points,
+        "exactly": exactly,
         "usd": usd,
         "seconds": seconds,
         "capitalize_first": capitalize_first,

@@ -6,28 +6,24 @@ JavaScript; where there is some, `live.js` keeps the page as it would be read an
 """
 
 import asyncio
-import hashlib
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 from uuid import UUID, uuid4
 
 from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic_core import to_json
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring import admission
 from tarsy_scoring.admission import Priority
-from tarsy_scoring.api.acceptance import SOURCE_API, ask_for_score
+from tarsy_scoring.api.acceptance import SOURCE_API, ask_for_score, key_of
 from tarsy_scoring.api.access import may_read, may_score
 from tarsy_scoring.api.site import Caller, Problem, Site, site_of
 from tarsy_scoring.browsing import LONGEST_CURSOR, InvalidCursor, SessionPage, list_sessions, read_cursor
 from tarsy_scoring.gateway import END
-from tarsy_scoring.journal import Key
 from tarsy_scoring.live_events import OF_SESSION_PREFIX, SESSIONS
-from tarsy_scoring.pages import criteria_view, sessions_view
-from tarsy_scoring.pages.markdown import cited_entries
+from tarsy_scoring.pages import criteria_view, forms, insights_view, labelling, score_view, sessions_view
+from tarsy_scoring.pages.chains import chain_names
 from tarsy_scoring.pages.rendering import Live, page, static_files
 from tarsy_scoring.pages.session import Unreadable, read_session
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
@@ -35,7 +31,6 @@ from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 router = APIRouter(include_in_schema=False)
 
 HISTORY_SHOWN = 20
-MAX_REPLY_CHARACTERS = 50_000
 MAX_REASON, MAX_KEY, MAX_FIELDS = 500, 100, 20
 YEAR_S = 31_536_000
 
@@ -64,7 +59,9 @@ async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
     site = site_of(request)
     asked = sessions_view.asked(request.query_params)
     cursor = request.query_params.get("cursor", "")
-    faults, found, position = list(asked.faults), SessionPage([], None), 0
+    faults = forms.faults_of_address(request.scope["query_string"], (*sessions_view.FIELDS, "cursor"))
+    faults += asked.faults
+    found, position = SessionPage([], None), 0
     after = None
     if cursor and not faults:
         try:
@@ -75,6 +72,7 @@ async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
         position = await position_of(site)
         hashes = site.policy.hashes
         found = await list_sessions(site.reader, hashes, asked.filters, asked.sort, after, sessions_view.PAGE_SIZE)
+    rows = [sessions_view.row(session) for session in found.sessions]
     return page(
         "sessions.html",
         422 if faults else 200,
@@ -83,11 +81,13 @@ async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
         asked=asked,
         faults=faults,
         may_ask="score" in caller.scopes,
-        rows=[sessions_view.row(session) for session in found.sessions],
+        rows=rows,
+        explained=sessions_view.explained(rows),
         next_query=asked.query(cursor=found.next_cursor) if found.next_cursor else None,
         is_continued=bool(cursor),
         sorts=sessions_view.SORTS,
-        chains=sorted(site.settings.config.chains),
+        outcomes=sessions_view.OUTCOMES,
+        chains=await chain_names(site),
         criteria_names=sorted(site.policy.hashes),
     )
 
@@ -130,84 +130,43 @@ async def _score_page(
     *,
     is_of_session: bool,
 ) -> HTMLResponse:
+    doc = score_view.sound(document) if document else None
     history = await site.reader.history(session_id, HISTORY_SHOWN + 1) or []
-    turns = await site.reader.replies(document["score_id"]) if document else None
+    turns = await site.reader.replies(doc["score_id"]) if doc else None
     rows = await site.reader.scores_of_session(session_id, 1)
-    cited = _cited(document) if document else []
-    cut = (document.get("coverage") or {}).get("cut_entries", ()) if document else ()
+    cited, cut = (score_view.cited(doc), doc["coverage"]["cut_entries"]) if doc else ([], [])
     session = await read_session(site.source, session_id, cited, cut)
-    if document is None and isinstance(session, Unreadable):
+    if doc is None and isinstance(session, Unreadable) and not session.is_running:
         if session.is_gone or site.source is None:
             raise Problem(404, "Unknown session", f"there is no session {session_id} here, or it was deleted")
-        if session.is_running:
-            raise Problem(409, "Session not ended", f"the session {session_id} has not ended: look again when it has")
         raise Problem(503, "Session not readable", f"the session {session_id} cannot be shown: {session.reason}")
-    content = await _criteria_content(site, document["criteria_hash"]) if document else {}
     newest = await site.reader.history(session_id, 1, purpose="production") or []
+    shown = score_view.values(
+        session_id,
+        doc,
+        session,
+        row=rows[0] if rows else None,
+        history=history[:HISTORY_SHOWN],
+        newest=newest[0] if newest else None,
+        turns=turns or (),
+        criteria_content=await _criteria_content(site, doc["criteria_hash"]) if doc else {},
+    )
     # In a thread: a long analysis takes a while to render, and events go to sockets meanwhile.
     return await asyncio.to_thread(
         page,
         "score.html",
         here="/",
         live=Live(f"{OF_SESSION_PREFIX}{session_id}", position),
-        session_id=session_id,
-        doc=document,
         is_of_session=is_of_session,
         may_ask="score" in caller.scopes,
-        info=_info(rows, session),
-        newest=newest[0] if newest else None,
-        history=_with_changes(history[:HISTORY_SHOWN]),
         has_more=len(history) > HISTORY_SHOWN,
-        turns=[_shortened(turn) for turn in turns or ()],
-        session={"alert": None, "reason": session.reason} if isinstance(session, Unreadable) else session,
-        anchors=frozenset() if isinstance(session, Unreadable) else session.anchors,
-        cited=cited,
-        max_points={c["id"]: c["max_points"] for c in content.get("categories", ())},
-        weights={c["id"]: c["weight"] for c in content.get("rubric", ())},
-        current_hash=site.policy.hashes.get(document["criteria"] or "") if document else None,
+        current_hash=site.policy.hashes.get(doc["criteria"] or "") if doc else None,
         criteria_names=sorted(site.policy.hashes),
+        meanings=insights_view.meanings(site.registry),
         key=str(uuid4()),
+        **await labelling.about(site, doc),
+        **shown,
     )
-
-
-def _cited(document: Mapping[str, Any]) -> list[str]:
-    """Every entry that the document's texts refer to."""
-    rubric = document["rubric"] or {}
-    return cited_entries(
-        document["score_analysis"],
-        document["missing_tools_analysis"],
-        *(tool["rationale"] for tool in document["missing_tools"]),
-        *(approach["description"] for approach in document["alternative_approaches"]),
-        *rubric.get("issues", ()),
-        *rubric.get("highlights", ()),
-    )
-
-
-def _info(rows: Sequence[Mapping[str, Any]], session: Any) -> dict[str, Any]:
-    """What is known of the session by name: from us, else from the source."""
-    row = rows[0] if rows else {}
-    return {
-        "alert_type": row.get("alert_type") or getattr(session, "alert_type", None),
-        "chain_id": row.get("chain_id") or getattr(session, "chain_id", None),
-        "labels": row.get("labels") or {},
-        "status": getattr(session, "status", None),
-    }
-
-
-def _with_changes(history: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str | None]]:
-    """Each score with the hash of the one before it, where the same criteria had another one."""
-    shown: list[tuple[Mapping[str, Any], str | None]] = []
-    for place, score in enumerate(history):
-        older = (d for d in history[place + 1 :] if d["criteria_hash"] and d["criteria"] == score["criteria"])
-        before = next(older, None)
-        changed = before is not None and score["criteria_hash"] and before["criteria_hash"] != score["criteria_hash"]
-        shown.append((score, before["criteria_hash"] if before is not None and changed else None))
-    return shown
-
-
-def _shortened(turn: Mapping[str, Any]) -> dict[str, Any]:
-    reply = turn["reply"] or ""
-    return {**turn, "reply": reply[:MAX_REPLY_CHARACTERS], "left_out": max(0, len(reply) - MAX_REPLY_CHARACTERS)}
 
 
 # --- criteria ------------------------------------------------------------------------------------------
@@ -247,8 +206,8 @@ async def _criteria(site: Site, criteria_hash: str) -> dict[str, Any] | None:
     return stored
 
 
-async def _criteria_content(site: Site, criteria_hash: str | None) -> dict[str, Any]:
-    """Empty where nobody knows it."""
+async def _criteria_content(site: Site, criteria_hash: str | None) -> Any:
+    """Whatever is stored; empty where nobody knows it."""
     found = await _criteria(site, criteria_hash) if criteria_hash else None
     return found["content"] if found else {}
 
@@ -280,8 +239,7 @@ async def ask(request: Request, caller: Scoring, session_id: SessionId) -> Redir
         reason=reason,
         priority=Priority.PEOPLE,
     )
-    asked_hash = hashlib.sha256(to_json([session_id, asked.force, criteria, reason])).hexdigest()
-    await ask_for_score(site, asked, Key(caller.name, key, asked_hash) if key else None)
+    await ask_for_score(site, asked, key_of(caller, key, asked))
     return RedirectResponse(f"/sessions/{session_id}", 303)
 
 
@@ -289,7 +247,7 @@ async def ask(request: Request, caller: Scoring, session_id: SessionId) -> Redir
 async def cancel(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
     """Cancel a score, and go to its session's page; one that has ended in the meantime is shown as it ended."""
     site = site_of(request)
-    await site.store.cancel(score_id, caller.name, is_patient=False)
+    await site.leases.cancel(score_id, caller.name, is_patient=False)
     document = await site.reader.score(score_id)
     if document is None:
         raise Problem(404, "Unknown score", f"there is no score {score_id}")

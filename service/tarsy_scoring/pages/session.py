@@ -19,6 +19,7 @@ READ_S = 5.0  # a page is better without its session than late
 NO_LIMIT_TOKENS = 10**12  # people have no window: nothing is shortened for them here
 MAX_ENTRY_CHARACTERS = 20_000
 MAX_ENTRIES = 100
+MAX_REASON_CHARACTERS = 500
 ALERT = "E1"
 
 
@@ -63,7 +64,7 @@ class ShownSession:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why a session cannot be shown. `is_gone`: the source says that there is none."""
+    """Why a session cannot be shown; `is_gone` and `is_running`: the source says that there is none, or no end yet."""
 
     reason: str
     is_gone: bool = False
@@ -87,8 +88,8 @@ async def read_session(
             timeline = await source.fetch_timeline(session_id)
     except SessionNotFound:
         return Unreadable("the source has no such session any more", is_gone=True)
-    except SessionNotTerminal:
-        return Unreadable("the session has not ended", is_running=True)
+    except SessionNotTerminal as error:
+        return Unreadable(str(error)[:MAX_REASON_CHARACTERS], is_running=True)  # it names the status
     except (TimelineUnavailable, TimeoutError):
         return Unreadable("the source of sessions cannot be read now")
     return await asyncio.to_thread(show, timeline, cited, cut)

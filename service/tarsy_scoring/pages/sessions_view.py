@@ -2,20 +2,26 @@
 The list of sessions: what the form above it asks for, and the rows below. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, time, timedelta
 from typing import Any, cast, get_args
 from urllib.parse import urlencode
 from uuid import uuid4
 
 from tarsy_scoring.browsing import Filters, ListedSession, Sort
 from tarsy_scoring.pages import words
+from tarsy_scoring.pages.days import read_day
 from tarsy_scoring.pages.markdown import legible
+from tarsy_scoring.pages.stored import Stored
 from tarsy_scoring.pages.words import Badge
+from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 PAGE_SIZE = 50  # as many channels as a client may follow twice over: the open ones of a page are among them
 MAX_FIELD = 255
-FIELDS = ("q", "chain", "status", "min", "max", "criteria", "label", "flag", "sort")
+RARER = ("criteria", "outcome", "since", "until", "label", "flag")  # what stands folded up while it asks for nothing
+FIELDS = ("q", "chain", "status", "min", "max", *RARER, "sort")
+OUTCOMES = {"pass": "passed", "fail": "did not pass"}
 SORTS = {"newest": "newest first", "score_asc": "worst first", "score_desc": "best first"}
 
 
@@ -42,9 +48,24 @@ class Asked:
     def is_narrowed(self) -> bool:
         return any(value for name, value in self.values.items() if name != "sort")
 
+    @property
+    def shows_rarer(self) -> bool:
+        """Whether something is asked of what is folded up otherwise."""
+        return any(self.values[name] for name in RARER)
+
+    @property
+    def session(self) -> str | None:
+        """The id that may have been meant where nothing is found: the source may know it."""
+        sought = self.values["q"]
+        return sought if not self.faults and SESSION_ID_PATTERN.fullmatch(sought) else None
+
 
 def asked(query: Mapping[str, str]) -> Asked:
-    """Read a form's fields; one that is empty or unknown asks for nothing."""
+    """
+    Read a form's fields; one that is empty or unknown asks for nothing.
+
+    Days are of UTC, and both belong to what is looked for.
+    """
     values = {name: query.get(name, "").strip() for name in FIELDS}
     faults = [
         f"{name}: at most {MAX_FIELD} characters, all of them visible"
@@ -60,6 +81,11 @@ def asked(query: Mapping[str, str]) -> Asked:
     status = values["status"]
     if status and status not in words.STATUSES:
         faults.append("status: there is no such status")
+    if values["outcome"] and values["outcome"] not in OUTCOMES:
+        faults.append("outcome: there is no such outcome")
+    since, until = (read_day(values[name], name, faults) for name in ("since", "until"))
+    if since is not None and until is not None and since > until:
+        faults.append("ended from: the earlier day comes first")
     sort = values["sort"] or "newest"
     if sort not in get_args(Sort):
         faults.append("sort: there is no such order")
@@ -72,6 +98,9 @@ def asked(query: Mapping[str, str]) -> Asked:
         criteria=values["criteria"] or None,
         labels={label.strip(): label_value.strip()} if label.strip() and separator else {},
         flag=values["flag"] or None,
+        outcome=values["outcome"] or None,
+        since=datetime.combine(since, time(), UTC) if since else None,
+        until=datetime.combine(until + timedelta(days=1), time(), UTC) if until else None,
         prefix=values["q"] or None,
     )
     return Asked(values, filters, cast(Sort, sort), faults)
@@ -116,21 +145,26 @@ class Row:
         return "Score" if self.session.status == "not_scored" else "Re-score"
 
     @property
-    def tags(self) -> list[tuple[str, str, str]]:
-        """CSS class, word and explanation of what stands beside the score."""
+    def tags(self) -> list[tuple[str, str]]:
+        """CSS class and word of what stands beside the score; flags apart."""
         score: Any = self.session.score
         if score is None:
             return []
-        found = []
-        if score.outcome == "fail":
-            found.append(("weak", "did not pass", ""))
-        elif score.outcome == "pass":
-            found.append(("good", "passed", ""))
-        found += [("", tag.replace("_", " "), "") for tag in score.failure_tags]
-        found += [("fair", flag.replace("_", " "), words.FLAGS.get(flag, "")) for flag in score.flags]
+        found = [("weak" if score.outcome == "fail" else "good", OUTCOMES[score.outcome])] if score.outcome else []
+        found += [("", tag.replace("_", " ")) for tag in Stored().texts(score.failure_tags)]
         if not score.is_current_criteria:
-            found.append(("", "criteria not current", ""))
+            found.append(("", "criteria not current"))
         return found
+
+    @property
+    def flags(self) -> list[str]:
+        """Of the score."""
+        return Stored().texts(self.session.score.flags) if self.session.score else []
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the session, as texts."""
+        return Stored().labels(self.session.labels)
 
 
 def row(session: ListedSession) -> Row:
@@ -142,3 +176,9 @@ def row(session: ListedSession) -> Row:
     else:
         newest = words.badge(latest.status, None, latest.current_stage, latest.waiting_for)
     return Row(session, newest, completed if latest else None, session.status in words.OPEN, str(uuid4()))
+
+
+def explained(rows: Iterable[Row]) -> dict[str, str]:
+    """The flags that rows show, with what they mean, each once; in the order in which `words` has them."""
+    shown = {flag for row in rows for flag in row.flags}
+    return {flag: meaning for flag, meaning in words.FLAGS.items() if flag in shown}

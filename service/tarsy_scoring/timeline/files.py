@@ -7,6 +7,7 @@ left out and named in the evidence, never guessed.
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -78,14 +79,14 @@ class SessionFiles:
                 raise SessionNotFound(f"{path} leads out of {self._directory}")
             is_large = real.stat().st_size > _LARGE_FILE_BYTES
             found = await asyncio.to_thread(_read, real, parse) if is_large else _read(real, parse)
-        except FileNotFoundError as error:
-            raise SessionNotFound(f"there is no file {path}") from error
         except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # nor can there be one of a longer name
+                raise SessionNotFound(f"there is no file {path}") from error
             raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
         except NotASessionFile as error:
-            raise TimelineUnavailable(f"{path} is not a session file: {error}") from error
+            raise BrokenSessionFile(f"{path} is not a session file: {error}") from error
         if found.session_id != session_id:
-            raise TimelineUnavailable(f"{path} holds the session {found.session_id}")
+            raise BrokenSessionFile(f"{path} holds the session {found.session_id}")
         return found
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
@@ -143,6 +144,10 @@ def read_session_file(path: Path) -> Timeline:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
     except NotASessionFile as error:
         raise ConfigurationError(f"{path} is not a session file: {error}") from error
+
+
+class BrokenSessionFile(TimelineUnavailable):
+    """The file of a session does not hold that session; it stays so until somebody mends or replaces it."""
 
 
 class NotASessionFile(Exception):

@@ -6,30 +6,19 @@ deployment lacks is read as null. Works behind a transaction pooler.
 """
 
 import asyncio
-import json
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
 
+from tarsy_scoring.database import nothing_to_reset, transaction_of
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.timeline.evidence import take_stock
-from tarsy_scoring.timeline.model import (
-    SHOWN_STAGE_TYPES,
-    TERMINAL_STATUSES,
-    AvailableTool,
-    Event,
-    Execution,
-    FoundSession,
-    Stage,
-    Timeline,
-)
-from tarsy_scoring.timeline.parsing import label_map, model_names, name_or_none, text_or_none, tool_call
+from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline
+from tarsy_scoring.timeline.parsing import model_names, name_or_none
+from tarsy_scoring.timeline.tarsy_rows import assemble, nearest_time, time_or_null
 
 T = TypeVar("T")
 Columns = frozenset[tuple[str, str]]
@@ -88,7 +77,7 @@ _FINISHED = """
     SELECT session_id, chain_id, status, completed_at
       FROM (SELECT {columns} FROM alert_sessions) s
      WHERE session_id > $1 AND status = ANY($2::text[]) AND deleted_at IS NULL
-       AND coalesce(completed_at, created_at) >= $3
+       AND coalesce(completed_at, created_at, $3) >= $3
      ORDER BY session_id LIMIT $4
 """
 _PAGE = 1000
@@ -114,7 +103,7 @@ class TarsyDatabase:
     Reads sessions with a small pool of its own, opened at the first use.
 
     Never writes: every read is one `READ ONLY` transaction, so a role with `SELECT` suffices. A cancelled
-    read gives its connection back.
+    read gives its connection back, and waits for a server that stands still for a second at most.
 
     Args:
         url: `postgresql://user:password@host/database`, `sslmode` and the like included.
@@ -194,7 +183,7 @@ class TarsyDatabase:
                 t: await connection.fetch(_select(t, columns), session_id) if _is_there(t, columns) else ()
                 for t in _ORDER
             }
-        return _assemble(session, **tables)
+        return assemble(session, **tables)
 
     async def _find(self, session_id: str) -> Any:
         async with self._snapshot() as (connection, columns):
@@ -213,11 +202,8 @@ class TarsyDatabase:
 
     @asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[tuple[Any, Columns]]:
-        pool = await self._open()
-        async with (
-            pool.acquire() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
+        options = {"isolation": "repeatable_read", "readonly": True}
+        async with transaction_of(await self._open(), self._timeout_s, **options) as connection:
             # The server gives up too, so that a read nobody waits for does not go on there.
             await connection.execute(f"SET LOCAL statement_timeout = {int(self._timeout_s * 1000)}")
             yield connection, self._columns or await self._find_columns(connection)
@@ -232,6 +218,7 @@ class TarsyDatabase:
                     timeout=self._timeout_s,
                     statement_cache_size=0,  # a transaction pooler may give each transaction another server
                     server_settings={"application_name": "tarsy-scoring timeline"},
+                    reset=nothing_to_reset,
                 )
         return self._pool
 
@@ -263,7 +250,14 @@ def _listed(table: str, columns: Columns) -> str:
     """The columns to read, null for those that are not there; every name is a constant of this module."""
     required, optional = _COLUMNS[table]
     nulls = {c: f"NULL{'::timestamptz' if c.endswith('_at') else ''} AS {c}" for c in optional}
-    return ", ".join(c if (table, c) in columns else nulls[c] for c in (*required, *optional))
+    return ", ".join(_read_as(c) if (table, c) in columns else nulls[c] for c in (*required, *optional))
+
+
+def _read_as(column: str) -> str:
+    """Of a time that is none nothing is told, except that what was deleted then is deleted."""
+    if not column.endswith("_at"):
+        return column
+    return f"{nearest_time(column) if column == 'deleted_at' else time_or_null(column)} AS {column}"
 
 
 def _checked(row: Any, session_id: str) -> Any:
@@ -274,165 +268,3 @@ def _checked(row: Any, session_id: str) -> Any:
     if row["status"] not in TERMINAL_STATUSES:
         raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {row['status']}")
     return row
-
-
-# --- rows -> timeline ------------------------------------------------------------------------------------
-
-
-def _assemble(
-    session: Any,
-    stages: Iterable[Any],
-    agent_executions: Iterable[Any],
-    timeline_events: Iterable[Any],
-    mcp_interactions: Iterable[Any],
-    llm_interactions: Iterable[Any],
-) -> Timeline:
-    interactions = list(mcp_interactions)
-    durations_ms = _durations_ms(interactions)
-    events_of: dict[str, list[Event]] = defaultdict(list)
-    loose_of: dict[str, list[Event]] = defaultdict(list)
-    for row in timeline_events:
-        if row["execution_id"] is not None:
-            events_of[row["execution_id"]].append(_event(row))
-        elif row["stage_id"] is not None:
-            loose_of[row["stage_id"]].append(_event(row))
-    tokens = _tokens(llm_interactions)
-    executions_of: dict[str, list[Execution]] = defaultdict(list)
-    for row in agent_executions:
-        events = _timed(events_of[row["execution_id"]], durations_ms[row["execution_id"]])
-        executions_of[row["stage_id"]].append(_execution(row, events, tokens[row["execution_id"]]))
-    found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
-    calls: dict[str, int] = defaultdict(int)
-    for row in interactions:
-        calls[row["execution_id"]] += row["interaction_type"] == "tool_call"
-    final_analysis = text_or_none(session["final_analysis"])
-    return Timeline(
-        session_id=session["session_id"],
-        status=session["status"],
-        chain_id=name_or_none(session["chain_id"]),
-        alert_type=name_or_none(session["alert_type"]),
-        alert_data=session["alert_data"],
-        final_analysis=final_analysis,
-        executive_summary=text_or_none(session["executive_summary"]),
-        stages=found,
-        available_tools=_available_tools(interactions, found),
-        runbook=text_or_none(session["runbook_url"]),  # TARSy stores the address alone; it is never fetched
-        labels=label_map(_json(session["labels"])),
-        created_at=session["created_at"],
-        completed_at=session["completed_at"],
-        error_message=text_or_none(session["error_message"]),
-        evidence=take_stock(found, final_analysis, declared_calls=calls),
-        started_at=session["started_at"],
-    )
-
-
-def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
-    if loose:  # events of the stage itself, such as a user's question; nobody's, so without an agent's name or tokens
-        own = Execution(f"{row['stage_id']}/stage", "", 0, row["status"], tuple(loose), input_tokens=0, output_tokens=0)
-        executions = [*executions, own]
-    return Stage(
-        stage_id=row["stage_id"],
-        stage_name=row["stage_name"],
-        stage_index=row["stage_index"],
-        stage_type=row["stage_type"],
-        status=row["status"],
-        executions=tuple(executions),
-        expected_agent_count=row["expected_agent_count"],
-        referenced_stage_id=row["referenced_stage_id"],
-        error_message=text_or_none(row["error_message"]),
-    )
-
-
-def _execution(row: Any, events: tuple[Event, ...], tokens: tuple[int | None, int | None]) -> Execution:
-    return Execution(
-        execution_id=row["execution_id"],
-        agent_name=row["agent_name"],
-        agent_index=row["agent_index"],
-        status=row["status"],
-        events=events,
-        parent_execution_id=row["parent_execution_id"],
-        task=text_or_none(row["task"]),
-        error_message=text_or_none(row["error_message"]),
-        model_names=model_names(row),
-        input_tokens=tokens[0],
-        output_tokens=tokens[1],
-    )
-
-
-def _event(row: Any) -> Event:
-    metadata = _json(row["metadata"])
-    metadata = metadata if isinstance(metadata, dict) else {}
-    return Event(
-        event_id=row["event_id"],
-        sequence_number=row["sequence_number"],
-        event_type=row["event_type"],
-        status=row["status"],
-        content=row["content"],
-        tool=tool_call(metadata) if row["event_type"] == "llm_tool_call" else None,
-        created_at=row["created_at"],
-        skill_name=text_or_none(metadata.get("skill_name")),
-    )
-
-
-_Durations = dict[tuple[str, str], list[int | None]]  # of the calls of one execution, by server and tool
-
-
-def _durations_ms(interactions: Iterable[Any]) -> defaultdict[str, _Durations]:
-    """How long the calls of each execution took, in the order in which they were recorded."""
-    found: defaultdict[str, _Durations] = defaultdict(dict)
-    for row in interactions:
-        if row["interaction_type"] == "tool_call":
-            tool = tool_call(row)
-            of_tool = found[row["execution_id"]].setdefault((tool.server_name, tool.tool_name), [])
-            of_tool.append(row["duration_ms"])
-    return found
-
-
-def _timed(events: list[Event], durations_ms: _Durations) -> tuple[Event, ...]:
-    """
-    The events, with each tool call's duration.
-
-    Nothing joins an event with the record of its call, so the n-th call of a tool takes the n-th record of that tool.
-    Calls made at once may be swapped by it, their sum is the same. Where the numbers differ nobody can say.
-    """
-    counts = Counter((e.tool.server_name, e.tool.tool_name) for e in events if e.tool)
-    ahead = {tool: iter(found) for tool, found in durations_ms.items() if len(found) == counts[tool]}
-    return tuple(
-        replace(e, tool=replace(e.tool, duration_ms=next(ahead[tool])))
-        if e.tool and (tool := (e.tool.server_name, e.tool.tool_name)) in ahead
-        else e
-        for e in events
-    )
-
-
-def _tokens(llm_interactions: Iterable[Any]) -> defaultdict[str, tuple[int | None, int | None]]:
-    """Input and output tokens per execution id; None where no call is recorded, or one without its number."""
-    found: defaultdict[str, tuple[int | None, int | None]] = defaultdict(lambda: (None, None))
-    for row in llm_interactions:
-        read, written = found.get(row["execution_id"], (0, 0))
-        found[row["execution_id"]] = _plus(read, row["input_tokens"]), _plus(written, row["output_tokens"])
-    return found
-
-
-def _plus(total: int | None, count: int | None) -> int | None:
-    return None if total is None or count is None else total + count
-
-
-def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:
-    """Of the agents that the judge sees, each tool once; replicas list the same ones again."""
-    agents = {e.execution_id: e.agent_name for s in stages if s.stage_type in SHOWN_STAGE_TYPES for e in s.executions}
-    tools = []
-    for row in interactions:
-        listed = _json(row["available_tools"]) if row["interaction_type"] == "tool_list" else None
-        if row["execution_id"] not in agents or not isinstance(listed, list):
-            continue
-        for tool in listed:
-            if isinstance(tool, dict) and (name := text_or_none(tool.get("name"))):
-                description = text_or_none(tool.get("description")) or ""
-                tools.append(AvailableTool(row["server_name"], name, description, agents[row["execution_id"]]))
-    return tuple(dict.fromkeys(tools))
-
-
-def _json(value: object) -> object:
-    """`jsonb` arrives as text."""
-    return json.loads(value) if isinstance(value, str) else value

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.api.access import ANYBODY, Access, Rates, is_loopback, trusted_proxies
 from tarsy_scoring.api.site import Caller, Problem
+from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.settings import load_settings
 
 PUBLIC = {"SCORING_API_HOST": "0.0.0.0"}
 PROXY, STRANGER = "10.1.2.3", "192.0.2.7"
@@ -113,11 +113,22 @@ def test_what_is_no_cidr_refuses_the_start(text: str) -> None:
         access({**PUBLIC, "SCORING_TRUSTED_PROXIES": text})
 
 
-def test_trusting_everybody_is_told() -> None:
-    """It can be meant, behind a network policy; it is never silent."""
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        pytest.param("0.0.0.0/0", True, id="everybody"),
+        pytest.param("fd00::/8,::/0", True, id="everybody-on-ipv6"),
+        pytest.param("0.0.0.0/1,fd00::/8,128.0.0.0/1", True, id="everybody-in-two-halves"),
+        pytest.param("10.0.0.0/8,fd00::/8", False, id="some"),
+    ],
+)
+def test_trusting_everybody_is_told(text: str, is_told: bool) -> None:
+    """It can be meant, behind a network policy; it is never silent, and says what would be better."""
     with capture_logs() as lines:
-        access({**PUBLIC, "SCORING_TRUSTED_PROXIES": "0.0.0.0/0"})
-    assert [line["event"] for line in lines] == ["api.trusts_everybody"]
+        access({**PUBLIC, "SCORING_TRUSTED_PROXIES": text})
+    told = [("api.trusts_everybody", "warning")] if is_told else []
+    assert [(line["event"], line["log_level"]) for line in lines] == told
+    assert all("SCORING_TRUSTED_PROXIES" in line["advice"] for line in lines)
 
 
 # --- proxies -------------------------------------------------------------------------------------------
@@ -130,6 +141,7 @@ def test_trusting_everybody_is_told() -> None:
         pytest.param({"x-forwarded-email": "a@example.com"}, "a@example.com", id="email"),
         pytest.param({"x-forwarded-email": "a@example.com", "x-forwarded-user": "alice"}, "alice", id="user-first"),
         pytest.param({"x-forwarded-user": " ", "x-forwarded-email": "a@b"}, "a@b", id="empty-is-absent"),
+        pytest.param({"x-forwarded-user": "CN=alice,OU=sre"}, "CN=alice,OU=sre", id="name-of-a-directory"),
         pytest.param({"x-forwarded-user": "José Ñandú"}, "José Ñandú", id="utf-8"),
         pytest.param({"x-forwarded-user": "a" * 255}, "a" * 255, id="longest"),
         pytest.param([("x-forwarded-user", "alice"), ("x-forwarded-user", "alice")], "alice", id="the-same-twice"),
@@ -176,9 +188,11 @@ def test_a_range_of_mapped_addresses_means_ipv4() -> None:
     ],
 )
 def test_who_no_proxy_names_is_not_let_in(headers: Headers, peer: str | None) -> None:
-    """401 with a challenge: forwarded headers of others are their own words."""
+    """401 that leads to the proxy, and no challenge: no token helps, and others' headers are their own words."""
     refused = refusal(access(PROXIED), request(headers, peer=peer))
-    assert (refused.status, "WWW-Authenticate" in refused.headers) == (401, True)
+    assert (refused.status, refused.headers) == (401, {})
+    assert "through the proxy" in refused.detail
+    assert "token" not in refused.detail
 
 
 @pytest.mark.parametrize(
@@ -190,6 +204,8 @@ def test_who_no_proxy_names_is_not_let_in(headers: Headers, peer: str | None) ->
         pytest.param({"x-forwarded-user": "a\u200bb"}, id="invisible-blank"),
         pytest.param({"x-forwarded-user": "a\u3164"}, id="invisible-letter"),
         pytest.param([("x-forwarded-user", "mallory"), ("x-forwarded-user", "alice")], id="two-users"),
+        pytest.param({"x-forwarded-user": "mallory, alice"}, id="two-users-joined-on-the-way"),
+        pytest.param({"x-forwarded-email": "m@b, a@b"}, id="two-emails-joined-on-the-way"),
         pytest.param({"x-forwarded-email": "a\x7f@b"}, id="bad-email"),
     ],
 )
@@ -208,8 +224,8 @@ def test_bytes_that_are_no_text_name_nobody() -> None:
 def test_untrusted_headers_are_ignored_where_everybody_may() -> None:
     """On loopback and in an open API a claimed name counts for nothing unless a trusted proxy made it."""
     claim = {"x-forwarded-user": "alice"}
-    assert access({}).admit(request(claim)) == Caller(ANYBODY, BOTH)
-    assert access(OPEN).admit(request(claim, peer=STRANGER)) == Caller(ANYBODY, BOTH)
+    assert access({}).admit(request(claim)) == Caller(ANYBODY, BOTH, "127.0.0.1")
+    assert access(OPEN).admit(request(claim, peer=STRANGER)) == Caller(ANYBODY, BOTH, STRANGER)
     both = access(OPEN | {"SCORING_TRUSTED_PROXIES": "10.0.0.0/8"})
     assert both.admit(request(claim, peer=PROXY)).name == "alice"
     assert both.admit(request(claim, peer=STRANGER)).name == ANYBODY
@@ -281,7 +297,9 @@ def test_people_through_the_proxy_and_programs_with_tokens(with_tokens: dict[str
     claim = {"x-forwarded-user": "alice"}
     assert rules.admit(request(claim, peer=PROXY, method="POST")) == Caller("alice", BOTH)
     assert refusal(rules, request(claim, peer=STRANGER)).status == 401
-    assert refusal(rules, request({}, peer=PROXY)).status == 401
+    nobody = refusal(rules, request({}, peer=PROXY))
+    assert (nobody.status, nobody.headers["WWW-Authenticate"]) == (401, 'Bearer realm="tarsy-scoring"')
+    assert [way for way in ("Authorization: Bearer TOKEN", "through the proxy") if way not in nobody.detail] == []
     assert refusal(rules, request(claim | {"authorization": "Bearer wrong"}, peer=PROXY)).status == 401
     assert rules.admit(request(claim | bearer("reads"), peer=PROXY)) == Caller("alice", READ)
     assert rules.admit(request(claim | bearer("reads"), peer=STRANGER)) == Caller("dashboard", READ)
@@ -417,6 +435,9 @@ def test_pages_of_other_sites_change_nothing(headers: dict[str, str]) -> None:
         pytest.param({"origin": "https://evil.example"}, False, id="another-site"),
         pytest.param({"origin": "https://evil.example", "sec-fetch-site": "same-origin"}, False, id="origin-decides"),
         pytest.param({"origin": "null"}, False, id="sandboxed"),
+        pytest.param({"sec-fetch-site": "cross-site"}, False, id="another-site-without-origin"),
+        pytest.param({"sec-fetch-site": "same-site"}, False, id="sibling-without-origin"),
+        pytest.param({"sec-fetch-site": "same-origin"}, True, id="our-page-without-origin"),
     ],
 )
 def test_a_websocket_is_for_our_pages(headers: dict[str, str], is_let_in: bool) -> None:

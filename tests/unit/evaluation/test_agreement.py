@@ -20,6 +20,7 @@ from tarsy_scoring.evaluation.agreement import (
     bands_of,
     confusion,
     flip_rate,
+    kappa_of,
     labels_needed,
     spearman,
     spread,
@@ -104,6 +105,18 @@ def test_the_error_of_a_weighted_kappa_as_sas_prints_it(weights: Weights, value:
     assert estimate.value == pytest.approx(value, abs=5e-5)
     assert estimate.standard_error is not None
     assert estimate.standard_error * math.sqrt(2) == pytest.approx(error, abs=5e-5)
+
+
+def test_kappa_of_a_table_of_weights() -> None:
+    """Only their ratios count; perfect agreement is exactly 1, and one category on both sides leaves no chance."""
+    counts = [[8, 0, 2], [0, 6, 4], [1, 0, 12]]
+
+    known = kappa_of(counts)
+
+    assert known == pytest.approx(1 - 33 * (4 * 3 + 4) / (4 * (10 * 18 + 13 * 9) + 10 * 6 + 10 * 9 + 10 * 18 + 13 * 6))
+    assert kappa_of([[cell / 7 for cell in row] for row in counts]) == pytest.approx(known)
+    assert kappa_of([[0.1, 0], [0, 0.7]]) == 1
+    assert kappa_of([[5, 0], [0, 0]]) is None
 
 
 def test_kappa_and_its_interval_in_closed_form() -> None:

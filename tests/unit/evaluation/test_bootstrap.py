@@ -12,6 +12,7 @@ from tarsy_scoring.evaluation.bootstrap import (
     estimate_difference,
     estimate_mean,
     shared_strata,
+    student_quantile,
 )
 
 
@@ -166,6 +167,15 @@ def test_no_interval_of_a_mean(values: list[float], value: float | None, reason:
     assert (found.value, found.low, found.high) == (value, None, None)
     assert found.reason is not None
     assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "printed"),
+    [(0.95, 4, 2.776), (0.95, 39, 2.023), (0.98, 4, 3.747), (0.98, 39, 2.426), (0.98, math.inf, 2.326)],
+)
+def test_students_quantiles_are_those_of_the_tables(confidence: float, freedom: float, printed: float) -> None:
+    """Two-sided; with endless degrees of freedom the normal ones."""
+    assert student_quantile(confidence, freedom) == pytest.approx(printed, rel=2e-3)
 
 
 # --- chance --------------------------------------------------------------------------------------------

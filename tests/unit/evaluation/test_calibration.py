@@ -105,6 +105,28 @@ def test_a_session_that_was_drawn_and_later_picked_counts() -> None:
     assert (found.matched, found.picked) == (1, 0)
 
 
+def test_labels_count_by_the_inverse_of_their_chance() -> None:
+    """One of two that was labelled speaks for the other; the counts are as they are."""
+    labels, scores = many(("correct", 90, 12), ("wrong", 20, 6), ("wrong", 90, 4))
+    rare = [replace(label, inclusion_probability=0.5) if label.outcome == "wrong" else label for label in labels]
+
+    weighed, twice = one(rare, scores), one(*many(("correct", 90, 12), ("wrong", 20, 12), ("wrong", 90, 8)))
+
+    assert weighed.kappa.value == pytest.approx(twice.kappa.value)
+    assert weighed.spearman.value == pytest.approx(twice.spearman.value)
+    assert weighed.shares[0] == pytest.approx(twice.shares[0])
+    assert (weighed.matched, weighed.confusion.counts[0]) == (22, (6, 0, 4))
+
+
+def test_numbers_of_labels_say_how_mild_the_judge_is() -> None:
+    """The lower median of a session's numbers counts; a label without one says nothing to it."""
+    labels = [*(Label("s-1", number=n, labeller=str(n)) for n in (40, 60, 90)), Label("s-2", "wrong")]
+
+    found = one(labels, [score("s-1", 70), score("s-2", 20)])
+
+    assert (found.mean_difference.value, found.mean_difference.n) == (10, 1)
+
+
 def test_several_labellers_of_a_session_make_one_label() -> None:
     """The lower median of their bands; a session that they put into different bands is counted as disputed."""
     labels = [
@@ -191,13 +213,13 @@ MEANINGS = {
     "chance": (
         (("correct", 90, 10), ("wrong", 20, 10), ("wrong", 90, 10), ("correct", 20, 10)),
         "The judge agrees with the labels no better than chance could explain (weighted kappa 0.00, 95 % interval "
-        "-0.30 to 0.30). They differ on 20 of 40 sessions: the judge is higher on 10 of them and lower on 10. About "
-        "342 more labels of randomly drawn sessions would bring the interval within 0.10 to either side.",
+        "-0.31 to 0.31). They differ on 20 of 40 sessions: the judge is higher on 10 of them and lower on 10. About "
+        "331 more labels of randomly drawn sessions would bring the interval within 0.10 to either side.",
     ),
     "worse": (
         (("correct", 20, 20), ("wrong", 90, 18), ("wrong", 20, 3), ("correct", 90, 3)),
-        "The judge agrees with the labels less than chance would (weighted kappa -0.72, 95 % interval -0.87 to "
-        "-0.45). They differ on 38 of 44 sessions: the judge is higher on 18 of them and lower on 20. About 146 more "
+        "The judge agrees with the labels less than chance would (weighted kappa -0.72, 95 % interval -0.88 to "
+        "-0.42). They differ on 38 of 44 sessions: the judge is higher on 18 of them and lower on 20. About 161 more "
         "labels of randomly drawn sessions would bring the interval within 0.10 to either side.",
     ),
     "few": (
@@ -318,6 +340,18 @@ def test_an_outcome_may_be_the_id_of_a_band(tmp_path: Path) -> None:
     assert [label.outcome for label in read_labels(path, band_ids={"solid"})] == ["50-74", "solid"]
     with pytest.raises(ConfigurationError, match="line 3: 'solid' is no outcome"):
         read_labels(path)
+
+
+def test_an_unknown_outcome_is_told_each_known_one_once(tmp_path: Path) -> None:
+    """Also those that are words for everybody and ids of bands at once."""
+    path = write(tmp_path, "session_id,outcome", "s-1,7")
+
+    with pytest.raises(ConfigurationError) as refused:
+        read_labels(path, band_ids={b.id for b in OUTCOME_BANDS})
+
+    known = str(refused.value).partition("known are ")[2].split(", ")
+    assert {"correct", "partial", "unknown"} < set(known)
+    assert len(known) == len(set(known))
 
 
 WRONG_FILES = {

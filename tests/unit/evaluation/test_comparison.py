@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks.years import TwoVersions, verdicts_found
 
 from tarsy_scoring.evaluation.comparison import METRICS, Comparison, MetricComparison, ScoredSession, compare_versions
+from tarsy_scoring.evaluation.drift import AnchorJudgement
 
 OLD, NEW = "v1", "v2"
 ALERTS = ("oom", "latency", "node")
 SESSION = ScoredSession(
     value=OLD,
+    chain_id="kubernetes",
     alert_type="oom",
     total_score=60,
     interaction=None,
@@ -234,6 +237,13 @@ def test_too_few_sessions(n: int, difference: float | None) -> None:
     assert found.second.n == n
 
 
+def test_few_sessions_of_the_same_incidents_are_only_few() -> None:
+    """Chain and alert type explain nothing there, and are not blamed."""
+    found = compare_versions(with_totals(OLD, *[10, 12] * 20) + with_totals(NEW, *[90] * 4), (OLD, NEW))
+
+    assert "may be all theirs" not in " ".join(found.meaning)
+
+
 def test_a_judge_for_every_pair_is_too_few_of_each() -> None:
     """Nine strata of one against one have no spread, whatever they add up to."""
     sessions = [s for n in range(9) for s in with_totals(OLD, 40, judge_fingerprint=f"judge-{n}")]
@@ -308,17 +318,247 @@ def test_totals_of_different_judges_are_never_compared() -> None:
     assert metric(found, "error_rate").verdict == "no difference shown"
 
 
-# --- pairing -------------------------------------------------------------------------------------------
+def test_totals_that_name_no_judge_are_told() -> None:
+    """They are taken for those of one, beside other judges and not among them; whoever reads it knows how many."""
+    known = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80))
+    nobodys = [replace(s, judge_fingerprint=None) for s in known]
+
+    found, of_one = compare_versions(nobodys, (OLD, NEW)), compare_versions(known, (OLD, NEW))
+
+    assert metric(found) == metric(of_one)
+    assert (found.judge_unknown, of_one.judge_unknown) == (40, 0)
+    assert any("nobody can check: 40 sessions" in sentence for sentence in found.meaning)
+    assert metric(compare_versions(known[:20] + nobodys[20:], (OLD, NEW))).verdict == "too few"
 
 
-def test_without_a_shared_alert_type_nothing_is_paired() -> None:
-    """The plain difference, marked as such."""
-    sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80), alert_type="latency")
+def test_outcomes_of_gates_need_no_judge() -> None:
+    """A chain without a judge has outcomes, and nobody is missing who gave them."""
+    versions = with_totals(OLD, *[None] * 20, outcome="fail") + with_totals(NEW, *[None] * 20, outcome="pass")
+    sessions = [replace(s, judge_fingerprint=None) for s in versions]
 
     found = compare_versions(sessions, (OLD, NEW))
 
-    assert (metric(found).is_paired, metric(found).difference.value) == (False, pytest.approx(20))
-    assert any("Not paired" in sentence and "total_score" in sentence for sentence in found.meaning)
+    assert (metric(found, "pass_share").verdict, found.judge_unknown) == ("higher", 0)
+
+
+# --- the judges' part ----------------------------------------------------------------------------------
+
+MIXES = [
+    pytest.param((0.0, 1.0), id="a-judge-each"),
+    pytest.param((0.1, 0.7), id="uneven"),
+    pytest.param((0.8, 0.2), id="uneven-the-other-way"),
+]
+
+
+@pytest.mark.parametrize("new_judge", MIXES)
+def test_a_milder_judge_is_no_better_version(new_judge: tuple[float, float]) -> None:
+    """A shift of 8 points that met one version more than the other: at most 5 of 100 comparisons show anything."""
+    found = verdicts_found(TwoVersions(agents=0, judge=8, new_judge=new_judge), 100, seed=1)
+
+    assert found["higher"] + found["lower"] <= 5
+    assert found["too few"] == 0
+
+
+@pytest.mark.parametrize("new_judge", MIXES)
+def test_a_stricter_judge_hides_no_better_version(new_judge: tuple[float, float]) -> None:
+    """8 points of the agents behind -8 of the judge, 40 anchors: found in 95 of 100."""
+    assert verdicts_found(TwoVersions(agents=8, judge=-8, new_judge=new_judge), 100, seed=1)["higher"] >= 95
+
+
+def anchored(*changes: float, old: str = "strict", new: str = "lenient") -> list[AnchorJudgement]:
+    pairs = ((f"anchor-{i}", 50, 50 + change) for i, change in enumerate(changes))
+    return [j for i, a, b in pairs for j in (AnchorJudgement(i, old, a), AnchorJudgement(i, new, b))]
+
+
+def mixed_judges(shift: int, better: int) -> list[ScoredSession]:
+    """v1 met the strict judge and v2 the lenient one, who is milder by the shift."""
+    sessions = with_totals(OLD, *range(40, 60), judge_fingerprint="strict")
+    return sessions + with_totals(NEW, *(t + shift + better for t in range(40, 60)), judge_fingerprint="lenient")
+
+
+def test_the_parts_are_told() -> None:
+    """As stored, the judges', the agents'; the difference is the agents', and means stay as stored."""
+    found = compare_versions(mixed_judges(10, 12), (OLD, NEW), anchored(8, 9, 10, 11, 12))
+
+    assert found.parts is not None
+    told = [found.parts.whole.value, found.parts.judges.value, found.parts.agents.value]
+    assert told == pytest.approx([22, 10, 12])
+    assert metric(found).difference == found.parts.agents
+    assert (metric(found).second.mean, metric(found).verdict) == (71.5, "higher")
+    assert [(j.fingerprint, j.totals, j.scale, j.shift.value) for j in found.judges] == [
+        ("lenient", (0, 20), "lenient", 0),
+        ("strict", (20, 0), "lenient", -10),
+    ]
+    assert any("The judges' part of that is +10.0" in s and "as 5 anchors" in s for s in found.meaning)
+
+
+def test_unsteady_anchors_show_no_difference() -> None:
+    """The same 12 points where anchors say little: their error is in the interval and in the chance."""
+    sure, unsure = (
+        metric(compare_versions(mixed_judges(10, 12), (OLD, NEW), anchored(*changes)))
+        for changes in ((8, 9, 10, 11, 12), (-20, 40, 10, -5, 25))
+    )
+
+    assert (sure.verdict, unsure.verdict) == ("higher", "no difference shown")
+    assert unsure.difference.value == pytest.approx(sure.difference.value)
+    assert unsure.difference.low is not None
+    assert unsure.difference.low < 0
+
+
+def test_the_error_of_anchors_is_in_the_chance() -> None:
+    """The interval of 95 % leaves out 0 and the shuffling is certain, yet 2.5 % is what a total may take."""
+    found = metric(compare_versions(mixed_judges(10, 10), (OLD, NEW), anchored(1, 19, 10, 5, 15)))
+
+    assert found.difference.low is not None
+    assert found.difference.low > 0
+    assert found.chance is not None
+    assert 0.025 < found.chance < 0.05
+    assert found.verdict == "no difference shown"
+
+
+def test_without_enough_anchors_nothing_is_compared_and_what_would_mend_it_is_told() -> None:
+    """As before there were anchors."""
+    told = anchored(8, 9, 10, 11)
+    told.append(AnchorJudgement("another", "strict", 50))
+
+    found = compare_versions(mixed_judges(10, 12), (OLD, NEW), told)
+
+    assert (metric(found).verdict, metric(found).difference.value, found.parts) == ("too few", None, None)
+    meaning = " ".join(found.meaning)
+    for words in (
+        "4 were judged by both",
+        "it takes 5",
+        "only one of these two has judged: 1.",
+        "`tarsy-scoring anchors run`",
+        "rescore",
+    ):
+        assert words in meaning
+    assert "anchors run" not in " ".join(compare_versions(mixed_judges(0, 0), (OLD, NEW)).meaning)
+
+
+def test_within_judges_is_surer_where_both_versions_met_both() -> None:
+    """Few anchors that hardly agree would only add their error."""
+    sessions = [
+        *(with_totals(OLD, *range(40, 60), judge_fingerprint="strict")),
+        *(with_totals(OLD, *range(60, 75), judge_fingerprint="lenient")),
+        *(with_totals(NEW, *range(52, 67), judge_fingerprint="strict")),
+        *(with_totals(NEW, *range(72, 92), judge_fingerprint="lenient")),
+    ]
+
+    found = compare_versions(sessions, (OLD, NEW), anchored(-20, 60, 20, 0, 40))
+
+    assert found.parts is None
+    assert metric(found) == metric(compare_versions(sessions, (OLD, NEW)))
+    assert metric(found).verdict == "higher"
+    assert any("within judges all the same" in s for s in found.meaning)
+
+
+def test_strata_are_not_given_up_to_stay_within_judges() -> None:
+    """Within judges only other alert types were left, which are 40 points apart; unsteady anchors are still better."""
+    easy, hard = range(75, 85), range(35, 45)
+    sessions = [
+        *with_totals(OLD, *easy, *easy, alert_type="easy", judge_fingerprint="strict"),
+        *with_totals(OLD, *hard, alert_type="hard", judge_fingerprint="lenient"),
+        *with_totals(NEW, *hard, *hard, alert_type="hard", judge_fingerprint="strict"),
+        *with_totals(NEW, *easy, alert_type="easy", judge_fingerprint="lenient"),
+    ]
+
+    found = metric(compare_versions(sessions, (OLD, NEW), anchored(-20, 20, 0, -10, 10)))
+
+    assert (found.is_paired, found.verdict) == (True, "no difference shown")
+
+
+def test_anchors_say_nothing_about_one_judge() -> None:
+    """Nor about metrics without a judge."""
+    sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80))
+    told = anchored(8, 9, 10, 11, 12, old="judge-1", new="judge-2")
+
+    assert compare_versions(sessions, (OLD, NEW), told) == compare_versions(sessions, (OLD, NEW))
+    with_anchors, without = (
+        compare_versions(mixed_judges(10, 12), (OLD, NEW), told) for told in (anchored(8, 9, 10, 11, 12), [])
+    )
+    assert with_anchors.metrics[1:] == without.metrics[1:]
+
+
+def test_neither_order_changes_the_parts() -> None:
+    """Of sessions and of anchors; the other way round it is the other sign."""
+    sessions, told = mixed_judges(10, 12), anchored(8, 9, 10, 11, 12)
+
+    found = compare_versions(sessions, (OLD, NEW), told)
+    back = compare_versions(sessions, (NEW, OLD), told)
+
+    assert compare_versions(sessions[::-1], (OLD, NEW), told[::-1]) == found
+    assert metric(back).verdict == "lower"
+    assert (metric(back).difference.value or 0) == pytest.approx(-(metric(found).difference.value or 0))
+
+
+# --- pairing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param({"chain_id": "network"}, id="a-chain-each"),
+        pytest.param({"alert_type": "latency"}, id="an-alert-type-each"),
+    ],
+)
+def test_versions_that_met_nothing_alike_have_no_verdict(elsewhere: dict[str, Any]) -> None:
+    """The plain difference may be all chain or alert type: it is marked as such, and nothing is said to be balanced."""
+    rates = {"error_rate": 0.1}, {"error_rate": 0.6}
+    sessions = with_totals(OLD, *range(40, 60), interaction=rates[0], outcome="fail")
+    sessions += with_totals(NEW, *range(60, 80), interaction=rates[1], outcome="pass", **elsewhere)
+
+    found = compare_versions(sessions, (OLD, NEW))
+
+    for name, difference in (("total_score", 20), ("pass_share", 1), ("error_rate", 0.5)):
+        one = metric(found, name)
+        assert (one.verdict, one.is_paired, one.chance) == ("too few", False, None)
+        assert (one.difference.value, one.difference.low) == (pytest.approx(difference), None)
+        assert (one.first.n, one.first.compared, one.second.compared, one.strata) == (20, 0, 0, 0)
+        assert one.strata_left_out == 2
+        assert "too few sessions of both versions share chain" in (one.difference.reason or "")
+    assert shown(found) == set()
+    assert found.meaning[0] == "There are too few comparable sessions to show anything."
+    told = " ".join(found.meaning)
+    assert "No verdict on total_score, pass_share, error_rate:" in told
+    assert "a difference may be all theirs" in told
+    assert "Nothing balances them" in told
+    assert "Strata balance" not in told
+
+
+def test_nearly_nothing_alike_has_no_verdict() -> None:
+    """Four sessions of the one version among the other's are too few, as they are by themselves."""
+    sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80), chain_id="network")
+    sessions += with_totals(NEW, 95, 96, 97, 98)
+
+    found = compare_versions(sessions, (OLD, NEW))
+
+    assert (metric(found).verdict, metric(found).is_paired) == ("too few", False)
+
+
+def test_anchors_make_no_verdict_of_versions_that_met_nothing_alike() -> None:
+    """They tell judges apart, not chains; so nothing is said to be left to the agents."""
+    sessions = with_totals(OLD, *range(40, 60), judge_fingerprint="strict")
+    sessions += with_totals(NEW, *range(62, 82), judge_fingerprint="lenient", chain_id="network")
+
+    found = compare_versions(sessions, (OLD, NEW), anchored(8, 9, 10, 11, 12))
+
+    assert (metric(found).verdict, found.parts) == ("too few", None)
+    told = " ".join(found.meaning)
+    assert "left to the agents" not in told
+    assert "within judges all the same" not in told
+
+
+def test_how_large_a_part_is_compared_is_told_before_anything_else() -> None:
+    """Ten of forty sessions met a chain that both versions met; the verdict is about these."""
+    sessions = with_totals(OLD, *range(40, 45)) + with_totals(NEW, *range(60, 65))
+    sessions += with_totals(OLD, *range(15), chain_id="network") + with_totals(NEW, *range(15), chain_id="storage")
+
+    found = compare_versions(sessions, (OLD, NEW))
+
+    assert metric(found).verdict == "higher"
+    assert found.meaning[1].startswith("Compared in total_score: 10 of 40 sessions (25 %).")
+    assert "nothing is said about them: 30 sessions of 2 kinds." in found.meaning[1]
 
 
 def test_what_nobody_shares_is_left_out_and_counted() -> None:
@@ -330,6 +570,24 @@ def test_what_nobody_shares_is_left_out_and_counted() -> None:
 
     assert (found.first.n, found.first.compared, found.second.n, found.second.compared) == (13, 10, 11, 10)
     assert (found.is_paired, found.difference.value) == (True, pytest.approx(10))
+    assert (found.strata, found.strata_left_out) == (1, 2)
+    told = compare_versions(sessions, (OLD, NEW)).meaning[1]
+    assert told.startswith("Compared in total_score: 20 of 24 sessions (83.3 %).")
+    assert told.endswith("(chain, alert type, and who judged), and nothing is said about them: 4 sessions of 2 kinds.")
+
+
+def test_chains_are_strata_too() -> None:
+    """The same alert type in another chain is judged by other people's standards: here the easy chain met v2 more."""
+    sessions = [
+        *(with_totals(OLD, *[38, 42] * 15, chain_id="hard")),
+        *(with_totals(OLD, *[78, 82] * 3, chain_id="easy")),
+        *(with_totals(NEW, *[38, 42] * 3, chain_id="hard")),
+        *(with_totals(NEW, *[78, 82] * 15, chain_id="easy")),
+    ]
+
+    found = metric(compare_versions(sessions, (OLD, NEW)))
+
+    assert (found.difference.value, found.is_paired, found.strata) == (pytest.approx(0), True, 2)
 
 
 def test_sessions_without_an_alert_type_are_alike() -> None:
@@ -357,6 +615,8 @@ def test_what_may_be_concluded_is_always_said() -> None:
     for words in (
         "No difference is shown",
         "observed, not assigned",
+        "a hash of its id",
+        "who looks until something is shown",
         "does not mean equal",
         "one comparison in twenty",
     ):

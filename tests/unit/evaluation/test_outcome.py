@@ -96,6 +96,21 @@ def test_a_rubric_is_held_against_its_weighted_score(weighted: float, total: int
         assert outcome.reason == "the weighted score 69.5 is below the threshold 70"
 
 
+@pytest.mark.parametrize(
+    ("weighted", "threshold", "reason"),
+    [
+        pytest.param(59.0005, 70, "59 is below the threshold 70", id="what-nobody-needs-is-left-out"),
+        pytest.param(59.126, 62.5, "59.13 is below the threshold 62.5", id="two-decimals-at-most"),
+        pytest.param(69.9996, 70, "69.9996 is below the threshold 70", id="never-below-itself"),
+        pytest.param(69.994, 69.996, "69.99 is below the threshold 70", id="rounded-apart"),
+        pytest.param(69.99961, 69.99963, "69.99961 is below the threshold 69.99963", id="all-that-tells-them-apart"),
+    ],
+)
+def test_numbers_in_a_reason_are_rounded_and_stay_apart(weighted: float, threshold: float, reason: str) -> None:
+    """For readers two decimals are enough, but where a score would be below its own number."""
+    assert decide_outcome([], 1, threshold, judged=weighted).reason == f"the weighted score {reason}"
+
+
 def test_a_weighted_score_without_a_total_decides_nothing() -> None:
     """No total, no judge."""
     assert decide_outcome([], None, 70, judged=20) == Outcome(None)

@@ -200,7 +200,7 @@ PIECES = [*VOCABULARY, *(term[:-1] for term in VOCABULARY), "no ", "not ", "if "
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=30).map("".join))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_there_is_never_a_tag_that_is_not_in_the_text(analysis: str) -> None:
     """Whatever the text: tags are terms of the vocabulary that stand in it, in order and once."""
     visible = re.sub("[\\\\\u00ad\u200b-\u200f\u2060-\u206f]", "", analysis).lower()

@@ -545,7 +545,7 @@ def test_fewer_than_half_of_at_least_three_is_ungrounded(checked: int, held: int
         | st.text(max_size=5)
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_never_more_hold_than_are_checked(pieces: list[str]) -> None:
     """Whatever the text."""
     grounding = check("".join(pieces))

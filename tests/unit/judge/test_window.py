@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scripted import rubric_reply, structured_reply
-from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.errors import PromptTooLong, ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.judge.llm import JudgeClient, PromptTooLong
+from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Ask, Message, Turn
 from tarsy_scoring.judging import Judgement, Judges, judge
 from tarsy_scoring.settings import ChainSettings, ProviderSettings
@@ -87,14 +87,16 @@ Connect = Callable[[ProviderSettings, Endpoint], JudgeClient]
 def connect() -> Iterator[Connect]:
     """One client for all, whose making takes far longer than a call."""
     client = JudgeClient("main", ProviderSettings(model="m"), None)
+    called = client._endpoint
 
     def connect(provider: ProviderSettings, endpoint: Endpoint) -> JudgeClient:
-        client.settings, client._http = provider, endpoint  # type: ignore[assignment]
+        client.settings = called._settings = provider
+        called._http = endpoint  # type: ignore[assignment]
         return client
 
-    real = client._http
+    real = called._http
     yield connect
-    client._http = real
+    called._http = real
     asyncio.run(client.close())
 
 
@@ -145,7 +147,7 @@ def scripts(draw: st.DrawFn) -> tuple[str, list[Reply]]:
     return form, draw(st.lists(reply, min_size=1, max_size=8))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     script=scripts(),
     window=st.integers(14_000, 32_000),

@@ -1,6 +1,7 @@
 """What the forms of the pages across sessions mean, and how numbers become pictures and rows."""
 
 from datetime import UTC, date, datetime, timedelta
+from urllib.parse import parse_qsl
 from xml.etree import ElementTree
 
 import pytest
@@ -157,9 +158,17 @@ def test_bands_are_shares_of_all_totals() -> None:
 
 
 def test_a_band_leads_to_its_sessions() -> None:
-    """With the filters that the list of sessions knows, and nothing that is not asked."""
-    assert distributed(0, 0, 1).bands[0].sessions == "/?min=75&max=100"
-    assert distributed(1, 0, 0, chain="a&b").bands[2].sessions == "/?min=0&max=49&chain=a%26b"
+    """With the filters of the form, its days among them, and nothing that is not asked."""
+    assert distributed(0, 0, 1).bands[0].sessions == "/?min=75&max=100&since=2026-01-01"
+    link = distributed(1, 0, 0, chain="a&b", since="", until="2026-03-01").bands[2].sessions
+    assert link == "/?min=0&max=49&chain=a%26b&until=2026-03-01"
+
+
+def test_all_time_keeps_the_rest_of_the_form() -> None:
+    """Emptied days, where a missing word about time would be the last days again."""
+    query = dict(parse_qsl(asked({"chain": "a&b"}, TODAY).all_time, keep_blank_values=True))
+    again = asked(query, TODAY)
+    assert (again.values["chain"], again.period) == ("a&b", "all time")
 
 
 def test_no_totals_are_no_picture() -> None:

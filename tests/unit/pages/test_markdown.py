@@ -121,10 +121,21 @@ def test_cited_entries_are_told_once_in_their_order() -> None:
     assert cited_entries("E10 and E2, E10", None, "[E7]") == ["E2", "E7", "E10"]
 
 
-def test_headings_stay_below_those_of_the_page() -> None:
-    """So that the outline of the page is the page's own."""
-    found = [tag for tag, _ in Elements(render("# a\n\n## b\n\n###### c")).found]
-    assert found == ["h3", "h4", "h6"]
+@pytest.mark.parametrize(
+    ("levels", "shown"),
+    [
+        ((1, 2, 3), (3, 4, 5)),
+        ((1, 2, 6), (3, 4, 5)),
+        ((3, 3, 2, 3), (3, 3, 3, 4)),
+        ((2, 4, 3, 2), (3, 4, 4, 3)),
+        ((1, 2, 3, 4, 5, 6), (3, 4, 5, 6, 6, 6)),
+    ],
+    ids=["in order", "a level left out", "the highest not first", "back again", "deeper than there are"],
+)
+def test_headings_are_an_outline_below_that_of_the_page(levels: tuple[int, ...], shown: tuple[int, ...]) -> None:
+    """It begins where the page's own ends and leaves no level out, whatever the text does."""
+    found = [tag for tag, _ in Elements(render("\n\n".join("#" * level + " x" for level in levels))).found]
+    assert found == [f"h{level}" for level in shown]
 
 
 def test_what_nobody_sees_is_taken_out() -> None:

@@ -20,10 +20,36 @@ def test_times_are_told_in_utc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "told"), [(None, "unknown"), (0.0, "$0.0000"), (0.0473, "$0.0473"), (1234.5, "$1,234.50")]
+    ("amount", "told"),
+    [
+        *((None, "unknown"), (0.0, "$0.00"), (0.0473, "$0.0473"), (1234.5, "$1,234.50")),
+        *((0.00004, "less than $0.0001"), (0.99996, "$1.00"), (0.1 + 0.2, "$0.30"), (0.5001, "$0.50")),
+    ],
 )
 def test_unknown_cost_is_not_nothing(amount: float | None, told: str) -> None:
+    """Nor is a small one; from ten cents on, cents are enough."""
     assert rendering.usd(amount) == told
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        *((None, "–"), (17, "17"), (17.0, "17"), (16.5, "16.5"), (17.3333333, "17.33"), (59.0005, "59")),
+        *((1e6, "1000000"), (-0.0, "0"), (-0.001, "0"), (-2.5, "-2.5")),
+    ],
+)
+def test_points_have_two_decimals_at_most(number: float | None, told: str) -> None:
+    """And none where they are whole; nothing is not less than nothing."""
+    assert rendering.points(number) == told
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(74.999, "74.999"), (74.4999999, "74.4999999"), (75.0, "75"), (100, "100"), (-0.0, "0"), (1e-7, "0.0000001")],
+)
+def test_what_somebody_said_is_not_rounded(number: float, told: str) -> None:
+    """Else a number would be seen in another band than the one in which it counts."""
+    assert rendering.exactly(number) == told
 
 
 @pytest.mark.parametrize(("amount", "told"), [(None, "–"), (1.25, "1.2 s"), (600, "10 min 0 s"), (7260, "2 h 1 min")])

@@ -1,12 +1,13 @@
 """What the form above the list of sessions asks for, and how a session is told in a row."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
 
 from tarsy_scoring.browsing import Filters, ListedScore, ListedSession, NewestAttempt
-from tarsy_scoring.pages.sessions_view import asked, row
+from tarsy_scoring.pages.sessions_view import asked, explained, row
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -28,6 +29,9 @@ def test_every_field_is_a_filter() -> None:
             "criteria": "c",
             "label": "team = a=b",
             "flag": "ungrounded",
+            "outcome": "fail",
+            "since": "2026-03-01",
+            "until": "2026-03-01",
             "sort": "score_asc",
             "nonsense": "x",
         }
@@ -42,8 +46,12 @@ def test_every_field_is_a_filter() -> None:
         criteria="c",
         labels={"team": "a=b"},
         flag="ungrounded",
+        outcome="fail",
+        since=datetime(2026, 3, 1, tzinfo=UTC),
+        until=datetime(2026, 3, 2, tzinfo=UTC),
         prefix="pod",
     )
+    assert found.shows_rarer
 
 
 @pytest.mark.parametrize(
@@ -59,6 +67,10 @@ def test_every_field_is_a_filter() -> None:
         {"label": "=a"},
         {"status": "lost"},
         {"sort": "random"},
+        {"outcome": "maybe"},
+        {"since": "yesterday"},
+        {"until": "9999-12-31"},
+        {"since": "2026-03-02", "until": "2026-03-01"},
         {"q": "a\0b"},
         {"q": "\ud800"},
         {"chain": "\u202ex"},
@@ -70,6 +82,19 @@ def test_what_cannot_be_meant_is_a_fault(query: dict[str, str]) -> None:
     found = asked(query)
     assert found.faults
     assert found.values[next(iter(query))] == next(iter(query.values()))
+
+
+def test_what_is_rarely_asked_is_folded_up() -> None:
+    """Until it is asked."""
+    assert not asked({"q": "a", "chain": "k", "min": "1", "sort": "newest"}).shows_rarer
+    assert asked({"label": "a=b"}).shows_rarer
+
+
+def test_what_may_be_a_session_can_be_looked_for_at_its_source() -> None:
+    """Nothing else can: it would have no page."""
+    assert asked({"q": "session-1"}).session == "session-1"
+    for text in ("", "two words", "../x", "x" * 256):
+        assert asked({"q": text}).session is None
 
 
 def test_a_query_keeps_what_was_asked_and_leaves_out_what_was_not() -> None:
@@ -110,9 +135,13 @@ def test_an_open_score_has_no_button_and_says_what_it_waits_for() -> None:
 
 
 def test_remarks_name_outcome_tags_flags_and_old_criteria() -> None:
-    assert [tag for _, tag, _ in row(listed(40)).tags] == [
-        "did not pass",
-        "wrong conclusion",
-        "ungrounded",
-        "criteria not current",
-    ]
+    shown = row(listed(40))
+    assert [tag for _, tag in shown.tags] == ["did not pass", "wrong conclusion", "criteria not current"]
+    assert shown.flags == ["ungrounded"]
+
+
+def test_flags_of_a_list_are_explained_once() -> None:
+    """Those that it shows, and no others; one that nobody has described has no explanation."""
+    assert list(explained([row(listed(40)), row(listed(50)), row(listed())])) == ["ungrounded"]
+    unknown = replace(listed(40), score=replace(listed(40).score, flags=["a_new_flag"]))
+    assert explained([row(unknown)]) == {}

@@ -216,7 +216,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(PIECES, max_size=12))
 def test_nothing_is_left_behind(pieces: list[str]) -> None:
     """However attacks and ordinary texts are mixed: masked text holds no attack, and stays as it is."""

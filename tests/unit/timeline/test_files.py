@@ -14,7 +14,7 @@ from tarsy_scoring.errors import (
     SessionNotTerminal,
     TimelineUnavailable,
 )
-from tarsy_scoring.timeline.files import SessionFiles, parse_session, read_session_file
+from tarsy_scoring.timeline.files import BrokenSessionFile, SessionFiles, parse_session, read_session_file
 from tarsy_scoring.timeline.model import FoundSession
 
 
@@ -74,7 +74,7 @@ async def test_large_file_is_read_in_a_thread(tmp_path: Path) -> None:
     assert len((await SessionFiles(tmp_path).fetch_timeline("one")).alert_data) == 100_000
 
 
-@pytest.mark.parametrize("session_id", ["two", "../one", "a/../one", "", "one\n", "x" * 300, "one\0"])
+@pytest.mark.parametrize("session_id", ["two", "../one", "a/../one", "", "one\n", "x" * 300, "x" * 255, "one\0"])
 async def test_unknown_or_impossible_id_is_not_found(tmp_path: Path, session_id: str) -> None:
     """No id leads out of the folder."""
     (tmp_path / "in").mkdir()
@@ -289,9 +289,9 @@ async def test_finished_session_says_what_the_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        ("no JSON", TimelineUnavailable),
-        (session() | {"session_id": "other"}, TimelineUnavailable),
-        ({"session_id": "one"}, TimelineUnavailable),
+        ("no JSON", BrokenSessionFile),
+        (session() | {"session_id": "other"}, BrokenSessionFile),
+        ({"session_id": "one"}, BrokenSessionFile),
         (session(status="in_progress"), SessionNotTerminal),
         (session(deleted_at=THEN), SessionNotFound),
     ],

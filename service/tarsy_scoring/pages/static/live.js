@@ -7,15 +7,20 @@ const state = document.getElementById("live-state");
 const badges = document.getElementById("badges").content;
 const channel = main.dataset.channel;
 const isList = channel === "sessions";
+const INSIGHTS = "insights"; // without positions; what it tells is shown by strip.js, where a page has that
+const strip = document.getElementById("strip");
 const ENDED = new Set(["scoring.completed", "scoring.failed"]);
+const WAITING = new Set(["queued", "waiting_retry"]);
 const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
 const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, FAILED_WAIT_MS = 5000, SHOW_MS = 80;
+const BACK_MS = 5000; // after an outage all pages come back at once: they are read again spread over this
 const MOST_FOLLOWED = 60; // sessions of a list whose phases are followed, of the 100 channels a client may have
 
 let socket = null;
 let position = Number(main.dataset.position);
 let attempts = 0;
 let pending = new Map(); // score id -> its last event, not shown yet
+let hasMore = false; // whether events told what no badge shows; a later event of the same score must not hide that
 let showing = 0, reading = 0, isReading = false, isStale = false;
 
 // --- what events do ----------------------------------------------------------------------------------
@@ -33,15 +38,23 @@ function concerns(badge, event) {
   return event.purpose === "production" && badge.dataset.session === event.session_id;
 }
 
+// Whether the page tells of it beside the badge.
+function tellsMore(event) {
+  if (ENDED.has(event.type) || event.phase === "queued") return true;
+  // A page of one session also tells when an attempt began and what it waits for.
+  return !isList && (event.type === "scoring.started" || WAITING.has(event.phase));
+}
+
 function show() {
   showing = 0;
   const events = [...pending.values()];
+  let isNews = hasMore;
   pending = new Map();
-  let isNews = false;
+  hasMore = false;
   for (const event of events) {
     const found = [...main.querySelectorAll(".badge[data-session], .badge[data-score]")].filter((b) => concerns(b, event));
     for (const badge of found) replace(badge, event);
-    if (ENDED.has(event.type) || event.phase === "queued" || (!isList && !found.length)) isNews = true;
+    if (!isList && !found.length) isNews = true;
     if (found.length && (!isList || ENDED.has(event.type))) say(found[0].isConnected ? found[0] : null, event);
   }
   if (isList) follow();
@@ -56,6 +69,7 @@ function replace(badge, event) {
   badge.replaceChildren(...[...model.cloneNode(true).childNodes]);
   badge.dataset.state = wanted;
   badge.toggleAttribute("data-busy", model.hasAttribute("data-busy"));
+  badge.parentElement.querySelector("[data-waits]")?.remove(); // it told what the one before waited for
   const number = badge.querySelector("b");
   if (number) number.textContent = String(event.total_score);
 }
@@ -67,7 +81,7 @@ function say(badge, event) {
 
 // --- reading the page again --------------------------------------------------------------------------
 
-function readAgain() {
+function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AGAIN_MS / 5) {
   isStale = true;
   if (reading || isReading || document.hidden) return;
   reading = setTimeout(async () => {
@@ -86,7 +100,7 @@ function readAgain() {
       if (hasFailed) setTimeout(readAgain, FAILED_WAIT_MS * (1 + Math.random()));
       else if (isStale) readAgain();
     }
-  }, isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AGAIN_MS / 5);
+  }, wait);
 }
 
 function swap(fresh) {
@@ -102,6 +116,7 @@ function swap(fresh) {
       const same = [...next.querySelectorAll("details[id]")].find((d) => d.id === details.id);
       if (same) same.open = details.open;
     }
+    region.className = next.className;
     region.replaceChildren(...[...next.childNodes].map((n) => document.importNode(n, true)));
     if (focused && focused.id) document.getElementById(focused.id)?.focus({ preventScroll: true });
   }
@@ -122,6 +137,7 @@ function isChanged(field) {
 // --- the connection ----------------------------------------------------------------------------------
 
 const followed = new Set();
+const unconfirmed = new Set(); // channels asked for: until they are here, other channels' positions hide their events
 
 function follow() {
   // Phases come on the channel of each session: follow the ones that are being scored.
@@ -135,6 +151,7 @@ function follow() {
 }
 
 function subscribe(name) {
+  unconfirmed.add(name);
   return { action: "subscribe", channel: name, last_event_id: position };
 }
 
@@ -150,7 +167,9 @@ function connect() {
   socket = own;
   own.onopen = () => {
     followed.clear();
+    unconfirmed.clear();
     send(subscribe(channel));
+    if (strip && channel !== INSIGHTS) send(subscribe(INSIGHTS));
     if (isList) follow();
     ping = setInterval(() => {
       send({ action: "ping" });
@@ -180,22 +199,28 @@ function connect() {
 }
 
 function take(event) {
+  if (event.type === "subscription.confirmed" || event.type === "subscription.error") unconfirmed.delete(event.channel);
   if (event.type === "subscription.confirmed" && event.channel === channel) {
-    if (attempts) readAgain(); // we were away: what we missed comes now, and what no event tells with the page
+    if (attempts && channel !== INSIGHTS) readAgain(BACK_MS * Math.random()); // we were away: what we missed comes now, and what no event tells with the page
     attempts = 0;
     tell("on");
   } else if (event.type === "catchup.overflow") {
     readAgain();
+  } else if (event.type === "scoring.windows" || event.type === "scoring.drift_detected") {
+    document.dispatchEvent(new CustomEvent("insight", { detail: event }));
   } else if (event.score_id && event.position) {
-    position = Math.max(position, event.position);
+    if (!unconfirmed.size) position = Math.max(position, event.position);
     pending.delete(event.score_id); // so that they stand in the order of their last events
     pending.set(event.score_id, event);
+    hasMore ||= tellsMore(event);
     showing ||= setTimeout(show, SHOW_MS);
   }
 }
 
 function tell(how) {
   state.hidden = false;
+  // That it is live is news only to somebody who was told that it is not.
+  state.ariaLive = how === "on" && !state.textContent ? "off" : "polite";
   state.classList.toggle("on", how === "on");
   state.textContent = state.dataset[how];
 }

@@ -1,0 +1,188 @@
+"""Simulated labels and judgements, for what a trust card and a review queue promise; `benchmarks.years` shows it."""
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, Estimate, band_of
+from tarsy_scoring.evaluation.review_queue import Candidate, pick_for_review
+from tarsy_scoring.evaluation.trust import Rating, trust_card
+
+
+def draws(seed: int, *what: object) -> random.Random:
+    """Draws of their own for every run, so that fewer runs are the first of more."""
+    return random.Random(f"{seed}/{'/'.join(map(str, what))}")
+
+
+# --- the trust card ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """People and a judge who see the same quality with errors of their own; `lean` is how much milder the judge is."""
+
+    name: str
+    mean: float = 60.0
+    spread: float = 18.0
+    people_error: float = 6.0
+    judge_error: float = 8.0
+    lean: float = 3.0
+
+    def rating(self, draw: random.Random) -> Rating:
+        """One labelled score."""
+        quality = draw.gauss(self.mean, self.spread)
+        number = min(100.0, max(0.0, quality + draw.gauss(0, self.people_error)))
+        judged = min(100, max(0, round(quality + self.lean + draw.gauss(0, self.judge_error))))
+        return Rating(band(number), band(judged), judged, number)
+
+    def population(self, size: int, seed: int) -> list[Rating]:
+        """So many of them, for their true values."""
+        draw = draws(seed, "population", self)
+        return [self.rating(draw) for _ in range(size)]
+
+
+AGREEMENTS = (
+    Agreement("moderate", spread=15.0, people_error=8.0, judge_error=12.0, lean=8.0),
+    Agreement("substantial"),
+    Agreement("lopsided", mean=78.0, spread=12.0),
+    Agreement("precise", spread=22.0, people_error=3.0, judge_error=4.0, lean=0.0),
+)
+
+
+def band(points: float) -> str:
+    """Of the default bands."""
+    found = band_of(points, DEFAULT_BANDS)
+    assert found is not None
+    return found
+
+
+def true_card(ratings: Sequence[Rating]) -> tuple[float, float, float]:
+    """Kappa, Spearman and mean difference of a whole population."""
+    card = trust_card(ratings, DEFAULT_BANDS, resamples=0)
+    values = (card.kappa.value, card.spearman.value, card.mean_difference.value)
+    return values[0] or 0.0, values[1] or 0.0, values[2] or 0.0
+
+
+def chance_of_label(rating: Rating) -> float:
+    """A queue that prefers what is near an edge between bands: labels of very different weight."""
+    return 0.8 if min(abs(rating.total - 50), abs(rating.total - 75)) <= 3 else 0.2
+
+
+Labels = Literal["alike", "unequal", "queue"]
+
+
+def labelled(agreement: Agreement, labels: int, draw: random.Random, how: Labels = "alike") -> list[Rating]:
+    """That many labels: every score alike, each with its own probability, or as the queue picks them from 1,000."""
+    if how == "queue":
+        return queued([agreement.rating(draw) for _ in range(1000)], labels, draw)
+    found = list[Rating]()
+    while len(found) < labels:
+        rating = agreement.rating(draw)
+        chance = chance_of_label(rating) if how == "unequal" else 1.0
+        if draw.random() < chance:
+            found.append(replace(rating, inclusion_probability=chance))
+    return found
+
+
+def queued(ratings: Sequence[Rating], labels: int, draw: random.Random) -> list[Rating]:
+    """Those that the queue picks, half of them by chance."""
+    candidates = [Candidate(str(place), rating.total) for place, rating in enumerate(ratings)]
+    picks = pick_for_review(candidates, labels, DEFAULT_BANDS, seed=draw.getrandbits(32))
+    return [replace(ratings[int(p.score_id)], inclusion_probability=p.inclusion_probability) for p in picks]
+
+
+@dataclass(slots=True)
+class Coverage:
+    """How many intervals hold the truth, of how many that there were."""
+
+    intervals: int = 0
+    covering: int = 0
+
+    def add(self, estimate: Estimate, truth: float) -> None:
+        """Count one."""
+        if estimate.low is not None and estimate.high is not None:
+            self.intervals += 1
+            self.covering += estimate.low <= truth <= estimate.high
+
+    @property
+    def share(self) -> float:
+        """0-1."""
+        return self.covering / self.intervals if self.intervals else math.nan
+
+
+def coverages(
+    agreement: Agreement, labels: int, runs: int, seed: int, how: Labels = "alike", *, resamples: int = 200
+) -> tuple[Coverage, Coverage, Coverage]:
+    """Of kappa, Spearman and mean difference."""
+    truths = true_card(agreement.population(40_000, seed))
+    found = Coverage(), Coverage(), Coverage()
+    for run in range(runs):
+        ratings = labelled(agreement, labels, draws(seed, agreement, labels, how, run), how)
+        card = trust_card(ratings, DEFAULT_BANDS, resamples=resamples)
+        for coverage, estimate, truth in zip(
+            found, (card.kappa, card.spearman, card.mean_difference), truths, strict=True
+        ):
+            coverage.add(estimate, truth)
+    return found
+
+
+def half_widths_as_planned(agreement: Agreement, labels: int, runs: int, seed: int) -> list[float]:
+    """Plan with that many labels, label as many as the plan says in all, and see half the interval of kappa."""
+    found = list[float]()
+    for run in range(runs):
+        draw = draws(seed, "plan", agreement, labels, run)
+        ratings = labelled(agreement, labels, draw)
+        card = trust_card(ratings, DEFAULT_BANDS, resamples=300)
+        if card.still_needed is None:
+            continue
+        ratings += labelled(agreement, card.still_needed, draw)
+        half_width = trust_card(ratings, DEFAULT_BANDS, resamples=300).kappa.half_width
+        if half_width is not None:
+            found.append(half_width)
+    return found
+
+
+# --- the review queue ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Estimates of the share of scores in another band than their label, over many queues."""
+
+    truth: float
+    random_share: Sequence[float]
+    informative_share: Sequence[float]
+    all_weighed: Sequence[float]
+
+    def bias(self, found: Sequence[float]) -> float:
+        """Mean error."""
+        return statistics.fmean(found) - self.truth
+
+    def error(self, found: Sequence[float]) -> float:
+        """Root of the mean squared error."""
+        return math.sqrt(statistics.fmean((value - self.truth) ** 2 for value in found))
+
+
+def queue_estimates(size: int, picks: int, runs: int, seed: int) -> Estimates:
+    """One score in ten is erratic, most of those are flagged, and its samples lie far apart."""
+    draw = draws(seed, "queue", size)
+    candidates, differs = list[Candidate](), dict[str, bool]()
+    for number in range(size):
+        is_erratic = draw.random() < 0.1
+        quality = draw.gauss(62, 18)
+        judged = min(100, max(0, round(quality + draw.gauss(0, 25 if is_erratic else 6))))
+        flags = ("breakdown_mismatch",) if draw.random() < (0.6 if is_erratic else 0.02) else ()
+        spread = abs(draw.gauss(0, 12 if is_erratic else 5))
+        candidates.append(Candidate(str(number), judged, flags, spread))
+        differs[str(number)] = band(judged) != band(min(100, max(0, quality + draw.gauss(0, 5))))
+    shares = list[float](), list[float](), list[float]()
+    for run in range(runs):
+        queue = pick_for_review(candidates, picks, DEFAULT_BANDS, seed=seed * 1_000_003 + run)
+        weights = [1 / p.inclusion_probability for p in queue]
+        shares[0].append(statistics.fmean(differs[p.score_id] for p in queue if p.is_random))
+        shares[1].append(statistics.fmean(differs[p.score_id] for p in queue if not p.is_random))
+        shares[2].append(sum(w * differs[p.score_id] for w, p in zip(weights, queue, strict=True)) / sum(weights))
+    return Estimates(statistics.fmean(differs.values()), *shares)

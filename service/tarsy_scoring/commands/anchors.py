@@ -1,0 +1,230 @@
+"""`anchors`: the sessions that every judge judges, so that a change of judge can be told from one of agents."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from tarsy_scoring.app import open_parts, require_migrated
+from tarsy_scoring.commands.judging import Judgement, cost_of, status_of, timeout_option, wait_for
+from tarsy_scoring.commands.rescore import estimate_document, show_estimate
+from tarsy_scoring.commands.shared import asker, plain, print_json, run, session_ids, settings_of_environment
+from tarsy_scoring.drift import anchors as anchor_sessions
+from tarsy_scoring.drift.anchors import Anchor, Standing, State
+from tarsy_scoring.drift.report import STATES
+from tarsy_scoring.selecting import Amount, Estimate, estimate_of
+
+# What a person who asks wants judged; what the source no longer has would fail again.
+WANTED: tuple[State, ...] = ("lacking", "given_up")
+_MOST_NAMED = 10
+_WHOLE_ID = 40  # columns of a terminal; a longer id folds there
+_PIPED_COLUMNS = 10_000  # nothing folds where no screen has an edge
+MAX_NOTE = 4000  # as the reason of a label
+
+
+@click.group(no_args_is_help=True)
+def anchors() -> None:
+    """Sessions that every judge judges: they tell a change of judge from a change of agents."""
+
+
+@anchors.command("add")
+@click.argument("sessions", nargs=-1, metavar="[SESSION]...")
+@click.option("--sample", type=click.IntRange(1, 1000), metavar="N", help="Draw so many out of the last 90 days.")
+@click.option("--chain", metavar="NAME", help="With --sample: only sessions of this chain.")
+@click.option("--note", metavar="TEXT", help=f"Kept with the anchors; at most {MAX_NOTE:,} characters.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def add(sessions: tuple[str, ...], sample: int | None, chain: str | None, note: str | None, as_json: bool) -> None:
+    """
+    Make scored sessions anchors, by name or by drawing.
+
+    --sample draws at random, each chain and alert type by its share: anchors should be like ordinary sessions, and
+    picked by nobody. 40 of a chain tell a judge who moved by 8 points. Each is judged once by every judge, which costs
+    as much as scoring it; a running worker asks for that by itself, within the budgets and after everything else.
+    """
+    if bool(sessions) == (sample is not None):
+        raise click.UsageError("name sessions, or have them drawn with --sample N")
+    if chain is not None and sample is None:
+        raise click.UsageError("--chain goes with --sample: named sessions are anchors whatever their chain is")
+    if note is not None and len(note) > MAX_NOTE:
+        raise click.BadParameter(f"at most {MAX_NOTE:,} characters, not {len(note):,}", param_hint="--note")
+    settings = settings_of_environment()
+    named = session_ids(sessions)
+
+    async def work() -> tuple[list[str], list[str]]:
+        async with open_parts(settings) as parts:
+            await require_migrated(parts.database, wait=False)
+            if refused := await anchor_sessions.unfit(parts.database, named):
+                told = "; ".join(f"{one.session_id}: {one.reason}" for one in refused[:_MOST_NAMED])
+                more = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
+                raise click.ClickException(f"no session was added: {told}{more}")
+            chosen = named if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
+            return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
+
+    chosen, added = run(work())
+    if as_json:
+        print_json({"chosen": chosen, "added": added})
+    else:
+        click.echo(f"{_anchors(len(added))} added" + _left_out(sample, chosen, added))
+        if added:
+            click.echo("a running worker has them judged; `tarsy-scoring anchors run` shows what that takes")
+
+
+def _left_out(sample: int | None, chosen: Sequence[str], added: Sequence[str]) -> str:
+    if sample is not None and len(chosen) < sample:
+        return f": no more than {len(chosen)} scored sessions of the last 90 days are no anchors yet"
+    return f", {len(chosen) - len(added)} were anchors already" if len(added) < len(chosen) else ""
+
+
+@anchors.command("remove")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def remove(sessions: tuple[str, ...], as_json: bool) -> None:
+    """Let sessions be anchors no more. Their judgements stay stored and count no more."""
+    settings = settings_of_environment()
+    named = session_ids(sessions)
+
+    async def work() -> list[str]:
+        async with open_parts(settings) as parts:
+            await require_migrated(parts.database, wait=False)
+            return await anchor_sessions.remove(parts.database, named, by=asker())
+
+    removed = run(work())
+    if as_json:
+        print_json({"removed": removed})
+        return
+    others = f", {len(named) - len(removed)} were none" if len(removed) < len(named) else ""
+    click.echo(f"{_anchors(len(removed))} removed{others}")
+
+
+@anchors.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def list_anchors(as_json: bool) -> None:
+    """Show all anchors, and how far they are under the judge of their chain."""
+    settings = settings_of_environment()
+
+    async def work() -> Standing:
+        async with open_parts(settings) as parts:
+            await require_migrated(parts.database, wait=False)
+            return await anchor_sessions.standing(parts.inbox)
+
+    found = run(work())
+    if as_json:
+        print_json({"anchors": [asdict(a) for a in found.anchors], "judges": [asdict(j) for j in found.judges]})
+        return
+    if not found.anchors:
+        click.echo("there are no anchors; `tarsy-scoring anchors add --sample 40` draws some")
+        return
+    show_standing(found)
+
+
+def show_standing(found: Standing) -> None:
+    """Anchors and judges, for people. Ids of sessions stay whole: the next command is given them."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _PIPED_COLUMNS
+    whole = min(max(len(a.session_id) for a in found.anchors), _WHOLE_ID)
+    session = Column("session", overflow="fold", min_width=whole)
+    table = Table(session, "chain", "alert type", "judgements", "state", box=None)
+    for anchor in found.anchors:
+        words = STATES[anchor.state] + (f" ({anchor.error_kind})" if anchor.state == "given_up" else "")
+        cells = (anchor.session_id, anchor.chain_id or "", anchor.alert_type or "", str(anchor.judgements), words)
+        table.add_row(*(Text(plain(cell)) for cell in cells))
+    console.print(table)
+    for judge in found.judges:
+        click.echo(f"judge of {plain(judge.chain_id)}: {judge.fingerprint[:12]} under {judge.criteria}")
+
+
+@anchors.command("run")
+@click.option("--yes", is_flag=True, help="Really do it; without it, it is only shown what that takes.")
+@timeout_option
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
+    """
+    Have anchors judged that the judge of their chain has not judged yet, and follow them.
+
+    Workers do the same by themselves as soon as a judge is new, and again every SCORING_ANCHORS_EVERY_H hours for
+    what is lacking. This asks at once, and also for what they gave up. Exit status 1: not every judgement that was
+    asked for came to a total in time; what is outstanding goes on.
+    """
+    settings = settings_of_environment()
+
+    async def work() -> int:
+        async with open_parts(settings) as parts:
+            await require_migrated(parts.database, wait=False)
+            found = await anchor_sessions.standing(parts.inbox)
+            wanted = [a for a in found.anchors if a.state in WANTED]
+            each = settings.anchors_judgements_each
+            estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
+            lacking = sum(each - a.judgements for a in wanted)
+            estimate = _times(estimate, lacking / max(len(wanted), 1))
+            if not as_json:
+                _say(found.anchors, estimate, lacking)
+            if not yes or not wanted:
+                _end(found.anchors, estimate, lacking, {}, yes=yes, as_json=as_json)
+                return 0
+            scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
+            judgements = await wait_for(parts.reader, scores, timeout_s)
+            _end(found.anchors, estimate, lacking, judgements, yes=True, as_json=as_json)
+            return status_of(judgements.values())
+
+    sys.exit(run(work()))
+
+
+def _times(estimate: Estimate, factor: float) -> Estimate:
+    def amount(of: Amount) -> Amount:
+        return replace(of, about=None if of.about is None else of.about * factor)
+
+    return replace(estimate, tokens=amount(estimate.tokens), cost_usd=amount(estimate.cost_usd))
+
+
+def _say(found: Sequence[Anchor], estimate: Estimate, lacking: int) -> None:
+    counts = Counter(a.state for a in found)
+    told = ", ".join(f"{n} {STATES[state]}" for state, n in counts.items())
+    click.echo(f"{_anchors(len(found))}" + (f": {told}" if told else "; add some with `tarsy-scoring anchors add`"))
+    if lacking:
+        show_estimate(estimate)
+        if lacking > estimate.sessions:
+            click.echo(f"  in {lacking} judgements")
+
+
+def _end(
+    found: Sequence[Anchor],
+    estimate: Estimate,
+    lacking: int,
+    judgements: dict[Any, Judgement],
+    *,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    made = list(judgements.values())
+    outstanding = sum(j.is_outstanding for j in made)
+    if as_json:
+        document = {
+            "anchors": len(found),
+            "states": Counter(a.state for a in found),
+            "lacking": lacking,
+            "asked": len(made),
+            "outstanding": outstanding,
+            "estimate": estimate_document(estimate),
+            "cost": asdict(cost_of(made)),
+            "judgements": [{"session_id": j.session_id} | j.document() for j in made],
+        }
+        print_json(document)
+    elif made:
+        without = sum(j.total_score is None and not j.is_outstanding for j in made)
+        click.echo(f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding")
+        click.echo(f"cost: {cost_of(made)}")
+        if outstanding:
+            click.echo("what is outstanding goes on; `tarsy-scoring anchors list` shows it")
+    elif lacking and not yes:
+        click.echo("nothing was asked for; add --yes to do it")
+
+
+def _anchors(count: int) -> str:
+    return f"{count} {'anchor' if count == 1 else 'anchors'}"

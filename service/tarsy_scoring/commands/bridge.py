@@ -1,0 +1,92 @@
+"""`bridge`: what ends in TARSy's database becomes an event."""
+
+import asyncio
+from datetime import UTC, datetime
+
+import click
+import structlog
+
+from tarsy_scoring.announcing import BEGINNING
+from tarsy_scoring.app import require_migrated
+from tarsy_scoring.bridge import Bridge
+from tarsy_scoring.commands.shared import moment, run, settings_of_environment
+from tarsy_scoring.database import Database, check_url
+from tarsy_scoring.kafka_topics import ensure_topics
+from tarsy_scoring.lifecycle import HealthServer, run_until_signalled, unless_stopped
+from tarsy_scoring.settings import Settings, variable_of
+from tarsy_scoring.tarsy_sessions import open_tarsy_sessions
+from tarsy_scoring.telemetry import Metrics
+
+log = structlog.get_logger()
+
+
+@click.command()
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Announce what ended since then, or `beginning`. Default: where it stopped; at the first start, now.",
+)
+def bridge(since: str | None) -> None:
+    """
+    Announce the sessions of a TARSy database that have ended, until SIGTERM.
+
+    Reads SCORING_TIMELINE_DATABASE_URL, never writes there, and keeps its place in SCORING_DATABASE_URL: it may
+    be stopped at any time and misses nothing. Of several, one works and the others stand by. Another --since than
+    the one it was started with begins anew from there; what was announced already is not scored again. Serves
+    /metrics, /healthz and /readyz on SCORING_METRICS_PORT.
+    """
+    start = None if since is None else BEGINNING if since == "beginning" else moment(since)
+    if start is not None and start > datetime.now(UTC):
+        raise click.BadParameter(f"{since!r} is still to come: nothing would be announced", param_hint="--since")
+    settings = settings_of_environment()
+    check_url(settings.require_database(), variable_of("database_url"))
+    settings.require_kafka()
+    run(run_until_signalled(lambda stopping: run_bridge(settings, start, stopping)))
+
+
+async def run_bridge(settings: Settings, since: datetime | None, stopping: asyncio.Event) -> None:
+    """
+    Announce sessions until `stopping`.
+
+    Raises:
+        ConfigurationError, StartRefused: The start is refused, or TARSy's database is not what it must be.
+    """
+    metrics = Metrics(settings.config.chains)
+    metrics.begin("bridge")
+    health = _Health()
+    may_move = "metrics_port" not in settings.model_fields_set
+    server = HealthServer(settings.metrics_port, metrics.registry, health.lacking, may_move=may_move)
+    sessions = open_tarsy_sessions(settings)
+    cache = settings.database_statement_cache
+    database = Database(settings.require_database(), settings.database_schema, pool_size=3, statement_cache=cache)
+    await server.start()
+    log.info("service.starting", roles=["bridge"], metrics_port=server.port)
+    try:
+        await database.open()
+        if await unless_stopped(_surroundings(settings, database), stopping):
+            health.bridge = Bridge(settings, database, sessions, metrics, since)
+            await health.bridge.run(stopping)
+    finally:
+        await sessions.tarsy.close()
+        await database.close()
+        await server.stop()
+    log.info("service.stopped")
+
+
+async def _surroundings(settings: Settings, database: Database) -> None:
+    """Wait for our database and the broker; see that tables and topic are there. Raises: StartRefused."""
+    await require_migrated(database, wait=True)
+    await ensure_topics(settings, [settings.topic_session_completed])
+
+
+class _Health:
+    """What `/readyz` asks: what kept the bridge from working when it last tried, some seconds ago at most."""
+
+    def __init__(self) -> None:
+        self.bridge: Bridge | None = None
+
+    async def lacking(self) -> str | None:
+        """What is not ready; None: all is."""
+        if self.bridge is None:
+            return "our database or the broker has not answered yet"
+        return self.bridge.lacking

@@ -1,0 +1,98 @@
+"""`prune`: what is older than it is kept goes, and with `--deleted-upstream` what TARSy has deleted."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from tarsy_scoring.app import Parts, open_parts, require_migrated
+from tarsy_scoring.commands.shared import asker, print_json, progress_bar, run, settings_of_environment
+from tarsy_scoring.erasure import erase
+from tarsy_scoring.retention import COUNT_LIMIT, Keep, Pruner
+from tarsy_scoring.tarsy_sessions import open_tarsy_sessions, sessions_gone
+
+_DURATION = re.compile(r"([1-9][0-9]{0,4})([dw])")
+_LONGEST_DAYS = 36_500
+
+
+@click.command()
+@click.option(
+    "--keep", metavar="DURATION", help="Keep scores for so long (90d, 26w) instead of SCORING_RETENTION_DAYS."
+)
+@click.option("--deleted-upstream", is_flag=True, help="Erase the sessions that TARSy's database has deleted instead.")
+@click.option("--dry-run", is_flag=True, help="Only count; the same as leaving --yes out.")
+@click.option("--yes", is_flag=True, help="Really do it.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def prune(keep: str | None, deleted_upstream: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """
+    Remove what is older than it is kept: SCORING_RETENTION_DAYS, and `retention` of the YAML.
+
+    A session goes whole when nothing has happened to it for as long as scores are kept; until then its newest
+    completed score stays, whatever its age. Open scores stay. Requests stay for 30 days or more: keep them for longer
+    than Kafka keeps its topics, or a redelivered event is scored again.
+
+    Runs beside workers, a quarter of the time at work; several at once do no harm, and one that was stopped goes on
+    when it is started again. Meant for a daily job: `prune --yes`.
+    """
+    settings = settings_of_environment()
+    if dry_run and yes:
+        raise click.UsageError("--dry-run and --yes exclude each other")
+    if deleted_upstream and keep is not None:
+        raise click.UsageError("--deleted-upstream goes by what TARSy has, so it does not go with --keep")
+    days = None if keep is None else _days(keep)
+
+    async def work() -> Mapping[str, int]:
+        async with open_parts(settings) as parts:
+            await require_migrated(parts.database, wait=False)
+            if deleted_upstream:
+                return await _follow_deletions(parts, yes=yes)
+            return await _keep_to(parts, Keep.of(settings, days), yes=yes)
+
+    counts = run(work())
+    if as_json:
+        print_json({"removed" if yes else "would_remove": counts})
+        return
+    _tell(counts, yes=yes)
+
+
+def _days(text: str) -> int:
+    """Raises: click.BadParameter."""
+    match = _DURATION.fullmatch(text)
+    days = int(match[1]) * (7 if match[2] == "w" else 1) if match else 0
+    if not 0 < days <= _LONGEST_DAYS:
+        raise click.BadParameter(f"{text!r} is no duration: write days as 90d or weeks as 26w", param_hint="--keep")
+    return days
+
+
+async def _keep_to(parts: Parts, keep: Keep, *, yes: bool) -> Mapping[str, int]:
+    pruner = Pruner(parts.database, keep, is_written_back=parts.settings.write_back)
+    if not yes:
+        return await pruner.count()
+    with progress_bar("removing rows", None) as show:
+        return await pruner.run(show)
+
+
+async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
+    sessions = open_tarsy_sessions(parts.settings)
+    number = 0
+    try:
+        with progress_bar("sessions that TARSy has deleted", None) as show:
+            async for gone in sessions_gone(parts.database, sessions):
+                for session_id in gone:
+                    if yes:
+                        await erase(parts.database, parts.leases, session_id, by=asker(), why="deleted_upstream")
+                    show(number := number + 1)
+    finally:
+        await sessions.tarsy.close()
+    return {"sessions": number}
+
+
+def _tell(counts: Mapping[str, Any], *, yes: bool) -> None:
+    for name, number in counts.items():
+        more = "or more " if number >= COUNT_LIMIT and not yes else ""
+        click.echo(f"{number:,} {more}{name.replace('_', ' ')}")
+    if "scores" not in counts and set(counts) != {"sessions"}:
+        click.echo("scores are kept for ever: SCORING_RETENTION_DAYS is not set, and --keep was not given")
+    if not yes and any(counts.values()):
+        click.echo("nothing was removed; add --yes to do it")

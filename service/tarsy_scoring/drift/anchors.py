@@ -1,0 +1,396 @@
+"""
+Anchors: sessions that every judge judges, so that a change of judge can be told from a change of agents.
+
+Laws. A judgement of an anchor is never the score of its session. An anchor is asked for while it lacks judgements
+under the judge who works now, not while one is on its way, and not for ever: what fails again and again is given up
+under that judge, and what its source no longer has is not asked for at all.
+"""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
+from typing import Annotated, Any, Literal
+from uuid import UUID, uuid5
+
+from pydantic import Field
+
+from tarsy_scoring.admission import Priority, Request
+from tarsy_scoring.database import Connection, Database
+from tarsy_scoring.errors import SessionNotFound
+from tarsy_scoring.evaluation.comparison import DOUBTFUL_FLAGS
+from tarsy_scoring.evaluation.drift import AnchorJudgement
+from tarsy_scoring.inbox import SCORES_OF_REQUESTS, Inbox
+
+State = Literal["judged", "under_way", "lacking", "given_up", "gone", "no_judge"]
+
+SOURCE_ANCHORS = "anchors"
+AUTOMATIC = "anchors"
+# The judge of a chain is that of most of its newest scores: one answer of a stand-in makes no new judge.
+NEWEST_LOOKED_AT = 5
+SPARE_TRIES = 2  # beyond the judgements that are wanted; each is up to `max_attempts` attempts by itself
+DRAWN_FROM_DAYS = 90  # agents of today
+ASKED_AT_ONCE = 500
+_NAMESPACE = UUID("7f1f2c1e-6a55-5f0d-9d6c-1b8f3f6f0c11")  # never change: what was asked would be asked again
+
+JUDGEMENTS = """
+SELECT s.session_id, s.judge_fingerprint, s.total_score, s.chain_id
+FROM {schema}.anchor_sessions a JOIN {schema}.session_scores s USING (session_id)
+WHERE a.removed_at IS NULL AND s.purpose = 'anchor' AND s.status = 'completed'
+  AND s.total_score IS NOT NULL AND s.judge_fingerprint IS NOT NULL AND NOT s.flags ?| $3
+  AND ($1::text IS NULL OR s.criteria_hash = $1) AND ($2::text IS NULL OR s.chain_id = $2)
+ORDER BY s.completed_at, s.score_id
+"""
+
+# Who judged the newest scores of the chains of anchors ($1 chains with criteria of their own, $2 these, $3 those of
+# all others).
+NEWEST_JUDGES = f"""
+SELECT c.chain_id, s.criteria, s.criteria_hash, s.judge_fingerprint
+FROM (SELECT DISTINCT m.chain_id FROM {{schema}}.anchor_sessions a JOIN {{schema}}.sessions m USING (session_id)
+      WHERE a.removed_at IS NULL AND m.chain_id IS NOT NULL) c
+LEFT JOIN unnest($1::text[], $2::text[]) AS w(chain_id, criteria) USING (chain_id)
+CROSS JOIN LATERAL (
+  SELECT * FROM (
+    SELECT s.criteria, s.criteria_hash, s.judge_fingerprint, s.completed_at FROM {{schema}}.session_scores s
+    WHERE s.chain_id = c.chain_id AND s.status = 'completed' AND s.purpose = 'production'
+    ORDER BY s.completed_at DESC LIMIT 100) lately
+  WHERE lately.criteria = coalesce(w.criteria, $3) AND lately.judge_fingerprint IS NOT NULL
+  ORDER BY lately.completed_at DESC LIMIT {NEWEST_LOOKED_AT}) s
+ORDER BY c.chain_id, s.completed_at DESC
+"""
+
+# Anchors, and how far they have come under these judges ($1 chains, $2 their judges).
+STANDING = """
+SELECT a.session_id, m.chain_id, m.alert_type, a.added_by, a.added_at, a.note, j.fingerprint IS NULL AS has_no_judge,
+       d.judged, d.open, d.newest_error, q.asked, q.tries, q.asked_lately
+FROM {schema}.anchor_sessions a JOIN {schema}.sessions m USING (session_id)
+LEFT JOIN unnest($1::text[], $2::text[]) AS j(chain_id, fingerprint) USING (chain_id)
+CROSS JOIN LATERAL (
+  SELECT count(*) FILTER (WHERE s.status = 'completed' AND s.judge_fingerprint = j.fingerprint
+                          AND s.total_score IS NOT NULL AND NOT s.flags ?| $4) AS judged,
+         count(*) FILTER (WHERE s.status IN ('pending', 'in_progress')) AS open,
+         (array_agg(coalesce(s.error_kind, '') ORDER BY s.completed_at DESC)
+          FILTER (WHERE s.completed_at >= a.added_at AND s.status <> 'cancelled'))[1] AS newest_error
+  FROM {schema}.session_scores s WHERE s.session_id = a.session_id AND s.purpose = 'anchor') d
+CROSS JOIN LATERAL (
+  SELECT count(*) AS asked, count(*) FILTER (WHERE r.received_at >= a.added_at) AS tries,
+         coalesce(bool_or(r.received_at > now() - make_interval(secs => $3)), false) AS asked_lately
+  FROM {schema}.scoring_requests r
+  WHERE r.session_id = a.session_id AND r.event_id = 'anchors:' || j.fingerprint) q
+WHERE a.removed_at IS NULL
+ORDER BY m.chain_id, m.alert_type, a.session_id
+"""
+
+# What anchors may be: sessions with a chain and a number.
+FIT = """
+SELECT i.session_id, m.session_id IS NOT NULL AS is_known, m.chain_id,
+       EXISTS (SELECT FROM {schema}.session_scores s WHERE s.session_id = i.session_id AND s.status = 'completed'
+               AND s.purpose = 'production' AND s.total_score IS NOT NULL) AS is_scored
+FROM unnest($1::text[]) AS i(session_id) LEFT JOIN {schema}.sessions m USING (session_id)
+"""
+
+ADD = """
+INSERT INTO {schema}.anchor_sessions AS a (session_id, added_by, note)
+SELECT session_id, $2, $3 FROM {schema}.sessions WHERE session_id = ANY($1::text[]) ORDER BY session_id FOR KEY SHARE
+ON CONFLICT (session_id) DO UPDATE SET
+  added_by = excluded.added_by, added_at = now(), note = excluded.note, removed_by = NULL, removed_at = NULL
+WHERE a.removed_at IS NOT NULL
+RETURNING session_id
+"""
+
+REMOVE = """
+UPDATE {schema}.anchor_sessions SET removed_by = $2, removed_at = now()
+WHERE session_id = ANY($1::text[]) AND removed_at IS NULL RETURNING session_id
+"""
+
+# Sessions that anchors may be drawn from: ordinary ones that were judged lately.
+CANDIDATES = """
+SELECT DISTINCT s.session_id, m.chain_id, m.alert_type
+FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
+  AND m.chain_id IS NOT NULL AND s.completed_at > now() - make_interval(days => $2)
+  AND ($1::text IS NULL OR m.chain_id = $1)
+  AND NOT EXISTS (SELECT FROM {schema}.anchor_sessions a
+                  WHERE a.session_id = s.session_id AND a.removed_at IS NULL)
+ORDER BY s.session_id
+"""
+
+_DOUBTFUL = sorted(DOUBTFUL_FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Who judges the sessions of a chain now."""
+
+    chain_id: str
+    criteria: str
+    criteria_hash: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A session that every judge judges."""
+
+    session_id: str
+    chain_id: str | None
+    alert_type: str | None
+    added_by: str
+    added_at: datetime
+    note: str | None
+    state: Annotated[
+        State,
+        Field(
+            description="Under the judge of its chain now: `judged`, `under_way`, `lacking`, `given_up` after several "
+            "tries; `gone`: its source no longer has it; `no_judge`: its chain has no "
+            "scores of late under its criteria that have a fingerprint."
+        ),
+    ]
+    judgements: Annotated[int, Field(description="By the judge of its chain now.")]
+    asked: Annotated[int, Field(description="How often it was asked for under that judge.")]
+    error_kind: Annotated[str | None, Field(description="Why the last judgement failed; null: it did not.")]
+    is_due: Annotated[bool, Field(description="The worker asks for it at its next look.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All anchors and the judges of their chains."""
+
+    anchors: list[Anchor]
+    judges: list[Judge]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A session that cannot be an anchor, and why."""
+
+    session_id: str
+    reason: str
+
+
+# --- which sessions ------------------------------------------------------------------------------------
+
+
+async def add(database: Database, session_ids: Sequence[str], *, by: str, note: str | None = None) -> list[str]:
+    """
+    Make sessions anchors; returns those that were none before. One that was removed begins anew.
+
+    Raises:
+        DatabaseAway: They may have been added; adding again is harmless.
+    """
+    rows = await database.once(lambda c: c.fetch(database.sql(ADD), list(session_ids), by, note))
+    return sorted(r["session_id"] for r in rows)
+
+
+async def unfit(database: Database, session_ids: Sequence[str]) -> list[Unfit]:
+    """Those that cannot be anchors, in the order given. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(FIT), list(session_ids)))
+    reasons = {r["session_id"]: _why_unfit(r) for r in rows}
+    return [Unfit(i, reason) for i in session_ids if (reason := reasons[i]) is not None]
+
+
+def _why_unfit(row: Any) -> str | None:
+    if not row["is_known"]:
+        return "nobody has asked for a score of it here; score it first"
+    if not row["is_scored"]:
+        return "it has no score with a total, so that nothing says it can be judged; score it first"
+    return "it belongs to no chain" if row["chain_id"] is None else None
+
+
+async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> list[str]:
+    """
+    Let sessions be anchors no more; returns those that were. Their judgements stay stored and count no more.
+
+    Raises:
+        DatabaseAway: They may have been removed.
+    """
+    rows = await database.once(lambda c: c.fetch(database.sql(REMOVE), list(session_ids), by))
+    return sorted(r["session_id"] for r in rows)
+
+
+async def draw(database: Database, count: int, *, chain: str | None = None, seed: int | None = None) -> list[str]:
+    """
+    Draw sessions that could be anchors out of those judged in the last 90 days; see `draw_alike`.
+
+    Args:
+        seed: Draws the same from the same; None: another sample each time.
+
+    Returns:
+        At most `count`, none of them an anchor yet.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    rows = await database.once(lambda c: c.fetch(database.sql(CANDIDATES), chain, DRAWN_FROM_DAYS, _DOUBTFUL))
+    candidates = [(r["session_id"], (r["chain_id"], r["alert_type"])) for r in rows]
+    return draw_alike(candidates, count, random.Random(seed))  # noqa: S311 - a sample is no secret
+
+
+def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: random.Random) -> list[str]:
+    """
+    A random sample in which every stratum has its share, give or take one; every candidate is as likely. Pure.
+
+    The strata are laid one behind the other in random order, and every n-th candidate is taken from a random start on.
+
+    Args:
+        candidates: Session and stratum of each.
+
+    Source:
+        W. G. Cochran: Sampling Techniques (1977), chapter 8: systematic sampling.
+    """
+    strata: defaultdict[object, list[str]] = defaultdict(list)
+    for session_id, stratum in candidates:
+        strata[stratum].append(session_id)
+    groups = list(strata.values())
+    dice.shuffle(groups)
+    for group in groups:
+        dice.shuffle(group)
+    laid = [session_id for group in groups for session_id in group]
+    if count >= len(laid):
+        return laid
+    step = len(laid) / count
+    start = dice.random() * step
+    return [laid[min(int(start + n * step), len(laid) - 1)] for n in range(count)]
+
+
+# --- how far they have come ----------------------------------------------------------------------------
+
+
+async def judgements(
+    database: Database, *, criteria_hash: str | None = None, chain: str | None = None
+) -> list[AnchorJudgement]:
+    """
+    What judges said of anchors, oldest first; a total that contradicts itself or was steered is none.
+
+    Args:
+        criteria_hash: Only under these criteria; None: under all. No two criteria share a fingerprint.
+        chain: Only of anchors of this chain.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    rows = await database.once(lambda c: c.fetch(database.sql(JUDGEMENTS), criteria_hash, chain, _DOUBTFUL))
+    columns = ("session_id", "judge_fingerprint", "total_score", "chain_id")
+    return [
+        AnchorJudgement(name, judge, float(total), of) for name, judge, total, of in map(itemgetter(*columns), rows)
+    ]
+
+
+async def standing(inbox: Inbox) -> Standing:
+    """
+    All anchors, with what they lack under the judges who work now.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    database, settings = inbox.database, inbox.policy.settings
+    own = {name: chain.criteria for name, chain in settings.config.chains.items()}
+    wanted, patience_s = settings.anchors_judgements_each, settings.anchors_every_h * 3600
+
+    async def work(connection: Connection) -> Standing:
+        rows = await connection.fetch(
+            database.sql(NEWEST_JUDGES), list(own), list(own.values()), settings.config.defaults.criteria
+        )
+        judges = judges_of(rows)
+        columns = [j.chain_id for j in judges], [j.fingerprint for j in judges]
+        rows = await connection.fetch(database.sql(STANDING), *columns, patience_s, _DOUBTFUL)
+        return Standing([_anchor(row, wanted) for row in rows], judges)
+
+    return await database.once(work)
+
+
+def judges_of(rows: Sequence[Any]) -> list[Judge]:
+    """The judge of each chain, out of the judges of its newest scores: of most of them, then the newer one. Pure."""
+    newest: defaultdict[str, list[Judge]] = defaultdict(list)
+    for row in rows:
+        judge = Judge(row["chain_id"], row["criteria"], row["criteria_hash"], row["judge_fingerprint"])
+        newest[judge.chain_id].append(judge)
+    return [Counter(judges).most_common(1)[0][0] for judges in newest.values()]
+
+
+def _anchor(row: Any, wanted: int) -> Anchor:
+    state, is_due = state_of(row, wanted)
+    return Anchor(
+        **{name: row[name] for name in ("session_id", "chain_id", "alert_type", "added_by", "added_at", "note")},
+        state=state,
+        judgements=row["judged"],
+        asked=row["asked"],
+        error_kind=row["newest_error"] or None,
+        is_due=is_due,
+    )
+
+
+def state_of(row: Any, wanted: int) -> tuple[State, bool]:
+    """
+    What an anchor lacks, and whether it is time to ask for it. Pure.
+
+    Args:
+        row: Of `STANDING`.
+        wanted: Judgements of each anchor.
+    """
+    if row["has_no_judge"]:
+        return "no_judge", False
+    if row["judged"] >= wanted:
+        return "judged", False
+    if row["open"]:
+        return "under_way", False
+    if row["newest_error"] == SessionNotFound.error_kind:
+        return "gone", False
+    if row["tries"] >= wanted + SPARE_TRIES:
+        return "given_up", False
+    return "lacking", not row["asked_lately"]
+
+
+# --- asking --------------------------------------------------------------------------------------------
+
+
+async def ask(inbox: Inbox, found: Standing, *, by: str, states: Collection[State] | None = None) -> list[UUID]:
+    """
+    Have anchors judged that lack it, after everything else that is to be scored; returns the scores that were made.
+
+    Who asks at the same time for the same makes the same requests, of which one counts.
+
+    Args:
+        found: Of a moment ago.
+        states: Those in these states; None: those that are due.
+
+    Raises:
+        DatabaseAway: Some may have been asked for; asking again is harmless.
+    """
+    wanted = inbox.policy.settings.anchors_judgements_each
+    judges = {j.chain_id: j for j in found.judges}
+    requests = [
+        _request(anchor, judge, anchor.asked + number, by)
+        for anchor in found.anchors
+        if (anchor.is_due if states is None else anchor.state in states)
+        and (judge := judges.get(anchor.chain_id or "")) is not None
+        for number in range(wanted - anchor.judgements)
+    ]
+    scores: list[UUID] = []
+    for start in range(0, len(requests), ASKED_AT_ONCE):
+        page = requests[start : start + ASKED_AT_ONCE]
+        await inbox.accept(page)
+        ids = [r.request_id for r in page]
+        scores += await _scores_of(inbox.database, ids)
+    return scores
+
+
+async def _scores_of(database: Database, request_ids: Sequence[UUID]) -> list[UUID]:
+    rows = await database.persist(lambda c: c.fetch(database.sql(SCORES_OF_REQUESTS), request_ids))
+    return [r["score_id"] for r in rows]
+
+
+def _request(anchor: Anchor, judge: Judge, number: int, by: str) -> Request:
+    return Request(
+        request_id=uuid5(_NAMESPACE, "\x1f".join((anchor.session_id, judge.fingerprint, str(number)))),
+        session_id=anchor.session_id,
+        source=SOURCE_ANCHORS,
+        event_id=f"anchors:{judge.fingerprint}",
+        requested_by=by,
+        force=True,
+        criteria=judge.criteria,
+        priority=Priority.BULK,
+        purpose="anchor",
+    )

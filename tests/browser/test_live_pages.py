@@ -1,0 +1,248 @@
+"""A page that follows what happens: what is kept of it, what is said of it, and when it is read again."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, Route, WebSocketRoute, expect
+from visiting import House, Visitor, Visits
+
+from infrastructure import wait_until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SESSION = "followed-1"
+
+# Counts readings of the page as they begin.
+COUNT_READINGS = """
+  window.readings = 0;
+  const own = window.fetch;
+  window.fetch = (...what) => { window.readings += 1; return own(...what); };
+"""
+# Keeps every text of the connection's state that is said aloud.
+LISTEN = """
+  window.heard = [];
+  addEventListener("DOMContentLoaded", () => {
+    const state = document.getElementById("live-state");
+    new MutationObserver(() => {
+      if (state.ariaLive === "polite" && state.textContent) window.heard.push(state.textContent);
+    }).observe(state, {childList: true});
+  });
+"""
+
+
+@dataclass
+class Line:
+    """
+    The WebSocket of a page, in the hands of a test, which confirms what the page subscribes to.
+
+    Args:
+        unconfirmed: Channels that are not confirmed.
+        asked: Subscriptions in the order in which they came: channel and `last_event_id`.
+    """
+
+    page: Page
+    sockets: list[WebSocketRoute] = field(default_factory=list)
+    unconfirmed: set[str] = field(default_factory=set)
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    async def lay(self) -> None:
+        """For every page that is opened from now on."""
+        await self.page.route_web_socket("**/api/v1/ws", self._carry)
+
+    def cut(self) -> Any:
+        return self.sockets[-1].close(code=4008, reason="too slow: reconnect and catch up")
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Send a scoring event of `SESSION`."""
+        event = {"type": kind, "session_id": SESSION, "purpose": "production", "position": 1} | fields
+        self.sockets[-1].send(json.dumps(event))
+
+    def _carry(self, socket: WebSocketRoute) -> None:
+        def answer(message: str | bytes) -> None:
+            asked = json.loads(message)
+            if asked["action"] == "subscribe":
+                self.asked.append((asked["channel"], asked["last_event_id"]))
+                if asked["channel"] not in self.unconfirmed:
+                    socket.send(json.dumps({"type": "subscription.confirmed", "channel": asked["channel"]}))
+
+        self.sockets.append(socket)
+        socket.on_message(answer)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def followed(house: House) -> AsyncIterator[House]:
+    """A session with a score."""
+    await house.score(SESSION)
+    yield house
+
+
+async def is_live(visitor: Visitor) -> None:
+    await expect(visitor.page.locator("#live-state")).to_have_text("Live")
+
+
+async def on_a_line(visit: Visits, path: str, script: str = COUNT_READINGS) -> tuple[Visitor, Line]:
+    """A visitor whose page runs the script first and has its connection in our hands."""
+    visitor = await visit("/healthz")
+    line = Line(visitor.page)
+    await line.lay()
+    await visitor.page.add_init_script(script)
+    await visitor.open(path)
+    await is_live(visitor)
+    return visitor, line
+
+
+async def readings(visitor: Visitor) -> int:
+    found: int = await visitor.page.evaluate("window.readings")
+    return found
+
+
+async def test_a_lost_connection_is_said_aloud_and_so_is_its_return(followed: House, visit: Visits) -> None:
+    """That a page is live from the beginning is no news."""
+    visitor, line = await on_a_line(visit, f"/sessions/{SESSION}", LISTEN)
+    await expect(visitor.page.locator("#live-state")).to_have_attribute("role", "status")
+    assert await visitor.page.evaluate("window.heard") == []
+    await line.cut()
+    await expect(visitor.page.locator("#live-state")).to_have_text("Reconnecting")
+    await is_live(visitor)
+    assert await visitor.page.evaluate("window.heard") == ["Reconnecting", "Live"]
+
+
+async def test_what_somebody_chooses_stays_while_the_page_is_read_again(followed: House, visit: Visits) -> None:
+    """Criteria that are chosen, and a reason that is half written, outlive a score that comes meanwhile."""
+    visitor = await visit(f"/sessions/{SESSION}")
+    await is_live(visitor)
+    await visitor.page.locator("#more").click()
+    form = visitor.page.locator("#other-criteria")
+    chosen, reason = form.get_by_label("Criteria"), form.get_by_label("Reason")
+    history = visitor.page.locator('aside a[href^="/scores/"]')
+    before = await history.count()
+
+    await chosen.select_option("investigation-outcome")
+    await visitor.page.locator("h1").click()  # nothing there has the focus now
+    await followed.service.ask_again(SESSION, "event-beside-1")
+    await expect(history).to_have_count(before + 1)
+    await expect(chosen).to_have_value("investigation-outcome")
+
+    await followed.service.scores_reach(before + 1, f"session_id = '{SESSION}' AND status = 'completed'")
+    await chosen.select_option("")
+    await reason.fill("half writ")
+    await visitor.page.locator("h1").click()
+    await followed.service.ask_again(SESSION, "event-beside-2")
+    await expect(history).to_have_count(before + 2)
+    await expect(reason).to_have_value("half writ")
+    await expect(form).to_have_attribute("open", "")
+
+
+async def test_what_has_not_changed_is_not_replaced(followed: House, visit: Visits) -> None:
+    """A reading gives every form a new key, which is no reason to pull the page from under a reader's hand."""
+    visitor, line = await on_a_line(visit, f"/?q={SESSION}")
+    key = 'table.list input[name="key"]'
+    await visitor.page.evaluate(f"document.querySelector('{key}').isTheSame = true")
+    await visitor.page.evaluate("document.title = 'not read again yet'")
+    async with visitor.page.expect_response(lambda answer: answer.request.resource_type == "fetch") as answered:
+        line.tell("scoring.progress", score_id="another", session_id="another", phase="queued")
+    fresh = await (await answered.value).text()
+    await wait_until(lambda: visitor.page.evaluate("document.title !== 'not read again yet'"), 30, "it is read again")
+    assert await visitor.page.locator(key).get_attribute("value") not in fresh
+    assert await visitor.page.evaluate(f"document.querySelector('{key}').isTheSame") is True
+
+
+BEGINS = {"kind": "scoring.started"}
+GOES_ON = {"kind": "scoring.progress", "phase": "analyzing_methodology"}
+
+
+@pytest.mark.parametrize(
+    ("events", "is_news"),
+    [
+        ([BEGINS], True),
+        ([BEGINS, GOES_ON], True),
+        ([{"kind": "scoring.progress", "phase": "waiting_retry"}], True),
+        ([{"kind": "scoring.completed", "total_score": 7}], True),
+        ([GOES_ON], False),
+    ],
+    ids=["an attempt begins", "it begins and goes on at once", "it is put back", "it ends", "it goes on"],
+)
+async def test_a_session_is_read_again_when_there_is_more_to_tell(
+    followed: House, visit: Visits, events: list[dict[str, Any]], is_news: bool
+) -> None:
+    """A phase is told by the badge alone; when an attempt began and what it waits for stand elsewhere on the page."""
+    visitor, line = await on_a_line(visit, f"/sessions/{SESSION}")
+    await visitor.page.clock.install()
+    await visitor.page.clock.pause_at("2100-01-01")
+    badge = visitor.page.locator(".total .badge")
+    before = await badge.inner_text()
+    score_id = await badge.get_attribute("data-score")
+    for event in events:
+        line.tell(**event, score_id=score_id)
+
+    async def has_come() -> bool:
+        await visitor.page.clock.run_for(100)
+        return await badge.inner_text() != before
+
+    await wait_until(has_come, 30, "the badge shows the event")
+    await visitor.page.clock.run_for(2_000)
+    assert await readings(visitor) == int(is_news)
+
+
+async def test_pages_that_come_back_together_are_not_read_again_together(followed: House, visit: Visits) -> None:
+    """After an outage each waits for a while of its own, the page of a session too."""
+    visitor, line = await on_a_line(visit, f"/sessions/{SESSION}", f"{COUNT_READINGS} Math.random = () => 0.8;")
+    await visitor.page.clock.install()
+    await visitor.page.clock.pause_at("2100-01-01")
+    await line.cut()
+    await expect(visitor.page.locator("#live-state")).to_have_text("Reconnecting")
+    await visitor.page.clock.run_for(500)
+    await is_live(visitor)
+    await visitor.page.clock.run_for(3_900)
+    assert await readings(visitor) == 0
+    await visitor.page.clock.run_for(200)
+    assert await readings(visitor) == 1
+
+
+async def test_a_place_is_kept_while_all_that_was_asked_for_is_confirmed(followed: House, visit: Visits) -> None:
+    """What another channel tells meanwhile must not hide what the new one is about to catch up on."""
+    visitor, line = await on_a_line(visit, f"/?q={SESSION}", "Math.random = () => 0;")
+    line.unconfirmed.add(f"session:{SESSION}")
+    began_at = int(await visitor.page.locator("main").get_attribute("data-position") or 0) + 10
+    badge = visitor.page.locator(f'.badge[data-session="{SESSION}"]')
+
+    line.tell("scoring.started", score_id="new", position=began_at)
+    await expect(badge).to_have_text("Reading the session")
+    await wait_until(lambda: line.asked[-1] == (f"session:{SESSION}", began_at), 30, "its phases are asked for")
+    line.tell("scoring.progress", score_id="new", phase="analyzing_methodology", position=began_at + 10)
+    await expect(badge).to_have_text("Judging")
+    line.unconfirmed.clear()
+    await line.cut()
+    of_list = await wait_until(lambda: [ask for ask in line.asked if ask[0] == "sessions"][1:], 30, "it is asked again")
+    assert of_list == [("sessions", began_at)]
+
+
+async def test_a_reading_that_fails_is_tried_again(followed: House, visit: Visits) -> None:
+    """What came is not forgotten because the server was busy when the page asked."""
+    visitor, line = await on_a_line(visit, f"/sessions/{SESSION}")
+    refusals = [503, 503]
+
+    async def busy(route: Route) -> None:
+        if route.request.resource_type == "fetch" and refusals:
+            await route.fulfill(status=refusals.pop(), body="busy")
+        else:
+            await route.continue_()
+
+    await visitor.page.route(f"**/sessions/{SESSION}", busy)
+    await visitor.page.evaluate("document.querySelector('h1').textContent = 'not read again yet'")
+    await visitor.page.clock.install()
+    await visitor.page.clock.pause_at("2100-01-01")
+    line.tell("scoring.started", score_id="another")
+
+    async def later() -> bool:
+        await visitor.page.clock.run_for(1_000)
+        return await visitor.page.locator("h1").text_content() != "not read again yet"
+
+    await wait_until(later, 30, "the page is read after all")
+    assert refusals == []
+    assert await readings(visitor) == 3
+    visitor.refused.clear()  # they were ours

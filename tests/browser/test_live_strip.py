@@ -1,0 +1,318 @@
+"""The strip of rolling signals: what it shows of planted messages and of hostile ones, and when it is gone."""
+
+import json
+import math
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from playwright.async_api import Page, WebSocketRoute, expect
+from visiting import House, Visitor, Visits
+
+from infrastructure import wait_until
+from insights_messages import START_US, drift, key_of, now_us, windows
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.kafka_topics import ensure_topics
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NOW = datetime(2100, 1, 5, 10, 30, tzinfo=UTC)  # as the clock of the browser says
+HOSTILE = (
+    "<script>alert('strip')</script>",
+    '"><img src=x onerror="alert(\'strip\')">',
+    "javascript:alert('strip')",
+    "__proto__",
+    "\u202egnisrever\u202c",
+    "x" * 3_000,
+    "{{ 7 * 191 }}",
+    " ",
+)
+ROWS = "#strip-rows tr"
+# Counts what live.js hands over, and keeps all that is said aloud.
+LISTEN = """
+  window.insights = 0;
+  window.heard = [];
+  document.addEventListener("insight", () => { window.insights += 1; });
+  addEventListener("DOMContentLoaded", () => {
+    const said = document.getElementById("strip-said");
+    if (said) new MutationObserver(() => window.heard.push(said.textContent)).observe(said, {childList: true});
+  });
+"""
+
+
+@dataclass
+class Line:
+    """The WebSocket of a page, in the hands of a test, which confirms whatever is subscribed to."""
+
+    page: Page
+    channels: list[str] = field(default_factory=list)
+    sockets: list[WebSocketRoute] = field(default_factory=list)
+    sent: int = 0
+
+    def carry(self, socket: WebSocketRoute) -> None:
+        def answer(message: str | bytes) -> None:
+            asked = json.loads(message)
+            if asked["action"] == "subscribe":
+                self.channels.append(asked["channel"])
+                socket.send(json.dumps({"type": "subscription.confirmed", "channel": asked["channel"]}))
+
+        self.sockets.append(socket)
+        socket.on_message(answer)
+
+    async def tell(self, *messages: dict[str, Any]) -> None:
+        """Send messages, and let the page show them."""
+        for message in messages:
+            self.sockets[-1].send(json.dumps(message).replace("Infinity", "1e400"))  # as JSON may have it
+        self.sent += len(messages)
+
+        async def have_come() -> bool:
+            return bool(await self.page.evaluate("window.insights") == self.sent)
+
+        await wait_until(have_come, 30, "the messages")
+        await self.page.clock.run_for(300)
+
+
+async def on_a_line(visit: Visits, path: str = "/", **kind: Any) -> tuple[Visitor, Line]:
+    """A visitor at a moment that stands still, whose page has its connection in our hands."""
+    visitor = await visit("/healthz", **kind)
+    line = Line(visitor.page)
+    await visitor.page.route_web_socket("**/api/v1/ws", line.carry)
+    await visitor.page.add_init_script(LISTEN)
+    await visitor.page.clock.install(time=NOW - timedelta(minutes=1))
+    await visitor.page.clock.pause_at(NOW)
+    await visitor.open(path)
+    await expect(visitor.page.locator("#live-state")).to_have_text("Live")
+    return visitor, line
+
+
+def of_chain(chain: str | None, hours_ago: float = 0.0, **figures: Any) -> dict[str, Any]:
+    """A message whose windows end in half an hour, or so long before that."""
+    message = windows(chain, **figures)
+    for window in message["windows"].values():
+        window["end"] = (NOW + timedelta(hours=0.5 - hours_ago)).isoformat()
+    return message
+
+
+async def texts(visitor: Visitor) -> list[str]:
+    """The rows as they read."""
+    return [" ".join(row.split()) for row in await visitor.page.locator(ROWS).all_inner_texts()]
+
+
+@pytest.mark.parametrize("path", ["/", "/trends"])
+async def test_it_shows_what_comes_and_nothing_before(visit: Visits, path: str) -> None:
+    """On both pages over the connection that the page has, with the band's colour and its word."""
+    visitor, line = await on_a_line(visit, path)
+    strip = visitor.page.locator("#strip")
+    assert line.channels[-1] == "insights"
+    assert len(line.sockets) == 1
+    await expect(strip).to_be_hidden()
+    await line.tell(
+        of_chain("steady"),
+        of_chain(
+            "shaky", mean=62.04, scores=1_250, share_under_threshold=0.256, failures={"judge_auth": 2, "refused": 1}
+        ),
+        of_chain(None, mean=12, cost_usd=None, failures={"refused": 1}),
+        of_chain("only-failures", scores=0, scored=0, mean=None, share_under_threshold=None, cost_usd=0.001),
+    )
+    await expect(strip).to_be_visible()
+    assert [text.replace(" until 11:00 UTC", "") for text in await texts(visitor)] == [
+        f"{name} {figures} {figures}"
+        for name, figures in (
+            ("shaky", "62 fair 1,250 scores · 26 % under 50 · 3 failures (most: judge auth) · $0.50"),
+            ("steady", "81.3 good 4 scores · 0 % under 50 · $0.50"),
+            ("no chain", "12 weak 4 scores · 0 % under 50 · 1 failure (refused)"),
+            ("only-failures", "no total 0 scores · less than $0.01"),
+        )
+    ]
+    assert " ".join((await strip.get_by_role("heading").inner_text()).split()) == "Just now 4 chains"
+    looks = await strip.locator(".badge").evaluate_all("all => all.map(one => one.className)")
+    assert looks == ["badge fair"] * 2 + ["badge good"] * 2 + ["badge weak"] * 2
+    assert await strip.locator("caption").inner_text() != ""
+    assert await strip.locator('th[scope="col"], th[scope="row"]').count() == 3 + 4
+    await visitor.picture(f"strip{path.replace('/', '-')}")
+
+
+async def test_a_row_follows_its_chain_and_leaves_the_others_alone(visit: Visits) -> None:
+    """Whoever stands on a link keeps it, also when its row changes."""
+    visitor, line = await on_a_line(visit)
+    await line.tell(of_chain("a"), of_chain("b"))
+    await visitor.page.evaluate(f"document.querySelectorAll('{ROWS}')[0].isTheSame = true")
+    await visitor.page.locator(ROWS).nth(1).get_by_role("link").focus()
+    await line.tell(of_chain("b", mean=40, scores=5), of_chain("a"))
+    assert "40 weak 5 scores" in (await texts(visitor))[0], "most scores come first"
+    await line.tell(of_chain("b", mean=40, scores=3), of_chain("a"))
+    assert "40 weak 3 scores" in (await texts(visitor))[1]
+    assert await visitor.page.evaluate(f"document.querySelectorAll('{ROWS}')[0].isTheSame") is True
+    assert await visitor.page.evaluate("document.activeElement.textContent") == "b"
+
+
+async def test_a_name_leads_to_the_sessions_of_its_chain(visit: Visits) -> None:
+    """Whatever the name holds."""
+    visitor, line = await on_a_line(visit)
+    await line.tell(of_chain("a&status=failed #1"))
+    await visitor.follow(visitor.page.locator(ROWS).get_by_role("link"))
+    await expect(visitor.page.get_by_label("Chain")).to_have_value("a&status=failed #1")
+
+
+@pytest.mark.parametrize("path", ["/", "/trends"])
+async def test_a_page_of_one_chain_shows_that_chain_alone(visit: Visits, path: str) -> None:
+    """Its row and its drift: what happens elsewhere was not asked for."""
+    visitor, line = await on_a_line(visit, f"{path}?chain=%22a%22")
+    await line.tell(of_chain("b"), of_chain(None), drift(chain_id="b"))
+    await expect(visitor.page.locator("#strip")).to_be_hidden()
+    await line.tell(of_chain('"a"'), drift(chain_id='"a"'))
+    assert [text.split()[0] for text in await texts(visitor)] == ['"a"']
+    assert " ".join((await visitor.page.locator("#strip-name").inner_text()).split()) == "Just now 1 chain"
+    await expect(visitor.page.locator("#strip-finding")).to_contain_text('chain "a"')
+
+
+async def test_hostile_names_stay_text(visit: Visits) -> None:
+    """No dialog, no element out of text, no page that is pushed apart, and nothing that turns what stands behind it."""
+    visitor, line = await on_a_line(visit, viewport={"width": 360, "height": 800})
+    finding = drift(chain_id=HOSTILE[1], cause="<script>alert('cause')</script>")
+    await line.tell(*(of_chain(name, failures={name: 3}) for name in HOSTILE), finding)
+    await expect(visitor.page.locator(ROWS)).to_have_count(len(HOSTILE))
+    shown = await visitor.page.locator("#strip").inner_text()
+    for name in (*HOSTILE[:4], HOSTILE[6]):
+        assert name in shown
+    assert "\u202e" not in shown
+    assert "Drift: totals changed, −8.2 points" in shown
+    await expect(visitor.page.locator("#strip script, #strip img")).to_have_count(0)
+    links = await visitor.page.locator(f"{ROWS} a").evaluate_all("all => all.map(one => one.protocol + one.pathname)")
+    assert set(links) == {"http:/"}
+    wide = await visitor.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 1
+    await visitor.picture("strip-hostile-360")
+
+
+NONSENSE: tuple[dict[str, Any], ...] = (
+    {"windows": None},
+    {"windows": [1, 2]},
+    {"windows": {"1h": "x", "24h": 7}},
+    {"windows": {"1h": {"end": "never", "mean": "81", "scores": None, "failures": ["x"], "cost_usd": {}}}},
+    {"windows": {"24h": {"end": math.inf, "mean": math.inf, "failures": {"x": -1, "y": "z"}}}},
+    {"type": "scoring.drift_detected", "interval": 7, "size_points": "x", "began_at": "never", "cause": "toString"},
+    {"type": "scoring.drift_detected", "interval": [None], "chain_id": 7, "cause": None, "timestamp_us": "x"},
+)
+
+
+async def test_nonsense_harms_nobody(visit: Visits) -> None:
+    """A message that is none of ours ends no script: what comes after it is shown."""
+    visitor, line = await on_a_line(visit)
+    for number, message in enumerate(NONSENSE, 2):
+        await line.tell(of_chain("odd") | message, of_chain("sound", scores=number))
+        assert (await texts(visitor))[0].startswith(f"sound 81.3 good {number} scores"), message
+        assert not {"NaN", "undefined", "Infinity"} & set((await visitor.reads()).split())
+        finding = await visitor.page.locator("#strip-finding").text_content()
+        assert not finding or finding.startswith("Drift: totals changed"), message
+
+
+async def test_a_chain_that_is_long_quiet_goes(visit: Visits) -> None:
+    """What ended a while ago says until when it was; a day later it has nothing to do with now."""
+    visitor, line = await on_a_line(visit)
+    await line.tell(of_chain("long-quiet", 25), of_chain("nearly", 24.4), of_chain("quiet", 2))
+    assert [text.split()[0] for text in await texts(visitor)] == ["nearly", "quiet"]
+    assert "until 09:00 UTC" in (await texts(visitor))[1]
+    assert "until 2100-01-04 10:36 UTC" in (await texts(visitor))[0]
+    await visitor.page.clock.run_for(8 * 60_000)
+    assert [text.split()[0] for text in await texts(visitor)] == ["quiet"]
+    await visitor.page.clock.run_for(24 * 3600_000)
+    await expect(visitor.page.locator("#strip")).to_be_hidden()
+
+
+DRIFTS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, "the judge changed, −8.2 points (−10.5 to −5.9), chain chain-a, since 2026-01-05 09:00 UTC."),
+    ({"cause": "agents", "chain_id": None, "began_at": None}, "the agents changed, −8.2 points (−10.5 to −5.9)."),
+    (
+        {"cause": "both", "size_points": 3.04, "interval": [-0.5, 6.5], "is_clear": False, "began_at": None},
+        "judge and agents changed, +3 points (−0.5 to +6.5), chain chain-a. This is not certain yet.",
+    ),
+    ({"size_points": None, "interval": None, "began_at": None}, "the judge changed, chain chain-a."),
+)
+
+
+async def test_the_last_drift_is_told_with_its_cause(visit: Visits) -> None:
+    """In a sentence that leads to the page of drift; an older one that comes later does not replace it."""
+    visitor, line = await on_a_line(visit, "/trends")
+    for number, (more, words) in enumerate(DRIFTS, START_US):
+        await line.tell(drift(number, **more), drift(START_US - 1, cause="judge", size_points=1.0))
+        assert await visitor.page.locator("#strip-finding").inner_text() == f"Drift: {words}"
+    await expect(visitor.page.locator("#strip .scroll")).to_be_hidden()
+    await expect(visitor.page.locator("#strip-drift").get_by_role("link")).to_have_attribute("href", "/drift")
+
+
+async def test_little_is_said_aloud(visit: Visits) -> None:
+    """Another band and a new drift, and all of ten seconds at once; nothing of what stood there from the beginning."""
+    visitor, line = await on_a_line(visit)
+    await line.tell(of_chain("a"), of_chain("b"), drift())
+    await line.tell(of_chain("a", mean=90), of_chain("b", scores=9))
+    assert await visitor.page.evaluate("window.heard") == []
+    await line.tell(of_chain("a", mean=60))
+    heard = ["a is fair now: 60 in its newest hour."]
+    assert await visitor.page.evaluate("window.heard") == heard
+    news = drift(int(NOW.timestamp() * 1e6) + 1_000_000, cause="agents", chain_id=None, began_at=None)
+    await line.tell(of_chain("a", mean=30))
+    await line.tell(of_chain("b", mean=70), news)
+    await visitor.page.clock.run_for(8_500)
+    assert await visitor.page.evaluate("window.heard") == heard
+    await visitor.page.clock.run_for(1_000)
+    later = (
+        "a is weak now: 30 in its newest hour. b is fair now: 70 in its newest hour. "
+        "Drift: the agents changed, −8.2 points (−10.5 to −5.9)."
+    )
+    assert await visitor.page.evaluate("window.heard") == [*heard, later]
+
+
+async def test_without_javascript_it_is_not_there(visit: Visits) -> None:
+    """And nothing stands in its place."""
+    visitor = await visit("/trends", java_script_enabled=False)
+    await expect(visitor.page.locator("#strip")).to_be_hidden()
+
+
+async def test_a_filter_that_cannot_be_meant_shows_none(visit: Visits) -> None:
+    """The page says what is wrong, and follows nothing."""
+    visitor = await visit("/trends?since=never")
+    await expect(visitor.page.locator("#strip")).to_have_count(0)
+    assert visitor.refused[0][0] == 422
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+async def test_it_can_be_read(visit: Visits, scheme: str, width: int) -> None:
+    """In both colour schemes and on a small screen nothing overflows, and many chains scroll by themselves."""
+    visitor, line = await on_a_line(visit, color_scheme=scheme, viewport={"width": width, "height": 800})
+    chains = [of_chain(f"chain-{n:02d}", mean=30 + 3 * n, failures={"answer_cut": n % 3}) for n in range(20)]
+    await line.tell(*chains, drift())
+    box = await visitor.page.locator("#strip").bounding_box()
+    assert box is not None
+    assert box["height"] < 450
+    wide = await visitor.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 1
+    await visitor.picture(f"strip-{scheme}-{width}")
+
+
+async def test_from_the_topic_to_the_page(house: House, visit: Visits) -> None:
+    """A real API that follows a real topic: what was there before the page, and what comes while it is open."""
+    topic = f"scoring-insights-{uuid.uuid4().hex[:8]}"
+    variables = {"SCORING_TOPIC_SCORING_INSIGHTS": topic}
+    settings = load_settings(house.service.topics.env | variables | {"SCORING_CREATE_TOPICS": "true"})
+    await ensure_topics(settings, [topic])
+    api = house.service.command("api", SCORING_API_PORT="0", **variables)
+    address = (await api.says("api.listening", 30))["address"]
+    before, meanwhile = (windows(chain, now_us()) for chain in ("before", "meanwhile"))
+    for message in (before, meanwhile):
+        for window in message["windows"].values():
+            window["end"] = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+    visitor = await visit("/healthz")
+    visitor.address = address
+    async with AIOKafkaProducer(bootstrap_servers=settings.require_kafka()) as producer:
+        await producer.send_and_wait(topic, json.dumps(before).encode(), key=key_of(before))
+        await visitor.open("/trends")
+        await expect(visitor.page.locator(ROWS)).to_have_count(1)
+        await producer.send_and_wait(topic, json.dumps(meanwhile).encode(), key=key_of(meanwhile))
+        await expect(visitor.page.locator(ROWS)).to_have_count(2)
+    assert [text.split(" until")[0] for text in await texts(visitor)] == [
+        f"{chain} 81.3 good 4 scores · 0 % under 50 · $0.50" for chain in ("before", "meanwhile")
+    ]

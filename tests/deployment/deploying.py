@@ -1,0 +1,94 @@
+"""What the deployment tests know: where the files are, which variables exist, and how commands are checked."""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tarsy_scoring.cli import cli
+from tarsy_scoring.settings import SECRETS, Settings, variable_of
+
+REPOSITORY = Path(__file__).parents[2]
+CHART = REPOSITORY / "helm" / "tarsy-scoring"
+VALUE_SETS = {path.stem: path for path in (Path(__file__).parent / "values").glob("*.yaml")}
+NOT_SETTINGS = {"config", "unknown_variables"}
+
+# As little as there must be said, and what else a release without an API says.
+MINIMAL = (
+    "--set=image.repository=registry.example/tarsy-scoring",
+    "--set=database.existingSecret=scores",
+    "--set=kafka.bootstrapServers=kafka:9092",
+    "--set=timeline.existingSecret=tarsy",
+)
+NO_API = "--set=api.enabled=false"
+
+Object = dict[str, Any]
+Render = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def known_variables() -> set[str]:
+    """The `SCORING_*` variables that mean something."""
+    fields = {variable_of(field) for field in Settings.model_fields if field not in NOT_SETTINGS}
+    return fields | {f"{variable_of(secret)}_FILE" for secret in SECRETS} | {"SCORING_CONFIG"}
+
+
+def secret_variables() -> set[str]:
+    return {variable_of(secret) for secret in SECRETS}
+
+
+def parse(arguments: Sequence[str]) -> str:
+    """
+    The command that these arguments of `tarsy-scoring` mean, without running it.
+
+    Raises:
+        click.UsageError: There is no such command or option, or a value is wrong.
+    """
+    name, *rest = arguments
+    command = cli.get_command(click.Context(cli), name)
+    if command is None:
+        raise click.UsageError(f"no command is called {name}")
+    command.make_context(name, list(rest))
+    return name
+
+
+def find_helm() -> str | None:
+    """The program; None: there is none on this machine."""
+    installed = Path.home() / "go" / "bin" / "helm"
+    return shutil.which("helm") or (str(installed) if installed.is_file() else None)
+
+
+class Objects:
+    """The rendered objects of a chart."""
+
+    def __init__(self, everything: list[Object]) -> None:
+        self.everything = everything
+
+    def of(self, kind: str) -> list[Object]:
+        return [item for item in self.everything if item["kind"] == kind]
+
+    def one(self, kind: str, name: str) -> Object:
+        (found,) = [item for item in self.of(kind) if item["metadata"]["name"] == name]
+        return found
+
+    @property
+    def hooks(self) -> list[Object]:
+        return [item for item in self.everything if "helm.sh/hook" in item["metadata"].get("annotations", {})]
+
+    def templates(self) -> Iterator[tuple[Object, Object]]:
+        """Every object that makes pods, and what it makes them from."""
+        for item in self.of("Deployment") + self.of("Job"):
+            yield item, item["spec"]["template"]
+        for item in self.of("CronJob"):
+            yield item, item["spec"]["jobTemplate"]["spec"]["template"]
+
+    def containers(self) -> Iterator[tuple[Object, Object, Object]]:
+        """Every object that makes pods, the pods' spec, and their only container."""
+        for item, template in self.templates():
+            (container,) = template["spec"]["containers"]
+            yield item, template["spec"], container
+
+
+RenderObjects = Callable[..., Objects]

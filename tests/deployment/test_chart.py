@@ -1,0 +1,420 @@
+"""The Helm chart: what it renders is valid, hangs together, and is what the values ask for."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from deploying import (
+    CHART,
+    MINIMAL,
+    VALUE_SETS,
+    Object,
+    Objects,
+    Render,
+    RenderObjects,
+    known_variables,
+    parse,
+    secret_variables,
+)
+
+from tarsy_scoring.api.app import LONGEST_STOP_S
+
+VERSIONS = ("1.30", kubernetes_validate.latest_version())
+CUSTOM = yaml.safe_load((Path(__file__).parent / "custom_resources.yaml").read_text())
+CUSTOM_GROUPS = {
+    "ScaledObject": "keda.sh/v1alpha1",
+    "TriggerAuthentication": "keda.sh/v1alpha1",
+    "ServiceMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
+}
+# What a release must find: somebody else made it.
+SECRETS_THAT_EXIST = {"scores", "scores-reader", "tarsy", "judge", "api-tokens", "kafka-tls", "kafka-user"} | {
+    "postgres-ca",
+    "registry",
+    "tarsy-writer",
+    "scoring-tls",
+    "collector",
+    "more",
+}
+SECRET_VARIABLES = set(yaml.safe_load(VALUE_SETS["everything"].read_text())["secretEnv"])
+
+
+def as_tuple(labels: dict[str, str]) -> set[tuple[str, str]]:
+    return set(labels.items())
+
+
+def variables(container: Object) -> dict[str, Object]:
+    """The variables by name; a name that stands there twice is a mistake."""
+    found = {variable["name"]: variable for variable in container["env"]}
+    assert len(found) == len(container["env"])
+    return found
+
+
+# --- what is rendered is valid -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(VALUE_SETS))
+def test_lint_finds_nothing(helm: Render, name: str) -> None:
+    """`helm lint --strict` passes for every set of values."""
+    helm("lint", "--strict", str(CHART), "--values", str(VALUE_SETS[name]))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_is_valid(chart: Objects, version: str) -> None:
+    """Kubernetes' own schemas, closed ones, accept every object; so do ours those of KEDA and Prometheus."""
+    for item in chart.everything:
+        kind = item["kind"]
+        if kind in CUSTOM_GROUPS:
+            assert item["apiVersion"] == CUSTOM_GROUPS[kind]
+            assert set(item) == {"apiVersion", "kind", "metadata", "spec"}
+            jsonschema.validate(item["spec"], {**CUSTOM[kind], "definitions": CUSTOM["definitions"]})
+        else:
+            kubernetes_validate.validate(item, version, strict=True)
+
+
+def test_every_template_is_rendered_by_some_values(charts: dict[str, Objects]) -> None:
+    """A kind that no set of values renders would be tested by nothing."""
+    kinds = {item["kind"] for chart in charts.values() for item in chart.everything}
+    assert kinds == {
+        *("Deployment", "Service", "ServiceAccount", "ConfigMap", "Job", "PodDisruptionBudget", "NetworkPolicy"),
+        *("CronJob", "Ingress", "HorizontalPodAutoscaler", *CUSTOM_GROUPS),
+    }
+
+
+def test_names_are_unique(chart: Objects) -> None:
+    """Two objects of one kind and name would overwrite each other."""
+    names = [(item["kind"], item["metadata"]["name"]) for item in chart.everything]
+    assert len(names) == len(set(names))
+
+
+def test_schema_and_values_name_the_same_keys() -> None:
+    """Every default is allowed, every object of the schema is closed, and nothing is allowed that has no default."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def compare(part: dict[str, Any], value: dict[str, Any], path: str) -> None:
+        assert part["additionalProperties"] is False, path
+        assert set(part["properties"]) - {"global"} == set(value), path
+        for name, said in part["properties"].items():
+            inner = schema["definitions"][said["$ref"].rpartition("/")[2]] if "$ref" in said else said
+            if "properties" in inner and "requests" not in inner["properties"]:
+                compare(inner, value[name], f"{path}.{name}")
+
+    compare(schema, values, "values")
+
+
+# --- it hangs together ---------------------------------------------------------------------------------
+
+
+def test_selectors_match_their_pods(chart: Objects) -> None:
+    """A Deployment selects its own pods and no other's; Services, budgets and policies select pods that exist."""
+    pods = {item["metadata"]["name"]: as_tuple(made["metadata"]["labels"]) for item, made in chart.templates()}
+    for item in chart.of("Deployment"):
+        wanted = as_tuple(item["spec"]["selector"]["matchLabels"])
+        assert [name for name, labels in pods.items() if wanted <= labels] == [item["metadata"]["name"]]
+    for item in chart.of("PodDisruptionBudget"):
+        wanted = as_tuple(item["spec"]["selector"]["matchLabels"])
+        assert [name for name, labels in pods.items() if wanted <= labels] == [item["metadata"]["name"]]
+    for item in chart.of("Service"):
+        wanted = as_tuple(item["spec"]["selector"])
+        assert [name for name, labels in pods.items() if wanted <= labels] == [item["metadata"]["name"]]
+    for item in chart.of("NetworkPolicy"):
+        wanted = as_tuple(item["spec"]["podSelector"]["matchLabels"])
+        assert [name for name, labels in pods.items() if wanted <= labels]
+    for item in chart.of("ServiceMonitor"):
+        wanted = as_tuple(item["spec"]["selector"]["matchLabels"])
+        assert all(wanted <= as_tuple(service["metadata"]["labels"]) for service in chart.of("Service"))
+
+
+def test_ports_are_served(chart: Objects) -> None:
+    """Probes, Services, monitors and policies name ports of the container, and the program is told the same ones."""
+    ports: dict[str, int] = {}
+    for item, _, container in chart.containers():
+        own = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert (probe in container) == bool(own)
+            if own:
+                assert container[probe]["httpGet"]["port"] in own
+        for name, variable in (("metrics", "SCORING_METRICS_PORT"), ("http", "SCORING_API_PORT")):
+            told = variables(container).get(variable)
+            assert (told["value"] if told else None) == (str(own[name]) if name in own else None)
+        ports |= {f"{item['metadata']['name']} {name}": port for name, port in own.items()}
+    for service in chart.of("Service"):
+        for port in service["spec"]["ports"]:
+            assert f"{service['metadata']['name']} {port['targetPort']}" in ports
+    for monitor in chart.of("ServiceMonitor"):
+        served = {port["name"] for service in chart.of("Service") for port in service["spec"]["ports"]}
+        assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= served
+
+
+def test_probes_mean_something(chart: Objects) -> None:
+    """Only readiness asks about the database: a pod that waits for it is not killed. A slow start is not, either."""
+    for item in chart.of("Deployment"):
+        (container,) = item["spec"]["template"]["spec"]["containers"]
+        if "ports" in container:
+            assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+            for probe in ("livenessProbe", "startupProbe"):
+                assert container[probe]["httpGet"]["path"] == "/healthz"
+                assert container[probe]["periodSeconds"] * container[probe]["failureThreshold"] >= 60
+
+
+def test_programs_are_ones_there_are(chart: Objects) -> None:
+    """Every pod's arguments are a command of this service with options that it has."""
+    commands = {parse(container["args"]) for _, _, container in chart.containers()}
+    assert "worker" in commands
+    assert all("command" not in container for _, _, container in chart.containers())
+
+
+def test_variables_exist(chart: Objects) -> None:
+    """No `SCORING_*` variable that the service does not know, and every secret comes out of a Secret."""
+    for _, _, container in chart.containers():
+        for name, variable in variables(container).items():
+            assert not name.startswith("SCORING_") or name in known_variables()
+            is_secret = name in secret_variables() | SECRET_VARIABLES or name.endswith("_KEY")
+            assert is_secret == ("valueFrom" in variable)
+
+
+def test_secrets_are_only_named(chart: Objects) -> None:
+    """The chart makes no Secret; every reference is to one that the values name."""
+    assert not chart.of("Secret")
+    text = json.dumps(chart.everything)
+    named = set(re.findall(r'"secretName": "([^"]+)"', text))
+    named |= set(re.findall(r'"(?:secretKeyRef|secret)": \{"name": "([^"]+)"', text))
+    for authentication in chart.of("TriggerAuthentication"):
+        named |= {reference["name"] for reference in authentication["spec"]["secretTargetRef"]}
+    assert "scores" in named
+    assert named <= SECRETS_THAT_EXIST
+
+
+def test_keys_go_to_workers_alone(charts: dict[str, Objects]) -> None:
+    """Who judges and writes back holds the keys for it; API, bridge and migrations do not."""
+    holders = {
+        item["metadata"]["name"]
+        for item, _, container in charts["everything"].containers()
+        if {"OPENAI_API_KEY", "SPARE_KEY", "SCORING_WRITE_BACK_DATABASE_URL"} & set(variables(container))
+    }
+    assert holders == {"scoring-worker"}
+
+
+def test_mounts_have_volumes(chart: Objects) -> None:
+    """Every mount has its volume, every volume is mounted, and files that variables name lie in a mount."""
+    for _, spec, container in chart.containers():
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert set(mounts) == {volume["name"] for volume in spec["volumes"]}
+        assert len(set(mounts.values())) == len(mounts)
+        for name, variable in variables(container).items():
+            if name.endswith(("_FILE", "_CONFIG", "_DIR")):
+                assert any(variable["value"].startswith(path) for path in mounts.values()), name
+
+
+def test_pods_may_do_nothing_more(chart: Objects) -> None:
+    """The restricted standard of Kubernetes: no root, no token, no capability, nothing written but to /tmp."""
+    for _, spec, container in chart.containers():
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        own = container["securityContext"]
+        assert own["readOnlyRootFilesystem"] is True
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+        assert container["resources"]["requests"]
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_accounts_exist_and_have_no_token(chart: Objects) -> None:
+    """Deployments use the chart's account, or the one that the values say exists."""
+    made = {item["metadata"]["name"] for item in chart.of("ServiceAccount")}
+    assert all(item["automountServiceAccountToken"] is False for item in chart.of("ServiceAccount"))
+    used = {item["spec"]["template"]["spec"]["serviceAccountName"] for item in chart.of("Deployment")}
+    assert used == (made or {"scoring"})
+
+
+def test_grace_is_longer_than_the_drain(chart: Objects) -> None:
+    """No pod is killed while it does what it does after SIGTERM."""
+    for item, spec, container in chart.containers():
+        grace_s = spec.get("terminationGracePeriodSeconds")
+        if item["metadata"]["name"] == "scoring-worker":
+            assert grace_s == int(variables(container)["SCORING_DRAIN_TIMEOUT_S"]["value"]) + 20
+        if item["metadata"]["name"] == "scoring-api":
+            _, asleep_s = container["lifecycle"]["preStop"]["exec"]["command"]
+            assert grace_s > int(asleep_s) + LONGEST_STOP_S
+
+
+# --- hooks, scaling, disruption, network ---------------------------------------------------------------
+
+
+def test_hooks_need_nothing_of_the_release(chart: Objects) -> None:
+    """Before an installation nothing that the chart creates is there: no ConfigMap, no account, no volume claim."""
+    for item in chart.hooks:
+        spec = item["spec"]["template"]["spec"]
+        assert "serviceAccountName" not in spec
+        assert all(set(volume) <= {"name", "emptyDir", "secret"} for volume in spec["volumes"])
+        assert "configMap" not in json.dumps(item)
+        assert "envFrom" not in spec["containers"][0]
+        assert item["metadata"]["annotations"]["helm.sh/hook-delete-policy"].startswith("before-hook-creation")
+    assert {item["kind"] for item in chart.hooks} <= {"Job"}
+
+
+def test_migrations_come_before_and_after(charts: dict[str, Objects]) -> None:
+    """`pre` runs before pods change, `post` afterwards; both also at the first installation."""
+    phases = {
+        item["metadata"]["annotations"]["helm.sh/hook"]: item["spec"]["template"]["spec"]["containers"][0]["args"]
+        for item in charts["minimal"].hooks
+    }
+    assert phases == {
+        "pre-install,pre-upgrade": ["migrate", "--phase", "pre"],
+        "post-install,post-upgrade": ["migrate", "--phase", "post"],
+    }
+    assert not charts["bridge"].hooks  # migrations.enabled: false
+
+
+def test_one_autoscaler_at_most(chart: Objects) -> None:
+    """KEDA or an HPA or neither; then, and only then, the Deployment says how many. Never fewer than one worker."""
+    scalers = chart.of("ScaledObject") + chart.of("HorizontalPodAutoscaler")
+    assert len(scalers) <= 1
+    worker = chart.one("Deployment", "scoring-worker")
+    assert ("replicas" in worker["spec"]) == (not scalers)
+    for scaler in scalers:
+        spec = scaler["spec"]
+        assert spec["scaleTargetRef"]["name"] == "scoring-worker"
+        least = spec.get("minReplicaCount", spec.get("minReplicas"))
+        assert 1 <= least <= spec.get("maxReplicaCount", spec.get("maxReplicas"))
+
+
+def test_keda_asks_for_depth_and_age(charts: dict[str, Objects]) -> None:
+    """
+    Depth against the slots of a worker, age against seconds; both with the connection of an existing Secret.
+
+    While that does not answer, KEDA changes nothing: a number to fall back to would stop workers just then.
+    """
+    chart = charts["keda"]
+    assert "fallback" not in chart.one("ScaledObject", "scoring-worker")["spec"]
+    depth, age = chart.one("ScaledObject", "scoring-worker")["spec"]["triggers"]
+    assert depth["metadata"]["targetQueryValue"] == "32"
+    assert age["metadata"]["targetQueryValue"] == "30"
+    assert all('"scoring".session_scores' in trigger["metadata"]["query"] for trigger in (depth, age))
+    authentication = chart.one("TriggerAuthentication", depth["authenticationRef"]["name"])
+    assert authentication["spec"]["secretTargetRef"] == [
+        {"parameter": "connection", "name": "scores-reader", "key": "url"}
+    ]
+
+
+def test_budgets_let_nodes_be_drained(chart: Objects) -> None:
+    """Pods that are not healthy may always go, and a single pod may go, too."""
+    for item in chart.of("PodDisruptionBudget"):
+        assert item["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        assert item["spec"]["maxUnavailable"] == 1
+        assert "minAvailable" not in item["spec"]
+
+
+def test_network_is_closed_but_for_what_is_named(charts: dict[str, Objects]) -> None:
+    """One policy for all pods lets nothing in; judges are for workers, and each port goes where the values say."""
+    chart = charts["secured"]
+    everyone = chart.one("NetworkPolicy", "scoring")["spec"]
+    assert everyone["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in everyone
+    out = {port["port"]: rule.get("to") for rule in everyone["egress"] for port in rule["ports"]}
+    assert set(out) == {53, 5432, 9093}
+    assert out[9093] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kafka"}}}]
+    worker = chart.one("NetworkPolicy", "scoring-worker")["spec"]
+    assert [rule["to"] for rule in worker["egress"]] == [[{"ipBlock": {"cidr": "203.0.113.0/24"}}]]
+    assert worker["ingress"][0]["ports"] == [{"port": "metrics", "protocol": "TCP"}]
+    assert worker["ingress"][0]["from"]
+    assert chart.one("NetworkPolicy", "scoring-api")["spec"]["ingress"][0]["from"]
+    writes = charts["everything"].one("NetworkPolicy", "scoring-worker")["spec"]["egress"][1]
+    assert writes == {
+        "ports": [{"port": 6432, "protocol": "TCP"}],
+        "to": [{"ipBlock": {"cidr": "198.51.100.7/32"}}],
+    }
+
+
+def test_configuration_is_what_was_given(charts: dict[str, Objects]) -> None:
+    """The YAML arrives as it was written, where SCORING_CONFIG looks for it, and a change of it rolls the pods."""
+    chart = charts["everything"]
+    wanted = yaml.safe_load(VALUE_SETS["everything"].read_text())["config"]
+    assert yaml.safe_load(chart.one("ConfigMap", "scoring-config")["data"]["config.yaml"]) == wanted
+    for name in ("scoring-worker", "scoring-api", "scoring-bridge", "scoring-insights"):
+        template = chart.one("Deployment", name)["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        assert variables(container)["SCORING_CONFIG"]["value"] == "/etc/tarsy-scoring/config/config.yaml"
+        assert re.fullmatch(r"[0-9a-f]{64}", template["metadata"]["annotations"]["checksum/config"])
+
+
+def test_rules_and_dashboard_are_the_shipped_files(charts: dict[str, Objects]) -> None:
+    """Templates of alerts and panels go through helm unchanged."""
+    chart = charts["everything"]
+    alerts = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    assert chart.one("PrometheusRule", "scoring")["spec"] == alerts
+    dashboard = chart.one("ConfigMap", "scoring-dashboard")
+    assert json.loads(dashboard["data"]["tarsy-scoring.json"]) == json.loads(
+        (CHART / "files" / "dashboard.json").read_text()
+    )
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_bridge_runs_once(charts: dict[str, Objects]) -> None:
+    """One bridge, and never two during a rollout."""
+    spec = charts["bridge"].one("Deployment", "scoring-bridge")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    everything = charts["everything"].one("Deployment", "scoring-bridge")["spec"]["template"]["spec"]
+    assert everything["containers"][0]["args"] == ["bridge", "--since", "beginning"]
+
+
+def test_rolling_signals_run_where_they_are_wanted(charts: dict[str, Objects], render: RenderObjects) -> None:
+    """As many as the values say, which may go one at a time and are scraped like workers; none without being asked."""
+    chart = charts["everything"]
+    spec = chart.one("Deployment", "scoring-insights")["spec"]
+    assert spec["replicas"] == 2
+    assert spec["template"]["spec"]["containers"][0]["args"] == ["insights"]
+    budget = chart.one("PodDisruptionBudget", "scoring-insights")["spec"]
+    policy = chart.one("NetworkPolicy", "scoring-insights")["spec"]
+    for selector in (budget["selector"], policy["podSelector"]):
+        assert selector["matchLabels"]["app.kubernetes.io/component"] == "insights"
+    assert policy["policyTypes"] == ["Ingress"]
+    assert chart.one("Service", "scoring-insights")["spec"]["ports"][0]["port"] == 9090
+    elsewhere = render(*MINIMAL, "--set=api.enabled=false", "--set=networkPolicy.enabled=true")
+    assert not [item for item in elsewhere.everything if item["metadata"]["name"].endswith("-insights")]
+
+
+def test_prune_runs_alone_and_to_an_end(charts: dict[str, Objects]) -> None:
+    """What is older than the days of the values goes, once a day; nobody prunes who did not ask for it."""
+    spec = charts["everything"].one("CronJob", "scoring-prune")["spec"]
+    assert spec["concurrencyPolicy"] == "Forbid"
+    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert pod["containers"][0]["args"] == ["prune", "--yes", "--keep", "90d"]
+    # What TARSy's tables do not have yet stays.
+    assert variables(pod["containers"][0])["SCORING_WRITE_BACK"]["value"] == "true"
+    assert [name for name, chart in charts.items() if chart.of("CronJob")] == ["everything"]
+
+
+@pytest.mark.parametrize("name", ["tokens", "proxies", "keda"])
+def test_access_is_what_was_asked_for(charts: dict[str, Objects], name: str) -> None:
+    """The API beyond loopback has the rule of the values, and no other."""
+    rules = {"SCORING_API_TOKENS_FILE", "SCORING_TRUSTED_PROXIES", "SCORING_API_OPEN"}
+    wanted = {
+        "tokens": {"SCORING_API_TOKENS_FILE": "/etc/tarsy-scoring/tokens/api.yaml"},
+        "proxies": {"SCORING_TRUSTED_PROXIES": "10.42.0.0/16,fd00::/8"},
+        "keda": {"SCORING_API_OPEN": "true"},
+    }
+    (container,) = charts[name].one("Deployment", "scoring-api")["spec"]["template"]["spec"]["containers"]
+    found = {n: v["value"] for n, v in variables(container).items() if n in rules}
+    assert found == wanted[name]
+    assert variables(container)["SCORING_API_HOST"]["value"] == "0.0.0.0"
+
+
+def test_own_variables_are_all_guarded(charts: dict[str, Objects]) -> None:
+    """Whatever variable the chart sets cannot be set a second time through `env`."""
+    checks = (CHART / "templates" / "checks.yaml").read_text()
+    guarded = set(re.findall(r'"([A-Z][A-Z0-9_]+)"', checks))
+    for chart in charts.values():
+        for _, _, container in chart.containers():
+            given = {"SPARE_KEY", "SCORING_LOG_LEVEL", "SCORING_MAX_PENDING", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+            own = set(variables(container)) - given - SECRET_VARIABLES
+            assert {name for name in own if not re.fullmatch("SCORING_.*_FILE", name)} <= guarded

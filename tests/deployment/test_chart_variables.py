@@ -1,0 +1,119 @@
+"""What the programs are told: each of them can read it, numbers stay numbers, and secrets are only named."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploying import CHART, MINIMAL, NO_API, VALUE_SETS, Objects, Render, known_variables, secret_variables
+
+from tarsy_scoring.configuration import load_settings
+
+CASES = [
+    pytest.param("SCORING_KAFKA_CA_FILE", "/ca.crt", "the chart sets this variable itself", id="a file that is ours"),
+    pytest.param("SCORING_DATABASE_URL_FILE", "/url", "the chart sets this variable itself", id="a secret's file"),
+    pytest.param("SCORING_SLOTS", "3", "the chart sets this variable itself", id="a variable of the chart"),
+    pytest.param("JUDGE_KEY", "hunter2", "a secret must not stand in the values", id="some key"),
+    pytest.param("GATEWAY_TOKEN", "hunter2", "a secret must not stand in the values", id="some token"),
+    pytest.param("PROXY_PASSWORD", "hunter2", "a secret must not stand in the values", id="some password"),
+    pytest.param("OTEL_EXPORTER_OTLP_HEADERS", "hunter2", "a secret must not stand in the values", id="headers"),
+    pytest.param(
+        "HTTPS_PROXY", "http://me:hunter2@proxy", "a secret must not stand in the values", id="a URL's password"
+    ),
+]
+
+
+def integers(part: dict[str, Any]) -> dict[str, Any]:
+    """Values with the largest number wherever the schema allows a whole one, up to some millions."""
+    found = {}
+    for name, said in part.get("properties", {}).items():
+        if said.get("type") == "integer":
+            found[name] = min(said.get("maximum", 3_000_000), 3_000_000)
+        elif inner := integers(said):
+            found[name] = inner
+    return found
+
+
+def programs(chart: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The name and the container of all that runs, but for migrations, which read nothing but their URL."""
+    for item, _, container in chart.containers():
+        if item["kind"] != "Job":
+            yield item["metadata"]["name"], container
+
+
+@pytest.mark.parametrize("scaler", ["keda", "hpa"])
+def test_large_numbers_stay_whole(helm: Render, tmp_path: Path, scaler: str) -> None:
+    """No number becomes 3e+06, which no integer setting reads."""
+    values = integers(json.loads((CHART / "values.schema.json").read_text()))
+    values["env"] = {"SCORING_MAX_PENDING": 3_000_000, "SCORING_TIMELINE_GRACE_S": 0.5}
+    values["config"] = {"providers": {"main": {"tokens_per_minute": 3_000_000}}}
+    values["api"]["access"] = {"open": True}
+    values["prune"]["enabled"] = True
+    values["disruptionBudget"] = {"maxUnavailable": 3_000_000}
+    values["worker"][scaler]["enabled"] = True
+    values["podSecurityContext"] = {"runAsUser": 1_000_650_000}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    text = helm("template", "scoring", str(CHART), *MINIMAL, "--values", str(tmp_path / "values.yaml")).stdout
+    assert "e+" not in text
+    assert '"0.5"' in text
+    assert text.count('"3000000"') >= 5
+
+
+@pytest.mark.parametrize("name", ["everything", "bridge", "proxies", "minimal"])
+def test_everybody_can_read_the_configuration(charts: dict[str, Objects], tmp_path: Path, name: str) -> None:
+    """Settings are accepted as they are rendered: whoever reads the YAML has the variables that it names."""
+    chart = charts[name]
+    seen = []
+    for program, container in programs(chart):
+        given = {v["name"]: v.get("value", "postgresql://u@h/d") for v in container["env"]}
+        given.pop("SCORING_KAFKA_SASL_PASSWORD", None)
+        if "SCORING_CONFIG" in given:
+            path = tmp_path / "config.yaml"
+            path.write_text(chart.one("ConfigMap", "scoring-config")["data"]["config.yaml"])
+            given["SCORING_CONFIG"] = str(path)
+        assert load_settings(given).unknown_variables == ()
+        seen.append(program)
+    assert "scoring-worker" in seen
+
+
+def test_secret_variables_go_to_all_that_read_the_configuration(charts: dict[str, Objects]) -> None:
+    """`secretEnv` reaches every program but the migrations, out of the Secret that it names."""
+    wanted = yaml.safe_load(VALUE_SETS["everything"].read_text())["secretEnv"]
+    assert wanted
+    holders = set()
+    for program, container in programs(charts["everything"]):
+        holders.add(program)
+        given = {v["name"]: v.get("valueFrom") for v in container["env"]}
+        for name, source in wanted.items():
+            assert given[name] == {"secretKeyRef": {"name": source["existingSecret"], "key": source["key"]}}
+    assert holders == {"scoring-worker", "scoring-api", "scoring-bridge", "scoring-insights", "scoring-prune"}
+
+
+@pytest.mark.parametrize(("variable", "value", "sentence"), CASES)
+def test_what_env_does_not_take(helm: Render, variable: str, value: str, sentence: str) -> None:
+    """Secrets and what the chart sets itself are refused with where they belong, and are not repeated."""
+    done = helm("template", "s", str(CHART), *MINIMAL, NO_API, f"--set=env.{variable}={value}", check=False)
+    assert done.returncode != 0
+    assert f"env.{variable}: {sentence}" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("variable", sorted(secret_variables() | {"OPENAI_API_KEY"}))
+def test_secrets_do_not_stand_in_values(helm: Render, variable: str) -> None:
+    """What is secret is refused as a plain variable, and is not repeated."""
+    done = helm("template", "scoring", str(CHART), *MINIMAL, NO_API, f"--set=env.{variable}=hunter2", check=False)
+    assert done.returncode != 0
+    assert f"env.{variable}: a secret must not stand in the values" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_env_takes_every_other_setting(helm: Render, tmp_path: Path) -> None:
+    """What is neither secret nor made from a value of the chart can be set, and paths of traces' keys can."""
+    checks = (CHART / "templates" / "checks.yaml").read_text()
+    plain = {v for v in known_variables() if not v.endswith("_FILE") and f'"{v}"' not in checks}
+    assert {"SCORING_BRIDGE_SWEEP_S", "SCORING_BRIDGE_OVERLAP_S", "SCORING_RETENTION_DAYS"} <= plain
+    plain |= {"OTEL_EXPORTER_OTLP_CLIENT_KEY", "OPENAI_API_KEY_FILE", "SSL_CERT_FILE", "HTTPS_PROXY"}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"env": dict.fromkeys(plain, "http://a:1/b@c:d")}))
+    helm("template", "s", str(CHART), *MINIMAL, NO_API, "--values", str(tmp_path / "values.yaml"))

@@ -1,0 +1,378 @@
+"""docker-compose.yml: valid, contained, honest about access, and every command in it is one that runs."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from deploying import REPOSITORY, known_variables, parse
+from prometheus_client import CollectorRegistry
+
+from tarsy_scoring.api.access import Access
+from tarsy_scoring.api.app import LONGEST_STOP_S
+from tarsy_scoring.app import check_settings
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.demo import example_sessions
+from tarsy_scoring.embedded.scripted_judge import MODEL
+from tarsy_scoring.events import decode_session_completed
+from tarsy_scoring.insights_app import topics_of_insights
+from tarsy_scoring.lifecycle import HealthServer
+from tarsy_scoring.settings import Settings
+
+FOLDER = REPOSITORY / "compose"
+COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("tarsy-scoring:")}
+ONCE = {"topics", "migrate", "migrate-after", "announce"}
+# The schema of the compose specification, as compose itself carries it.
+SPECIFICATION, SPECIFICATION_SUM = (
+    "github.com/compose-spec/compose-go/v2@v2.9.0",
+    "h1:UHSv/QHlo6QJtrT4igF1rdORgIUhDo1gWuyJUoiNNIM=",
+)
+VARIABLE = re.compile(r"\$\{(?P<name>[A-Z_]+)(?::-(?P<default>[^}]*))?\}")
+Environment = dict[str, str]
+
+
+def filled(value: Any, environment: Environment) -> Any:
+    """The same with variables replaced, as compose does it."""
+    if isinstance(value, dict):
+        return {name: filled(inner, environment) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [filled(inner, environment) for inner in value]
+    if not isinstance(value, str):
+        return value
+    return VARIABLE.sub(lambda found: environment.get(found["name"]) or found["default"] or "", value)
+
+
+def demo_environment() -> Environment:
+    lines = (FOLDER / "demo.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def settings_of(service: str, environment: Environment) -> tuple[Settings, Environment]:
+    """What the program in this service is told, with its folder of sessions at its place on this machine."""
+    given = filled(SERVICES[service]["environment"], environment)
+    mounts = [mount.rsplit(":", 2)[:2] for mount in filled(SERVICES[service]["volumes"], environment)]
+    folders = {inside: str(REPOSITORY / outside) for outside, inside in mounts}
+    given["SCORING_TIMELINE_DIR"] = folders[given["SCORING_TIMELINE_DIR"]]
+    return load_settings(given), given
+
+
+@pytest.fixture(scope="module")
+def specification() -> dict[str, Any]:
+    """Its JSON schema, through Go's module proxy; skips where Go or the network is missing."""
+    if shutil.which("go") is None:
+        pytest.skip("there is no go to fetch the compose specification with")
+    try:
+        # Outside of the tree, so that no go.mod is looked for.
+        found = subprocess.run(
+            ["go", "mod", "download", "-json", SPECIFICATION],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd="/",
+            check=True,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        pytest.skip(f"go cannot fetch {SPECIFICATION}")
+    module = json.loads(found.stdout)
+    assert module["Sum"] == SPECIFICATION_SUM
+    schema: dict[str, Any] = json.loads((Path(module["Dir"]) / "schema" / "compose-spec.json").read_text())
+    return schema
+
+
+# --- what stands in it ---------------------------------------------------------------------------------
+
+
+def test_it_is_valid(specification: dict[str, Any]) -> None:
+    """The schema of the compose specification accepts it, as it is and as the demo fills it."""
+    validator = jsonschema.Draft7Validator(specification)
+    for document in (COMPOSE, filled(COMPOSE, {}), filled(COMPOSE, demo_environment())):
+        validator.validate(document)
+
+
+def test_the_schema_can_refuse(specification: dict[str, Any]) -> None:
+    """A key that compose does not know is found."""
+    wrong = {**COMPOSE, "services": {**SERVICES, "worker": {**SERVICES["worker"], "memlimit": "1g"}}}
+    assert not jsonschema.Draft7Validator(specification).is_valid(wrong)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_services_are_contained(name: str) -> None:
+    """No service may write, grow or gain rights without bounds; Kafka's start script alone writes where it lies."""
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is (name != "kafka")
+    assert "/tmp" in service["tmpfs"]
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert service["pids_limit"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_services_come_back_and_say_how_they_are(name: str) -> None:
+    """What serves is restarted and has a health check; what runs once may try again, and ends."""
+    service = SERVICES[name]
+    if name in ONCE:
+        assert service["restart"] == "on-failure:3"
+        assert service["healthcheck"] == {"disable": True}
+    else:
+        assert service["restart"] == "unless-stopped"
+        assert service["healthcheck"]["test"][0] == "CMD"
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_images_are_pinned(name: str) -> None:
+    """An exact version, or our own build."""
+    tag = SERVICES[name]["image"].rpartition(":")[2]
+    assert re.match(r"v?\d+\.\d+", tag) or SERVICES[name].get("build") == "."
+
+
+def test_nothing_listens_beyond_this_machine() -> None:
+    """Every published port is one of loopback, each once."""
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert len({port.split(":")[1] for port in ports}) == len(ports)
+    assert all("ports" not in service for name, service in OURS.items() if name != "api")
+
+
+def test_files_that_are_mounted_exist() -> None:
+    """Every path of this repository is there, mounted read-only; every file of the folder is used."""
+    paths = [mount for service in filled(SERVICES, {}).values() for mount in service.get("volumes", [])]
+    used = {path.split(":")[0] for path in paths if path.startswith("./")}
+    for path in used:
+        assert (REPOSITORY / path).exists(), path
+    assert all(path.endswith(":ro") for path in paths if path.startswith("./"))
+    assert {path.split(":")[0] for path in paths} - used == set(COMPOSE["volumes"])
+    here = {f"./{path.relative_to(REPOSITORY)}" for path in FOLDER.rglob("*") if path.is_file()}
+    assert here - used == {"./compose/demo.env"}
+
+
+def test_order_can_be_kept() -> None:
+    """Who waits for health waits for something with a health check, who waits for an end for something that ends."""
+    waits = {name: service.get("depends_on", {}) for name, service in SERVICES.items()}
+    for name, others in waits.items():
+        for other, how in others.items():
+            assert (how["condition"] == "service_completed_successfully") == (other in ONCE)
+            # What is in no profile must not need what is in one.
+            assert set(SERVICES[other].get("profiles", [])) <= set(SERVICES[name].get("profiles", []))
+    started: set[str] = set()
+    while ready := {name for name in waits if name not in started and set(waits[name]) <= started}:
+        started |= ready
+    assert started == set(waits)
+
+
+def test_migrations_come_before_and_after() -> None:
+    """`pre` before anything of ours runs, `post` when all of it does."""
+    assert SERVICES["migrate"]["command"] == ["migrate", "--phase", "pre"]
+    assert SERVICES["migrate-after"]["command"] == ["migrate", "--phase", "post"]
+    assert set(SERVICES["migrate-after"]["depends_on"]) == {"worker", "api"}
+    assert all("migrate" in SERVICES[name]["depends_on"] for name in ("worker", "api"))
+
+
+def test_grace_is_longer_than_the_drain() -> None:
+    """Nobody is killed while they finish."""
+    assert SERVICES["worker"]["stop_grace_period"] == "80s"
+    assert int(SERVICES["worker"]["environment"]["SCORING_DRAIN_TIMEOUT_S"]) + 20 == 80
+    assert int(SERVICES["api"]["stop_grace_period"].removesuffix("s")) > LONGEST_STOP_S
+
+
+def test_the_api_may_open_enough_files() -> None:
+    """As many as docs/api.md asks for."""
+    page = (REPOSITORY / "docs" / "api.md").read_text()
+    (needed,) = re.findall(r"at least ([\d,]+) files", page)
+    assert SERVICES["api"]["ulimits"]["nofile"] >= int(needed.replace(",", ""))
+
+
+@pytest.mark.parametrize("name", ["docker-compose.yml", "docs/deployment.md"])
+def test_every_start_that_is_told_has_a_judge(name: str) -> None:
+    """Without a key workers end at once, so each line to type gives one, or the demo's."""
+    lines = re.findall(r"[^\n`]*docker compose[^\n`]*\bup\b[^\n`]*", (REPOSITORY / name).read_text())
+    assert len(lines) >= 3
+    for line in lines:
+        assert "OPENAI_API_KEY=" in line or "--env-file compose/demo.env" in line, line
+
+
+# --- commands and settings are real --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"judge"}))
+def test_commands_are_ones_there_are(name: str) -> None:
+    """The command line understands what the service is started with."""
+    assert parse(OURS[name]["command"]) in ("worker", "api", "insights", "migrate")
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_variables_exist(name: str) -> None:
+    """No `SCORING_*` variable that the service does not know."""
+    given = {variable for variable in OURS[name]["environment"] if variable.startswith("SCORING_")}
+    assert given <= known_variables()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [demo_environment(), {"OPENAI_API_KEY": "k"}],
+    ids=["the demo", "a judge of one's own"],
+)
+def test_settings_are_accepted(environment: Environment) -> None:
+    """Worker and API would start with what they are told."""
+    settings, given = settings_of("worker", environment)
+    check_settings(settings, ("intake", "judging", "relay"), given)
+    assert settings.unknown_variables == ()
+    api, _ = settings_of("api", environment)
+    check_settings(api, (), {})
+    Access(api)
+    assert f"127.0.0.1:8080:{api.api_port}" in SERVICES["api"]["ports"]
+
+
+def test_the_demo_asks_the_scripted_judge() -> None:
+    """The file for the demo names the address where the stand-in listens, in the worker's own network."""
+    settings, _ = settings_of("worker", demo_environment())
+    provider = settings.config.providers["default"]
+    command = SERVICES["judge"]["command"]
+    assert provider.base_url == f"http://127.0.0.1:{command[command.index('--port') + 1]}/v1"
+    assert provider.model == MODEL
+    assert SERVICES["judge"]["network_mode"] == "service:worker"
+
+
+async def test_the_scripted_judge_starts_and_is_healthy() -> None:
+    """Its very command, but for the port, serves what its health check asks for."""
+    service = SERVICES["judge"]
+    command = [*service["entrypoint"], *service["command"]]
+    assert command[0] == "python"
+    command[command.index("--port") + 1] = "0"
+    judge = await asyncio.create_subprocess_exec(sys.executable, *command[1:], stdout=asyncio.subprocess.PIPE)
+    try:
+        assert judge.stdout is not None
+        address = (await asyncio.wait_for(judge.stdout.readline(), 60)).decode().strip()
+        port = address.split(":")[2].split("/")[0]
+        assert await is_healthy("judge", {"8000": port})
+    finally:
+        judge.terminate()
+        await judge.wait()
+
+
+async def test_health_checks_see_readiness() -> None:
+    """The commands of worker, API and rolling signals tell what is ready from what is not."""
+    lacking: str | None = "the database does not answer"
+
+    async def say() -> str | None:
+        return lacking
+
+    server = HealthServer(0, CollectorRegistry(), say, may_move=True)
+    await server.start()
+    try:
+        ports = {"9090": str(server.port), "8080": str(server.port)}
+        assert [await is_healthy(name, ports) for name in ("worker", "api", "insights")] == [False] * 3
+        lacking = None
+        assert [await is_healthy(name, ports) for name in ("worker", "api", "insights")] == [True] * 3
+    finally:
+        await server.stop()
+
+
+async def is_healthy(service: str, ports: dict[str, str]) -> bool:
+    """Runs the health check of a service on this machine, on other ports."""
+    _, program, *arguments = SERVICES[service]["healthcheck"]["test"]
+    assert program == "python"
+    for inside, here in ports.items():
+        arguments = [argument.replace(f":{inside}/", f":{here}/") for argument in arguments]
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stderr=asyncio.subprocess.DEVNULL)
+    return await asyncio.wait_for(process.wait(), 60) == 0
+
+
+# --- topics, demo, monitoring --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kafka_tool(tmp_path: Path) -> Callable[[str], list[str]]:
+    """Runs a script with a stand-in for Kafka's tools, and returns how they were called."""
+
+    def run(script: str) -> list[str]:
+        calls = tmp_path / "calls"
+        stand_in = tmp_path / "kafka-topics.sh"
+        stand_in.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+        stand_in.chmod(stand_in.stat().st_mode | stat.S_IXUSR)
+        script = script.replace("/opt/kafka/bin/", f"{tmp_path}/")
+        environment = {"PATH": os.environ["PATH"]}
+        subprocess.run(
+            ["bash", "-c", script, "create-topics.sh", "kafka:9092"], check=True, env=environment, timeout=20
+        )
+        return calls.read_text().splitlines()
+
+    return run
+
+
+def test_all_topics_are_made(kafka_tool: Callable[[str], list[str]]) -> None:
+    """The script makes those that the service looks for, where they are missing; only signals are compacted."""
+    calls = kafka_tool((FOLDER / "create-topics.sh").read_text())
+    plain, compacted = topics_of_insights(Settings())
+    made = {re.search(r"--topic (\S+)", call)[1] for call in calls}  # type: ignore[index]
+    assert made == {
+        Settings.model_fields[f"topic_{name}"].default
+        for name in ("session_completed", "rescore_requested", "scoring_events", "dead_letters")
+    } | {*plain, *compacted}
+    for call in calls:
+        assert call.startswith("--bootstrap-server kafka:9092 --create --if-not-exists --partitions 6 ")
+        is_compacted = any(f"--topic {topic} --config cleanup.policy=compact " in call for topic in compacted)
+        assert is_compacted != bool(re.search(r"--config retention.ms=\d+$", call)), call
+    assert SERVICES["topics"]["command"] == ["bash", "/create-topics.sh", "kafka:9092"]
+
+
+def test_the_demo_announces_the_example_sessions() -> None:
+    """One event for each, under its session's id, and saying what the session says."""
+    announced = {}
+    for line in (FOLDER / "demo-events.txt").read_text().splitlines():
+        key, _, value = line.partition("|")
+        announced[key] = decode_session_completed(value.encode())
+    sessions = {session["session_id"]: session for session in example_sessions()}
+    assert set(announced) == set(sessions)
+    for key, event in announced.items():
+        assert event.session_id == key
+        assert event.event_id
+        assert (event.chain_id, event.status) == (sessions[key]["chain_id"], sessions[key]["status"])
+        assert (event.labels or {}) == (sessions[key].get("labels") or {})
+    (command,) = SERVICES["announce"]["command"][2:]
+    assert "--topic session-completed" in command
+    assert '"key.separator=|" < /events' in command
+
+
+def test_prometheus_scrapes_what_is_served() -> None:
+    """Workers, rolling signals and API at the ports that they are told, with the shipped rules."""
+    scraping = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+    *several, api = scraping["scrape_configs"]
+    assert [(s["names"], str(s["port"])) for scraped in several for s in scraped["dns_sd_configs"]] == [
+        ([name], SERVICES[name]["environment"]["SCORING_METRICS_PORT"]) for name in ("worker", "insights")
+    ]
+    assert api["static_configs"] == [{"targets": [f"api:{SERVICES['api']['environment']['SCORING_API_PORT']}"]}]
+    mounted = [mount.split(":")[1] for mount in SERVICES["prometheus"]["volumes"]]
+    assert set(scraping["rule_files"]) <= set(mounted)
+    assert f"--config.file={mounted[0]}" in SERVICES["prometheus"]["command"]
+
+
+def test_prometheus_accepts_its_configuration() -> None:
+    """Prometheus' own tool finds nothing wrong with it."""
+    if shutil.which("promtool") is None:
+        pytest.skip("there is no promtool: it is in Debian's package prometheus")
+    command = ["promtool", "check", "config", "--syntax-only", str(FOLDER / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_grafana_finds_dashboard_and_data() -> None:
+    """The provider looks where the dashboard is mounted, and there is one source of data, the default."""
+    (provider,) = yaml.safe_load((FOLDER / "grafana" / "dashboards.yml").read_text())["providers"]
+    mounts = dict(mount.split(":")[:2] for mount in SERVICES["grafana"]["volumes"])
+    assert Path(mounts["./helm/tarsy-scoring/files/dashboard.json"]).parent == Path(provider["options"]["path"])
+    (source,) = yaml.safe_load((FOLDER / "grafana" / "datasources.yml").read_text())["datasources"]
+    assert source["isDefault"] is True
+    assert source["url"] == "http://prometheus:9090"

@@ -1,0 +1,153 @@
+"""The image: nothing is copied that is not there, nobody is root, and the health check sees health."""
+
+import asyncio
+import fnmatch
+import json
+import re
+import shlex
+import sys
+import tomllib
+
+import pytest
+from deploying import REPOSITORY, parse
+from prometheus_client import CollectorRegistry
+
+from tarsy_scoring import __version__
+from tarsy_scoring.embedded.process import free_port
+from tarsy_scoring.lifecycle import HealthServer
+
+Instruction = tuple[str, str]
+
+
+def instructions() -> list[Instruction]:
+    """Name and arguments of each, comments and line breaks gone."""
+    text = re.sub(r"^\s*#.*\n", "", (REPOSITORY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    lines = text.replace("\\\n", " ").splitlines()
+    return [(name, arguments.strip()) for name, _, arguments in (line.partition(" ") for line in lines if line.strip())]
+
+
+def last_stage() -> list[Instruction]:
+    found = instructions()
+    start = max(n for n, (name, _) in enumerate(found) if name == "FROM")
+    return found[start:]
+
+
+def argument(name: str) -> str:
+    """Of the one instruction of this name in the last stage."""
+    (found,) = [arguments for instruction, arguments in last_stage() if instruction == name]
+    return found
+
+
+def is_ignored(path: str) -> bool:
+    """What .dockerignore says of a path, the last word winning."""
+    ignored = False
+    for line in (REPOSITORY / ".dockerignore").read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        pattern = line.removeprefix("!")
+        parents = [path.rsplit("/", n)[0] for n in range(path.count("/") + 1)]
+        if pattern.startswith("**/"):
+            hit = any(fnmatch.fnmatch(part, pattern.removeprefix("**/")) for part in path.split("/"))
+        else:
+            hit = any(fnmatch.fnmatch(parent, pattern) for parent in parents)
+        if hit:
+            ignored = not line.startswith("!")
+    return ignored
+
+
+def test_everything_copied_is_there() -> None:
+    """Each source of a COPY exists and is let into the build."""
+    copied = [shlex.split(arguments) for name, arguments in instructions() if name == "COPY"]
+    sources = [part for parts in copied if not parts[0].startswith("--") for part in parts[:-1]]
+
+    assert {"service", "migrations", "pyproject.toml", "requirements/runtime.txt"} <= set(sources)
+    for source in sources:
+        assert (REPOSITORY / source).exists(), source
+        assert not is_ignored(source), source
+
+
+@pytest.mark.parametrize(
+    "path", [".git/config", ".env", "service/.env.local", "tests/x.py", "service/__pycache__/a.pyc"]
+)
+def test_the_rest_stays_outside(path: str) -> None:
+    """No history, no environment and no test gets into a layer."""
+    assert is_ignored(path)
+
+
+def test_the_wheel_is_whole() -> None:
+    """What the package is built from according to pyproject.toml is copied."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    wanted = {path.split("/")[0] for path in project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]}
+    wanted |= {project["project"]["readme"], *project["project"]["license-files"]}
+    copied = {part for name, arguments in instructions() if name == "COPY" for part in arguments.split()}
+    assert wanted <= copied
+
+
+def test_nobody_is_root() -> None:
+    """The user is a number that is not 0, made in the image, and named before anything runs."""
+    user, group = argument("USER").split(":")
+    assert int(user) > 0
+    assert int(group) > 0
+    (making,) = [arguments for name, arguments in last_stage() if name == "RUN"]
+    assert f"--uid {user} --gid {group}" in making
+
+
+def test_the_programs_are_ours() -> None:
+    """What starts is a script of this project with one of its commands, and gets signals itself."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    (program,) = json.loads(argument("ENTRYPOINT"))
+    assert program in project["project"]["scripts"]
+    assert parse(json.loads(argument("CMD"))) == "worker"
+
+
+def test_images_are_pinned() -> None:
+    """Both stages stand on one image of an exact version, of a Python that the package accepts."""
+    (base,) = [arguments for name, arguments in instructions() if name == "ARG" and arguments.startswith("PYTHON=")]
+    assert re.fullmatch(r"PYTHON=python:3\.(1[1-9])\.\d+-slim-\w+", base)
+    assert [arguments for name, arguments in instructions() if name == "FROM"] == ["${PYTHON} AS build", "${PYTHON}"]
+
+
+def test_dependencies_are_pinned() -> None:
+    """Nothing is installed without a hash, but what was just built."""
+    for name, arguments in instructions():
+        for install in re.findall(r"install (.*?)(?:&&|$)", arguments) if name == "RUN" else ():
+            assert "--require-hashes" in install or ("--no-deps" in install and "dist/*.whl" in install)
+
+
+def test_labels_name_this_version() -> None:
+    """The labels that registries show; the version of a build without arguments is that of the package."""
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', argument("LABEL")))
+    assert set(labels) == {"title", "description", "licenses", "version", "revision"}
+    assert ("ARG", f"VERSION={__version__}") in last_stage()
+
+
+def test_no_secret_is_baked_in() -> None:
+    """Neither variables nor arguments of the build carry keys, passwords or addresses."""
+    for name, arguments in instructions():
+        if name in ("ARG", "ENV"):
+            assert not re.search(r"KEY|PASSWORD|TOKEN|SECRET|URL|SCORING_", arguments), arguments
+
+
+@pytest.mark.parametrize(
+    ("is_running", "is_healthy"), [(True, True), (False, False)], ids=["a worker runs", "nothing answers"]
+)
+async def test_the_health_check_sees_health(is_running: bool, is_healthy: bool) -> None:
+    """The very command of the image, against what a worker serves; a proxy of the environment is not asked."""
+    command = json.loads(argument("HEALTHCHECK").partition("CMD")[2])
+    assert command[0] == "python"
+
+    async def no_database() -> str:
+        return "the database does not answer"  # no reason to call the process ill
+
+    port = free_port()
+    server = HealthServer(port, CollectorRegistry(), no_database, may_move=False)
+    if is_running:
+        await server.start()
+    try:
+        environment = {"SCORING_METRICS_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command[1:], env=environment, stderr=asyncio.subprocess.DEVNULL
+        )
+        assert (await asyncio.wait_for(process.wait(), 60) == 0) == is_healthy
+    finally:
+        await server.stop()

@@ -1,0 +1,106 @@
+"""The statements by which KEDA scales: run as the chart renders them, on real tables."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+from deploying import REPOSITORY, Objects
+
+from builders import connected
+from full_database import filled_database
+from infrastructure import Postgres
+
+# 7 due scores, 2 of them bulk: the oldest is bulk and due for an hour, the oldest of the others for 120 s. 4 that come
+# due later; 3 in progress; the rest ended long ago.
+FILL = """
+INSERT INTO sessions (session_id) SELECT 'session-' || n FROM generate_series(1, 6000) n;
+INSERT INTO session_scores (score_id, session_id, request_id, priority, score_triggered_by, criteria, criteria_hash,
+  status, lease_token, lease_owner, lease_expires_at, next_attempt_at, completed_at)
+SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, n % 3, 'auto', 'c', 'h', status,
+  CASE status WHEN 'in_progress' THEN md5('token-' || n)::uuid END,
+  CASE status WHEN 'in_progress' THEN md5('owner')::uuid END,
+  CASE status WHEN 'in_progress' THEN now() END,
+  CASE WHEN n = 5 THEN now() - interval '1 hour' WHEN n <= 7 THEN now() - make_interval(secs => 113 + n)
+    ELSE now() + interval '1 hour' END,
+  CASE status WHEN 'completed' THEN now() END
+FROM generate_series(1, 6000) n, LATERAL (SELECT CASE
+  WHEN n <= 11 THEN 'pending' WHEN n <= 14 THEN 'in_progress' ELSE 'completed' END AS status) s;
+"""
+
+
+@pytest.fixture(scope="module")
+def queue_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
+    with filled_database(postgres, _migrated_template, FILL) as url:
+        yield url
+
+
+@pytest.fixture
+async def connection(queue_url: str) -> AsyncIterator[asyncpg.Connection]:
+    async with connected(queue_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def queries(charts: dict[str, Objects]) -> list[str]:
+    """Depth and age."""
+    spec = charts["everything"].one("ScaledObject", "scoring-worker")["spec"]
+    return [trigger["metadata"]["query"] for trigger in spec["triggers"]]
+
+
+async def test_depth_counts_what_needs_a_slot(connection: asyncpg.Connection, queries: list[str]) -> None:
+    """What is due and what is being judged; what waits for its time needs no worker yet."""
+    assert await connection.fetchval(queries[0]) == 7 + 3
+
+
+async def test_age_is_that_of_the_oldest_due_score(connection: asyncpg.Connection, queries: list[str]) -> None:
+    """In seconds, as one number; bulk may wait."""
+    assert 120 <= await connection.fetchval(queries[1]) < 300
+
+
+async def test_age_asks_for_no_more_workers_than_scores(connection: asyncpg.Connection, queries: list[str]) -> None:
+    """One score that has waited for an hour needs one worker, not sixty: 60 s are one worker's share."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute("""
+            UPDATE session_scores SET next_attempt_at = now() + CASE session_id
+              WHEN 'session-7' THEN interval '-1 hour' ELSE interval '1 hour' END
+            WHERE status = 'pending' AND priority < 2
+        """)
+        assert await connection.fetchval(queries[1]) == 60
+    finally:
+        await transaction.rollback()
+
+
+async def test_nothing_waits(database_url: str, queries: list[str]) -> None:
+    """Without work both are 0, and not null, which KEDA would take for a failure."""
+    async with connected(database_url) as connection:
+        assert [await connection.fetchval(query) for query in queries] == [0, 0]
+
+
+async def test_a_role_for_the_scaler_needs_no_more_than_the_page_says(
+    connection: asyncpg.Connection, queries: list[str]
+) -> None:
+    """It may count and date what waits, and read nothing of it."""
+    page = (REPOSITORY / "docs" / "deployment.md").read_text()
+    (grants,) = re.findall(r"```sql\n(.*?)```", page, flags=re.DOTALL)
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(f"CREATE ROLE scaler; {grants} SET LOCAL ROLE scaler")
+        assert await connection.fetchval(queries[0]) == 7 + 3
+        assert await connection.fetchval(queries[1]) > 0
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.fetch("SELECT score_analysis FROM session_scores")
+    finally:
+        await transaction.rollback()
+
+
+async def test_asking_is_cheap(connection: asyncpg.Connection, queries: list[str]) -> None:
+    """KEDA asks every few seconds, so nothing reads the scores that have ended."""
+    for query in queries:
+        plan = json.dumps(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {query}"))
+        assert "Seq Scan" not in plan
+        assert "session_scores_due" in plan

@@ -1,0 +1,62 @@
+"""Scores of chains over weeks, under judges and with agents of which a test knows the truth."""
+
+import random
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from builders import DEFAULT_CRITERIA, HASHES, Scoring
+
+ALERTS = ("PodCrashLoop", "DiskPressure", "HighLatency")
+
+_SESSIONS = """
+INSERT INTO sessions (session_id, chain_id, alert_type, status, completed_at, first_seen_at)
+SELECT i, $2, a, 'completed', t, t FROM unnest($1::text[], $3::text[], $4::timestamptz[]) AS u(i, a, t)
+ON CONFLICT DO NOTHING
+"""
+
+_SCORES = """
+INSERT INTO session_scores (session_id, request_id, chain_id, priority, score_triggered_by, status, purpose,
+  total_score, criteria, criteria_hash, judge_fingerprint, created_at, completed_at)
+SELECT i, gen_random_uuid(), $2, 1, 'auto', 'completed', $4, n, $5, $6, $7, t, t
+FROM unnest($1::text[], $3::int[], $8::timestamptz[]) AS u(i, n, t)
+"""
+
+
+def totals(mean: float, count: int, *, spread: float = 10.0, seed: int = 1) -> list[int]:
+    """Whole totals around a mean, the same for the same seed."""
+    dice = random.Random(seed)
+    return [min(100, max(0, round(dice.gauss(mean, spread)))) for _ in range(count)]
+
+
+async def plant_scores(
+    scoring: Scoring,
+    judge: str,
+    numbers: Sequence[int],
+    *,
+    begin: datetime,
+    chain: str = "kubernetes",
+    every: timedelta = timedelta(hours=1),
+) -> list[str]:
+    """Sessions of a chain, one after the other from `begin` on, scored when they ended; returns their ids."""
+    times = [begin + n * every for n in range(len(numbers))]
+    ids = [f"{chain}-{uuid.uuid4().hex[:12]}" for _ in numbers]
+    alerts = [ALERTS[n % len(ALERTS)] for n in range(len(ids))]
+    await scoring.rows(_SESSIONS, ids, chain, alerts, times)
+    await plant_judgements(scoring, judge, dict(zip(ids, numbers, strict=True)), times, "production", chain)
+    return ids
+
+
+async def plant_judgements(
+    scoring: Scoring,
+    judge: str,
+    numbers: dict[str, int],
+    times: Sequence[datetime] | None = None,
+    purpose: str = "anchor",
+    chain: str = "kubernetes",
+) -> None:
+    """Judgements of sessions that are there; now, unless times are given."""
+    ids = list(numbers)
+    at = list(times or [datetime.now(UTC)] * len(ids))
+    bound = (DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])
+    await scoring.rows(_SCORES, ids, chain, list(numbers.values()), purpose, *bound, judge, at)

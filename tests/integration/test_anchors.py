@@ -1,0 +1,354 @@
+"""Anchors on a real database: who asks for them, when, how often, and what their judgements come to."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pydantic_core import from_json
+
+from attempting import REGISTRY, a_timeline
+from builders import DEFAULT_CRITERIA, Scoring, completion, failure, open_scoring, policy, rescore, session_completed
+from drift_rows import plant_judgements, plant_scores, totals
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
+from infrastructure import Topics
+from stored import store_score, store_session
+from tarsy_scoring.admission import Priority
+from tarsy_scoring.cli import cli
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.drift import anchors, looking
+from tarsy_scoring.drift.anchors import Anchor
+from tarsy_scoring.drift.loop import DriftLoop
+from tarsy_scoring.erasure import erase
+from tarsy_scoring.evaluation.judge_change import REIGN
+from tarsy_scoring.judge.verdict import Turn, TurnKind
+from tarsy_scoring.kafka_topics import read_topic
+from tarsy_scoring.scoring import Scorer
+from tarsy_scoring.telemetry import Metrics
+
+OLD, NEW = "judge-old", "judge-new"
+LAST_WEEK = datetime.now(UTC) - timedelta(days=7)
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as parts:
+        yield parts
+
+
+async def plant_anchors(scoring: Scoring, count: int = 3, judge: str = OLD) -> list[str]:
+    """Anchors of a chain that this judge has scored."""
+    chosen = await plant_scores(scoring, judge, totals(60, count), begin=LAST_WEEK)
+    await anchors.add(scoring.database, chosen, by="ada", note="typical")
+    return sorted(chosen)
+
+
+async def ask(scoring: Scoring, **how: Any) -> list[uuid.UUID]:
+    return await anchors.ask(scoring.inbox, await anchors.standing(scoring.inbox), by="anchors", **how)
+
+
+async def by_session(scoring: Scoring) -> dict[str, Anchor]:
+    return {a.session_id: a for a in (await anchors.standing(scoring.inbox)).anchors}
+
+
+async def let_a_day_pass(scoring: Scoring) -> None:
+    await scoring.rows("UPDATE scoring_requests SET received_at = received_at - interval '25 hours'")
+    await scoring.rows("UPDATE anchor_sessions SET added_at = added_at - interval '25 hours'")
+
+
+# --- asking --------------------------------------------------------------------------------------------
+
+
+async def test_what_lacks_a_judgement_is_asked_for_behind_everything_else(scoring: Scoring) -> None:
+    """As no session's score, under the criteria of its chain, once."""
+    chosen = await plant_anchors(scoring)
+
+    scores = await ask(scoring)
+
+    rows = [await scoring.score(i) for i in scores]
+    assert sorted(r["session_id"] for r in rows) == chosen
+    shown = {(r["purpose"], r["priority"], r["criteria"], r["score_triggered_by"], r["status"]) for r in rows}
+    assert shown == {("anchor", Priority.BULK, DEFAULT_CRITERIA, "anchors", "pending")}
+    assert {a.state for a in (await by_session(scoring)).values()} == {"under_way"}
+    assert await ask(scoring) == []
+
+
+async def test_who_asks_at_once_asks_for_the_same(scoring: Scoring) -> None:
+    """Two workers that saw the same lack make one score of it."""
+    await plant_anchors(scoring)
+    seen = await anchors.standing(scoring.inbox)
+
+    first, second = await asyncio.gather(*(anchors.ask(scoring.inbox, seen, by="anchors") for _ in range(2)))
+
+    assert sorted(first) == sorted(second)
+    assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'anchor'") == 3
+
+
+async def test_a_judged_anchor_is_asked_for_again_under_a_new_judge(scoring: Scoring) -> None:
+    """And not before; one answer of a stand-in is no new judge."""
+    chosen = await plant_anchors(scoring)
+    await plant_judgements(scoring, OLD, dict.fromkeys(chosen, 70))
+    await plant_scores(scoring, NEW, [60], begin=LAST_WEEK + timedelta(days=1))
+    assert {a.state for a in (await by_session(scoring)).values()} == {"judged"}
+    assert await ask(scoring) == []
+
+    await plant_scores(scoring, NEW, [60, 60], begin=LAST_WEEK + timedelta(days=2))
+
+    assert len(await ask(scoring)) == 3
+
+
+async def test_several_judgements_of_each_where_that_is_wanted(database_url: str) -> None:
+    """For judges that vary much; what is there is not asked for again."""
+    wanted = policy()
+    settings = wanted.settings.model_copy(update={"anchors_judgements_each": 3})
+    async with open_scoring(database_url, type(wanted)(settings, wanted.hashes)) as scoring:
+        first, *_ = await plant_anchors(scoring, 2)
+        await plant_judgements(scoring, OLD, {first: 70})
+
+        scores = await ask(scoring)
+
+        asked = [(await scoring.score(i))["session_id"] for i in scores]
+        assert (len(asked), asked.count(first)) == (5, 2)
+
+
+async def test_what_fails_is_tried_again_later_and_given_up_in_the_end(scoring: Scoring) -> None:
+    """Three times under a judge, a day apart; who asks in person tries once more, who adds it again begins anew."""
+    await plant_anchors(scoring, 1)
+    for _ in range(3):
+        assert len(await ask(scoring)) == 1
+        await scoring.store.end(failure((await scoring.claim())[0]))
+        assert await ask(scoring) == [], "not at once"
+        await let_a_day_pass(scoring)
+
+    [anchor] = (await by_session(scoring)).values()
+    assert (anchor.state, anchor.error_kind, anchor.asked) == ("given_up", "refused", 3)
+    assert await ask(scoring) == []
+    assert len(await ask(scoring, states=("lacking", "given_up"))) == 1
+
+    await scoring.store.end(failure((await scoring.claim())[0]))
+    await let_a_day_pass(scoring)
+    await anchors.remove(scoring.database, [anchor.session_id], by="ada")
+    await anchors.add(scoring.database, [anchor.session_id], by="ada")
+    assert (await by_session(scoring))[anchor.session_id].state == "lacking", "it begins anew"
+
+
+async def test_what_its_source_has_no_more_is_shown_and_not_asked_for(scoring: Scoring) -> None:
+    """Until somebody makes it an anchor again, or its source has it again."""
+    [chosen] = await plant_anchors(scoring, 1)
+    await ask(scoring)
+    gone = {"error_kind": "session_not_found", "error_message": "no such session"}
+    await scoring.store.end(failure((await scoring.claim())[0], **gone))
+    await let_a_day_pass(scoring)
+
+    assert (await by_session(scoring))[chosen].state == "gone"
+    assert await ask(scoring, states=("lacking", "given_up")) == []
+
+    await anchors.remove(scoring.database, [chosen], by="ada")
+    assert await by_session(scoring) == {}
+    await anchors.add(scoring.database, [chosen], by="bob")
+    assert (await by_session(scoring))[chosen].state == "lacking"
+    assert len(await ask(scoring)) == 1
+
+
+async def test_a_judgement_of_an_anchor_holds_up_and_replaces_no_score(scoring: Scoring) -> None:
+    """The session is asked for and scored beside it."""
+    [chosen] = await plant_anchors(scoring, 1)
+    [anchor] = await ask(scoring)
+    assert await scoring.accept(rescore(chosen)) == ["accepted"]
+    [claimed] = await scoring.claim(1)
+    assert claimed.purpose == "production", "people come first"
+
+    await scoring.store.end(completion(claimed, total_score=80))
+    [late] = await scoring.claim()
+    await scoring.store.end(completion(late, total_score=10, judge_fingerprint=OLD))
+
+    assert late.score_id == anchor
+    shown = await scoring.reader.score_of_session(chosen)
+    assert shown is not None
+    assert shown["total_score"] == 80
+    [said] = await anchors.judgements(scoring.database)
+    assert (said.session_id, said.judge_fingerprint, said.total) == (chosen, OLD, 10)
+
+
+async def test_judgements_that_count(scoring: Scoring) -> None:
+    """Of anchors alone, under the criteria asked for, without totals that contradict themselves."""
+    first, second = await plant_anchors(scoring, 2)
+    await plant_judgements(scoring, OLD, {first: 50})
+    await store_score(scoring, second, 20, purpose="anchor", flags=["outcome_score_mismatch"])
+    await plant_judgements(scoring, OLD, dict.fromkeys(await plant_scores(scoring, OLD, [60], begin=LAST_WEEK), 1))
+
+    assert [j.total for j in await anchors.judgements(scoring.database)] == [50]
+    assert [j.total for j in await anchors.judgements(scoring.database, criteria_hash="hash-default")] == [50]
+    assert await anchors.judgements(scoring.database, criteria_hash="hash-other") == []
+    assert await anchors.judgements(scoring.database, chain="databases") == []
+
+    await anchors.remove(scoring.database, [first], by="ada")
+    assert await anchors.judgements(scoring.database) == []
+
+
+# --- which sessions ------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_an_anchor_says_why(scoring: Scoring) -> None:
+    """Nothing vouches for it that a judge could judge it."""
+    await store_score(scoring, "scored", 50)
+    await store_session(scoring, "unscored")
+    await store_score(scoring, "chainless", 50, session={"chain_id": None})
+
+    refused = await anchors.unfit(scoring.database, ["unknown", "scored", "unscored", "chainless"])
+
+    assert [(one.session_id, one.reason.split(";")[0]) for one in refused] == [
+        ("unknown", "nobody has asked for a score of it here"),
+        ("unscored", "it has no score with a total, so that nothing says it can be judged"),
+        ("chainless", "it belongs to no chain"),
+    ]
+
+
+async def test_drawn_sessions_are_scored_ones_that_are_no_anchors_yet(scoring: Scoring) -> None:
+    """Of the last 90 days, each alert type by its share."""
+    there = await plant_anchors(scoring, 6)
+    fresh = await plant_scores(scoring, OLD, totals(60, 9), begin=LAST_WEEK)
+    await plant_scores(scoring, OLD, totals(60, 9), begin=LAST_WEEK - timedelta(days=100))
+    await plant_scores(scoring, OLD, totals(60, 9), begin=LAST_WEEK, chain="databases")
+
+    drawn = await anchors.draw(scoring.database, 6, chain="kubernetes")
+    every = await anchors.draw(scoring.database, 1000)
+
+    assert set(drawn) < set(fresh)
+    assert not set(every) & set(there)
+    assert len(every) == 18
+    alerts = await scoring.rows("SELECT alert_type FROM sessions WHERE session_id = ANY($1)", drawn)
+    assert sorted(r["alert_type"] for r in alerts) == sorted(2 * ["DiskPressure", "HighLatency", "PodCrashLoop"])
+
+
+async def test_an_erased_session_is_no_anchor_any_more(scoring: Scoring) -> None:
+    """It goes with everything that was said of it."""
+    [chosen] = await plant_anchors(scoring, 1)
+    await plant_judgements(scoring, OLD, {chosen: 50})
+
+    removed = await erase(scoring.database, scoring.leases, chosen, by="ada", tell_s=0)
+
+    assert removed.rows["anchor_sessions"] == 1
+    assert await by_session(scoring) == {}
+    assert await anchors.judgements(scoring.database) == []
+
+
+# --- the commands --------------------------------------------------------------------------------------
+
+
+async def command(scoring: Scoring, *arguments: str) -> Result:
+    variables = {"SCORING_DATABASE_URL": scoring.url, "USER": "ada", "COLUMNS": "80"}
+    return await asyncio.to_thread(CliRunner().invoke, cli, arguments, env=variables)
+
+
+async def told(scoring: Scoring, *arguments: str) -> Any:
+    ended = await command(scoring, *arguments, "--json")
+    assert ended.exit_code == 0, ended.output
+    return json.loads(ended.stdout)
+
+
+async def test_from_drawing_to_removing(scoring: Scoring) -> None:
+    """Each command says what it did; nothing is asked for without --yes, and what that takes is told before."""
+    sessions = await plant_scores(scoring, OLD, totals(60, 5), begin=LAST_WEEK)
+    usage = {"input_tokens": 1000, "output_tokens": 200, "cost_usd": 0.03}
+    await scoring.rows("UPDATE session_scores SET usage = $1", usage)
+
+    added = await told(scoring, "anchors", "add", "--sample", "3", "--note", "drawn")
+    assert sorted(added["chosen"]) == added["added"]
+    again = await command(scoring, "anchors", "add", *added["added"])
+    assert "0 anchors added, 3 were anchors already" in again.stdout
+    rest = await command(scoring, "anchors", "add", "--sample", "10")
+    assert "2 anchors added: no more than 2 scored sessions" in rest.stdout
+
+    shown = await command(scoring, "anchors", "run")
+    assert shown.exit_code == 0
+    assert "5 anchors: 5 not judged yet by the judge of now" in shown.stdout
+    assert "tokens: about 6,000 (5 as their earlier scores)" in shown.stdout
+    assert "add --yes" in shown.stdout
+    assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'anchor'") == 0
+
+    done = await command(scoring, "anchors", "run", "--yes", "--timeout", "0", "--json")
+    assert done.exit_code == 1, "what is outstanding has no total yet"
+    document = json.loads(done.stdout)
+    assert (document["asked"], document["outstanding"], document["lacking"]) == (5, 5, 5)
+    assert document["estimate"]["cost_usd"]["about"] == pytest.approx(0.15)
+
+    listed = await told(scoring, "anchors", "list")
+    assert {a["session_id"] for a in listed["anchors"]} == set(sessions)
+    assert {a["state"] for a in listed["anchors"]} == {"under_way"}
+    assert [j["fingerprint"] for j in listed["judges"]] == [OLD]
+    for_people = await command(scoring, "anchors", "list")
+    assert sessions[0] in for_people.stdout
+
+    removed = await told(scoring, "anchors", "remove", sessions[0], "nobody")
+    assert removed == {"removed": [sessions[0]]}
+
+
+async def test_a_session_that_cannot_be_an_anchor_adds_none(scoring: Scoring) -> None:
+    """All or nothing, with the reason."""
+    [fit] = await plant_scores(scoring, OLD, [60], begin=LAST_WEEK)
+
+    refused = await command(scoring, "anchors", "add", fit, "unknown")
+
+    assert refused.exit_code == 1
+    assert "no session was added: unknown: nobody has asked for a score of it here" in refused.stderr
+    assert await by_session(scoring) == {}
+
+
+# --- from the judge to the event -----------------------------------------------------------------------
+
+
+class Judge(FakeJudge):
+    """A judge of a version, who gives every session the same total."""
+
+    def __init__(self, version: str, total: int) -> None:
+        super().__init__()
+        self._version, self._total = version, total
+
+    async def ask(self, messages: Any, kind: TurnKind, **how: Any) -> Turn:
+        reply = ANALYSIS[:-2] + str(self._total) if kind == "analysis" else MISSING_TOOLS
+        self._answers.append(reply)
+        turn = await super().ask(messages, kind, **how)
+        return type(turn)(**{n: getattr(turn, n) for n in turn.__slots__} | {"model_served": self._version})
+
+
+async def judge_all(scoring: Scoring, sessions: FakeSessions, judge: Judge) -> int:
+    """Score everything that is due, as a worker does; returns how much that was."""
+    scorer = Scorer(
+        scoring.inbox.policy.settings, scoring.leases, scoring.store, sessions, REGISTRY, {"default": judge}, Metrics()
+    )
+    claimed = await scoring.claim()
+    for each in claimed:
+        await scorer.attempt(each)
+    return len(claimed)
+
+
+async def test_a_planted_shift_of_the_judge_ends_in_an_event(database_url: str, topics: Topics) -> None:
+    """From production scores by a new version over the anchors that it is asked for to the topic."""
+    insights = topics.scoring_events.replace("events", "insights")
+    told = {"SCORING_TOPIC_SCORING_INSIGHTS": insights, "SCORING_CREATE_TOPICS": "true"}
+    settings = load_settings(topics.env | told)
+    hashes = {c.name: c.criteria_hash for c in REGISTRY}
+    names = [f"s-{n:02}" for n in range(2 * REIGN)]
+    source = FakeSessions(**{n: a_timeline(session_id=n, chain_id="kubernetes") for n in names})
+    strict, mild = Judge("judge-1", 52), Judge("judge-2", 62)
+    async with open_scoring(database_url, type(policy())(settings, hashes)) as scoring:
+        loop = DriftLoop(settings, scoring.inbox, Metrics())
+        for part, judge in ((names[:REIGN], strict), (names[REIGN:], mild)):
+            await scoring.accept(*(session_completed(n) for n in part))
+            assert await judge_all(scoring, source, judge) == REIGN
+            await anchors.add(scoring.database, names[:8], by="ada")
+            assert await loop.run_once(datetime.now(UTC))
+            assert await judge_all(scoring, source, judge) == 8
+
+        assert await loop.run_once(datetime.now(UTC))
+        await loop._publisher.stop()
+
+        [record] = [r async for r in read_topic(settings, insights)]
+        event = from_json(record.value or b"")
+        assert (event["cause"], event["size_points"], event["agents"]["value"]) == ("judge", 10, None)
+        assert [f.look for f in await looking.findings(scoring.database)] == ["anchors"]

@@ -1,0 +1,376 @@
+"""Peers that only hold a connection: real sockets, an application without a database, and short limits."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request
+from starlette.responses import Response, StreamingResponse
+from structlog.testing import capture_logs
+
+from infrastructure import wait_until
+from tarsy_scoring.api import app as server
+from tarsy_scoring.api import connections, edge
+from tarsy_scoring.api.access import Access
+from tarsy_scoring.api.app import listen, serve
+from tarsy_scoring.api.edge import SECURITY_HEADERS, Edge, Running
+from tarsy_scoring.api.problems import MEDIA_TYPE, tell_problems
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.telemetry import Metrics
+
+ENOUGH_S = 20.0
+SHORT_S = 0.2
+# Where nobody may be cut off: server and peer are one process, which a busy machine lets stand for some tenths.
+NOT_SO_SHORT_S = 1.0
+LARGE = 8_000_000
+PING = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Peer:
+    """A client that says what it is told to, and reads when it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def say(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        """Status and headers of the next answer."""
+        text = await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), ENOUGH_S)
+        first, *lines = text.decode().strip().split("\r\n")
+        return int(first.split()[1]), {k.lower(): v for k, v in (line.split(": ", 1) for line in lines)}
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status, headers = await self.head()
+        return (
+            status,
+            headers,
+            await asyncio.wait_for(self._reader.readexactly(int(headers["content-length"])), ENOUGH_S),
+        )
+
+    async def some(self) -> bytes:
+        return await asyncio.wait_for(self._reader.read(1_000_000), ENOUGH_S)
+
+    async def rest(self) -> bytes:
+        """What comes until the connection ends."""
+        content = b""
+        try:
+            while piece := await self.some():
+                content += piece
+        except ConnectionError:
+            pass
+        return content
+
+    def leave(self) -> None:
+        self._writer.transport.abort()
+
+
+class Site:
+    """A running server: its peers, and what its application knows of them."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._peers: list[Peer] = []
+        self.left = asyncio.Event()
+        self.took = asyncio.Event()
+        self.sent = 0
+
+    async def peer(self) -> Peer:
+        connected = socket.socket()
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # or the kernel reads for those who do not
+        connected.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connected, ("127.0.0.1", self._port))
+        self._peers.append(Peer(*await asyncio.open_connection(sock=connected, limit=1000)))
+        return self._peers[-1]
+
+    async def let_a_silent_peer_go(self) -> None:
+        """Let the time of a head pass, as one sees it who came just now."""
+        await (await self.peer()).rest()
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.leave()
+
+
+def application(site: list[Site]) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+    app.state.running = Running()
+    settings = load_settings({})
+    app.add_middleware(Edge, access=Access(settings), metrics=Metrics(), running=app.state.running)
+    tell_problems(app)
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return Response("fine")
+
+    @app.post("/body")
+    async def body(request: Request) -> Response:
+        return Response(str(len(await request.body())))
+
+    @app.get("/large")
+    async def large() -> Response:
+        return Response(b"x" * LARGE)
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def content() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    yield b"x" * 100_000
+                    site[0].sent += 100_000
+                    await asyncio.sleep(0)
+            finally:
+                site[0].left.set()
+
+        return StreamingResponse(content())
+
+    return app
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Site]:
+    sites: list[Site] = []
+    app = application(sites)
+    settings = load_settings({"SCORING_API_PORT": "0", "SCORING_DRAIN_TIMEOUT_S": "1"})
+    listening, stopping = listen(settings), asyncio.Event()
+    sites.append(Site(listening.getsockname()[1]))
+    task = asyncio.create_task(serve(app, settings, listening, stopping))
+    try:
+        yield sites[0]
+    finally:
+        sites[0].close()
+        stopping.set()
+        await asyncio.wait_for(task, 20)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with serving() as running:
+        yield running
+
+
+def problem_of(answer: tuple[int, dict[str, str], bytes], status: int) -> dict[str, Any]:
+    given, headers, body = answer
+    assert (given, headers["content-type"]) == (status, MEDIA_TYPE)
+    assert {name: headers[name.lower()] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+    document: dict[str, Any] = json.loads(body)
+    assert document["status"] == status
+    assert document["instance"] == f"urn:tarsy-scoring:request:{headers['x-request-id']}"
+    return document
+
+
+# --- heads ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: loc",
+        PING + b"GET",
+        b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1",
+    ],
+    ids=["nothing", "half a head", "half a second head", "a body nobody reads"],
+)
+async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    """Whatever a peer begins and does not end, the connection is over after a while, without keeping alive."""
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", SHORT_S)
+    async with serving() as site:
+        peer = await site.peer()
+        peer.say(said)
+        if b"\r\n\r\n" in said:
+            await peer.answer()
+            peer.say(b" ")
+        await peer.rest()
+
+
+async def test_bytes_in_drops_win_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is for the whole head, and not for its next byte."""
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", SHORT_S)
+    async with serving() as site:
+        peer = await site.peer()
+        ended = asyncio.create_task(peer.rest())
+        async with asyncio.timeout(ENOUGH_S):
+            while not ended.done():
+                peer.say(b"G")
+                await asyncio.wait([ended], timeout=SHORT_S / 10)
+
+
+async def test_a_slow_answer_and_a_slow_body_are_no_slow_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head's time ends with the head; what follows has limits of its own, and an idle connection is kept."""
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", NOT_SO_SHORT_S)
+    async with serving() as site:
+        peer = await site.peer()
+        peer.say(b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n1")
+        await site.let_a_silent_peer_go()
+        peer.say(b"2")
+        assert (await peer.answer())[2] == b"2"
+        await site.let_a_silent_peer_go()
+        peer.say(PING)
+        assert (await peer.answer())[2] == b"fine"
+
+
+async def test_under_a_flood_those_go_that_only_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound the one that has waited longest is cut, and whoever asks is answered."""
+    monkeypatch.setattr(server, "MAX_WITHOUT_HEAD", 3)
+    async with serving() as site:
+        waiting = [await site.peer() for _ in range(10)]
+        honest = await site.peer()
+        honest.say(PING)
+        assert (await honest.answer())[2] == b"fine"
+        for peer in waiting[:7]:
+            assert await peer.rest() == b""
+        waiting[-1].say(PING)
+        assert (await waiting[-1].answer())[2] == b"fine"
+
+
+async def test_idle_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were answered wait in a line of their own; the longest idle goes first."""
+    monkeypatch.setattr(server, "MAX_IDLE", 3)
+    async with serving() as site:
+        peers = []
+        for _ in range(5):
+            peers.append(await site.peer())
+            peers[-1].say(PING)
+            await peers[-1].answer()
+        for peer in peers[:2]:
+            assert await peer.rest() == b""
+        for peer in peers[2:]:
+            peer.say(PING)
+            assert (await peer.answer())[2] == b"fine"
+
+
+async def test_keep_alive_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle connection is closed in order."""
+    monkeypatch.setattr(server, "KEEP_ALIVE_S", SHORT_S)
+    async with serving() as site:
+        peer = await site.peer()
+        peer.say(PING)
+        await peer.answer()
+        assert await peer.rest() == b""
+
+
+# --- answers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [b"/stream", b"/large"])
+async def test_an_answer_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch, path: bytes, site: Site) -> None:
+    """A reader that stands still is cut off; a stream learns of it and ends."""
+    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", SHORT_S)
+    peer = await site.peer()
+    with capture_logs() as lines:
+        peer.say(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await wait_until(lambda: any(line["event"] == "api.cut_off" for line in lines), ENOUGH_S, "it is cut off")
+    if path == b"/stream":
+        await asyncio.wait_for(site.left.wait(), ENOUGH_S)
+    assert len(await peer.rest()) < LARGE
+
+
+async def test_a_slow_reader_gets_it_all(
+    monkeypatch: pytest.MonkeyPatch, let_pass: Callable[[float], None], site: Site
+) -> None:
+    """Standing still is the fault, and not taking long: here longer than the limit."""
+    monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 600)
+    peer = await site.peer()
+    peer.say(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    await peer.head()
+    content = 0
+    while piece := await peer.some():
+        content += len(piece)
+        let_pass(3 * 600 * len(piece) / LARGE)
+    assert content == LARGE
+
+
+async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost or doubled at their borders."""
+    for size in (0, 1, edge.PIECE_BYTES - 1, edge.PIECE_BYTES, edge.PIECE_BYTES + 1, 3 * edge.PIECE_BYTES):
+        body = bytes(i % 251 for i in range(size))
+
+        async def inner(scope: Any, receive: Any, send: Any, body: bytes = body) -> None:
+            await Response(body)(scope, receive, send)
+
+        sent: list[Any] = []
+        running = Running()
+        layer = Edge(inner, access=Access(load_settings({})), metrics=Metrics(), running=running)
+        scope = {"type": "http", "method": "GET", "path": "/healthz", "raw_path": b"/healthz", "query_string": b""}
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        await layer(scope | {"headers": [], "client": ("127.0.0.1", 1)}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+        pieces = [m["body"] for m in sent[1:]]
+        assert b"".join(pieces) == body
+        assert max(map(len, pieces)) <= edge.PIECE_BYTES
+        assert [m.get("more_body", False) for m in sent[1:]] == [True] * (len(pieces) - 1) + [False]
+
+
+# --- what the server refuses by itself -----------------------------------------------------------------
+
+
+async def test_what_is_no_http_is_refused_with_a_problem(site: Site) -> None:
+    """400 in the shape of all refusals, and the connection ends."""
+    peer = await site.peer()
+    peer.say(b"hello\r\n\r\n")
+    assert problem_of(await peer.answer(), 400)["title"] == "Unreadable request"
+    assert await peer.rest() == b""
+
+
+async def test_a_head_without_end_is_refused_with_a_problem(site: Site) -> None:
+    """431, as where the head came in one piece."""
+    peer = await site.peer()
+    peer.say(b"GET / HTTP/1.1\r\nX: ")
+    for _ in range(3):
+        peer.say(b"x" * edge.MAX_HEAD_BYTES)
+    assert problem_of(await peer.answer(), 431)["title"] == "Head too large"
+
+
+async def test_a_body_that_is_no_http(site: Site) -> None:
+    """Refused while its request is under way: one answer, and the next peer is served."""
+    peer = await site.peer()
+    with capture_logs() as lines:
+        peer.say(b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnot-a-size\r\n")
+        problem_of(await peer.answer(), 400)
+        assert await peer.rest() == b""
+        await wait_until(lambda: any(line["event"] == "api.request" for line in lines), ENOUGH_S, "it has ended")
+    assert [line["error"] for line in lines if line["event"] == "api.failed"] == []
+    other = await site.peer()
+    other.say(PING)
+    assert (await other.answer())[2] == b"fine"
+
+
+# --- HEAD ----------------------------------------------------------------------------------------------
+
+
+async def test_head_is_get_without_its_body(site: Site) -> None:
+    """The same status and headers, on the same connection; a stream ends at once."""
+    peer = await site.peer()
+    peer.say(PING)
+    _, shown, _ = await peer.answer()
+    peer.say(PING.replace(b"GET", b"HEAD"))
+    status, headers = await peer.head()
+    differs = {"x-request-id", "date"}
+    assert status == 200
+    assert {k: v for k, v in headers.items() if k not in differs} == {
+        k: v for k, v in shown.items() if k not in differs
+    }
+    peer.say(b"HEAD /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await peer.head())[0] == 200
+    await asyncio.wait_for(site.left.wait(), ENOUGH_S)
+    assert site.sent <= 1_000_000
+    peer.say(PING)
+    assert (await peer.answer())[2] == b"fine"
+
+
+@pytest.mark.parametrize(("path", "status"), [(b"/nowhere", 404), (b"/body", 405)])
+async def test_head_of_what_is_not_there(site: Site, path: bytes, status: int) -> None:
+    """The refusal that GET gets, without its body."""
+    peer = await site.peer()
+    peer.say(b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await peer.head())[0] == status
+    peer.say(PING)
+    assert (await peer.answer())[2] == b"fine"

@@ -1,0 +1,401 @@
+"""Every step is counted where it happens, and each attempt is one line with the fields that the page tells."""
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from api_site import Api, Sessions, open_api
+from attempting import REGISTRY, Service, a_timeline, open_service
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
+from infrastructure import Kafka, wait_until
+from tarsy_scoring.admission import Priority
+from tarsy_scoring.bridge import Bridge
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.database import Database
+from tarsy_scoring.errors import JudgeUnavailable, KeyRejected, LeaseLost, Paused, SessionNotFound
+from tarsy_scoring.intake import Intake
+from tarsy_scoring.kafka import Consumer, Publisher, Record
+from tarsy_scoring.kafka_topics import ensure_topics
+from tarsy_scoring.leases import ChainFilter, ClaimedScore
+from tarsy_scoring.limits import Limits
+from tarsy_scoring.permits import Call, Result, Waiting
+from tarsy_scoring.reading import Reader
+from tarsy_scoring.scoring import Finished, Scorer
+from tarsy_scoring.settings import BudgetSettings, ChainSettings, Settings
+from tarsy_scoring.tarsy_sessions import open_tarsy_sessions
+from tarsy_scoring.telemetry import HOLDS, Metrics
+from tarsy_scoring.timeline.model import FoundSession
+from tarsy_scoring.worker import Worker
+
+OPERATIONS = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+NAMES = {"score_id", "session_id", "request_id", "attempt", "outcome", "duration_s"}
+TOLD = {"chain_id", "criteria", "turns", "context_tokens"}
+USAGE = {"input_tokens", "cached_input_tokens", "output_tokens", "cost_usd"}
+
+
+@pytest.fixture
+async def service(database_url: str) -> AsyncIterator[Service]:
+    async with open_service(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url, Sessions(session_1=FoundSession("session-1", "k", "completed", None))) as opened:
+        yield opened
+
+
+def reading(metrics: Metrics) -> Callable[..., float | None]:
+    """The value of a series, by its name without prefix."""
+    return lambda name, **labels: metrics.registry.get_sample_value(f"tarsy_scoring_{name}", labels)
+
+
+async def attempted(service: Service, metrics: Metrics, judge: FakeJudge, session: Any = None) -> Finished:
+    """One attempt at the score that is due."""
+    sessions = FakeSessions(one=session or a_timeline())
+    scorer = Scorer(service.settings, service.leases, service.store, sessions, REGISTRY, {"default": judge}, metrics)
+    return await scorer.attempt(await service.claim())
+
+
+# --- an attempt ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chains", "label"), [(["k"], "k"), (["another"], "other")], ids=["configured-chain", "unknown-chain"]
+)
+async def test_a_completed_score_is_counted_once_everywhere(service: Service, chains: list[str], label: str) -> None:
+    """Number, total, outcome, time since its request, tokens and money, under the chain's label."""
+    metrics = Metrics(chains)
+    value = reading(metrics)
+    await service.request(priority=Priority.AUTOMATIC)
+    await service.database.once(lambda c: c.execute("UPDATE session_scores SET created_at = now() - interval '9 s'"))
+
+    await attempted(service, metrics, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    assert value("scores_total", status="completed", error_kind="", chain=label) == 1
+    assert value("score_points_sum", chain=label) == 62
+    assert value("score_outcomes_total", outcome="none", chain=label) == 1
+    assert value("score_delay_seconds_count", asked_by="automatic") == 1
+    assert 9 <= (value("score_delay_seconds_sum", asked_by="automatic") or 0) < 30
+    assert value("score_delay_seconds_count", asked_by="people") == 0
+    assert value("turn_duration_seconds_count", kind="analysis", provider="default") == 1
+    assert value("tokens_total", direction="input", provider="default") == 2000
+    assert value("cost_usd_total", provider="default", chain=label) == pytest.approx(0.02)
+
+
+async def test_scores_that_nobody_waits_for_change_no_quality(service: Service) -> None:
+    """A shadow score ends like any other, and enters neither the promise nor the totals."""
+    metrics = Metrics(["k"])
+    value = reading(metrics)
+    await service.request(purpose="shadow")
+
+    await attempted(service, metrics, FakeJudge(ANALYSIS, MISSING_TOOLS))
+
+    assert value("scores_total", status="completed", error_kind="", chain="k") == 1
+    assert value("score_points_count", chain="k") is None
+    assert sum(value("score_delay_seconds_count", asked_by=who) or 0 for who in ("people", "automatic", "bulk")) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        pytest.param(JudgeUnavailable("away"), "judge_unavailable", id="an-error"),
+        pytest.param(KeyRejected("401", 5), "key", id="something-to-wait-for"),
+    ],
+)
+async def test_a_turn_without_an_answer_is_counted_by_why(service: Service, error: Exception, reason: str) -> None:
+    """What a judge did not answer is seen by provider, though no turn was stored."""
+    metrics = Metrics()
+    await service.request()
+
+    await attempted(service, metrics, FakeJudge(error))
+
+    assert reading(metrics)("turns_failed_total", provider="default", reason=reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("judge", "session", "outcome", "fields"),
+    [
+        pytest.param([ANALYSIS, MISSING_TOOLS], None, "completed", {"total_score", "flags"}, id="completed"),
+        pytest.param(
+            [JudgeUnavailable("away")],
+            None,
+            "put_back",
+            {"waiting_for", "due_s", "error_kind", "reason"},
+            id="put-back-after-an-error",
+        ),
+        pytest.param([Paused("paused", 5)], None, "put_back", {"waiting_for", "due_s", "reason"}, id="waiting"),
+        pytest.param([], SessionNotFound("no session"), "failed", {"error_kind", "reason"}, id="failed"),
+    ],
+)
+async def test_the_fields_of_the_line_are_those_of_the_page(
+    service: Service, judge: list[Any], session: Any, outcome: str, fields: set[str]
+) -> None:
+    """Whoever reads lines by machine relies on their names: they change with the page alone."""
+    page = OPERATIONS.partition("`attempt.finished`")[2].partition("## Metrics")[0]
+    rows = [row.split(" | ")[0] for row in page.splitlines() if row.startswith("| `")]
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    await service.request(source="api")
+
+    finished = await attempted(service, Metrics(), FakeJudge(*judge), session)
+
+    assert finished.outcome == outcome
+    assert set(finished.fields) == fields | TOLD | USAGE
+    everything = {"total_score", "flags", "error_kind", "reason", "waiting_for", "due_s"}
+    assert documented == NAMES | TOLD | USAGE | everything
+
+
+# --- a worker ------------------------------------------------------------------------------------------
+
+
+class EndsLike:
+    """Stands where `Scorer` stands; each session's attempt ends as its name says."""
+
+    def __init__(self) -> None:
+        self.hanging = asyncio.Event()
+
+    async def attempt(self, claimed: ClaimedScore, **_: Any) -> Finished:
+        if claimed.session_id == "hangs":
+            self.hanging.set()
+            await asyncio.Event().wait()
+        if claimed.session_id == "lost":
+            raise LeaseLost("somebody else has it")
+        raise ZeroDivisionError("a text that no line may have")
+
+    async def end_broken(self, claimed: ClaimedScore, what: str, spent_s: float) -> Finished:
+        return Finished("put_back", {"reason": what})
+
+
+def a_worker(service: Service, settings: Settings, scorer: Any, metrics: Metrics) -> tuple[Worker, Limits]:
+    limits = Limits(service.database, settings)
+    return Worker(settings, service.leases, service.reader, scorer, metrics, limits), limits
+
+
+async def test_however_an_attempt_ends_there_is_one_line_with_its_names(service: Service) -> None:
+    """Lost, broken, and given back by a worker that stops: a line and a count each, and never the error's own text."""
+    for session in ("hangs", "lost", "breaks"):
+        await service.request(session)
+    metrics, scorer, stopping = Metrics(), EndsLike(), asyncio.Event()
+    worker, _ = a_worker(service, service.settings.model_copy(update={"drain_timeout_s": 0}), scorer, metrics)
+    value = reading(metrics)
+
+    with capture_logs() as logged:
+        running = asyncio.create_task(worker.run(stopping))
+        await asyncio.wait_for(scorer.hanging.wait(), 10)
+        await wait_until(lambda: value("attempts_total", outcome="put_back") == 1, 30, "the broken one is put back")
+        await wait_until(lambda: value("attempts_total", outcome="lease_lost") == 1, 30, "the lost one has ended")
+        stopping.set()
+        await asyncio.wait_for(running, 20)
+
+    lines = {line["session_id"]: line for line in logged if line["event"] == "attempt.finished"}
+    assert {session: line["outcome"] for session, line in lines.items()} == {
+        "hangs": "released",
+        "lost": "lease_lost",
+        "breaks": "put_back",
+    }
+    assert all(set(line) >= NAMES for line in lines.values())
+    assert value("attempts_total", outcome="released") == 1
+    assert value("leases_lost_total") == 1
+    assert value("attempt_duration_seconds_count") == 3
+    assert "a text that no line may have" not in str(logged)
+
+
+async def test_a_score_that_ends_with_its_worker_is_counted(service: Service) -> None:
+    """A lost worker's last attempt fails the score: nobody else would count that."""
+    metrics = Metrics(["k"])
+    settings = service.settings.model_copy(update={"max_attempts": 1, "lease_s": 1})
+    worker, _ = a_worker(service, settings, None, metrics)
+    await service.request()
+    await service.claim()
+    lapse = "UPDATE session_scores SET lease_expires_at = now() - interval '1 s'"
+    await service.database.once(lambda c: c.execute(lapse))
+
+    async def is_taken_back() -> bool:
+        await worker.take_back_expired()
+        return reading(metrics)("scores_taken_back_total", status="failed") == 1
+
+    await wait_until(is_taken_back, 30, "the server has been up for longer than a lease")
+    assert reading(metrics)("scores_total", status="failed", error_kind="worker_lost", chain="k") == 1
+
+
+async def test_circuits_and_budgets_are_told_by_why_and_by_chain(service: Service) -> None:
+    """One look of a worker sets both, and a chain that the configuration does not name is `other`."""
+    settings = service.settings
+    every = settings.config.defaults.model_copy(update={"daily_budget_usd": 4.0})
+    chains: Mapping[str, ChainSettings] = {"k": every.model_copy(update={"daily_budget_usd": 2.0}), "idle": every}
+    config = settings.config.model_copy(
+        update={"chains": chains, "defaults": every, "budget": BudgetSettings(daily_usd=10.0)}
+    )
+    settings = settings.model_copy(update={"config": config})
+    metrics = Metrics(chains)
+    worker, limits = a_worker(service, settings, None, metrics)
+    value = reading(metrics)
+    for chain in ("k", "made-up"):
+        await limits.admit(Call("default", chain, uuid.uuid4(), 10, 1.0))
+    rejected = await limits.admit(Call("default", "k", uuid.uuid4(), 10, 0.5))
+    await limits.settle(rejected, Result(opens="key", cost_usd=0.0))
+
+    await worker.refresh_limits()
+
+    assert value("circuit_open", provider="default", kind="key") == 1
+    assert value("circuit_open", provider="default", kind="circuit") == 0
+    shares = {chain: value("budget_spent_ratio", scope="chain", chain=chain) for chain in ("k", "idle", "other")}
+    assert shares == {"k": 0.5, "idle": 0.0, "other": 0.25}
+    assert value("budget_spent_ratio", scope="all", chain="") == pytest.approx(0.2)
+
+
+async def test_a_bridge_tells_whether_it_reaches_our_database(service: Service) -> None:
+    """Where it runs alone nobody else does; TARSy's database, away here, is another matter."""
+    dead = "postgresql://nobody@127.0.0.1:9/none"
+    settings = load_settings(
+        {
+            "SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1",
+            "SCORING_TIMELINE_DATABASE_URL": dead,
+            "SCORING_BRIDGE_SWEEP_S": "77",
+        }
+    )
+
+    async def tells(database: Database, before: float, after: float) -> float | None:
+        metrics, stopping, sessions = Metrics(), asyncio.Event(), open_tarsy_sessions(settings)
+        metrics.database_up.set(before)
+        running = asyncio.create_task(Bridge(settings, database, sessions, metrics).run(stopping))
+        await wait_until(lambda: reading(metrics)("database_up") == after, 30, "it has asked our database")
+        stopping.set()
+        await asyncio.wait_for(running, 10)
+        await sessions.tarsy.close()
+        return reading(metrics)("bridge_sweep_interval_seconds")
+
+    away = Database(dead, "public", pool_size=1)
+    await away.open()
+    try:
+        assert await tells(service.database, 0, 1) == 77
+        assert await tells(away, 1, 0) == 77
+    finally:
+        await away.close()
+
+
+# --- requests ------------------------------------------------------------------------------------------
+
+
+async def test_the_way_from_the_topic_is_measured_for_what_is_accepted(service: Service) -> None:
+    """The record's time begins it; what changes nothing, such as a repeat, is no part of the promise."""
+    metrics = Metrics()
+    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
+    now = time.time()
+    intake = Intake(settings, service.inbox, service.reader.keep_body, metrics, clock=lambda: now)
+    value = reading(metrics)
+
+    def record(body: bytes) -> Record:
+        return Record(settings.topic_session_completed, 0, 1, int((now - 7) * 1000), b"one", body, [])
+
+    for _ in range(2):
+        await intake.store([record(b'{"session_id": "one", "event_id": "e1"}')])
+
+    assert value("requests_total", source="session-completed", disposition="accepted") == 1
+    assert value("requests_total", source="session-completed", disposition="repeated") == 1
+    assert value("request_delay_seconds_count", source="session-completed") == 1
+    assert value("request_delay_seconds_sum", source="session-completed") == pytest.approx(7, abs=0.01)
+
+
+async def test_what_comes_over_http_is_counted_like_the_rest(api: Api) -> None:
+    """New, answered by what runs, repeated under its key, cancelled; and whom the door did not let in."""
+    first = (await api.ask(key="a-key")).json()
+    await api.ask(key="a-key")
+    await api.ask()
+    await api.cancel(first["score_id"])
+    await api.client.get("/api/v1/scoring/sessions", headers={"X-Forwarded-User": "\x01"})
+
+    text = (await api.client.get("/metrics")).text
+
+    for line in (
+        'requests_total{disposition="accepted",source="api"} 1.0',
+        'requests_total{disposition="in_progress",source="api"} 1.0',
+        'requests_total{disposition="repeated",source="api"} 1.0',
+        'scores_total{chain="other",error_kind="cancelled",status="cancelled"} 1.0',
+        'api_refused_total{protocol="http",status="400"} 1.0',
+    ):
+        assert f"tarsy_scoring_{line}\n" in text
+
+
+async def test_bulk_does_not_make_the_queue_look_old(service: Service) -> None:
+    """A backfill waits for hours on purpose; the alert is for what somebody waits for."""
+    await service.request("bulk", priority=Priority.BULK)
+    await service.database.once(
+        lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 h'")
+    )
+    queue = await service.reader.queue()
+    assert (queue.pending, queue.due, queue.oldest_due_s) == (1, {"nothing": 0}, 0.0)
+
+    await service.request("automatic", priority=Priority.AUTOMATIC)
+    await service.database.once(
+        lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 min'")
+    )
+
+    queue = await service.reader.queue()
+    assert (queue.pending, queue.due) == (2, {"nothing": 1})
+    assert 60 <= queue.oldest_due_s < 90
+
+
+async def test_what_waits_on_purpose_is_told_apart_and_has_no_age(service: Service) -> None:
+    """A pause or a spent budget wakes nobody, however long it lasts; a provider that is away makes scores old."""
+    for chain, minutes in (("paused", 50), ("spent", 40), ("away", 3), ("ready", 2), ("another", 60)):
+        await service.request(chain, chain_id=chain)
+        await service.database.once(
+            lambda c, chain=chain, minutes=minutes: c.execute(
+                "UPDATE session_scores SET next_attempt_at = now() - make_interval(mins => $2) WHERE session_id = $1",
+                *(chain, minutes),
+            )
+        )
+    await service.request("none", chain_id=None)
+    await service.leases.claim_due(uuid.uuid4(), 1, 60, ChainFilter(["ready"], [], others_blocked=True))
+    await service.request("ready-2", chain_id="ready")
+    reasons: dict[str, Any] = {"paused": "pause", "spent": "budget", "away": "circuit", "ready": None, "": None}
+
+    async def waiting() -> Waiting:
+        return Waiting(reasons, "pause")
+
+    reader = Reader(service.database, {}, waiting)
+    limits = Limits(service.database, service.settings)
+    metrics = Metrics()
+    await Worker(*(service.settings, service.leases, reader, cast(Any, None), metrics, limits)).read_gauges()
+
+    value = reading(metrics)
+    due = {hold: value("queue_due_scores", waiting_for=hold) for hold in HOLDS}
+    assert due == dict.fromkeys(HOLDS, 0) | {"pause": 2, "budget": 1, "circuit": 1, "nothing": 2}
+    assert (value("queue_scores", status="pending"), value("queue_scores", status="in_progress")) == (6, 1)
+    assert 180 <= (value("queue_oldest_due_seconds") or 0) < 210
+
+
+async def test_lag_is_that_of_all_our_partitions(kafka: Kafka) -> None:
+    """Also of one from which nothing was taken yet, and after what others left behind."""
+    topic = f"lag-{uuid.uuid4().hex[:8]}"
+    settings = load_settings(
+        {
+            "SCORING_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "SCORING_KAFKA_GROUP": topic,
+            "SCORING_CREATE_TOPICS": "true",
+            "SCORING_TOPIC_PARTITIONS": "4",
+        }
+    )
+    await ensure_topics(settings, [topic])
+    publisher, consumer = Publisher(settings), Consumer(settings, [topic])
+    try:
+        await publisher.publish(topic, [(str(n).encode(), b"{}", []) for n in range(40)], 10)
+        assert await consumer.lag() == 0
+        await consumer.start()
+        await wait_until(lambda: consumer.take(0.2, 1), 30, "a record")
+
+        async def is_told() -> bool:
+            return await consumer.lag() == 39
+
+        await wait_until(is_told, 30, "every partition told its end")
+    finally:
+        await consumer.stop()
+        await publisher.stop()

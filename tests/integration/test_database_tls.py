@@ -1,0 +1,189 @@
+"""PostgreSQL over TLS: what the URL says of it holds for every connection, and what is wrong is said."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from infrastructure import Topics, wait_until
+from processes import Service
+from secured_kafka import Authority
+from tarsy_scoring.database import Database, DatabaseAway
+from tarsy_scoring.embedded.scripted_judge import ScriptedJudge
+from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
+from tarsy_scoring.schema import migrate
+from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
+from tls_proxy import TlsProxy
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority(folder, "ours")
+
+
+@pytest.fixture(scope="module")
+def other(folder: Path) -> Authority:
+    return Authority(folder, "other")
+
+
+def server_context(authority: Authority) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue(HOST))
+    return context
+
+
+@pytest.fixture
+async def proxy(database_url: str, authority: Authority) -> AsyncIterator[TlsProxy]:
+    """A migrated database behind TLS."""
+    async with TlsProxy(database_url, server_context(authority)) as proxy:
+        yield proxy
+
+
+async def one_by(url: str) -> int:
+    """Ask the database for the number one."""
+    database = Database(url, "public", pool_size=1)
+    await database.open()
+    try:
+        return int(await database.once(lambda c: c.fetchval("SELECT 1")))
+    finally:
+        await database.close()
+
+
+async def test_every_connection_speaks_tls(proxy: TlsProxy, authority: Authority) -> None:
+    """The pool, the bells, migrations and the timeline's pool; the proxy lets nobody in without TLS."""
+    url = proxy.url(sslmode="verify-full", sslrootcert=authority.file)
+    here, there = (Database(url, "public", pool_size=1) for _ in range(2))
+    timeline = TarsyDatabase(url)
+    await here.open()
+    await there.open()
+    listening = asyncio.create_task(there.carry_bells())
+    ringing = asyncio.create_task(here.carry_bells())
+
+    async def is_heard() -> bool:
+        here.ring("scores")
+        began = time.monotonic()
+        await there.heard("scores", 1)
+        return time.monotonic() - began < 1
+
+    try:
+        assert await here.once(lambda c: c.fetchval("SELECT 1")) == 1
+        assert await asyncio.to_thread(migrate, url) == []
+        await wait_until(is_heard, 30, "a bell is heard by LISTEN")
+        with pytest.raises(TimelineUnavailable, match=r"has no alert_sessions"):  # reached, and not TARSy's
+            await timeline.recent_agent_models()
+    finally:
+        for task in (listening, ringing):
+            task.cancel()
+        for opened in (here, there, timeline):
+            await opened.close()
+
+
+async def test_a_client_certificate_is_shown_to_who_asks(database_url: str, authority: Authority) -> None:
+    """`sslcert` and `sslkey`."""
+    context = server_context(authority)
+    context.load_verify_locations(authority.file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    certificate, key = authority.issue("client")
+    async with TlsProxy(database_url, context) as proxy:
+        checked = {"sslmode": "verify-full", "sslrootcert": authority.file}
+
+        assert await one_by(proxy.url(**checked, sslcert=certificate, sslkey=key)) == 1
+        with pytest.raises(DatabaseAway, match="the connection broke"):
+            await one_by(proxy.url(**checked))
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "says"),
+    [
+        pytest.param("localhost", {"sslrootcert": "{ours}"}, "is not valid for 'localhost'", id="another-name"),
+        pytest.param(HOST, {"sslrootcert": "{other}"}, "unable to get local issuer certificate", id="another-ca"),
+        pytest.param(HOST, {"sslrootcert": "{key}"}, "TLS: no certificate or crl found", id="not-a-ca"),
+    ],
+)
+async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
+    proxy: TlsProxy, authority: Authority, other: Authority, host: str, options: dict[str, str], says: str
+) -> None:
+    """Its certificate may be renewed; migrations, which do not wait, fail with the same words."""
+    files = {"ours": authority.file, "other": other.file, "key": authority.issue("x")[1]}
+    url = proxy.url(host, sslmode="verify-full", **{name: value.format(**files) for name, value in options.items()})
+
+    with pytest.raises(DatabaseAway) as away:
+        await one_by(url)
+    with pytest.raises(StartRefused) as failed:
+        await asyncio.to_thread(migrate, url)
+
+    for told in (str(away.value), str(failed.value)):
+        assert says in told
+        assert told.endswith("; look at its TLS certificate and at sslmode in SCORING_DATABASE_URL")
+
+
+async def test_names_are_checked_by_verify_full_alone(proxy: TlsProxy, authority: Authority) -> None:
+    """As PostgreSQL's own clients have it."""
+    assert await one_by(proxy.url("localhost", sslmode="verify-ca", sslrootcert=authority.file)) == 1
+
+
+async def test_a_server_without_tls_is_refused_where_tls_is_asked_for(database_url: str, authority: Authority) -> None:
+    """Whoever stands in between could say so; nothing is sent to it. Skipped where the server has TLS."""
+    if await has_tls(database_url):
+        pytest.skip("this PostgreSQL has TLS")
+    url = f"{database_url}?sslmode=verify-full&sslrootcert={authority.file}"
+
+    with pytest.raises(DatabaseAway, match="it speaks no TLS; turn ssl on there, or correct SCORING_DATABASE_URL"):
+        await one_by(url)
+
+
+async def has_tls(url: str) -> bool:
+    try:
+        return await one_by(f"{url}?sslmode=require") == 1
+    except DatabaseAway:
+        return False
+
+
+async def test_what_the_driver_cannot_mean_is_asked_wrongly(proxy: TlsProxy) -> None:
+    """Migrations say so as the service does: without what the URL says."""
+    url = proxy.url(sslmode="require", ssl_min_protocol_version="planted")
+
+    with pytest.raises(ConfigurationError, match=r"SCORING_DATABASE_URL, 127\..*: No such TLS version$"):
+        await asyncio.to_thread(migrate, url)
+
+
+@pytest.fixture
+async def service(tmp_path: Path, database_url: str, judge: ScriptedJudge) -> AsyncIterator[Service]:
+    """An installation without Kafka."""
+    installation = Service(tmp_path, database_url, Topics("", "", "", "", "", ""), judge)
+    try:
+        yield installation
+    finally:
+        await installation.close()
+
+
+async def test_processes_reach_a_database_by_tls(service: Service, proxy: TlsProxy, authority: Authority) -> None:
+    """The API takes a request, a worker scores it: by the one URL, from the environment."""
+    [session_id] = service.add_sessions(1)
+    url = proxy.url(sslmode="verify-full", sslrootcert=authority.file)
+    worker = service.worker("--only", "judge", SCORING_DATABASE_URL=url)
+    api = service.command("api", SCORING_API_PORT="0", SCORING_DATABASE_URL=url)
+    await wait_until(lambda: "listening on" in api.stdout, 30, "the API listens")
+    async with aiohttp.ClientSession(base_url=api.stdout.split()[-1]) as client:
+
+        async def is_taken() -> bool:
+            async with client.post(f"/api/v1/scoring/sessions/{session_id}/score") as answer:
+                return answer.status < 300
+
+        await wait_until(is_taken, 30, "the API takes a request")
+    await service.score_becomes(session_id, "completed")
+
+    assert await worker.stop() == 0
+    assert await api.stop() == 0
+    assert not service.all_lines("database.away")

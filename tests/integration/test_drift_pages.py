@@ -1,0 +1,156 @@
+"""Drift over HTTP and on its page, on a real database: what was found, what it means, and which anchors are missing."""
+
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from api_site import Api, open_api
+from builders import DEFAULT_CRITERIA
+from drift_rows import plant_judgements, plant_scores, totals
+from tarsy_scoring.drift import anchors, looking
+
+AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
+PATH = "analytics/drift"
+HOSTILE = "k<script>alert(1)</script>"
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url) as opened:
+        yield opened
+
+
+async def look(api: Api, path: str, status: int = 200) -> str:
+    answer = await api.client.get(path, headers=AS_BROWSER)
+    assert answer.status_code == status, answer.text
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert "style=" not in answer.text
+    return re.sub(r"\s+", " ", answer.text)
+
+
+async def told(api: Api, **query: Any) -> Any:
+    answer = await api.get(PATH, **query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def plant_finding(api: Api, chain: str = "kubernetes") -> list[str]:
+    """A judge that is ten points milder, as looks find it; one anchor is gone from its source. Returns the anchors."""
+    scoring, begin = api.scoring, datetime.now(UTC) - timedelta(hours=720)
+    before = await plant_scores(scoring, "judge-old", totals(60, 340), begin=begin, chain=chain)
+    chosen = before[:31]
+    await anchors.add(scoring.database, chosen, by="ada")
+    await plant_judgements(scoring, "judge-old", dict.fromkeys(chosen, 60), chain=chain)
+    await plant_judgements(scoring, "judge-new", dict.fromkeys(chosen[:30], 70), chain=chain)
+    after = begin + timedelta(hours=350)
+    await plant_scores(scoring, "judge-new", totals(70, 310, seed=2), begin=after, chain=chain)
+    await scoring.rows(
+        "INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, status, purpose, "
+        "error_kind, completed_at) VALUES ($1, gen_random_uuid(), 2, 'anchors', 'failed', 'anchor', "
+        "'session_not_found', now())",
+        chosen[30],
+    )
+    standing = await anchors.standing(scoring.inbox)
+    said = await anchors.judgements(scoring.database)
+    found = await looking.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
+    assert found is not None
+    assert await looking.look_at(scoring.database, found, datetime.now(UTC)) == ["sessions", "watch"]
+    return chosen
+
+
+async def test_findings_are_told_with_their_parts(api: Api) -> None:
+    """By chain, criteria and time; of a chain that was asked for also how things stand."""
+    chosen = await plant_finding(api)
+
+    everything = await told(api)
+    [finding] = everything["findings"]
+    assert (finding["cause"], finding["is_clear"], finding["anchors"]) == ("judge", True, 30)
+    assert finding["judge"]["value"] == 10
+    assert finding["meaning"][0].startswith("The judge changed: the same sessions get +10.0 points")
+    assert everything["chain"] is None
+    assert everything["anchors"] == {"judged": 30, "gone": 1}
+    assert [a["session_id"] for a in everything["anchors_not_judged"]] == [chosen[30]]
+
+    of_chain = (await told(api, chain="kubernetes", criteria=DEFAULT_CRITERIA))["chain"]
+    assert (of_chain["judge_fingerprint"], of_chain["old_fingerprint"]) == ("judge-new", "judge-old")
+    assert (of_chain["scores"], of_chain["anchors"], of_chain["outstanding"]) == (310, 30, 0)
+    assert (await told(api, since=finding["found_at"]))["findings"] == [finding]
+    for nothing in ({"chain": "databases"}, {"criteria": "cli-tool-use"}, {"since": "2999-01-01T00:00:00Z"}):
+        assert (await told(api, **nothing))["findings"] == []
+    assert "fewer than 30 scores" in (await told(api, chain="databases"))["chain"]["meaning"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param({"chain": ""}, id="empty-chain"),
+        pytest.param({"since": "yesterday"}, id="no-time"),
+        pytest.param({"limit": "101"}, id="too-many"),
+        pytest.param({"chian": "k"}, id="misspelt"),
+    ],
+)
+async def test_what_cannot_be_meant_is_a_problem(api: Api, query: dict[str, str]) -> None:
+    """Told as problem details, before anything is looked for."""
+    answer = await api.get(PATH, **query)
+
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_the_page_of_an_empty_database(api: Api) -> None:
+    """It says that nothing was found, that this is no proof, and how to get anchors."""
+    html = await look(api, "/drift")
+
+    assert "No change was found" in html
+    assert "anchors add --sample 40" in html
+    assert 'href="/drift" aria-current="page"' in html
+    assert "<script" not in html, "it works without"
+
+
+async def test_the_page_says_what_may_be_concluded(api: Api) -> None:
+    """In words, as a picture with its intervals, as a table, and with the anchors that lack a judgement."""
+    chosen = await plant_finding(api)
+
+    html = await look(api, "/drift?chain=kubernetes")
+
+    assert "<h2>The judge changed" in html
+    assert "the same sessions get +10.0 points" in html
+    assert 'id="parts-title">The change in points, and whose it is</title>' in html
+    assert 'class="break"' in html, "where the other judge begins"
+    assert "30 anchors were judged by both judges." in html
+    assert "30 judged by the judge of now; 1 gone: the source no longer has it." in html
+    assert f'href="/sessions/{chosen[30]}"' in html
+    assert "No change was found" in await look(api, "/drift?chain=databases")
+    assert 'href="/drift?chain=kubernetes' in await look(api, "/trends?chain=kubernetes")
+
+
+async def test_the_page_counts_no_sessions_that_were_left_out(api: Api) -> None:
+    """A look at anchors alone has compared none."""
+    await plant_finding(api)
+    assert "ordinary sessions are looked at later" not in await look(api, "/drift")
+    await api.scoring.rows("UPDATE drift_findings SET look = 'anchors', compared_before = 0, compared_after = 0")
+
+    html = await look(api, "/drift")
+
+    assert "ordinary sessions are looked at later" in html
+    assert "0 sessions" not in html
+
+
+async def test_names_from_outside_stay_text(api: Api) -> None:
+    """A chain's name is shown, and nothing of it runs."""
+    await plant_finding(api, HOSTILE)
+
+    html = await look(api, "/drift")
+
+    assert "<script>alert" not in html
+    assert "k&lt;script&gt;alert(1)&lt;/script&gt;" in html
+
+
+async def test_what_the_form_cannot_mean_is_a_page_with_422(api: Api) -> None:
+    """Nothing was looked for."""
+    html = await look(api, "/drift?since=soon", 422)
+
+    assert "From: a day such as 2026-01-31" in html

@@ -1,0 +1,314 @@
+"""Drift, told apart, on a real database and a real broker: what is planted is what the event says."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic_core import from_json
+
+from builders import DEFAULT_CRITERIA, Scoring, connected, open_scoring
+from drift_rows import plant_judgements, plant_scores, totals
+from infrastructure import Topics
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.drift import anchors, looking
+from tarsy_scoring.drift.loop import ONE_LOOP, DriftLoop
+from tarsy_scoring.events import DriftDetected
+from tarsy_scoring.kafka import BrokerAway, Record
+from tarsy_scoring.kafka_topics import read_topic
+from tarsy_scoring.retention import Keep, Pruner
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.telemetry import Metrics
+
+OLD, NEW = "judge-old", "judge-new"
+DAY = timedelta(days=1)
+ANCHORS = 40
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as parts:
+        yield parts
+
+
+@pytest.fixture
+def settings(topics: Topics) -> Settings:
+    insights = topics.scoring_events.replace("events", "insights")
+    return load_settings(topics.env | {"SCORING_TOPIC_SCORING_INSIGHTS": insights, "SCORING_CREATE_TOPICS": "true"})
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def plant_change(scoring: Scoring, *, judge: int, agents: int, after: int = 320) -> None:
+    """A chain whose judge was replaced, with so many points of difference by the judge and by the agents."""
+    begin = now() - timedelta(hours=400 + after)
+    before = await plant_scores(scoring, OLD, totals(60, 400, seed=2), begin=begin)
+    chosen = before[:ANCHORS]
+    assert await anchors.add(scoring.database, chosen, by="ada") == sorted(chosen)
+    base = dict(zip(chosen, totals(60, ANCHORS, seed=3), strict=True))
+    await plant_judgements(scoring, OLD, base)
+    moved = totals(judge, ANCHORS, spread=2, seed=4) if judge > 0 else [0] * ANCHORS
+    await plant_judgements(scoring, NEW, {i: min(100, n + m) for (i, n), m in zip(base.items(), moved, strict=True)})
+    await plant_scores(scoring, NEW, totals(60 + judge + agents, after, seed=5), begin=begin + timedelta(hours=400))
+
+
+async def published(settings: Settings) -> list[Record]:
+    return [r async for r in read_topic(settings, settings.topic_scoring_insights)]
+
+
+def drift_loop(scoring: Scoring, settings: Settings) -> DriftLoop:
+    return DriftLoop(settings, scoring.inbox, Metrics())
+
+
+async def run(loop: DriftLoop) -> None:
+    assert await loop.run_once(now())
+    await loop._publisher.stop()
+
+
+@pytest.mark.parametrize(
+    ("judge", "agents", "cause"),
+    [
+        pytest.param(10, 0, "judge", id="judge"),
+        pytest.param(0, -10, "agents", id="agents"),
+        pytest.param(12, -24, "both", id="both"),
+    ],
+)
+async def test_the_event_names_what_was_planted(
+    scoring: Scoring, settings: Settings, judge: int, agents: int, cause: str
+) -> None:
+    """One event, under a key of its own, as everybody agreed; another pass says nothing more."""
+    await plant_change(scoring, judge=judge, agents=agents)
+    loop = drift_loop(scoring, settings)
+
+    await run(loop)
+    await run(loop)
+
+    [record] = await published(settings)
+    event: dict[str, Any] = from_json(record.value or b"")
+    assert DriftDetected.model_validate_json(record.value or b"").cause == cause
+    assert record.key == f"drift:{event['event_id']}".encode()
+    assert (event["type"], event["cause"], event["is_clear"]) == ("scoring.drift_detected", cause, True)
+    assert (event["chain_id"], event["old_fingerprint"], event["new_fingerprint"]) == ("kubernetes", OLD, NEW)
+    assert event["interval"][0] < event["size_points"] < event["interval"][1]
+    planted = {"judge": judge, "agents": agents, "both": judge + agents}[cause]
+    assert event["interval"][0] < planted < event["interval"][1]
+    assert event["timestamp_us"] == round(datetime.fromisoformat(event["timestamp"]).timestamp() * 1_000_000)
+
+
+async def test_a_quiet_change_of_judge_tells_nobody(scoring: Scoring, settings: Settings) -> None:
+    """The look is made and kept, and its finding says that nothing is shown."""
+    await plant_change(scoring, judge=0, agents=0)
+
+    await run(drift_loop(scoring, settings))
+
+    found = await looking.findings(scoring.database)
+    assert [(f.look, f.cause, f.is_event) for f in found] == [("sessions", "none", False)]
+    assert await looking.unpublished(scoring.database, 10) == []
+
+
+async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) -> None:
+    """Whoever has the lock works, the other one does not even look."""
+    await plant_change(scoring, judge=10, agents=0)
+    loops = [drift_loop(scoring, settings) for _ in range(2)]
+    async with connected(scoring.url) as other, other.transaction():
+        assert await other.fetchval(ONE_LOOP, scoring.database.schema)
+        assert await asyncio.gather(*(loop.run_once(now()) for loop in loops)) == [False, False]
+    assert await looking.findings(scoring.database) == []
+
+    assert True in await asyncio.gather(*(loop.run_once(now()) for loop in loops))
+
+    for loop in loops:
+        await loop._publisher.stop()
+    assert len(await published(settings)) == 1
+    assert len(await looking.findings(scoring.database)) == 1
+
+
+async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> looking.Situation:
+    standing = await anchors.standing(scoring.inbox)
+    said = await anchors.judgements(scoring.database)
+    found = await looking.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
+    assert found is not None
+    return found
+
+
+async def test_looks_without_the_lock_of_the_loop_are_made_once(scoring: Scoring) -> None:
+    """A process that lost its lock and does not know it keeps no second finding."""
+    await plant_change(scoring, judge=10, agents=0)
+    found = await situation_of(scoring)
+
+    made = await asyncio.gather(*(looking.look_at(scoring.database, found, now()) for _ in range(3)))
+
+    assert sorted(map(len, made)) == [0, 0, 2]
+    assert len(await looking.findings(scoring.database)) == 1
+
+
+async def test_anchors_tell_of_a_judge_before_there_are_sessions(scoring: Scoring, settings: Settings) -> None:
+    """First by anchors alone; the look at sessions later has the same cause and size, and is no second event."""
+    await plant_change(scoring, judge=10, agents=0, after=40)
+    loop = drift_loop(scoring, settings)
+    await run(loop)
+    [first] = await looking.findings(scoring.database)
+
+    assert (first.look, first.cause, first.is_event, first.whole.value) == ("anchors", "judge", True, None)
+
+    await plant_scores(scoring, NEW, totals(70, 280, seed=9), begin=now(), every=timedelta(seconds=1))
+    await run(loop)
+    second, _ = await looking.findings(scoring.database)
+
+    assert (second.look, second.cause, second.is_event) == ("sessions", "judge", False)
+    assert second.agents.value == pytest.approx(0, abs=3)
+    assert len(await published(settings)) == 1
+
+
+async def test_nothing_is_looked_at_while_anchors_are_under_way(scoring: Scoring) -> None:
+    """The judge's part would rest on those that happened to be judged first."""
+    await plant_change(scoring, judge=10, agents=0)
+    [late, *_] = await plant_scores(scoring, OLD, [60], begin=now() - 60 * DAY)
+    await anchors.add(scoring.database, [late], by="ada")
+
+    assert (await situation_of(scoring)).outstanding == 1
+    assert await looking.look_at(scoring.database, await situation_of(scoring), now()) == ["watch"]
+
+    await anchors.remove(scoring.database, [late], by="ada")
+    assert "sessions" in await looking.look_at(scoring.database, await situation_of(scoring), now())
+
+
+async def test_a_change_under_one_judge_is_the_agents_and_told_once(scoring: Scoring, settings: Settings) -> None:
+    """Looked for once a day; after an event the watch begins anew where the change began."""
+    begin = now() - timedelta(hours=700)
+    await plant_scores(scoring, OLD, totals(70, 350, seed=2), begin=begin)
+    await plant_scores(scoring, OLD, totals(55, 350, seed=3), begin=begin + timedelta(hours=350))
+    loop = drift_loop(scoring, settings)
+
+    await run(loop)
+    for day in (0, 1, 2):
+        assert await loop.run_once(now() + day * DAY)
+    await loop._publisher.stop()
+
+    [record] = await published(settings)
+    event = from_json(record.value or b"")
+    assert (event["cause"], event["old_fingerprint"], event["new_fingerprint"]) == ("agents", None, OLD)
+    assert event["size_points"] == pytest.approx(-15, abs=4)
+    turned = datetime.fromisoformat(event["began_at"]) - begin
+    assert turned == pytest.approx(timedelta(hours=350), abs=timedelta(hours=20))
+    assert len(await looking.findings(scoring.database)) == 1
+
+
+async def test_a_session_scored_again_says_nothing_new(scoring: Scoring) -> None:
+    """A re-score of the old sessions by the new judge takes none of them from the old one."""
+    await plant_change(scoring, judge=10, agents=0)
+    before = await situation_of(scoring)
+    old = await scoring.rows("SELECT session_id FROM session_scores WHERE judge_fingerprint = $1", OLD)
+    again = {r["session_id"]: 90 for r in old}
+    await plant_judgements(scoring, NEW, again, purpose="production")
+
+    after = await situation_of(scoring)
+
+    assert (len(after.reign.before), len(after.reign.scores)) == (len(before.reign.before), len(before.reign.scores))
+
+
+async def test_anchors_of_other_chains_speak_where_a_chain_has_too_few(scoring: Scoring) -> None:
+    """The judge is the same; the finding says whose anchors they are."""
+    await plant_change(scoring, judge=10, agents=0)
+    begin = now() - timedelta(hours=800)
+    for judge, mean, at in ((OLD, 60, begin), (NEW, 70, begin + timedelta(hours=400))):
+        await plant_scores(scoring, judge, totals(mean, 330), begin=at, chain="databases")
+    found = await situation_of(scoring, "databases")
+
+    await looking.look_at(scoring.database, found, now())
+
+    [finding] = await looking.findings(scoring.database, "databases")
+    assert (finding.cause, finding.anchors) == ("judge", ANCHORS)
+    assert "those of other chains" in finding.meaning[-1]
+
+
+async def test_anchors_that_nobody_judged_twice_lend_nothing(scoring: Scoring) -> None:
+    """There are some of another chain, and the new judge has judged none of them."""
+    begin = now() - timedelta(hours=800)
+    lent = await plant_scores(scoring, OLD, totals(60, 40), begin=begin)
+    await anchors.add(scoring.database, lent, by="ada")
+    await plant_judgements(scoring, OLD, dict.fromkeys(lent, 60))
+    for judge, mean, at in ((OLD, 60, begin), (NEW, 70, begin + timedelta(hours=400))):
+        await plant_scores(scoring, judge, totals(mean, 330), begin=at, chain="databases")
+
+    await looking.look_at(scoring.database, await situation_of(scoring, "databases"), now())
+
+    [finding] = await looking.findings(scoring.database, "databases")
+    assert (finding.cause, finding.anchors) == (None, 0)
+    assert "Scores changed: ordinary sessions get +" in finding.meaning[0]
+    assert "other chains" not in " ".join(finding.meaning)
+
+
+async def test_scores_without_a_fingerprint_have_an_unknown_judge(scoring: Scoring) -> None:
+    """20 points lower, and said to be nobody's; those from before the judge of now are old news."""
+    begin = now() - timedelta(hours=400)
+    for judge, mean, at in (
+        ("nobody", 50, begin - DAY),
+        (OLD, 60, begin),
+        ("nobody", 40, begin + timedelta(hours=100)),
+    ):
+        await plant_scores(scoring, judge, totals(mean, 20 if at < begin else 100), begin=at)
+    await scoring.rows("UPDATE session_scores SET judge_fingerprint = NULL WHERE judge_fingerprint = 'nobody'")
+
+    found = await situation_of(scoring)
+
+    assert (found.reign.fingerprint, found.reign.judges, len(found.reign.scores), found.unknown) == (OLD, 1, 100, 100)
+
+
+async def test_a_broker_that_is_away_delays_events_alone(scoring: Scoring, settings: Settings) -> None:
+    """The finding is kept and published later, under the same id."""
+    await plant_change(scoring, judge=10, agents=0)
+    nowhere = settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:9"})
+    away = drift_loop(scoring, nowhere)
+    away._publisher.start = unreachable  # type: ignore[method-assign]
+    away._has_topic = True
+    with pytest.raises(BrokerAway):
+        await away.run_once(now())
+    [kept] = await looking.unpublished(scoring.database, 10)
+
+    await run(drift_loop(scoring, settings))
+
+    [record] = await published(settings)
+    assert from_json(record.value or b"")["event_id"] == str(kept.event_id)
+    assert await looking.unpublished(scoring.database, 10) == []
+
+
+async def unreachable(_timeout_s: float) -> None:
+    raise BrokerAway("nobody is there")
+
+
+async def test_anchors_and_what_judges_said_of_them_outlive_other_scores(scoring: Scoring) -> None:
+    """Until they are anchors no more; findings go with the records, but not before they were told."""
+    year_ago = now() - 365 * DAY
+    kept, let_go = await plant_scores(scoring, OLD, [60, 70], begin=year_ago)
+    await plant_judgements(scoring, OLD, {kept: 61, let_go: 71}, [year_ago, year_ago])
+    await scoring.rows("UPDATE session_scores SET created_at = $1", year_ago)
+    await anchors.add(scoring.database, [kept, let_go], by="ada")
+    await anchors.remove(scoring.database, [let_go], by="ada")
+    pruner = Pruner(scoring.database, Keep(scores_days=180, records_days=180))
+
+    await pruner.run()
+
+    assert [r["session_id"] for r in await scoring.rows("SELECT session_id FROM sessions")] == [kept]
+    [judgement] = await anchors.judgements(scoring.database)
+    assert (judgement.session_id, judgement.total) == (kept, 61)
+
+
+async def test_findings_are_pruned_with_the_records_once_they_were_told(scoring: Scoring) -> None:
+    """News that no broker has is kept, however old, and the newest of its kind, or its look would be made again."""
+    await plant_change(scoring, judge=10, agents=0)
+    await looking.look_at(scoring.database, await situation_of(scoring), now())
+    await scoring.rows("UPDATE drift_findings SET found_at = found_at - interval '365 days'")
+    pruner = Pruner(scoring.database, Keep(records_days=180))
+    [news] = await looking.unpublished(scoring.database, 10)
+    await looking.mark_published(scoring.database, [news.event_id])
+    assert (await pruner.run())["findings"] == 0
+
+    await looking.look_at(scoring.database, await situation_of(scoring), now() + DAY)
+    await scoring.rows("UPDATE drift_findings SET published_at = NULL")
+    assert (await pruner.run())["findings"] == 0
+    await looking.mark_published(scoring.database, [news.event_id])
+    assert (await pruner.run())["findings"] == 1

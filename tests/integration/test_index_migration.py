@@ -1,0 +1,71 @@
+"""Indexes are built beside a database in use: writers go on, and what an interruption leaves behind is mended."""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from builders import connected, open_scoring, rescore
+from infrastructure import wait_until
+from tarsy_scoring.schema import migrate
+
+BEFORE = "0004"
+ADD_SESSION = "INSERT INTO sessions (session_id) VALUES ($1)"
+DEFINITIONS = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1"
+INVALID = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
+BUILDING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'CREATE INDEX%'"
+
+
+async def migrated(url: str, **how: Any) -> list[str]:
+    return await asyncio.to_thread(migrate, url, **how)
+
+
+@pytest.fixture
+async def used_url(database_url: str) -> str:
+    """A database with a score, at the revision before the indexes."""
+    async with open_scoring(database_url) as scoring:
+        await scoring.accept(rescore("session-1"))
+    await migrated(database_url, down=BEFORE)
+    return database_url
+
+
+async def test_writers_go_on_while_indexes_are_built(used_url: str) -> None:
+    """The build waits for a transaction that has written; nobody waits for the build."""
+    async with connected(used_url) as slow, connected(used_url) as other:
+        held = slow.transaction()
+        await held.start()
+        await slow.execute(ADD_SESSION, "slow")
+        migrating = asyncio.create_task(migrated(used_url))
+        await wait_until(lambda: other.fetchval(BUILDING), 30, "the first index is being built")
+
+        await asyncio.wait_for(other.execute(ADD_SESSION, "meanwhile"), 10)
+
+        assert not migrating.done()
+        await held.commit()
+        assert (await asyncio.wait_for(migrating, 30))[0] == "0005"
+
+
+async def test_an_interrupted_build_is_done_again(used_url: str, database_url: str) -> None:
+    """An index that was left half built under its name is replaced, and one that is whole stays."""
+    async with connected(used_url) as slow, connected(used_url) as other:
+        async with slow.transaction():
+            await slow.execute(ADD_SESSION, "slow")
+            await other.execute("SET statement_timeout = '200ms'")
+            with pytest.raises(asyncpg.QueryCanceledError):
+                await other.execute("CREATE INDEX CONCURRENTLY sessions_recent ON sessions (session_id)")
+            await other.execute("RESET statement_timeout")
+        assert await other.fetchval(INVALID) == 1
+        whole = "CREATE INDEX sessions_by_prefix ON sessions (lower(session_id) text_pattern_ops)"
+        await other.execute(whole)
+        oid = "SELECT 'sessions_by_prefix'::regclass::oid"
+        kept = await other.fetchval(oid)
+
+        assert (await migrated(used_url))[0] == "0005"
+
+        assert await other.fetchval(INVALID) == 0
+        assert await other.fetchval(oid) == kept
+        built = await other.fetch(DEFINITIONS)
+        await migrated(used_url, down="base")
+        await migrated(used_url)
+        assert await other.fetch(DEFINITIONS) == built

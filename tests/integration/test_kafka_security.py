@@ -1,0 +1,312 @@
+"""Brokers that let in only whom they know: every client of ours proves itself, or says why it was not let in."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from infrastructure import Kafka as Broker
+from infrastructure import fresh_topics, run_apart, wait_until
+from processes import Service, assert_whole
+from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
+from tarsy_scoring import kafka
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.embedded.broker import kafka_lacks
+from tarsy_scoring.embedded.scripted_judge import ScriptedJudge
+from tarsy_scoring.kafka import BrokerAway, BrokerRefuses, Consumer, Publisher
+from tarsy_scoring.kafka_login import connection_options
+from tarsy_scoring.kafka_topics import Tail, ensure_topics, read_topic
+from tarsy_scoring.settings import Settings
+
+pytestmark = pytest.mark.skipif(kafka_lacks() is not None, reason=f"Apache Kafka cannot run here: {kafka_lacks()}")
+
+Login = Callable[..., dict[str, str]]
+LISTENERS = ["SCRAM", "CERTIFICATE", "TOKEN"]
+EXAMPLES = Path(__file__).resolve().parents[2] / "schemas/examples"
+RECORD = (b"key", b"value", [("header", b"h")])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority(folder, "ours")
+
+
+@pytest.fixture(scope="module")
+def broker(authority: Authority) -> Iterator[SecuredKafka]:
+    server = SecuredKafka(authority)
+    run_apart(server.start())
+    try:
+        yield server
+    finally:
+        run_apart(server.close())
+
+
+@pytest.fixture(scope="module")
+def login(broker: SecuredKafka, authority: Authority, folder: Path) -> Login:
+    """The variables that let us in at a listener, by their short names, with changes; an empty one is not set."""
+    certificate, key = authority.issue("client")
+    token = folder / "token"
+    token.write_text(unsigned_token("scoring"), encoding="utf-8")
+    ways = {
+        "SCRAM": {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": USER,
+            "sasl_password": PASSWORD,
+        },
+        "CERTIFICATE": {"security_protocol": "SSL", "cert_file": str(certificate), "key_file": str(key)},
+        "TOKEN": {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "OAUTHBEARER",
+            "oauth_token_file": str(token),
+        },
+    }
+
+    def variables(listener: str, **changes: object) -> dict[str, str]:
+        names = ways[listener] | {"bootstrap_servers": broker.servers(listener), "ca_file": str(authority.file)}
+        names |= {name: str(value) for name, value in changes.items()}
+        return {f"SCORING_KAFKA_{name.upper()}": value for name, value in names.items()}
+
+    return variables
+
+
+def new_topic() -> str:
+    return f"topic-{uuid.uuid4().hex[:8]}"
+
+
+async def make_topic(login: Login) -> str:
+    topic = new_topic()
+    await ensure_topics(load_settings(login("SCRAM") | {"SCORING_CREATE_TOPICS": "true"}), [topic])
+    return topic
+
+
+async def read_all(settings: Settings, topic: str) -> list[bytes | None]:
+    return [record.value async for record in read_topic(settings, topic)]
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+async def test_every_client_is_let_in(login: Login, listener: str) -> None:
+    """Making topics, publishing, consuming in a group, reading to the end and following: one login for all."""
+    settings = load_settings(login(listener, group=new_topic()) | {"SCORING_CREATE_TOPICS": "true"})
+    topic = new_topic()
+    publisher, consumer = Publisher(settings), Consumer(settings, [topic])
+    tail = Tail(connection_options(settings), topic)
+    async with asyncio.timeout(20):
+        await ensure_topics(settings, [topic])
+        assert await publisher.publish(topic, [RECORD], 10) == [True]
+        await consumer.start()
+        taken = await wait_until(lambda: consumer.take(0.2, 10), 30, "the record is taken")
+        assert await consumer.commit(taken)
+        await tail.start()
+        followed = await wait_until(lambda: tail.take(0.2), 30, "the record is followed")
+        assert await read_all(settings, topic) == [taken[0].value] == [followed[0].value] == [b"value"]
+        for client in (publisher, consumer, tail):
+            await client.stop()
+    assert publisher.is_idempotent
+
+
+@pytest.fixture
+def wrong(folder: Path, authority: Authority) -> dict[str, Path]:
+    """Files that nobody lets in."""
+    other = Authority(folder, "other")
+    certificate, key = other.issue("client")
+    old = folder / "old-token"
+    old.write_text(unsigned_token("scoring", lifetime_s=-60), encoding="utf-8")
+    return {"ca": other.file, "cert": certificate, "key": key, "old": old, "none": folder / "nowhere"}
+
+
+@pytest.mark.parametrize(
+    ("listener", "changes", "says"),
+    [
+        pytest.param("SCRAM", {"sasl_password": "planted-x"}, "login was refused (SCRAM-SHA-512)", id="password"),
+        pytest.param("SCRAM", {"sasl_username": "planted-x"}, "login was refused (SCRAM-SHA-512)", id="user"),
+        pytest.param("SCRAM", {"sasl_mechanism": "PLAIN"}, "there is no login by PLAIN", id="mechanism"),
+        pytest.param("SCRAM", {"ca_file": "{ca}"}, "SCORING_KAFKA_CA_FILE must hold", id="another-ca"),
+        pytest.param("SCRAM", {"ca_file": ""}, "SCORING_KAFKA_CA_FILE must hold", id="no-ca"),
+        pytest.param(
+            "SCRAM", {"bootstrap_servers": "localhost"}, "certificate is not valid for 'localhost'", id="name"
+        ),
+        pytest.param("CERTIFICATE", {"cert_file": "", "key_file": ""}, "SCORING_KAFKA_CERT_FILE", id="no-certificate"),
+        pytest.param(
+            "CERTIFICATE", {"cert_file": "{cert}", "key_file": "{key}"}, "KAFKA_CERT_FILE", id="another-certificate"
+        ),
+        pytest.param("TOKEN", {"oauth_token_file": "{old}"}, "login was refused (OAUTHBEARER)", id="token-has-ended"),
+        pytest.param("TOKEN", {"oauth_token_file": "{none}"}, "cannot read the token", id="no-token"),
+    ],
+)
+async def test_who_is_not_let_in_hears_why(
+    broker: SecuredKafka, login: Login, wrong: dict[str, Path], listener: str, changes: dict[str, str], says: str
+) -> None:
+    """What happened, where, and which setting to look at; never what the setting holds."""
+    values = {name: value.format(**wrong) for name, value in changes.items()}
+    if "bootstrap_servers" in values:
+        values["bootstrap_servers"] = broker.servers(listener).replace("127.0.0.1", "localhost")
+    settings = load_settings(login(listener, **values))
+
+    with pytest.raises(BrokerRefuses) as refused:
+        await read_all(settings, "any")
+
+    assert says in str(refused.value)
+    assert settings.require_kafka() in str(refused.value)
+    assert "planted" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol"),
+    [
+        pytest.param("SCRAM", "PLAINTEXT", id="no-tls-to-tls"),
+        pytest.param("SCRAM", "SSL", id="no-login"),
+        pytest.param(None, "SASL_SSL", id="tls-to-no-tls"),
+    ],
+)
+async def test_the_wrong_protocol_is_guessed(
+    broker: SecuredKafka, login: Login, listener: str | None, protocol: str
+) -> None:
+    """A broker only hangs up on it, so that is what is said, with the setting to look at."""
+    servers = broker.servers(listener) if listener else broker.bootstrap_servers
+    settings = load_settings(login("SCRAM", security_protocol=protocol, bootstrap_servers=servers))
+
+    with pytest.raises(BrokerAway, match=rf"{servers}: it hangs up on us; does this port speak {protocol}\?"):
+        await read_all(settings, "any")
+
+
+async def test_a_publisher_that_is_not_let_in_says_why_when_its_time_is_over(login: Login) -> None:
+    """And not only that the time is over."""
+    publisher = Publisher(load_settings(login("SCRAM", sasl_password="planted-x")))
+
+    with capture_logs() as lines, pytest.raises(BrokerAway, match=r"within 3 s: .* the login was refused"):
+        await publisher.start(3)
+
+    assert [(line["event"], line["log_level"]) for line in lines] == [("kafka.refused", "error")]
+
+
+async def test_a_login_is_tried_until_it_is_accepted(
+    broker: SecuredKafka, login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may be made after we were started: loud meanwhile, not in a hurry, and then at work."""
+    monkeypatch.setattr(kafka, "REFUSED_RETRY_S", 0.3)
+    topic, user = await make_topic(login), new_topic()
+    consumer = Consumer(load_settings(login("SCRAM", sasl_username=user, group=user)), [topic])
+
+    with capture_logs() as lines:
+        starting = asyncio.create_task(consumer.start())
+        await wait_until(lambda: len(lines) > 1, 30, "it was refused twice")  # with nobody there to let it in
+        await broker.change_password(user, PASSWORD)
+        await asyncio.wait_for(starting, 15)
+    await consumer.stop()
+
+    refused = [(line["what"], line["retry_in_s"]) for line in lines if line["event"] == "kafka.refused"]
+    assert len(refused) > 1
+    assert set(refused) == {("intake", 0.3)}
+
+
+async def test_a_login_that_is_refused_later_is_told_and_outlived(
+    login: Login, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The client tells nobody, so silence is looked into; a new token in the file is enough to go on.
+
+    Silent and let in says nothing: the brokers end connections of this listener after a second.
+    """
+    monkeypatch.setattr(kafka, "QUIET_S", 0.3)
+    monkeypatch.setattr(kafka, "WATCH_S", 0.1)
+    topic, token = await make_topic(login), folder / "renewed-token"
+    token.write_text(unsigned_token("scoring"), encoding="utf-8")
+    consumer = Consumer(load_settings(login("TOKEN", oauth_token_file=token, group=new_topic())), [topic])
+    await consumer.start()
+
+    with capture_logs() as lines:
+
+        async def is_told() -> bool:
+            await consumer.take(0.1, 1)
+            return bool(lines)
+
+        token.write_text(unsigned_token("scoring", lifetime_s=-60), encoding="utf-8")
+        await wait_until(is_told, 30, "the refusal is told")
+    token.write_text(unsigned_token("scoring"), encoding="utf-8")
+    publisher = Publisher(load_settings(login("SCRAM")))
+    assert await publisher.publish(topic, [RECORD], 10) == [True]
+    taken = await wait_until(lambda: consumer.take(0.2, 10), 30, "it goes on")
+    await consumer.stop()
+    await publisher.stop()
+
+    assert [record.value for record in taken] == [b"value"]
+    assert {(line["event"], line["what"]) for line in lines} == {("kafka.refused", "intake")}
+
+
+# --- the whole service ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def service(
+    tmp_path: Path, database_url: str, broker: SecuredKafka, login: Login, judge: ScriptedJudge
+) -> AsyncIterator[Service]:
+    """An installation whose processes reach the brokers by SCRAM over TLS; the test looks in by the open listener."""
+    topics = fresh_topics(Broker(broker.bootstrap_servers, broker.name))
+    installation = Service(tmp_path, database_url, topics, judge)
+    installation.env |= login("SCRAM")
+    try:
+        yield installation
+    finally:
+        await installation.close()
+
+
+async def test_a_worker_scores_over_secured_listeners(service: Service) -> None:
+    """In, judged and out again, and dead letters as well; the password is nowhere in what it says."""
+    worker = service.worker()
+    events = await service.announce(*service.add_sessions(2))
+    await service.send(service.topics.session_completed, [(b"poison", b"{")])
+    await service.all_end(2)
+    await assert_whole(service, events)
+    await wait_until(service.dead_letters, 30, "what nobody understands is dead-lettered")
+
+    listed = await service.run("dead-letters", "list", "--json")
+
+    assert listed.status == 0, listed.stderr
+    assert service.topics.session_completed in listed.stdout
+    assert await worker.stop() == 0
+    assert PASSWORD not in worker.log + listed.stderr
+
+
+async def test_rolling_signals_are_kept_over_secured_listeners(service: Service) -> None:
+    """Events, topics of its own and what is published: each client of the stream library logs in as ours do."""
+    topic = f"insights-of-{service.topics.group}"
+    insights = service.command("insights", SCORING_CREATE_TOPICS="true", SCORING_TOPIC_SCORING_INSIGHTS=topic)
+    await insights.ready()
+    event = json.loads((EXAMPLES / "scoring-completed.json").read_text("utf-8"))
+    event["completed_at"] = datetime.now(UTC).isoformat()
+    await service.send(service.topics.scoring_events, [(b"s", json.dumps(event).encode())])
+
+    async def published() -> list[Any]:
+        return await service.records(topic)
+
+    [record] = await wait_until(published, 30, "windows are published")
+
+    assert (record.key, json.loads(record.value)["windows"]["1h"]["mean"]) == (b"kubernetes", event["total_score"])
+    assert await insights.stop() == 0
+    assert PASSWORD not in insights.log
+
+
+async def test_a_worker_that_is_not_let_in_is_not_ready_and_says_why(service: Service) -> None:
+    """It waits, loudly and without a traceback, and ends when asked to."""
+    worker = service.worker(SCORING_KAFKA_SASL_PASSWORD="planted-x")
+
+    refused = await worker.says("kafka.refused", level="error")
+
+    assert "SCORING_KAFKA_SASL_PASSWORD" in refused["reason"]
+    assert (await worker.get("/readyz"))[0] == 503
+    assert (await worker.get("/healthz"))[0] == 200
+    assert await worker.stop() == 0
+    assert "Traceback" not in worker.log
+    assert "planted-x" not in worker.log

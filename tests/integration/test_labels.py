@@ -1,0 +1,345 @@
+"""Labels, the review queue and trust cards over HTTP and on the pages, on a real database."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from api_site import Api, open_api
+from stored import store_score
+from tarsy_scoring import labels, reviewing
+from tarsy_scoring.api.labels import LabelDocument, PickDocument, TrustCardDocument
+from tarsy_scoring.erasure import erase
+from tarsy_scoring.reviewing import DAYS, PICKS_A_DAY
+
+# As the queue has it: a day is over some minutes after midnight.
+TODAY = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)
+DAY = timedelta(days=1)
+YESTERDAY = TODAY - DAY / 2
+AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
+CRITERIA = {"criteria": "by-outcome", "criteria_hash": "hash-of-outcome"}
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url) as opened:
+        yield opened
+
+
+async def say(api: Api, score_id: uuid.UUID | str, status: int = 201, by: str = "alice", **body: Any) -> Any:
+    """POST of a label."""
+    path = f"/api/v1/scoring/scores/{score_id}/labels"
+    answer = await api.client.post(path, json=body, headers={"X-Forwarded-User": by})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def told(api: Api, path: str, **query: str) -> Any:
+    answer = await api.get(path, **query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def look(api: Api, path: str) -> str:
+    answer = await api.client.get(path, headers=AS_BROWSER)
+    assert answer.status_code == 200, answer.text
+    return re.sub(r"\s+", " ", answer.text)
+
+
+async def store_days(api: Api, per_day: int, days: int = 1, **columns: Any) -> None:
+    """So many scores on each of the last days, of totals that spread over the bands."""
+    for day in range(days):
+        for n in range(per_day):
+            total = (day * per_day + n) * 37 % 101
+            await store_score(api.scoring, f"s-{day}-{n}", total, at=YESTERDAY - day * DAY, **columns)
+
+
+async def keep_bands(api: Api) -> None:
+    """Criteria with bands of their own."""
+    content = {"name": "by-outcome", "bands": {"correct": [60, 100], "partial": [35, 59], "wrong": [0, 34]}}
+    await api.scoring.store.keep_criteria("hash-of-outcome", "by-outcome", content)
+
+
+# --- labels --------------------------------------------------------------------------------------------
+
+
+async def test_a_label_is_kept_and_shown(api: Api) -> None:
+    """With who and when: in the answer, in the list, on the score's page, and as a change in the journal."""
+    await keep_bands(api)
+    score_id = await store_score(api.scoring, "s", 70, **CRITERIA)
+    kept = await say(api, score_id, outcome="wrong", number=20, reason="<b>no</b> evidence", by="bob")
+    LabelDocument.model_validate(kept)
+
+    assert {k: kept[k] for k in ("by", "agrees", "outcome", "number", "reason", "session_id")} == {
+        "by": "bob",
+        "agrees": None,
+        "outcome": "wrong",
+        "number": 20.0,
+        "reason": "<b>no</b> evidence",
+        "session_id": "s",
+    }
+    assert await told(api, f"scores/{score_id}/labels") == {"labels": [kept]}
+    html = await look(api, f"/scores/{score_id}")
+    assert "<b>bob</b>" in html
+    assert "&lt;b&gt;no&lt;/b&gt; evidence" in html
+    assert '<option value="outcome:partial">' in html
+    [change] = await api.scoring.rows("SELECT changed_by, change, session_id, score_id FROM changes")
+    assert tuple(change.values()) == ("bob", "label", "s", score_id)
+
+
+async def test_every_label_is_kept_newest_first(api: Api) -> None:
+    """Also where somebody thinks again."""
+    score_id = await store_score(api.scoring, "s", 70)
+    first = await say(api, score_id, agrees=True)
+    second = await say(api, score_id, agrees=False, number=20, reason="I thought again")
+    assert (await told(api, f"scores/{score_id}/labels"))["labels"] == [second, first]
+
+
+async def test_the_form_does_what_the_api_does(api: Api) -> None:
+    """It comes back to the score, and a refusal is a page."""
+    score_id = await store_score(api.scoring, "s", 70)
+    form = {"said": "outcome:0-49", "number": "20", "reason": "no"}
+    answer = await api.client.post(f"/scores/{score_id}/labels", data=form, headers=AS_BROWSER)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/scores/{score_id}#labels")
+
+    refused = await api.client.post(f"/scores/{score_id}/labels", data={"reason": "hm"}, headers=AS_BROWSER)
+    assert refused.status_code == 422
+    assert refused.headers["content-type"].startswith("text/html")
+    [label] = (await told(api, f"scores/{score_id}/labels"))["labels"]
+    assert (label["by"], label["agrees"], label["outcome"], label["number"]) == ("alice", False, "0-49", 20)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({"agrees": False, "reason": "no"}, id="no-word-about-what-is-right"),
+        pytest.param({"agrees": True, "number": 20}, id="agrees-and-does-not"),
+        pytest.param({"number": 101}, id="too-high"),
+        pytest.param({"number": "20"}, id="a-word-for-a-number"),
+        pytest.param({"outcome": "correkt"}, id="no-such-band"),
+        pytest.param({"outcome": "unknown"}, id="undecided"),
+        pytest.param({"outcome": "0-49", "number": 50}, id="a-number-of-another-band"),
+        pytest.param({"outcome": "correct", "number": 0}, id="a-number-of-another-word"),
+        pytest.param({"outcome": "wrong", "number": 75}, id="a-number-far-above-a-word"),
+        pytest.param({"agrees": True, "labelled_by": "bob"}, id="for-somebody-else"),
+        pytest.param({"agrees": True, "reason": "\0"}, id="not-storable"),
+    ],
+)
+async def test_a_label_that_cannot_be_meant(api: Api, body: dict[str, Any]) -> None:
+    """422, and nothing is kept."""
+    score_id = await store_score(api.scoring, "s", 70)
+    await say(api, score_id, 422, **body)
+    assert await told(api, f"scores/{score_id}/labels") == {"labels": []}
+    assert await api.scoring.value("SELECT count(*) FROM changes") == 0
+
+
+async def test_outcome_and_number_contradict_each_other(api: Api) -> None:
+    """422 over HTTP and on the page, with a sentence that says which numbers would do."""
+    await keep_bands(api)
+    score_id = await store_score(api.scoring, "s", 70, **CRITERIA)
+    refused = await say(api, score_id, 422, outcome="accurate", number=20)
+    assert "'correct' (60-100), and the number 20 lies outside of it" in refused["detail"]
+    form = {"said": "outcome:correct", "number": "20"}
+    answer = await api.client.post(f"/scores/{score_id}/labels", data=form, headers=AS_BROWSER)
+    assert answer.status_code == 422
+    await say(api, score_id, outcome="correct", number=60)
+    assert len((await told(api, f"scores/{score_id}/labels"))["labels"]) == 1
+
+
+async def test_half_a_character_is_refused(api: Api) -> None:
+    """No database would take it."""
+    score_id = await store_score(api.scoring, "s", 70)
+    path, body = f"/api/v1/scoring/scores/{score_id}/labels", b'{"agrees": true, "reason": "\\ud800"}'
+    answer = await api.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+
+
+async def test_what_has_no_number_cannot_be_labelled(api: Api) -> None:
+    """409 for what has not been completed, or was without a judge; 404 for what is not there."""
+    for status in ("pending", "in_progress", "failed", "timed_out", "cancelled"):
+        score_id = await store_score(api.scoring, f"s-{status}", status=status)
+        assert (await say(api, score_id, 409, agrees=True))["score_status"] == status
+        assert "label-form" not in await look(api, f"/scores/{score_id}")
+    await say(api, await store_score(api.scoring, "no-judge"), 409, agrees=True)
+    await say(api, uuid.uuid4(), 404, agrees=True)
+    assert (await api.get(f"scores/{uuid.uuid4()}/labels")).status_code == 404
+    assert await api.scoring.value("SELECT count(*) FROM score_labels") == 0
+
+
+async def test_labels_beside_an_erasure(api: Api) -> None:
+    """Whoever comes first: nothing is left, and neither waits for the other for ever."""
+    scores = {f"s-{n}": await store_score(api.scoring, f"s-{n}", 70) for n in range(10)}
+    scoring, agree = api.scoring, labels.NewLabel(agrees=True)
+    work = [labels.add(scoring.database, score_id, agree, by="ada") for score_id in scores.values()]
+    erasing = [erase(scoring.database, scoring.leases, session_id, by="ada", tell_s=0) for session_id in scores]
+    async with asyncio.timeout(20):
+        await asyncio.gather(*work, *erasing)
+    for table in ("sessions", "score_labels", "changes"):
+        assert await scoring.value(f"SELECT count(*) FROM {table}") == 0
+
+
+# --- the queue -----------------------------------------------------------------------------------------
+
+
+async def test_a_day_is_drawn_once_for_everybody(api: Api) -> None:
+    """Whoever looks, and at the same time; a score of today, an old one and one beside the work are not in it."""
+    await store_days(api, 30)
+    today = await store_score(api.scoring, "of-today", 50, at=datetime.now(UTC))
+    old = await store_score(api.scoring, "old", 50, at=TODAY - (DAYS + 2) * DAY)
+    beside = await store_score(api.scoring, "beside", 50, at=YESTERDAY, purpose="shadow")
+    first, *others = await asyncio.gather(*(told(api, "review") for _ in range(5)))
+
+    assert all(other == first for other in others)
+    ids = [PickDocument.model_validate(pick).score_id for pick in first["picks"]]
+    assert len(set(ids)) == len(ids) == first["to_label"] == PICKS_A_DAY
+    assert not {today, old, beside} & set(ids)
+    await store_score(api.scoring, "late", 50, at=YESTERDAY)
+    assert await told(api, "review") == first, "what was drawn stays"
+
+
+async def test_every_day_has_picks_of_its_own(api: Api) -> None:
+    """Days that nobody looked at are drawn when somebody does, the newest first; narrowed by criteria."""
+    await store_days(api, 3, days=3)
+    picks = (await told(api, "review"))["picks"]
+    days = [pick["day"] for pick in picks]
+    assert days == sorted(days, reverse=True)
+    assert [days.count(day) for day in dict.fromkeys(days)] == [3, 3, 3]
+    assert (await told(api, "review", criteria=picks[0]["criteria"]))["picks"] == picks
+    assert (await told(api, "review", criteria="others"))["picks"] == []
+
+
+async def test_the_page_of_the_queue(api: Api) -> None:
+    """It leads to the form of each score, and tells which have a label."""
+    await store_days(api, 2)
+    picks = (await told(api, "review"))["picks"]
+    await say(api, picks[0]["score_id"], agrees=True)
+    html = await look(api, "/review")
+    assert html.count("none yet") == 1
+    assert f'href="/scores/{picks[1]["score_id"]}#labels"' in html
+    assert "1 without a label" in html
+    assert "How far this judge can be trusted" in html
+    assert [p["labels"] for p in (await told(api, "review"))["picks"]] == [1, 0]
+
+
+async def test_an_empty_queue_says_when_there_will_be_something(api: Api) -> None:
+    """And draws nothing from today."""
+    await store_score(api.scoring, "of-today", 50, at=datetime.now(UTC))
+    assert await told(api, "review") == {"picks": [], "to_label": 0}
+    assert "Nothing to review" in await look(api, "/review")
+
+
+async def test_only_one_draws(api: Api) -> None:
+    """Whoever comes second finds the day drawn, and a score that went with its pick stays away."""
+    await store_days(api, 2)
+    assert await reviewing.draw(api.scoring.database, YESTERDAY.date())
+    await api.scoring.rows("DELETE FROM session_scores WHERE session_id = 's-0-0'")
+    assert not await reviewing.draw(api.scoring.database, YESTERDAY.date())
+    assert len((await told(api, "review"))["picks"]) == 1
+
+
+# --- trust cards ---------------------------------------------------------------------------------------
+
+
+async def test_the_card_of_a_judge_whom_people_agree_with(api: Api) -> None:
+    """Perfect agreement over what was asked about; the score's page has it, and it is the same each time."""
+    await keep_bands(api)
+    await store_days(api, PICKS_A_DAY, days=3, **CRITERIA)
+    picks = (await told(api, "review"))["picks"]
+    for pick in picks:
+        await say(api, pick["score_id"], agrees=True)
+    cards = (await api.get("trust")).text
+    [card] = (await told(api, "trust"))["cards"]
+    TrustCardDocument.model_validate(card)
+
+    assert (card["matched"], card["picked"], card["kappa"]["value"]) == (30, 0, 1.0)
+    assert (card["spearman"]["value"], card["mean_difference"]["value"]) == (pytest.approx(1), 0)
+    assert [band["id"] for band in card["bands"]] == ["wrong", "partial", "correct"]
+    assert (await api.get("trust")).text == cards
+    assert "agrees with the label on all 30 sessions" in await look(api, f"/scores/{picks[0]['score_id']}")
+
+
+async def test_what_people_differ_on_is_in_the_card(api: Api) -> None:
+    """Their last word counts, in the row of their band; with an interval, and how many labels it takes still."""
+    await keep_bands(api)
+    await store_days(api, PICKS_A_DAY, days=4, **CRITERIA)
+    picks = (await told(api, "review"))["picks"]
+    for place, pick in enumerate(picks):
+        await say(api, pick["score_id"], outcome="wrong", number=0)
+        if place % 4:
+            await say(api, pick["score_id"], agrees=True)
+    [card] = (await told(api, "trust"))["cards"]
+
+    assert sum(map(sum, card["confusion"]["counts"])) == card["matched"] == 40
+    strayed = sum(place % 4 == 0 and pick["total_score"] >= 35 for place, pick in enumerate(picks))
+    assert sum(card["confusion"]["counts"][0][1:]) == strayed > 0
+    assert card["kappa"]["low"] < card["kappa"]["value"] < card["kappa"]["high"]
+    assert card["mean_difference"]["value"] > 0
+    assert card["still_needed"] > 0
+
+
+async def test_only_what_was_asked_about_counts(api: Api) -> None:
+    """A label of somebody who came by is kept and left out, until its score is drawn."""
+    score_id = await store_score(api.scoring, "s", 70, at=YESTERDAY)
+    assert (await say(api, score_id, agrees=True))["inclusion_probability"] is None
+    [card] = (await told(api, "trust"))["cards"]
+    assert (card["matched"], card["picked"]) == (0, 1)
+
+    await told(api, "review")
+    [card] = (await told(api, "trust"))["cards"]
+    assert (card["matched"], card["picked"]) == (1, 0)
+    [label] = (await told(api, f"scores/{score_id}/labels"))["labels"]
+    assert (label["is_random"], label["inclusion_probability"]) == (True, 1.0)
+
+
+async def test_chances_are_weighed(api: Api) -> None:
+    """What was sure to be asked about stands for itself, what was drawn for many others."""
+    await keep_bands(api)
+    for n in range(60):  # a judge who is right, and wrong where it carries a flag
+        flags = {"flags": ["ungrounded"]} if n < 5 else {}
+        await store_score(api.scoring, f"s-{n:02}", 15 if n % 2 else 80, at=YESTERDAY, **CRITERIA, **flags)
+    for pick in (await told(api, "review"))["picks"]:
+        if "flag" in pick["reasons"]:
+            await say(api, pick["score_id"], outcome="correct" if pick["total_score"] == 15 else "wrong")
+        else:
+            await say(api, pick["score_id"], agrees=True)
+    [card] = (await told(api, "trust"))["cards"]
+    counts, shares = card["confusion"]["counts"], card["shares"]
+    assert counts[0][2] + counts[2][0] == 5
+    assert shares[0][2] + shares[2][0] == pytest.approx(5 / 60, abs=0.06)
+
+
+async def test_a_judge_whom_nobody_named_has_a_card(api: Api) -> None:
+    """Scores without criteria or fingerprint are filed under one name, by which the card is found everywhere."""
+    nameless = {"criteria": None, "criteria_hash": None, "judge_fingerprint": None}
+    score_id = await store_score(api.scoring, "s", 50, at=YESTERDAY, **nameless)
+    await told(api, "review")
+    await say(api, score_id, agrees=True)
+
+    [card] = (await told(api, "trust"))["cards"]
+
+    assert (card["matched"], card["judge_fingerprint"]) == (1, labels.UNKNOWN)
+    assert (await told(api, "trust", criteria=labels.UNKNOWN, fingerprint=labels.UNKNOWN))["cards"] == [card]
+    for path in ("/review", f"/scores/{score_id}"):
+        assert "<dd>1</dd>" in await look(api, path)
+
+
+async def test_each_judge_has_its_own_card(api: Api) -> None:
+    """Found by criteria and fingerprint; a judge without labels has one on its scores' pages alone."""
+    await store_days(api, 2, judge_fingerprint="judge-1")
+    other = await store_score(api.scoring, "other", 50, judge_fingerprint="judge-2", at=YESTERDAY)
+    unlabelled = await store_score(api.scoring, "third", 50, judge_fingerprint="judge-3", at=YESTERDAY)
+    for pick in (await told(api, "review"))["picks"]:
+        if pick["judge_fingerprint"] != "judge-3":
+            await say(api, pick["score_id"], agrees=True)
+    cards = (await told(api, "trust"))["cards"]
+    assert [(c["judge_fingerprint"], c["matched"]) for c in cards] == [("judge-1", 2), ("judge-2", 1)]
+    assert (await told(api, "trust", fingerprint="judge-2"))["cards"] == cards[1:]
+    assert (await told(api, "trust", criteria=cards[0]["criteria"]))["cards"] == cards
+    assert (await told(api, "trust", criteria="others")) == {"cards": []}
+    assert "<dd>1</dd>" in await look(api, f"/scores/{other}")
+    assert "Nothing can be said about agreement" in await look(api, f"/scores/{unlabelled}")

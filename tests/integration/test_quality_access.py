@@ -1,0 +1,106 @@
+"""Who may read and say what of labels, the review queue, trust cards and missing tools."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api_site import Api
+from builders import open_scoring, policy
+from stored import store_score
+from tarsy_scoring.api.access import Access
+from tarsy_scoring.api.app import create_app
+from tarsy_scoring.api.site import Site
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.telemetry import Metrics
+
+SCORE = uuid.UUID(int=7)
+API = "/api/v1/scoring"
+READ = [
+    *("/review", "/missing-tools", f"/scores/{SCORE}"),
+    *(f"{API}/review", f"{API}/trust", f"{API}/missing-tools", f"{API}/scores/{SCORE}/labels"),
+]
+# Where it is said, and what.
+SAID = {
+    f"{API}/scores/{SCORE}/labels": {"agrees": True},
+    f"{API}/missing-tools/states": {"tool": "node_cpu", "state": "planned"},
+    f"{API}/missing-tools/merges": {"name": "node_cpu"},
+}
+FORMS = {
+    f"/scores/{SCORE}/labels": {"said": "agrees"},
+    "/missing-tools/states": {"tool": "node_cpu", "state": "planned"},
+    "/missing-tools/merges": {"name": "node_cpu"},
+}
+KEPT = """
+SELECT (SELECT count(*) FROM score_labels) + (SELECT count(*) FROM tool_states) + (SELECT count(*) FROM tool_merges)
+"""
+READS, SCORES = {"Authorization": "Bearer reads"}, {"Authorization": "Bearer scores"}
+
+
+@pytest.fixture
+async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
+    """Nobody is let in without the token `reads` or `scores`; there is a score that asks for a tool."""
+    tokens = tmp_path / "tokens.json"
+    entries = (("reads", "read"), ("scores", "score"))
+    digests = [{"name": t, "sha256": hashlib.sha256(t.encode()).hexdigest(), "scope": s} for t, s in entries]
+    tokens.write_text(json.dumps(digests), encoding="utf-8")
+    settings = Settings(api_tokens_file=tokens, api_rate_per_minute=1_000_000)
+    async with open_scoring(database_url, policy()) as scoring:
+        site = Site(settings, load_criteria(), scoring.inbox, scoring.leases, scoring.reader, Metrics(), None)
+        transport = httpx.ASGITransport(create_app(site, access=Access(settings)), raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            await store_score(scoring, "s1", 40, score_id=str(SCORE), missing_tools=("node_cpu",))
+            yield Api(client, scoring)
+
+
+async def test_nobody_is_let_in_without_a_token(api: Api) -> None:
+    for path in READ:
+        assert (await api.client.get(path)).status_code == 401, path
+        assert (await api.client.get(path, headers=READS)).status_code == 200, path
+    for path, body in SAID.items():
+        assert (await api.client.post(path, json=body)).status_code == 401, path
+    for path, form in FORMS.items():
+        assert (await api.client.post(path, data=form)).status_code == 401, path
+    assert await api.scoring.value(KEPT) == 0
+
+
+async def test_who_may_only_read_says_nothing(api: Api) -> None:
+    """Neither by a form, of which no page shows one, nor by a request."""
+    for path in ("/missing-tools?since=", f"/scores/{SCORE}"):
+        shown = await api.client.get(path, headers=READS | {"Accept": "text/html"})
+        offered = await api.client.get(path, headers=SCORES | {"Accept": "text/html"})
+        assert ('method="post"' in shown.text, 'method="post"' in offered.text) == (False, True), path
+    for path, body in SAID.items():
+        assert (await api.client.post(path, json=body, headers=READS)).status_code == 403, path
+    for path, form in FORMS.items():
+        assert (await api.client.post(path, data=form, headers=READS)).status_code == 403, path
+    assert await api.scoring.value(KEPT) == 0
+
+
+async def test_a_page_of_another_site_cannot_send_our_forms(api: Api) -> None:
+    """Whatever the browser sends along; our own page can."""
+    for path, form in FORMS.items():
+        for says in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
+            refused = await api.client.post(path, data=form, headers=SCORES | says)
+            assert (refused.status_code, "Another site" in refused.text) == (403, True), path
+    assert await api.scoring.value(KEPT) == 0
+    own = SCORES | {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"}
+    for path, form in FORMS.items():
+        assert (await api.client.post(path, data=form, headers=own)).status_code == 303, path
+
+
+async def test_who_has_said_it_is_kept(api: Api) -> None:
+    """The name of the token."""
+    for path, body in SAID.items():
+        assert (await api.client.post(path, json=body, headers=SCORES)).status_code == 201, path
+    for statement in (
+        "SELECT labelled_by FROM score_labels",
+        "SELECT said_by FROM tool_states",
+        "SELECT decided_by FROM tool_merges",
+    ):
+        assert await api.scoring.value(statement) == "scores"

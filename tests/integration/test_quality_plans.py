@@ -1,0 +1,118 @@
+"""Every statement about labels, the review queue, trust cards and missing tools finds its rows by the index for it."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from benchmarks.quality import filling
+
+from builders import connected
+from full_database import filled_database
+from infrastructure import Postgres
+from tarsy_scoring import labels, retention, reviewing
+from tarsy_scoring.erasure import REMOVE_TOOL_LISTS
+from tarsy_scoring.missing_tools import decisions, ledger, wishes
+
+SCORES = 24_000
+# What is read from end to end: decisions of people and sets of tools, which are few.
+FEW = {"review_days", "scoring_criteria", "tool_states", "tool_merges", "tool_lists"}
+NOW = datetime.now(UTC)
+YEAR, QUARTER = NOW - timedelta(days=365), NOW - timedelta(days=90)
+A_SCORE = "md5('score-23999')::uuid"
+LAST_DAY = f"DATE '{NOW.date() - timedelta(days=20)}'"
+
+
+def _time(moment: datetime) -> str:
+    return f"'{moment.isoformat()}'::timestamptz"
+
+
+def _look(chain: str) -> str:
+    return f"{chain}, NULL, {_time(YEAR)}, NULL, {_time(QUARTER)}, NULL, 'sessions', 2000"
+
+
+# Name: statement, its arguments as SQL, the indexes that must carry it.
+STATEMENTS = {
+    "label-subject": (labels.SUBJECT, A_SCORE, {"session_scores_pkey"}),
+    "label-lock": (labels.LOCK_SESSION, A_SCORE, {"sessions_pkey", "session_scores_pkey"}),
+    "label-add": (labels.ADD, f"{A_SCORE}, 'ada', true, NULL, NULL, NULL", {"session_scores_pkey"}),
+    "label": (labels.LABEL, "77", {"score_labels_pkey", "review_picks_pkey"}),
+    "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score", "review_picks_pkey"}),
+    "review-to-draw": (reviewing.TO_DRAW, "", set()),
+    "review-take-day": (reviewing.TAKE_DAY, LAST_DAY, set()),
+    "review-candidates": (reviewing.CANDIDATES, LAST_DAY, {"session_scores_by_time"}),
+    "review-queue": (reviewing.QUEUE, "NULL", {"review_picks_of_day", "session_scores_pkey", "sessions_pkey"}),
+    "look-at-all": (
+        wishes.LOOK_AT_ALL,
+        _look("NULL"),
+        {"session_scores_looked_at", "score_missing_tools_looked_at"},
+    ),
+    "look-at-chain": (wishes.LOOK_AT_CHAIN, _look("'chain-7'"), {"session_scores_of_chain"}),
+    "ledger-said": (decisions.LAST_SAID, "", set()),
+    "ledger-merges": (decisions.LAST_MERGES, "", set()),
+    "ledger-offered": (ledger.OFFERED, "ARRAY['getthing1'], ARRAY[0]", set()),
+    "old-tool-lists": (
+        retention.OLD_TOOL_LISTS,
+        "30, '-infinity'::timestamptz, 1000",
+        {"session_scores_with_tools"},
+    ),
+    "erased-tool-lists": (REMOVE_TOOL_LISTS, "ARRAY['tools-7', 'tools-8']", {"session_scores_with_tools"}),
+}
+
+
+@pytest.fixture(scope="module")
+def full_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
+    """A year of scores of 200 chains, with labels; read by every test here, changed by none."""
+    # As few labels as people give, beside so few scores.
+    fill = filling(SCORES, 200) + "DELETE FROM score_labels WHERE label_id % 20 <> 0;"
+    with filled_database(postgres, _migrated_template, fill) as url:
+        yield url
+
+
+@pytest.fixture
+async def connection(full_url: str) -> AsyncIterator[asyncpg.Connection]:
+    async with connected(full_url) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_plan(connection: asyncpg.Connection, name: str) -> None:
+    """No table of scores, sessions, labels or picks is read from end to end."""
+    statement, arguments, indexes = STATEMENTS[name]
+    await connection.execute(f"PREPARE it AS {statement.format(schema='public')}")
+    await connection.execute("SET plan_cache_mode = force_custom_plan")
+
+    [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it{f'({arguments})' if arguments else ''}")
+
+    nodes = list(_nodes(json.loads(plan)[0]["Plan"]))
+    scanned = {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"}
+    assert scanned <= FEW, plan
+    assert indexes <= {n.get("Index Name") for n in nodes}, plan
+
+
+async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection) -> None:
+    """A card counts every label, so the labels are read from end to end; scores only where they have one."""
+    sql = labels.COUNTED.format(schema="public")
+    [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) {sql}", "criteria-0", "judge-2")
+
+    nodes = list(_nodes(json.loads(plan)[0]["Plan"]))
+    assert "session_scores" not in {n.get("Relation Name") for n in nodes if n["Node Type"] == "Seq Scan"}, plan
+
+
+async def test_all_of_a_look_is_in_its_indexes(connection: asyncpg.Connection) -> None:
+    """Not one score is read to count what all of them asked for."""
+    await connection.execute("SET plan_cache_mode = force_custom_plan")
+    await connection.execute(f"PREPARE it AS {wishes.LOOK_AT_ALL.format(schema='public')}")
+
+    [[plan]] = await connection.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE it({_look('NULL')})")
+
+    fetched = [n["Heap Fetches"] for n in _nodes(json.loads(plan)[0]["Plan"]) if n["Node Type"] == "Index Only Scan"]
+    assert fetched == [0, 0], plan
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)

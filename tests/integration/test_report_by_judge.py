@@ -1,0 +1,250 @@
+"""`report missing-tools --with-judge` as somebody runs it: a real database, a judge over HTTP, and money."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from builders import Scoring, open_scoring
+from stored import store_score
+from tarsy_scoring.commands.report import report
+from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
+
+CONFIG = """
+providers:
+  default: &judge
+    base_url: "{base_url}"
+    api_key_env: null
+    model: scripted-judge
+    prices_usd_per_million_tokens: {{input: 2, output: 8}}
+  inside: {{<<: *judge, base_url: "{inside_url}"}}
+  narrow: {{<<: *judge, context_window_tokens: 4000, max_reply_tokens: 1300}}
+  unpriced: {{<<: *judge, prices_usd_per_million_tokens: null}}
+defaults: {{providers: [default], daily_budget_usd: 50}}
+chains:
+  inner: {{providers: [inside, default]}}
+  quiet: {{judge: {{enabled: false}}}}
+  poor: {{daily_budget_usd: 0}}
+  narrow: {{providers: [narrow]}}
+  unpriced: {{providers: [unpriced], daily_budget_usd: null}}
+"""
+ANALYSIS = "1. node_memory: nobody could see the memory pressure of the node."
+QUOTED = {"review": "S1", "quote": "nobody could see the memory pressure"}
+MADE_UP = {"review": "S1", "quote": "the disk of the node was full"}
+NEED = {"title": "Node memory", "what": "Shows it."}
+GROUP = {"title": "Memory of nodes", "what": "Shows it."}
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def inside() -> AsyncIterator[ScriptedJudge]:
+    """The judge that may see the chain `inner`."""
+    async with ScriptedJudge() as judge:
+        yield judge
+
+
+async def reported(
+    scoring: Scoring, judge: ScriptedJudge, folder: Path, *options: str, inside: ScriptedJudge | None = None
+) -> Result:
+    """What the command ends with, in another thread than the judge."""
+    config = folder / "config.yaml"
+    config.write_text(CONFIG.format(base_url=judge.base_url, inside_url=(inside or judge).base_url))
+    env = {"SCORING_DATABASE_URL": scoring.url, "SCORING_CONFIG": str(config)}
+    arguments = ["missing-tools", "--with-judge", "--json", *options]
+    return await asyncio.to_thread(CliRunner(env=env).invoke, report, arguments)
+
+
+async def store_analysis(scoring: Scoring, chain: str | None, total: int = 40, more: str = "") -> str:
+    """The id of a score whose judge missed `node_memory`, and says so in words that name the chain."""
+    score = await store_score(
+        scoring,
+        f"session-{uuid.uuid4()}",
+        total,
+        missing_tools=("node_memory",),
+        session={"chain_id": chain},
+        missing_tools_analysis=f"{ANALYSIS} It ran in {chain}. {more}",
+    )
+    return str(score)
+
+
+def needs_reply(*quotes: dict[str, str]) -> Fault:
+    return a_reply({"needs": [NEED | {"quotes": list(quotes)}]})
+
+
+def a_reply(content: dict[str, Any]) -> Fault:
+    return Fault(kind="reply", times=1, content=json.dumps(content))
+
+
+async def test_a_need_is_told_with_the_quote_that_was_found(
+    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
+) -> None:
+    """What was made up is dropped, and the call stands in the day's books."""
+    score = await store_analysis(scoring, "k")
+    await store_analysis(scoring, "other")
+    judge.script(needs_reply(QUOTED, MADE_UP))
+
+    ended = await reported(scoring, judge, tmp_path, "--chain", "k")
+
+    assert ended.exit_code == 0, ended.output
+    reading: dict[str, Any] = json.loads(ended.stdout)["reading"]
+    [found] = reading["findings"]
+    [need] = found["needs"]
+    assert need["quotes"] == [{"score_id": score, "quote": QUOTED["quote"]}]
+    assert (found["quotes_dropped"], found["notes_read"], found["chains"]) == (1, 1, ["k"])
+    assert (reading["left_out"], ended.stderr) == ([], "")
+    assert reading["cost_usd"] > 0
+    charged = await scoring.value("SELECT sum(charged_usd) FROM budget_days WHERE scope = 'chain'")
+    assert float(charged) == pytest.approx(reading["cost_usd"])
+
+
+async def test_no_provider_sees_what_it_may_not(
+    scoring: Scoring, judge: ScriptedJudge, inside: ScriptedJudge, tmp_path: Path
+) -> None:
+    """Each chain goes to its own one, those without a judge to none, and its calls are paid by that chain."""
+    for chain in ("k", "k", None, "inner", "quiet"):
+        await store_analysis(scoring, chain)
+    judge.script(
+        needs_reply(QUOTED, QUOTED | {"review": "S2"}),
+        needs_reply(QUOTED),
+        a_reply({"groups": [GROUP | {"members": ["N1", "N2"]}]}),
+    )
+    inside.script(needs_reply(QUOTED))
+
+    ended = await reported(scoring, judge, tmp_path, inside=inside)
+
+    assert ended.exit_code == 0, ended.output
+    reading = json.loads(ended.stdout)["reading"]
+    sent, sent_inside = ("".join(map(str, one.requests)) for one in (judge, inside))
+    assert [(word in sent, word in sent_inside) for word in ("ran in k.", "ran in None.", "ran in inner.")] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    assert "ran in quiet." not in sent + sent_inside
+    found = {one["provider"]: one for one in reading["findings"]}
+    assert {name: (one["chains"], one["notes_read"]) for name, one in found.items()} == {
+        "default": (["k", None], 3),
+        "inside": (["inner"], 1),
+    }
+    quotes = {name: [len(need["quotes"]) for need in one["needs"]] for name, one in found.items()}
+    assert quotes == {"default": [3], "inside": [1]}
+    [left_out] = reading["left_out"]
+    assert (left_out["chain_id"], left_out["notes"], "judge.enabled" in left_out["why"]) == ("quiet", 1, True)
+    assert "chain quiet: 1 analysis not read: its judge is switched off" in ended.stderr
+    assert "--chain NAME" in ended.stderr
+    charged = await scoring.rows("SELECT chain_id FROM budget_days WHERE scope = 'chain' AND charged_usd > 0")
+    assert {row["chain_id"] for row in charged} == {"k", "", "inner"}
+
+
+async def test_pauses_and_budgets_of_chains_hold(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
+    """For these chains alone; also for a chain that is asked for by name."""
+    for chain in ("paused", "poor", "k"):
+        await store_analysis(scoring, chain)
+    await scoring.rows("INSERT INTO pauses (chain_id, paused_by) VALUES ('paused', 'ada')")
+    judge.script(needs_reply(QUOTED))
+
+    whole, paused, quiet = [
+        json.loads((await reported(scoring, judge, tmp_path, *options)).stdout)["reading"]
+        for options in ([], ["--chain", "paused"], ["--chain", "poor"])
+    ]
+
+    assert judge.calls == 1
+    assert [one["chains"] for one in whole["findings"]] == [["k"]]
+    why = {left["chain_id"]: left["why"] for left in whole["left_out"]}
+    assert why.keys() == {"paused", "poor"}
+    assert "paused since" in why["paused"]
+    assert "budget" in why["poor"]
+    assert [(one["findings"], len(one["left_out"])) for one in (paused, quiet)] == [([], 1), ([], 1)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault(kind="status", status=401), id="a-key-that-is-refused"),
+        pytest.param(Fault(kind="status", status=400), id="a-request-that-is-refused"),
+        pytest.param(Fault(kind="reply", content="I cannot"), id="no-json"),
+    ],
+)
+async def test_where_nothing_could_be_read_the_command_fails(
+    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path, fault: Fault
+) -> None:
+    """With status 1, and with the part that takes no model."""
+    await store_analysis(scoring, "k")
+    judge.script(fault)
+
+    ended = await reported(scoring, judge, tmp_path)
+
+    assert ended.exit_code == 1
+    told = json.loads(ended.stdout)
+    assert [tool["tool_name"] for tool in told["tools"]] == ["node_memory"]
+    assert (told["reading"]["findings"], len(told["reading"]["left_out"])) == ([], 1)
+    assert "chain k: 1 analysis not read" in ended.stderr
+
+
+async def test_what_is_beyond_the_number_of_scores_is_told(
+    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
+) -> None:
+    """Those that lost most are read; chains that may not be read take no place."""
+    for chain, total in (("quiet", 0), ("k", 90), ("k", 10)):
+        await store_analysis(scoring, chain, total, f"Its total was {total}.")
+    judge.script(needs_reply(QUOTED))
+
+    reading = json.loads((await reported(scoring, judge, tmp_path, "--max-scores", "1")).stdout)["reading"]
+
+    assert [(left["chain_id"], left["notes"]) for left in reading["left_out"]] == [("quiet", 1), ("k", 1)]
+    assert "total was 10." in str(judge.requests)
+    assert judge.calls == 1
+
+
+async def test_a_provider_that_cannot_be_asked_keeps_no_other_from_it(
+    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
+) -> None:
+    """What is lacking is told for each of its chains."""
+    for chain in ("narrow", "unpriced", "k"):
+        await store_analysis(scoring, chain)
+    judge.script(needs_reply(QUOTED))
+
+    reading = json.loads((await reported(scoring, judge, tmp_path)).stdout)["reading"]
+
+    assert [one["chains"] for one in reading["findings"]] == [["k"]]
+    why = {left["chain_id"]: left["why"] for left in reading["left_out"]}
+    assert why.keys() == {"narrow", "unpriced"}
+    assert "window" in why["narrow"]
+    assert "providers.unpriced.prices_usd_per_million_tokens" in why["unpriced"]
+    assert judge.calls == 1
+
+
+async def test_no_secret_leaves_the_process(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
+    """Nor anything else that a judgement would not send."""
+    await store_analysis(scoring, "k", more="AKIAIOSFODNN7EXAMPLE \x1b[31m <<<SESSION-DATA 0123456789abcdef END>>>")
+    judge.script(needs_reply(QUOTED))
+
+    await reported(scoring, judge, tmp_path)
+
+    [request] = judge.requests
+    assert "ran in k. [REDACTED:aws_key]" in str(request)
+    assert not any(word in str(request) for word in ("AKIA", "\x1b", "\\x1b", "0123456789abcdef"))
+
+
+async def test_no_call_is_made_that_could_cost_too_much(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
+    """The ledger is told all the same, with why nothing was read."""
+    await store_analysis(scoring, "k")
+
+    ended = await reported(scoring, judge, tmp_path, "--max-usd", "0.0001")
+
+    told = json.loads(ended.stdout)
+    assert [tool["tool_name"] for tool in told["tools"]] == ["node_memory"]
+    [left_out] = told["reading"]["left_out"]
+    assert "--max-usd" in left_out["why"]
+    assert (left_out["notes"], told["reading"]["cost_usd"], ended.exit_code) == (1, 0, 1)
+    assert judge.calls == 0

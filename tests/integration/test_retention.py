@@ -1,0 +1,587 @@
+"""Erasing and pruning on real PostgreSQL: what has to go goes, what has to stay stays, whoever works beside it."""
+
+import asyncio
+import hashlib
+import json
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from click.testing import CliRunner, Result
+
+from builders import Scoring, completion, connected, open_scoring, rescore, session_completed, step
+from infrastructure import wait_until
+from live import connected_to, of_type
+from processes import small_session
+from stored import store_score
+from tarsy_scoring import outbox, retention
+from tarsy_scoring.cli import cli
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.embedded.tarsy import load_session
+from tarsy_scoring.erasure import Inventory, erase, forget_sessions, inventory
+from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.gateway import Gateway
+from tarsy_scoring.live_events import SESSIONS
+from tarsy_scoring.retention import EVENTS, PARTS, Keep, Pruner
+from tarsy_scoring.schema import migrate
+from tarsy_scoring.telemetry import Metrics
+
+NOW = datetime.now(UTC)
+YEAR, QUARTER = NOW - timedelta(days=365), NOW - timedelta(days=90)
+KEEP = Keep(scores_days=180, replies_days=180, events_days=180, records_days=180)
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as parts:
+        yield parts
+
+
+async def dump(scoring: Scoring) -> str:
+    """Every row of every table, as text."""
+    tables = await scoring.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+    texts = [
+        r["row"]
+        for t in tables
+        for r in await scoring.rows(f"SELECT t::text AS row FROM {t['tablename']} t ORDER BY 1")
+    ]
+    bodies = await scoring.rows(
+        "SELECT concat(encode(key, 'escape'), encode(value, 'escape')) AS b FROM dead_letter_bodies"
+    )
+    return "\n".join(texts + [r["b"] for r in bodies])
+
+
+async def fill(scoring: Scoring, session_id: str) -> uuid.UUID:
+    """A scored session with a row in every table that can hold something of it."""
+    claimed = await scoring.claimed(session_id, event_id=f"event-of-{session_id}", reason=f"{session_id} looks odd")
+    await scoring.store.record(step(claimed, "analyzing_methodology", ordinal=1))
+    await scoring.store.end(completion(claimed))
+    for statement in (
+        "INSERT INTO score_missing_tools VALUES ($1, 1, 'tool', 'why')",
+        "INSERT INTO score_alternative_approaches VALUES ($1, 1, 'a', 'b')",
+        "INSERT INTO score_alternative_approach_steps VALUES ($1, 1, 1, 'look')",
+        "INSERT INTO kept_answers VALUES ('ada', 'k-' || gen_random_uuid(), 'h', 'new', $1, gen_random_uuid(), '{}')",
+        "INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd) "
+        "VALUES (gen_random_uuid(), now()::date, '', 'main', $1, 0.5)",
+        "INSERT INTO score_labels (score_id, session_id, labelled_by, agrees, reason) "
+        "SELECT score_id, session_id, 'ada', true, session_id || ' is well done' FROM session_scores "
+        "WHERE score_id = $1",
+        "WITH day AS (INSERT INTO review_days VALUES ('2026-03-01') ON CONFLICT DO NOTHING) "
+        "INSERT INTO review_picks VALUES ($1, '2026-03-01', 1, true, 0.5)",
+    ):
+        await scoring.rows(statement, claimed.score_id)
+    for statement in (
+        "INSERT INTO changes (changed_by, change, session_id, score_id) "
+        "VALUES ('ada', 'rescore', $1, gen_random_uuid())",
+        "INSERT INTO bridge_announced VALUES ($1, gen_random_uuid(), now())",
+        "INSERT INTO anchor_sessions VALUES ($1, 'ada', now(), $1 || ' is typical', 'ada', now())",
+        "INSERT INTO dead_letter_bodies VALUES (gen_random_uuid(), convert_to($1, 'UTF8'), 'x', '[]')",
+        "INSERT INTO dead_letter_bodies "
+        "VALUES (gen_random_uuid(), NULL, convert_to('{\"session_id\": \"' || $1 || '\"}', 'UTF8'), '[]')",
+    ):
+        await scoring.rows(statement, session_id)
+    return claimed.score_id
+
+
+class TestErase:
+    async def test_a_dead_letter_that_only_holds_the_word_stays(self, scoring: Scoring) -> None:
+        """A session may be called `status`, as is a field of every message."""
+        bodies = ('{"session_id":"status"}', '{"session_id": "status"', '{"session_id": "other", "status": "failed"}')
+        for body in bodies:
+            statement = "INSERT INTO dead_letter_bodies VALUES (gen_random_uuid(), NULL, convert_to($1, 'UTF8'), '[]')"
+            await scoring.rows(statement, body)
+
+        removed = await erase(scoring.database, scoring.leases, "status", by="ada")
+
+        assert removed.rows["dead_letter_bodies"] == 2
+        left = await scoring.rows("SELECT convert_from(value, 'UTF8') AS body FROM dead_letter_bodies")
+        assert [r["body"] for r in left] == [bodies[2]]
+
+    async def test_nothing_of_it_is_left_in_any_table(self, scoring: Scoring) -> None:
+        """Neither its id nor that of its score; what is left says that, and not what, was erased. Neighbours stay."""
+        await fill(scoring, "session-22")
+        neighbour = await inventory(scoring.database, "session-22")
+        score_id = await fill(scoring, "session-2")
+        there = await inventory(scoring.database, "session-2")
+        removed = await erase(scoring.database, scoring.leases, "session-2", by="ada")
+
+        assert removed == there
+        assert all(removed.rows.values())
+        left = (await dump(scoring)).replace("session-22", "")
+        assert "session-2" not in left
+        assert str(score_id) not in left
+        assert (await inventory(scoring.database, "session-2")).is_empty
+        assert await inventory(scoring.database, "session-22") == neighbour
+        [noted] = await scoring.rows("SELECT erased_by, why, session_hash, scores FROM erasures")
+        assert noted == {
+            "erased_by": "ada",
+            "why": "asked",
+            "session_hash": hashlib.sha256(b"session-2").hexdigest(),
+            "scores": 1,
+        }
+        assert await scoring.value("SELECT count(*) FROM budget_charges") == 2, "the money stays in the books"
+
+    async def test_where_there_is_nothing_nothing_is_noted(self, scoring: Scoring) -> None:
+        """Asked again, or wrongly, it changes nothing."""
+        assert (await erase(scoring.database, scoring.leases, "session-9", by="ada")).is_empty
+        assert await scoring.value("SELECT count(*) FROM erasures") == 0
+
+    async def test_an_old_event_does_not_bring_it_back_and_a_new_one_does(self, scoring: Scoring) -> None:
+        """The identity of what was asked is remembered by its hash; another identity is another wish."""
+        event = session_completed("session-1")
+        await scoring.accept(event)
+        await erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=0)
+
+        assert await scoring.accept(event) == [None]
+        assert (await inventory(scoring.database, "session-1")).is_empty
+        assert await scoring.value("SELECT arrivals FROM scoring_requests") == 2
+        assert await scoring.accept(rescore("session-1")) == ["accepted"]
+
+    async def test_a_deferred_request_does_not_survive(self, scoring: Scoring) -> None:
+        """The cancel promotes it, and it is cancelled in its turn; nothing of it can be promoted afterwards."""
+        await scoring.claimed("session-1")
+        assert await scoring.accept(rescore("session-1", criteria="cli-tool-use")) == ["deferred"]
+        removed = await erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=0)
+
+        assert removed.rows["session_scores"] == 2
+        assert removed.open_scores == 0
+        assert await scoring.claim() == []
+        assert await scoring.value("SELECT count(*) FROM scoring_requests WHERE disposition = 'deferred'") == 0
+
+    async def test_a_request_deferred_at_the_last_moment_waits_for_nothing_more(self, scoring: Scoring) -> None:
+        """It came between the cancel and the end: its session is gone, so nothing will ever promote it."""
+        await scoring.claimed("session-1")
+        await scoring.accept(rescore("session-1", criteria="cli-tool-use"))
+        await scoring.database.once(lambda c: forget_sessions(scoring.database, c, ["session-1"]))
+
+        assert {r["disposition"] for r in await scoring.rows("SELECT * FROM scoring_requests")} == {
+            "accepted",
+            "superseded",
+        }
+
+    async def test_a_worker_that_judges_it_writes_nothing_afterwards(self, scoring: Scoring) -> None:
+        """Its lease is gone: no turn, no event, no end, not even that it gives the score back."""
+        claimed = await scoring.claimed("session-1")
+        await erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=0)
+
+        assert await scoring.leases.keep([claimed], 60) == set()
+        with pytest.raises(LeaseLost):
+            await scoring.store.record(step(claimed, "analyzing_methodology", ordinal=1))
+        with pytest.raises(LeaseLost):
+            await scoring.leases.put_back(claimed, due_s=1, waiting_reason="retry", burns=True, spent_s=1)
+        with pytest.raises(LeaseLost):
+            await scoring.store.end(completion(claimed))
+        assert (await inventory(scoring.database, "session-1")).is_empty
+        assert await scoring.take_back() == {}
+
+    async def test_an_attempt_that_ends_in_the_same_moment(self, scoring: Scoring) -> None:
+        """Whoever comes first: nothing is left, and neither of the two waits for the other for ever."""
+        sessions = [f"session-{n}" for n in range(20)]
+        attempts = {s: await scoring.claimed(s) for s in sessions}
+        ends = [scoring.store.end(completion(claimed)) for claimed in attempts.values()]
+        erasing = [erase(scoring.database, scoring.leases, s, by="ada", tell_s=0) for s in sessions]
+        async with asyncio.timeout(20):
+            told = await asyncio.gather(*ends, *erasing, return_exceptions=True)
+
+        assert all(t is None or isinstance(t, (LeaseLost, Inventory)) for t in told), told
+        for table in ("sessions", "session_scores", "scoring_events", "judge_turns"):
+            assert await scoring.value(f"SELECT count(*) FROM {table}") == 0
+
+    async def test_those_who_follow_its_events_see_an_end(self, scoring: Scoring) -> None:
+        """A running score is told to be cancelled before it goes, where a relay is at work."""
+        claimed = await scoring.claimed("session-1")
+        erasing = asyncio.create_task(erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=10))
+        published: list[str] = []
+        while not erasing.done():
+            rows = await scoring.rows(
+                "UPDATE scoring_events SET published_at = now() WHERE published_at IS NULL RETURNING score_id, type"
+            )
+            published += [r["type"] for r in rows if r["score_id"] == claimed.score_id]
+            await asyncio.wait([erasing], timeout=0.02)
+
+        assert (await erasing).rows["session_scores"] == 1
+        assert published[-1] == "scoring.failed"
+
+    async def test_the_relay_publishes_nothing_of_it_afterwards(self, scoring: Scoring) -> None:
+        """What a relay has read it publishes first; the next one finds nothing."""
+        await fill(scoring, "session-1")
+        async with connected(scoring.url) as relay:
+            transaction = relay.transaction()
+            await transaction.start()
+            assert await relay.fetchval(outbox.ONE_RELAY.format(schema='"public"'), "public")
+            erasing = asyncio.create_task(erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=0))
+            await asyncio.wait([erasing], timeout=0.3)
+            assert not erasing.done()
+            assert await relay.fetchval("SELECT count(*) FROM scoring_events") > 0
+            await transaction.commit()
+        async with asyncio.timeout(10):
+            await erasing
+        assert await scoring.value("SELECT count(*) FROM scoring_events") == 0
+
+
+async def prune(scoring: Scoring, keep: Keep = KEEP, **options: Any) -> dict[str, int]:
+    """What went, where something did."""
+    removed = await Pruner(scoring.database, keep, rest=_no_rest, **options).run()
+    return {part: number for part, number in removed.items() if number}
+
+
+async def _no_rest(_seconds: float) -> None:
+    return None
+
+
+async def sessions_left(scoring: Scoring) -> set[str]:
+    return {r["session_id"] for r in await scoring.rows("SELECT session_id FROM sessions")}
+
+
+async def add_events(scoring: Scoring, score_id: uuid.UUID, at: datetime, *, published: bool = True) -> None:
+    """Two placed events of a score."""
+    await scoring.rows(
+        "WITH counter AS (UPDATE relay_position SET position = position + 2 RETURNING position) "
+        "INSERT INTO scoring_events "
+        "  (score_id, session_id, sequence, position, type, payload, created_at, published_at) "
+        "SELECT $1, s.session_id, n + coalesce((SELECT max(sequence) FROM scoring_events WHERE score_id = $1), 0), "
+        "  position - 2 + n, 'scoring.progress', jsonb_build_object('type', 'scoring.progress', 'phase', 'queued', "
+        "  'purpose', 'production', 'session_id', s.session_id, 'timestamp_us', 1), "
+        "  $2::timestamptz, CASE WHEN $3 THEN $2::timestamptz END "
+        "FROM counter, generate_series(1, 2) n, session_scores s WHERE s.score_id = $1",
+        score_id,
+        at,
+        published,
+    )
+
+
+class TestPrune:
+    async def test_a_session_goes_whole_and_only_when_nothing_happened_to_it(self, scoring: Scoring) -> None:
+        """Old ones go with everything of theirs; a recent score, request or open score keeps one."""
+        for session_id in ("old", "asked-again", "open", "failed-again"):
+            await store_score(scoring, session_id, 67, at=YEAR, missing_tools=("read-file",))
+        await store_score(scoring, "young", 67, at=QUARTER)
+        await store_score(scoring, "open", status="pending", at=YEAR)
+        await store_score(scoring, "failed-again", status="failed", at=QUARTER)
+        await scoring.accept(session_completed("asked-again"))
+
+        assert await prune(scoring) == {"sessions": 1}
+        assert await sessions_left(scoring) == {"asked-again", "open", "failed-again", "young"}
+        assert await scoring.value("SELECT count(*) FROM score_missing_tools") == 3
+
+    async def test_the_newest_completed_score_stays_with_its_session(self, scoring: Scoring) -> None:
+        """Older ones go, failed ones and those of other purposes too; "the" score of a session is never lost."""
+        await store_score(scoring, "s", 50, at=YEAR - timedelta(days=2))
+        kept = await store_score(scoring, "s", 60, at=YEAR)
+        await store_score(scoring, "s", status="failed", at=YEAR + timedelta(days=1))
+        await store_score(scoring, "s", 70, at=YEAR + timedelta(days=1), purpose="consistency")
+        recent = await store_score(scoring, "s", status="failed", at=QUARTER)
+
+        assert await prune(scoring) == {"scores": 3}
+        assert {r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores")} == {kept, recent}
+
+    async def test_a_score_that_waited_long_is_as_old_as_its_end(self, scoring: Scoring) -> None:
+        """Made a year ago and failed last month: not old."""
+        await store_score(scoring, "s", status="failed", at=YEAR, completed_at=QUARTER.isoformat())
+
+        assert await prune(scoring) == {}
+
+    async def test_without_a_retention_only_expired_answers_go(self, scoring: Scoring) -> None:
+        """Nobody loses a score by starting it."""
+        score_id = await store_score(scoring, "s", 67, at=YEAR)
+        for caller, age in (("ada", "25 hours"), ("bob", "23 hours")):
+            await scoring.rows(
+                "INSERT INTO kept_answers VALUES "
+                "($1, 'k', 'h', 'new', $2, gen_random_uuid(), '{}', now() - $3::text::interval)",
+                *(caller, score_id, age),
+            )
+
+        assert await prune(scoring, Keep()) == {"kept_answers": 1}
+        assert await scoring.value("SELECT caller FROM kept_answers") == "bob"
+
+    async def test_replies_may_go_before_their_scores(self, scoring: Scoring) -> None:
+        """The text goes, the numbers stay; what an open score may still need stays."""
+        for session_id, status in (("done", "completed"), ("open", "pending")):
+            score_id = await store_score(scoring, session_id, at=YEAR, status=status)
+            await scoring.rows(
+                "INSERT INTO judge_turns (score_id, ordinal, kind, reply, refusal, provider, model_requested, "
+                "latency_ms, attempt, criteria_hash, context_hash, nonce, output_tokens, created_at) "
+                "SELECT $1, n, 'analysis', '67', 'no', 'main', 'm', 1, 1, 'h', 'c', 'n', 11, $2 "
+                "FROM generate_series(1, 2) n",
+                score_id,
+                YEAR,
+            )
+        turns = "SELECT session_id, reply, refusal, output_tokens FROM judge_turns JOIN session_scores USING (score_id)"
+
+        assert await prune(scoring, Keep(replies_days=30)) == {"replies": 2}
+        assert sorted({tuple(r.values()) for r in await scoring.rows(turns)}, key=str) == [
+            ("done", "", None, 11),
+            ("open", "67", "no", 11),
+        ]
+        assert await prune(scoring, Keep(replies_days=30)) == {}
+
+    async def test_events_go_by_position_and_the_end_of_that_is_kept(self, scoring: Scoring) -> None:
+        """All old ones that a broker has; the mark does not go back."""
+        score_id = await store_score(scoring, "s", 67, at=QUARTER)
+        await add_events(scoring, score_id, YEAR)
+        await add_events(scoring, score_id, YEAR, published=False)
+        await add_events(scoring, score_id, YEAR)
+        await add_events(scoring, score_id, QUARTER)
+
+        assert await prune(scoring) == {"events": 4}
+        left = await scoring.rows("SELECT position FROM scoring_events ORDER BY 1")
+        assert [r["position"] for r in left] == [3, 4, 7, 8]
+        assert await scoring.value("SELECT forgotten FROM relay_position") == 6
+        assert await prune(scoring, Keep(events_days=3_000)) == {}
+        assert await scoring.value("SELECT forgotten FROM relay_position") == 6
+
+    async def test_events_that_were_not_written_back_stay(self, scoring: Scoring) -> None:
+        """A write-back that is behind finds what it lacks."""
+        score_id = await store_score(scoring, "s", 67, at=QUARTER)
+        for _ in range(3):
+            await add_events(scoring, score_id, YEAR)
+        await scoring.rows("INSERT INTO write_back_bookmark (position) VALUES (3)")
+
+        assert await prune(scoring, is_written_back=True) == {"events": 3}
+        assert await prune(scoring) == {"events": 3}
+
+    @pytest.mark.parametrize(
+        ("channel", "since", "overflows"),
+        [
+            pytest.param(SESSIONS, 3, True, id="all-sessions-behind-the-gap"),
+            pytest.param(SESSIONS, 0, True, id="all-sessions-from-the-beginning"),
+            pytest.param(SESSIONS, 4, False, id="all-sessions-at-its-end"),
+            pytest.param("session:s", 1, True, id="a-session-behind-the-gap"),
+            pytest.param("session:s", 0, False, id="a-session-from-the-beginning"),
+            pytest.param("session:s", 4, False, id="a-session-at-its-end"),
+        ],
+    )
+    async def test_who_catches_up_from_what_was_removed_is_told(
+        self, scoring: Scoring, channel: str, since: int, *, overflows: bool
+    ) -> None:
+        """No silent gap: reload. From its beginning a session is told as far as it is kept."""
+        score_id = await store_score(scoring, "s", 67, at=QUARTER)
+        for at in (YEAR, YEAR, QUARTER):
+            await add_events(scoring, score_id, at)
+        await prune(scoring)
+        gateway = Gateway(load_settings({}), scoring.database, Metrics())
+        await gateway.read_missing()
+        async with connected_to(gateway, channel, last_event_id=since) as socket:
+            messages = await socket.answer()
+
+        assert [m["position"] for m in messages if "position" in m] == [5, 6]
+        assert bool(of_type(messages, "catchup.overflow")) == overflows
+
+    async def test_records_go_and_what_an_open_score_answers_stays(self, scoring: Scoring) -> None:
+        """Requests, changes, charges and bodies; not the request of a score that is still to be judged."""
+        for session_id in ("done", "open"):
+            await fill(scoring, session_id)
+        await scoring.accept(rescore("open"))
+        await scoring.rows("UPDATE scoring_requests SET received_at = $1", YEAR)
+        await scoring.rows("UPDATE changes SET changed_at = $1", YEAR)
+        await scoring.rows("UPDATE dead_letter_bodies SET created_at = $1", YEAR)
+        await scoring.rows("UPDATE budget_charges SET day = $1", YEAR.date())
+
+        assert await prune(scoring, Keep(records_days=366)) == {}
+        assert await prune(scoring, Keep(records_days=364)) == {
+            "requests": 2,
+            "changes": 2,
+            "charges": 2,
+            "dead_letter_bodies": 4,
+        }
+        assert await scoring.value("SELECT disposition FROM scoring_requests") == "accepted"
+        assert await scoring.claim() != []
+
+    async def test_a_deferred_request_stays_however_old(self, scoring: Scoring) -> None:
+        """It is still to become a score."""
+        await scoring.claimed("session-1")
+        await scoring.accept(rescore("session-1", criteria="cli-tool-use"))
+        await scoring.rows("UPDATE scoring_requests SET received_at = $1", YEAR)
+
+        assert await prune(scoring) == {}
+
+    async def test_rows_that_somebody_holds_are_passed_over(self, scoring: Scoring) -> None:
+        """A clean-up waits for nobody; what it left is taken by the next one."""
+        for n in range(3):
+            await store_score(scoring, "s", status="failed", at=YEAR + timedelta(minutes=n))
+        await store_score(scoring, "s", 67, at=QUARTER)
+        async with connected(scoring.url) as other, other.transaction():
+            await other.execute("SELECT FROM session_scores ORDER BY created_at LIMIT 1 FOR UPDATE")
+            async with asyncio.timeout(10):
+                assert await prune(scoring) == {"scores": 2}
+        assert await prune(scoring) == {"scores": 1}
+
+    async def test_counts_are_what_goes(self, scoring: Scoring) -> None:
+        """Looking changes nothing, and says what would."""
+        for n in range(3):
+            await store_score(scoring, f"old-{n}", 67, at=YEAR)
+        pruner = Pruner(scoring.database, KEEP, rest=_no_rest)
+        counted = await pruner.count()
+
+        assert counted["sessions"] == 3
+        assert len(await sessions_left(scoring)) == 3
+        assert (await pruner.run())["sessions"] == 3
+        assert set((await pruner.count()).values()) == {0}
+
+    async def test_two_at_once_beside_somebody_who_holds_a_session(self, scoring: Scoring) -> None:
+        """Each takes what the other does not hold; a row that is held is passed over, and nobody waits for it."""
+        for n in range(250):
+            await store_score(scoring, f"old-{n:03}", 67, at=YEAR + timedelta(minutes=n))
+        async with connected(scoring.url) as other, other.transaction():
+            await other.execute("SELECT FROM sessions WHERE session_id = 'old-123' FOR UPDATE")
+            async with asyncio.timeout(20):
+                first, second = await asyncio.gather(prune(scoring), prune(scoring))
+        assert first.get("sessions", 0) + second.get("sessions", 0) >= 200
+        await prune(scoring)
+        await prune(scoring)
+        assert await sessions_left(scoring) == set()
+
+    async def test_somebody_comes_back_to_a_session_that_was_found(
+        self, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was found without a lock is looked at again under it."""
+        await store_score(scoring, "young", 67, at=QUARTER)
+        monkeypatch.setattr(
+            retention,
+            "OLD_SESSIONS",
+            "SELECT m.session_id, m.first_seen_at AS at FROM {schema}.sessions m "
+            "WHERE $1 > 0 AND $2::timestamptz < now() LIMIT $3 ",
+        )
+
+        assert await prune(scoring) == {}
+        assert await sessions_left(scoring) == {"young"}
+
+    async def test_it_rests_three_times_as_long_as_it_works(self, scoring: Scoring) -> None:
+        """After every transaction, so that workers have the database for themselves most of the time."""
+        for n in range(101):
+            await store_score(scoring, f"old-{n:03}", 67, at=YEAR)
+        rests: list[float] = []
+
+        async def rest(seconds: float) -> None:
+            rests.append(seconds)
+
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await Pruner(scoring.database, Keep(scores_days=180), rest=rest).run()
+        worked_s = loop.time() - started
+
+        assert len(rests) == 2
+        assert 0 < sum(rests) <= 3 * worked_s
+        assert sum(rests) > worked_s, "most of that time went into these two transactions"
+
+    @pytest.mark.parametrize("part", [p for p in PARTS if p.name != "dead_letter_bodies"], ids=lambda p: p.name)
+    async def test_what_is_old_is_found_by_an_index(self, scoring: Scoring, part: retention.Part) -> None:
+        """No clean-up reads a whole table to find out that there is nothing to do."""
+        async with connected(scoring.url) as connection:
+            await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
+            prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(part.find))
+            plan = "\n".join(r[0] for r in await prepared.fetch(30, part.start, 10))
+
+        wanted = {
+            "events": "scoring_events_position",
+            "replies": "judge_turns_replies",
+            "sessions": "sessions_recent",
+            "scores": "session_scores_recent",
+            "tool_lists": "tool_lists_recent",
+            "requests": "scoring_requests_received",
+            "findings": "drift_findings_recent",
+            "changes": "changes_recent",
+            "charges": "budget_charges_of_day",
+            "kept_answers": "kept_answers_age",
+        }
+        assert f"using {wanted[part.name]} on" in plan, plan
+        assert "Seq Scan" not in plan
+
+
+async def command(scoring: Scoring, *arguments: str, **env: str) -> Result:
+    """Run a command against this database."""
+    variables = {"SCORING_DATABASE_URL": scoring.url, "USER": "ada"} | env
+    return await asyncio.to_thread(CliRunner().invoke, cli, arguments, env=variables)
+
+
+class TestCommands:
+    async def test_erase_shows_and_then_does(self, scoring: Scoring) -> None:
+        """Without --yes nothing happens; with it, who did is kept."""
+        await fill(scoring, "session-1")
+        await scoring.accept(rescore("session-1"))
+        shown = await command(scoring, "erase", "session-1", "session-9")
+        assert shown.exit_code == 0
+        assert "2 in session_scores" in shown.stdout
+        assert "1 pending or running, to be cancelled" in shown.stdout
+        assert "session-9: there is nothing of it" in shown.stdout
+        assert "add --yes" in shown.stdout
+        assert not (await inventory(scoring.database, "session-1")).is_empty
+
+        await scoring.store.end(completion(*await scoring.claim()))
+        done = await command(scoring, "erase", "session-1", "session-9", "--yes", "--json")
+        assert done.exit_code == 0
+        first, second = json.loads(done.stdout)["sessions"]
+        assert (first["session_id"], first["erased"], first["rows"]["session_scores"]) == ("session-1", True, 2)
+        assert (second["erased"], set(second["rows"].values())) == (False, {0})
+        assert await scoring.value("SELECT erased_by FROM erasures") == "ada"
+
+    async def test_prune_counts_and_then_removes(self, scoring: Scoring) -> None:
+        """The settings decide, --keep instead of them."""
+        for n in range(3):
+            await store_score(scoring, f"old-{n}", 67, at=YEAR)
+        untouched = await command(scoring, "prune", "--yes")
+        assert "scores are kept for ever" in untouched.stdout
+        shown = await command(scoring, "prune", SCORING_RETENTION_DAYS="180")
+        assert "3 sessions" in shown.stdout
+        assert "add --yes" in shown.stdout
+        kept = await command(scoring, "prune", "--keep", "400d", "--yes", "--json", SCORING_RETENTION_DAYS="180")
+        assert json.loads(kept.stdout)["removed"]["sessions"] == 0
+        assert len(await sessions_left(scoring)) == 3
+        done = await command(scoring, "prune", "--yes", "--json", SCORING_RETENTION_DAYS="180")
+        assert json.loads(done.stdout)["removed"]["sessions"] == 3
+        assert await sessions_left(scoring) == set()
+
+    async def test_sessions_deleted_upstream_follow(self, scoring: Scoring, tarsy_database_url: str) -> None:
+        """Those that TARSy has deleted or lost, not those that it has; noted as what they are."""
+        env = {"SCORING_TIMELINE_DATABASE_URL": tarsy_database_url}
+        for session_id in ("kept", "deleted", "lost"):
+            await store_score(scoring, session_id, 67, at=QUARTER)
+            if session_id != "lost":
+                await load_session(tarsy_database_url, small_session(session_id))
+        async with connected(tarsy_database_url) as tarsy:
+            await tarsy.execute("UPDATE alert_sessions SET deleted_at = now() WHERE session_id = 'deleted'")
+        shown = await command(scoring, "prune", "--deleted-upstream", "--json", **env)
+        assert json.loads(shown.stdout) == {"would_remove": {"sessions": 2}}
+        done = await command(scoring, "prune", "--deleted-upstream", "--yes", **env)
+
+        assert "2 sessions" in done.stdout
+        assert await sessions_left(scoring) == {"kept"}
+        noted = await scoring.rows("SELECT DISTINCT why, erased_by FROM erasures")
+        assert noted == [{"why": "deleted_upstream", "erased_by": "ada"}]
+
+
+async def test_its_indexes_are_built_beside_work(scoring: Scoring) -> None:
+    """On a database in use nobody waits for them, and one that was left half built is built anew."""
+    await scoring.accept(session_completed("session-1"))
+    await asyncio.to_thread(migrate, scoring.url, down="0007")
+    add = "INSERT INTO dead_letter_bodies (body_id, headers) VALUES (gen_random_uuid(), '[]')"
+    touch = "UPDATE scoring_requests SET arrivals = arrivals + 1"
+    building = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^(CREATE|DROP) INDEX'"
+    )
+    async with connected(scoring.url) as slow, connected(scoring.url) as other:
+        held = slow.transaction()
+        await held.start()
+        await slow.execute(touch)
+        await other.execute("SET statement_timeout = '200ms'")
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await other.execute("CREATE INDEX CONCURRENTLY scoring_requests_received ON scoring_requests (session_id)")
+        await other.execute("RESET statement_timeout")
+        migrating = asyncio.create_task(asyncio.to_thread(migrate, scoring.url))
+        await wait_until(lambda: other.fetchval(building), 30, "the first index is being built, or made room for")
+        await asyncio.wait_for(other.execute(add), 10)
+        assert not migrating.done()
+        await held.commit()
+        assert (await asyncio.wait_for(migrating, 30))[0] == "0008"
+        assert await other.fetchval("SELECT count(*) FROM pg_index WHERE NOT indisvalid") == 0
+        definition = await other.fetchval("SELECT pg_get_indexdef('scoring_requests_received'::regclass)")
+        assert definition.endswith("(received_at)")
+
+
+def test_every_kind_has_its_own_name() -> None:
+    """Counts are told by name; events come first, so that who catches up is told before anything is missing."""
+    assert len({p.name for p in PARTS}) == len(PARTS)
+    assert PARTS[0] is EVENTS

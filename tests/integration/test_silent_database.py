@@ -1,0 +1,261 @@
+"""A database that stops answering and closes nothing, as a server that stands still: nobody waits for it for long."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import asyncpg
+import httpx
+import pytest
+
+from builders import connected
+from proxy import DatabaseProxy
+from tarsy_scoring import database as database_module
+from tarsy_scoring import tarsy as tarsy_module
+from tarsy_scoring.api.app import READY_TIMEOUT_S, create_app
+from tarsy_scoring.api.site import Site
+from tarsy_scoring.app import open_parts
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.database import CONTACT_S, Connection, Database, DatabaseAway
+from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
+from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
+
+CONNECTIONS = 3
+SHORT_S = 0.5
+# What ends after `SHORT_S` and a moment for giving up has ended by then on a busy machine, too; what is not ended by
+# those limits takes 10 s at least.
+IN_TIME_S = 7.0
+
+
+@pytest.fixture
+async def proxy(database_url: str) -> AsyncIterator[DatabaseProxy]:
+    async with DatabaseProxy(database_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def tarsy_proxy(tarsy_database_url: str) -> AsyncIterator[DatabaseProxy]:
+    async with DatabaseProxy(tarsy_database_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def database(proxy: DatabaseProxy) -> AsyncIterator[Database]:
+    """A pool whose connections were all used before the server falls silent."""
+    database = Database(proxy.url, "public", pool_size=CONNECTIONS)
+    await database.open()
+    all_are_there = asyncio.Barrier(CONNECTIONS)
+
+    async def meet(connection: Connection) -> None:
+        await all_are_there.wait()
+        await one(connection)
+
+    await asyncio.gather(*(database.once(meet) for _ in range(CONNECTIONS)))
+    yield database
+    await database.close()
+
+
+async def one(connection: Connection) -> int:
+    return int(await connection.fetchval("SELECT 1"))
+
+
+async def test_contact_is_given_up_in_time(
+    proxy: DatabaseProxy, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a connection is there already or not, nobody waits longer than for a contact; then it is there again."""
+    monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
+    proxy.fall_silent()
+
+    for _ in range(CONNECTIONS + 1):
+        began = time.monotonic()
+        with pytest.raises(DatabaseAway, match="no answer in time"):
+            await database.once(one)
+        assert time.monotonic() - began < IN_TIME_S
+
+    monkeypatch.undo()
+    proxy.speak_again()
+    assert await asyncio.gather(*(database.once(one) for _ in range(CONNECTIONS))) == [1] * CONNECTIONS
+
+
+async def test_a_login_without_a_server_is_given_up_in_time(
+    proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PgBouncer lets in while its server stands still; a connection that is not ready then is dropped at once."""
+    database = Database(proxy.url, "public", pool_size=1)
+    await database.open()
+    monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
+    proxy.fall_silent(at="SET idle_in_transaction_session_timeout")
+
+    began = time.monotonic()
+    with pytest.raises(DatabaseAway, match="no answer in time"):
+        await database.once(one)
+    assert time.monotonic() - began < IN_TIME_S
+
+    monkeypatch.undo()
+    proxy.speak_again()
+    assert await database.once(one) == 1
+    await database.close()
+
+
+async def test_more_callers_than_connections_are_all_given_up(
+    proxy: DatabaseProxy, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for a connection waits no longer than who has one: one after another they would take 20 s."""
+    monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
+    proxy.fall_silent()
+
+    began = time.monotonic()
+    ends = await asyncio.gather(*(database.once(one) for _ in range(40 * CONNECTIONS)), return_exceptions=True)
+
+    assert {type(end) for end in ends} == {DatabaseAway}
+    assert time.monotonic() - began < IN_TIME_S
+
+
+async def test_a_caller_who_gives_up_is_let_go(proxy: DatabaseProxy, database: Database) -> None:
+    """In the middle of its work as well: rolling back is tried for a moment, and a cancel stays one."""
+
+    async def work(connection: Connection) -> None:
+        await one(connection)
+        proxy.fall_silent()
+        await one(connection)
+
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(SHORT_S):
+            await database.persist(work)  # type: ignore[func-returns-value]
+
+    assert time.monotonic() - began < IN_TIME_S
+    proxy.speak_again()
+    assert await database.once(one) == 1
+
+
+async def test_a_cancel_rolls_back_and_keeps_the_connection(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the server answers, nothing is cut off, and what was under way there has ended."""
+    monkeypatch.setattr(database_module, "GIVE_UP_S", 20.0)
+    is_half_done = asyncio.Event()
+
+    async def work(connection: Connection) -> None:
+        await connection.execute("CREATE TABLE half_done ()")
+        is_half_done.set()
+        await connection.execute("SELECT pg_sleep(60)")
+
+    async def backends(connection: Connection) -> dict[int, bool]:
+        """Which there are, and whether they are at work."""
+        rows = await connection.fetch(
+            "SELECT pid, state <> 'idle' AND pid <> pg_backend_pid() AS works FROM pg_stat_activity "
+            "WHERE datname = current_database()"
+        )
+        return {row["pid"]: row["works"] for row in rows}
+
+    before = await database.once(backends)
+    working = asyncio.create_task(database.once(work))
+    await is_half_done.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    assert await database.once(backends) == before
+    assert list(before.values()) == [False] * CONNECTIONS
+    assert await database.once(lambda c: c.fetchval("SELECT to_regclass('half_done')")) is None
+
+
+async def test_tarsys_silent_database_is_given_up_in_time(
+    proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a piece of work: else a bridge would keep its lock, and a score stay in progress, for ever."""
+    monkeypatch.setattr(tarsy_module, "TIMEOUT_S", SHORT_S)
+    tarsy = tarsy_module.Tarsy(proxy.url, "X", {}, is_read_only=True)
+
+    async def work(connection: Connection, _: object) -> None:
+        await one(connection)
+        proxy.fall_silent()
+        await one(connection)
+
+    began = time.monotonic()
+    with pytest.raises(tarsy_module.TarsyAway, match="no answer"):
+        await tarsy.once(work)
+    assert time.monotonic() - began < IN_TIME_S
+
+    monkeypatch.undo()
+    proxy.speak_again()
+    assert await tarsy.once(lambda c, _: one(c)) == 1
+    await tarsy.close()
+
+
+async def test_a_session_in_a_silent_database_is_given_up_in_time(
+    tarsy_proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own deadline, and by that of whoever waits for it, whether its connection is new or not."""
+    source = TarsyDatabase(tarsy_proxy.url)
+    with pytest.raises(SessionNotFound):
+        await source.find_session("none")
+    tarsy_proxy.fall_silent(at="SET LOCAL statement_timeout")
+
+    with monkeypatch.context() as impatient:
+        impatient.setattr(source, "_timeout_s", SHORT_S)
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(TimelineUnavailable, match="longer than"):
+                await source.find_session("none")
+            assert time.monotonic() - began < IN_TIME_S
+    tarsy_proxy.speak_again()
+    with pytest.raises(SessionNotFound):
+        await source.find_session("none")
+
+    patient = TarsyDatabase(tarsy_proxy.url, timeout_s=60)
+    tarsy_proxy.fall_silent(at="SET LOCAL statement_timeout")
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(SHORT_S):
+            await patient.find_session("none")
+    assert time.monotonic() - began < IN_TIME_S
+    tarsy_proxy.speak_again()
+    await asyncio.gather(source.close(), patient.close())
+
+
+async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones too, though connections stand open in the pool: the probe within 3 s, what reads within 10."""
+    assert READY_TIMEOUT_S <= 3
+    assert CONTACT_S <= 10
+    monkeypatch.setattr(database_module, "CONTACT_S", READY_TIMEOUT_S + 2)
+    settings = load_settings({"SCORING_DATABASE_URL": proxy.url})
+    async with open_parts(settings) as parts:
+        app = create_app(Site(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, None))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+            ready = await asyncio.gather(*(client.get("/readyz") for _ in range(2)))
+            assert [answer.status_code for answer in ready] == [200, 200]
+            proxy.fall_silent()
+
+            began = time.monotonic()
+            reading = asyncio.create_task(client.get("/api/v1/scoring/sessions/session-1/score"))
+            probe = await client.get("/readyz")
+
+            assert not reading.done(), "the probe has a time of its own"
+            assert (probe.status_code, (await reading).status_code) == (503, 503)
+            assert time.monotonic() - began < 10
+
+
+async def test_who_stands_still_before_running_a_statement_loses_its_locks(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prepared and not run: neither idle nor in a statement, so that no other limit ends the transaction."""
+    monkeypatch.setattr("tarsy_scoring.database.TRANSACTION_S", 1)
+    database = Database(database_url, "public", pool_size=1)
+    await database.open()
+    async with connected(database_url) as other:
+        if await other.fetchval("SELECT current_setting('server_version_num')::int") < 170000:
+            pytest.skip("PostgreSQL knows transaction_timeout since 17")
+
+        async def stand_still() -> None:
+            async with database.transaction() as standing:
+                await standing.execute("LOCK TABLE session_scores")
+                await standing.prepare("SELECT 1 FROM session_scores")
+                await asyncio.wait_for(other.fetchval("SELECT count(*) FROM session_scores"), 15)
+                await standing.fetchval("SELECT 1")
+
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+            await stand_still()
+    await database.close()

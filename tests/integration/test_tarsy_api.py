@@ -1,0 +1,480 @@
+"""TARSy's API as a source: the same timeline as from its database, and every way in which it cannot be read."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from tarsy_rest import TarsyRest
+from tarsy_scoring.app import timeline_source
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.embedded.tarsy import load_session
+from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.tarsy_api import TarsyApi
+from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "service/tarsy_scoring/embedded/examples"
+RECORDED = sorted((Path(__file__).resolve().parents[3] / "shared" / "sessions").glob("*.json"))
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+async def tarsy(tarsy_database_url: str) -> AsyncIterator[TarsyRest]:
+    async with TarsyRest(tarsy_database_url) as tarsy:
+        yield tarsy
+
+
+@pytest.fixture
+async def source(tarsy: TarsyRest) -> AsyncIterator[TarsyApi]:
+    source = TarsyApi(tarsy.url, timeout_s=20)
+    yield source
+    await source.close()
+
+
+@pytest.fixture
+async def connection(tarsy_database_url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(tarsy_database_url)
+    yield connection
+    await connection.close()
+
+
+def session(session_id: str = "one", **changes: Any) -> dict[str, Any]:
+    """A lead and its sub-agent, each with a call of the same tool, labels, times and tokens."""
+
+    def call(name: str, number: int, **metadata: Any) -> dict[str, Any]:
+        return {
+            "event_id": f"{session_id}-{name}-{number}",
+            "sequence_number": number,
+            "event_type": "llm_tool_call",
+            "status": "completed",
+            "content": f"result {number} of {name}",
+            "created_at": f"2026-03-04T11:5{number}:00.123456Z",
+            "metadata": {"server_name": "kubectl", "tool_name": "get", "arguments": '{"a": 1}', "is_error": False}
+            | metadata,
+        }
+
+    lead = {
+        "execution_id": f"{session_id}-lead",
+        "agent_name": "lead",
+        "agent_index": 1,
+        "status": "completed",
+        "llm_provider": "fast",
+        "model_name": "Model-1",
+        "input_tokens": 1200,
+        "output_tokens": 80,
+        "events": [call("lead", 1, duration_ms=40), call("lead", 2, duration_ms=50)],
+    }
+    sub = lead | {
+        "execution_id": f"{session_id}-sub",
+        "agent_name": "sub",
+        "parent_execution_id": f"{session_id}-lead",
+        "task": "look at logs",
+        "input_tokens": None,
+        "output_tokens": None,
+        "events": [call("sub", 1)],
+    }
+    stage = {
+        "stage_id": f"{session_id}-stage",
+        "stage_name": "diagnosis",
+        "stage_index": 1,
+        "stage_type": "investigation",
+        "status": "completed",
+        "executions": [lead, sub],
+    }
+    return {
+        "session_id": session_id,
+        "status": "completed",
+        "alert_data": "alert",
+        "alert_type": "pod-crash",
+        "chain_id": "kubernetes",
+        "created_at": "2026-03-04T11:50:00Z",
+        "started_at": "2026-03-04T11:50:01Z",
+        "completed_at": NOON.isoformat(),
+        "final_analysis": "because",
+        "executive_summary": "it is so",
+        "labels": ["watch"],
+        "runbook_url": "https://runbooks/web",
+        "available_tools": [
+            {"server_name": "kubectl", "tool_name": "get", "description": "reads"},
+            {"server_name": "logs", "tool_name": "search", "description": ""},
+        ],
+        "stages": [stage],
+    } | changes
+
+
+async def test_the_same_as_from_the_database(connection: Any, source: TarsyApi, tarsy_database_url: str) -> None:
+    """Stages, sub-agents, calls with their durations, tokens, tools, labels, times: nothing differs."""
+    await load_session(connection, session())
+    database = TarsyDatabase(tarsy_database_url)
+
+    timeline = await source.fetch_timeline("one")
+
+    assert timeline == await database.fetch_timeline("one")
+    lead, sub = timeline.stages[0].executions
+    assert [e.tool.duration_ms for e in lead.events if e.tool] == [40, 50]
+    assert (lead.input_tokens, sub.input_tokens, sub.parent_execution_id) == (1200, None, "one-lead")
+    assert [t.tool_name for t in timeline.available_tools] == ["get", "search"]
+    assert timeline.labels == {"watch": "true"}
+    await database.close()
+
+
+@pytest.mark.parametrize("folder", ["examples", "recorded"])
+async def test_sessions_read_the_same_from_both(
+    connection: Any, source: TarsyApi, tarsy_database_url: str, folder: str
+) -> None:
+    """All sessions that files hold, written to TARSy's tables, come the same over either way."""
+    paths = sorted(EXAMPLES.glob("*.json")) if folder == "examples" else RECORDED
+    if not paths:
+        pytest.skip("no recorded sessions in ../shared/sessions")
+    files, database = SessionFiles(paths[0].parent), TarsyDatabase(tarsy_database_url)
+    compared = 0
+    for path in paths:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            await files.fetch_timeline(written["session_id"])
+            await load_session(connection, written)
+        except (SessionNotFound, SessionNotTerminal, asyncpg.PostgresError, KeyError):
+            continue  # no session that TARSy could hold
+        over_api = await source.fetch_timeline(written["session_id"])
+        assert over_api == await database.fetch_timeline(written["session_id"])
+        compared += 1
+    assert compared >= len(paths) * 0.9
+    await database.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"status": "in_progress", "completed_at": None}, SessionNotTerminal),
+        ({"deleted_at": "2026-03-05T00:00:00Z"}, SessionNotFound),
+    ],
+    ids=["running", "deleted"],
+)
+async def test_a_session_that_is_not_to_be_scored(
+    connection: Any, source: TarsyApi, changes: dict[str, Any], error: type[Exception]
+) -> None:
+    await load_session(connection, session(**changes))
+    with pytest.raises(error, match="session one"):
+        await source.fetch_timeline("one")
+    with pytest.raises(error, match="session one"):
+        await source.find_session("one")
+
+
+async def test_an_unknown_session(source: TarsyApi) -> None:
+    """An id is one part of a path, whatever is in it."""
+    with pytest.raises(SessionNotFound, match="no session"):
+        await source.fetch_timeline("../../sessions?x=")
+
+
+async def test_the_token_is_read_for_each_call(tarsy_database_url: str, connection: Any, tmp_path: Path) -> None:
+    """A projected token changes while a worker runs."""
+    await load_session(connection, session())
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    async with TarsyRest(tarsy_database_url, token="first") as tarsy:
+        settings = load_settings(
+            {
+                "SCORING_TIMELINE_SOURCE": "tarsy-api",
+                "SCORING_TIMELINE_API_URL": tarsy.url + "/api/v1/",
+                "SCORING_TIMELINE_API_TOKEN_FILE": str(file),
+            }
+        )
+        source = timeline_source(settings)
+        assert (await source.find_session("one")).chain_id == "kubernetes"
+        tarsy.token = "second"
+        with pytest.raises(TimelineUnavailable, match="SCORING_TIMELINE_API_TOKEN") as refusal:
+            await source.find_session("one")
+        assert "first" not in str(refusal.value)
+        file.write_text("second")
+        assert (await source.find_session("one")).status == "completed"
+        file.unlink()
+        with pytest.raises(TimelineUnavailable, match="cannot read"):
+            await source.find_session("one")
+        await source.close()
+
+
+async def _login_page(_: web.Request) -> web.Response:
+    return web.Response(status=302, headers={"Location": "/oauth2/sign_in"})
+
+
+async def _no_json(_: web.Request) -> web.Response:
+    return web.Response(text="<html>", content_type="text/html")
+
+
+async def _another_shape(_: web.Request) -> web.Response:
+    return web.json_response([{"unexpected": True}])
+
+
+async def _proxys_own(_: web.Request) -> web.Response:
+    return web.Response(status=404, text="default backend - 404")
+
+
+async def _routers_own(_: web.Request) -> web.Response:
+    return web.json_response({"message": "Not Found"}, status=404)
+
+
+async def _gateways_own(_: web.Request) -> web.Response:
+    return web.json_response({"message": "no Route matched with those values"}, status=404)
+
+
+async def _deep(_: web.Request) -> web.Response:
+    return web.Response(text="[" * 100_000, content_type="application/json")
+
+
+async def _broken(_: web.Request) -> web.Response:
+    return web.json_response({"message": "Internal Server Error"}, status=500)
+
+
+async def _cut(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b"{")
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def _silent(_: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def _empty_object(_: web.Request) -> web.Response:
+    return web.json_response({})
+
+
+@pytest.mark.parametrize("part", ["/one", "/timeline", "/trace", "/trace/mcp"])
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (_login_page, "login page"),
+        (_no_json, "contract"),
+        (_another_shape, "contract"),
+        (_empty_object, "contract"),
+        (_deep, "contract"),
+        (_proxys_own, "HTTP 404"),
+        (_routers_own, "HTTP 404"),
+        (_gateways_own, "HTTP 404"),
+        (_broken, "HTTP 500"),
+        (_cut, "cannot reach"),
+        (_silent, "took longer than"),
+    ],
+    ids=["login", "html", "shape", "empty", "deep", "proxy", "router", "gateway", "500", "cut", "silent"],
+)
+async def test_an_answer_that_is_none(connection: Any, tarsy: TarsyRest, part: str, answer: Any, reason: str) -> None:
+    """Whichever of the calls fails, there is no timeline and never a part of one."""
+    await load_session(connection, session())
+    tarsy.instead[part] = answer
+    source = TarsyApi(tarsy.url, timeout_s=0.5 if answer is _silent else 20)
+    with pytest.raises(TimelineUnavailable, match=reason):
+        await source.fetch_timeline("one")
+    await source.close()
+
+
+async def test_what_tells_of_no_session_is_no_session_that_runs(tarsy: TarsyRest, source: TarsyApi) -> None:
+    """An id and a status are the least; without them it is another service that answers, and may be mended."""
+    answers: list[Any] = [{}, [], None, {"id": "one"}, {"status": "completed"}, [["id", "one"]]]
+
+    async def say(_: web.Request) -> web.Response:
+        return web.json_response(answers[0])
+
+    tarsy.instead["/one"] = say
+    while answers:
+        for read in (source.fetch_timeline, source.find_session):
+            with pytest.raises(TimelineUnavailable, match="session one is not what its contract says"):
+                await read("one")
+        answers.pop(0)
+
+
+@pytest.fixture
+async def alter(tarsy: TarsyRest, tarsy_database_url: str) -> AsyncIterator[Callable[..., None]]:
+    """Lets what the API answers on a path that ends in `end` be changed, or be what it answers on another path."""
+    async with TarsyRest(tarsy_database_url) as original, aiohttp.ClientSession() as http:
+
+        def call(part: str, change: Callable[[Any], Any] = lambda said: said, end: str = "", of: str = "one") -> None:
+            async def answer(request: web.Request) -> web.Response:
+                path = request.raw_path.replace("/one", f"/{of}", 1)
+                async with http.get(URL(original.url + path, encoded=True)) as response:
+                    said = await response.json()
+                said = change(said) if request.path.endswith(end) else said
+                return web.json_response(said, status=response.status)
+
+            tarsy.instead[part] = answer
+
+        yield call
+
+
+@pytest.mark.parametrize("part", ["/one", "/one/timeline", "/one/trace"], ids=["everything", "timeline", "trace"])
+async def test_what_is_of_another_session_is_never_told_as_this_one(
+    connection: Any, source: TarsyApi, alter: Callable[..., None], part: str
+) -> None:
+    """A proxy that mixes up answers, whichever it is; nothing of the other session is repeated."""
+    await load_session(connection, session())
+    await load_session(connection, session("theirs-7", alert_data="confidential"))
+    alter(part, of="theirs-7")
+
+    with pytest.raises(TimelineUnavailable, match="with another session than one: look for a cache") as refused:
+        await source.fetch_timeline("one")
+
+    assert "theirs-7" not in str(refused.value)
+    assert "confidential" not in str(refused.value)
+    if part == "/one":
+        with pytest.raises(TimelineUnavailable, match="with another session than one"):
+            await source.find_session("one")
+
+
+async def test_another_list_of_tools_is_never_taken_for_the_one_asked_for(
+    connection: Any, source: TarsyApi, alter: Callable[..., None]
+) -> None:
+    """As with the session itself."""
+    await load_session(connection, session())
+    alter("/trace/mcp", lambda said: said | {"id": "theirs"})
+
+    with pytest.raises(TimelineUnavailable, match="with another session than one"):
+        await source.fetch_timeline("one")
+
+
+async def test_a_stage_that_began_meanwhile_is_no_other_session(
+    connection: Any, source: TarsyApi, alter: Callable[..., None]
+) -> None:
+    """A chat may begin between two calls; and a session without stages has a trace without any."""
+    chat = {"stage_id": "new", "stage_name": "chat", "executions": []}
+    await load_session(connection, session())
+    await load_session(connection, session("bare", stages=[], available_tools=[]))
+    alter("/one", lambda said: said | {"stages": [*said["stages"], chat]}, end="/trace")
+
+    assert (await source.fetch_timeline("one")).available_tools != ()
+    assert (await source.fetch_timeline("bare")).stages == ()
+
+
+def _in_session(key: str, value: Any) -> Callable[[Any], Any]:
+    return lambda said: said | {key: value}
+
+
+def _in_stage(key: str, value: Any) -> Callable[[Any], Any]:
+    return lambda said: said | {"stages": [stage | {key: value} for stage in said["stages"]]}
+
+
+def _in_execution(key: str, value: Any) -> Callable[[Any], Any]:
+    return lambda said: _in_stage("executions", [e | {key: value} for e in said["stages"][0]["executions"]])(said)
+
+
+def _in_event(key: str, value: Any) -> Callable[[Any], Any]:
+    return lambda said: [event | {key: value} for event in said]
+
+
+@pytest.mark.parametrize(
+    ("end", "within", "keys"),
+    [
+        pytest.param("/one", _in_session, ("id", "status", "alert_data"), id="session"),
+        pytest.param("/one", _in_stage, ("stage_name", "stage_type", "status"), id="stage"),
+        pytest.param("/one", _in_execution, ("agent_name", "status"), id="execution"),
+        pytest.param("/timeline", _in_event, ("event_type", "status", "content"), id="event"),
+    ],
+)
+async def test_what_should_be_text_and_is_not(
+    connection: Any, source: TarsyApi, alter: Callable[..., None], end: str, within: Any, keys: tuple[str, ...]
+) -> None:
+    """It is told here, by whose fault it is, before anything trips over it."""
+    await load_session(connection, session())
+    for key, value in itertools.product(keys, (12, ["x"])):
+        alter("/one", within(key, value), end)
+        with pytest.raises(TimelineUnavailable, match="contract"):
+            await source.fetch_timeline("one")
+
+
+async def test_what_a_session_may_do_without(connection: Any, source: TarsyApi, alter: Callable[..., None]) -> None:
+    """What is no text there is nothing there."""
+    await load_session(connection, session())
+    alter("/one", lambda said: said | {"alert_data": None, "final_analysis": 7, "chain_id": ["x"]}, end="/one")
+
+    timeline = await source.fetch_timeline("one")
+
+    assert (timeline.alert_data, timeline.final_analysis, timeline.chain_id) == ("", None, None)
+
+
+async def test_a_failed_call_ends_the_others(connection: Any, tarsy: TarsyRest) -> None:
+    """One that hangs beside it would keep its connection, until there is none left for any session."""
+    await load_session(connection, session())
+    tarsy.instead |= {"/trace": _broken, "/timeline": _silent}
+    source = TarsyApi(tarsy.url, timeout_s=20)
+    before = asyncio.all_tasks()
+    with pytest.raises(TimelineUnavailable, match="HTTP 500"):
+        await source.fetch_timeline("one")
+    ours = {t for t in asyncio.all_tasks() - before if "TarsyApi" in repr(t.get_coro())}
+    assert not ours
+    await source.close()
+
+
+async def test_nobody_listens() -> None:
+    """The address is named, what to check as well."""
+    source = TarsyApi("http://127.0.0.1:9", timeout_s=5)
+    with pytest.raises(TimelineUnavailable, match=r"127\.0\.0\.1:9 .*SCORING_TIMELINE_API_URL"):
+        await source.fetch_timeline("one")
+    await source.close()
+    await source.close()
+
+
+async def test_finished_sessions_are_listed_once(connection: Any, tarsy: TarsyRest, source: TarsyApi) -> None:
+    """Over several pages, many of one moment, with sessions deleted between two pages: each once, none lost."""
+    at_once = NOON + timedelta(hours=1)
+    for number in range(260):
+        began = at_once if 90 <= number < 220 else NOON + timedelta(seconds=number)
+        ends = {"created_at": began.isoformat(), "completed_at": (began + timedelta(minutes=5)).isoformat()}
+        await load_session(connection, session(f"s-{number:03}", stages=[], available_tools=[], **ends))
+    await load_session(connection, session("old", completed_at="2026-03-01T00:00:00Z", stages=[], available_tools=[]))
+    await load_session(connection, session("runs", status="in_progress", stages=[], available_tools=[]))
+
+    found = []
+    async for session_found in source.finished_sessions(NOON):
+        found.append(session_found.session_id)
+        if len(found) == 50:  # of a page that is read already: later ones must not move up unseen
+            await connection.execute("UPDATE alert_sessions SET deleted_at = now() WHERE session_id < 's-040'")
+
+    assert sorted(found) == [f"s-{number:03}" for number in range(260)]
+
+
+async def test_models_of_recent_sessions(connection: Any, tarsy: TarsyRest, source: TarsyApi) -> None:
+    """Names are lower case, and one session that cannot be read does not hide the others."""
+    await load_session(connection, session("one"))
+    await load_session(connection, session("two"))
+    tarsy.instead["/sessions/two"] = _broken
+    assert await source.recent_agent_models() == {"fast", "model-1"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        ({}, "SCORING_TIMELINE_API_URL is not set"),
+        ({"SCORING_TIMELINE_API_URL": "tarsy:8080"}, "expected https"),
+        ({"SCORING_TIMELINE_API_URL": "https://user:secret@tarsy"}, "without user or password"),
+        ({"SCORING_TIMELINE_API_URL": "https://tarsy", "SCORING_TIMELINE_API_CA_FILE": "/nowhere"}, "CA_FILE"),
+        ({"SCORING_TIMELINE_API_URL": "https://tarsy", "SCORING_TIMELINE_API_TOKEN_FILE": "/nowhere"}, "TOKEN_FILE"),
+        ({"SCORING_TIMELINE_API_URL": "https://tarsy:99999"}, "expected https"),
+        ({"SCORING_TIMELINE_API_URL": "https://tarsy", "SCORING_TIMELINE_API_TOKEN": "a\nb"}, "one line"),
+        (
+            {
+                "SCORING_TIMELINE_API_URL": "https://tarsy",
+                "SCORING_TIMELINE_API_TOKEN": "a",
+                "SCORING_TIMELINE_API_TOKEN_FILE": "/b",
+            },
+            "keep one",
+        ),
+    ],
+    ids=["no-url", "no-scheme", "password", "no-ca", "no-token", "no-port", "two-lines", "both"],
+)
+def test_half_a_configuration(environ: dict[str, str], reason: str) -> None:
+    """It stops the start, and a password in a URL is not repeated."""
+    with pytest.raises(ConfigurationError, match=reason) as error:
+        timeline_source(load_settings({"SCORING_TIMELINE_SOURCE": "tarsy-api"} | environ))
+    assert "secret" not in str(error.value)

@@ -1,0 +1,605 @@
+"""The ledger on real rows: what is kept of names and tools, what it changes, and what new scores say of a tool."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from api_site import Api, open_api
+from attempting import a_timeline, open_service
+from builders import Scoring
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
+from infrastructure import wait_until
+from stored import store_score
+from tarsy_scoring.analytics import Selection
+from tarsy_scoring.columns import tool_names, tools_hash_of
+from tarsy_scoring.commands.tools import tools
+from tarsy_scoring.database import Database
+from tarsy_scoring.erasure import erase
+from tarsy_scoring.missing_tools import wishes
+from tarsy_scoring.missing_tools.ledger import LedgerEntry, read_ledger
+from tarsy_scoring.missing_tools.report import make_report, markdown
+from tarsy_scoring.missing_tools.wishes import FRESH_S, OLDEST_S, Looks, Question, Wishes
+from tarsy_scoring.retention import Keep, Pruner
+from tarsy_scoring.timeline.model import AvailableTool
+
+TODAY = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
+LEDGER = "/api/v1/scoring/missing-tools"
+AS_BROWSER = {"Accept": "text/html", "X-Forwarded-User": "alice"}
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    async with open_api(database_url) as api:
+        yield api
+
+
+async def keep_list(scoring: Scoring, tools_hash: str, *names: str) -> None:
+    await scoring.store.keep_tools(tools_hash, names)
+
+
+async def sessions(
+    scoring: Scoring, count: int, asked: int, *, days_ago: int, tools_hash: str | None, name: str = "node_pressure"
+) -> None:
+    """So many scored sessions, the first of which asked for the tool."""
+    for n in range(count):
+        await store_score(
+            scoring,
+            f"session-{uuid.uuid4()}",
+            40,
+            at=TODAY - timedelta(days=days_ago),
+            missing_tools=(name,) if n < asked else (),
+            tools_hash=tools_hash,
+        )
+
+
+async def ledger(api: Api, **selection: Any) -> dict[str, LedgerEntry]:
+    found = await read_ledger(api.scoring.database, Selection(**selection))
+    return {entry.tool_name: entry for entry in found.entries}
+
+
+async def say(api: Api, status: int = 201, **said: Any) -> Any:
+    answer = await api.client.post(f"{LEDGER}/states", json=said, headers={"X-Forwarded-User": "ada"})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def join(api: Api, status: int = 201, **merge: Any) -> Any:
+    answer = await api.client.post(f"{LEDGER}/merges", json=merge, headers={"X-Forwarded-User": "ada"})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+# --- names ---------------------------------------------------------------------------------------------
+
+
+async def test_joined_by_hand_and_kept_apart_again(api: Api) -> None:
+    """The counts follow, a score that asked under both names counts once, and both decisions are kept."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("tail_logs", "live_logs"))
+    await store_score(api.scoring, "s2", 40, missing_tools=("live-logs",))
+
+    merge = await join(api, name="tail_logs", tool="Live Logs")
+    joined = await ledger(api)
+    await join(api, name="Tail Logs")
+    apart = await ledger(api)
+
+    assert (merge["tool"], merge["decided_by"], merge["is_automatic"]) == ("live-logs", "ada", False)
+    assert {name: tool.sessions for name, tool in joined.items()} == {"live-logs": 2}
+    assert {name: tool.sessions for name, tool in apart.items()} == {"live-logs": 2, "Tail Logs": 1}
+    assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 2
+
+
+async def test_what_is_kept_apart_stays_apart(api: Api) -> None:
+    """Although it is merged by its spelling otherwise, whichever of the two is used more."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics"))
+    await store_score(api.scoring, "s2", 40, missing_tools=("query_metrics",))
+    [merged] = (await ledger(api)).values()
+    [automatic] = merged.merges
+
+    await join(api, name="query_metric")
+    await store_score(api.scoring, "s3", 40, missing_tools=("query_metric",))
+    await store_score(api.scoring, "s4", 40, missing_tools=("query_metric",))
+
+    assert (automatic.name, automatic.is_automatic, automatic.decided_at) == ("query_metric", True, None)
+    assert {name: tool.sessions for name, tool in (await ledger(api)).items()} == {
+        "query_metric": 3,
+        "query_metrics": 2,
+    }
+
+
+async def test_joined_the_other_way_round(api: Api) -> None:
+    """They are one tool already, and stay so; no circle comes of it."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("one", "two"))
+
+    await join(api, name="one", tool="two")
+    again = await join(api, name="two", tool="one")
+
+    [tool] = (await ledger(api)).values()
+    assert {s.name for s in tool.spellings} == {"one", "two"}
+    assert (again["name"], again["tool"]) == ("one", "two")
+
+
+async def test_a_tool_is_the_same_as_a_name_that_it_has(api: Api) -> None:
+    """By its spelling until then, by hand from then on; neither of the two is kept apart."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
+    await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs",))
+
+    merge = await join(api, name="fetch_logs", tool="get_logs")
+
+    [tool] = (await ledger(api)).values()
+    assert (merge["name"], merge["tool"], merge["is_automatic"]) == ("get_logs", "fetch_logs", False)
+    assert [(m.name, m.decided_by) for m in tool.merges] == [("get_logs", "ada")]
+
+
+async def test_a_name_is_not_joined_to_itself(api: Api) -> None:
+    """In another spelling: that would keep it apart, which is not what was asked for."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs",))
+
+    refused = await join(api, 422, name="fetch_logs", tool="Fetch-Logs")
+
+    assert "spellings of one name" in refused["detail"]
+    assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 0
+
+
+async def test_what_joined_a_tool_goes_with_it(api: Api) -> None:
+    """Where it is joined to another one, and back; the list shows every name, so that each can be kept apart."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
+    await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs", "loki_query"))
+
+    await join(api, name="fetch_logs", tool="loki_query")
+    joined = await ledger(api)
+    await join(api, name="fetch_logs")
+    apart = await ledger(api)
+
+    assert {name: tool.sessions for name, tool in joined.items()} == {"loki_query": 2}
+    assert [(m.name, m.tool) for m in joined["loki_query"].merges] == [
+        ("fetch_logs", "loki_query"),
+        ("get_logs", "fetch_logs"),
+    ]
+    assert {name: {s.name for s in tool.spellings} for name, tool in apart.items()} == {
+        "fetch_logs": {"fetch_logs", "get_logs"},
+        "loki_query": {"loki_query"},
+    }
+
+
+async def test_a_name_that_is_too_rare_to_be_listed_is_known(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And belongs to what it resembles; a list of one chain or of some days shows it."""
+    monkeypatch.setattr(wishes, "MOST_SPELLINGS", 1)
+    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
+    await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
+
+    alone = await say(api, tool="node_cpu", state="planned")
+    alike = await say(api, tool="query_metrics", state="planned")
+
+    assert (alone["tool"], alike["tool"]) == ("node_cpu", "query_metric")
+    await say(api, 404, tool="nobody_asked", state="planned")
+
+
+async def test_names_that_look_equal_are_one(api: Api) -> None:
+    """Whatever invisible characters are in them; what is copied from the page is known."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("node\ufe0f_cpu", "node_\u3164cpu", "node_cpu"))
+
+    said = await say(api, tool="node_cpu\u034f", state="planned")
+
+    [tool] = (await ledger(api)).values()
+    assert (tool.sessions, tool.state) == (1, "planned")
+    assert said["tool"] == tool.tool_name
+
+
+async def test_names_that_joined_a_tool_stay_with_it(api: Api) -> None:
+    """Once somebody has spoken of it: its name stands, whatever is written most later."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric",))
+    await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
+    await store_score(api.scoring, "s3", 40, missing_tools=("query_metrics",))
+
+    await say(api, tool="query_metrics", state="planned")
+    for n in range(4, 8):
+        await store_score(api.scoring, f"s{n}", 40, missing_tools=("query_metrics",))
+
+    [tool] = (await ledger(api)).values()
+    [merge] = tool.merges
+    assert (tool.tool_name, tool.state, tool.sessions) == ("query_metric", "planned", 7)
+    assert (merge.name, merge.is_automatic, merge.decided_by) == ("query_metrics", True, "automatic")
+    assert merge.decided_at is not None
+
+
+# --- states --------------------------------------------------------------------------------------------
+
+
+async def test_the_last_word_counts(api: Api) -> None:
+    """And what was said before is kept."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
+
+    await say(api, tool="Node Pressure", state="planned", note="next month")
+    said = await say(api, tool="node_pressure", state="open")
+
+    [tool] = (await ledger(api)).values()
+    assert tool.state == "open"
+    assert (said["said_by"], said["note"]) == ("ada", None)
+    assert await api.scoring.value("SELECT count(*) FROM tool_states") == 2
+
+
+async def test_a_tool_that_somebody_spoke_of_stays_in_the_ledger(api: Api) -> None:
+    """Also where nobody asked for it in the time looked at."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
+    await say(api, tool="node_pressure", state="planned")
+
+    [tool] = (await ledger(api, since=TODAY + timedelta(days=1))).values()
+
+    assert (tool.tool_name, tool.sessions, tool.state) == ("node_pressure", 0, "planned")
+
+
+async def test_a_tool_that_was_joined_to_another_is_that_one(api: Api) -> None:
+    """Whatever was said of it before."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("tail_logs", "live_logs"))
+    await say(api, tool="tail_logs", state="planned")
+
+    await join(api, name="tail_logs", tool="live_logs")
+
+    assert {name: (tool.state, tool.sessions) for name, tool in (await ledger(api)).items()} == {
+        "live_logs": ("open", 1)
+    }
+
+
+async def test_a_planned_tool_is_told_whatever_the_limit(api: Api) -> None:
+    """With its counts; what is open and less wanted is only counted."""
+    for n, names in enumerate((("one", "two", "three"), ("one", "two"), ("one",))):
+        await store_score(api.scoring, f"s{n}", 40, missing_tools=names)
+    await say(api, tool="three", state="planned")
+
+    found = await read_ledger(api.scoring.database, Selection(), "sessions", 1)
+
+    assert [(entry.tool_name, entry.sessions) for entry in found.entries] == [("one", 3), ("three", 1)]
+    assert found.tools_left_out == 1
+
+
+@pytest.mark.parametrize(("asked_after", "state"), [(0, "confirmed"), (22, "still_missed"), (4, "built")])
+async def test_a_tool_that_appears_is_measured(api: Api, asked_after: int, state: str) -> None:
+    """By what judges ask of sessions whose agents have it; nobody has to say that it was built."""
+    await keep_list(api.scoring, "before", "getpods", "kubernetes.getpods")
+    await keep_list(api.scoring, "after", "getpods", "kubernetes.nodepressure", "nodepressure")
+    await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before")
+    await sessions(api.scoring, 24, asked_after, days_ago=5, tools_hash="after", name="Node-Pressure")
+
+    [tool] = (await ledger(api)).values()
+
+    assert tool.state == state
+    assert tool.demand is not None
+    assert (tool.demand.sessions_without, tool.demand.asked_without) == (30, 20)
+    assert (tool.demand.sessions_with, tool.demand.asked_with) == (24, asked_after)
+
+
+async def test_what_was_built_and_measured_since_that_day(api: Api) -> None:
+    """The sets of tools of older scores are not known, and need not be."""
+    await keep_list(api.scoring, "after", "nodepressure")
+    await sessions(api.scoring, 30, 20, days_ago=40, tools_hash=None)
+    await sessions(api.scoring, 22, 0, days_ago=5, tools_hash="after")
+    before = (await ledger(api))["node_pressure"]
+
+    given = (TODAY - timedelta(days=10)).isoformat()
+    said = await say(api, tool="node_pressure", state="built", since=given)
+    measured = (await ledger(api))["node_pressure"].state
+    noted = await say(api, tool="node_pressure", state="built", note="v4")
+    set_aside = await say(api, tool="node_pressure", state="open")
+    opened = (await ledger(api))["node_pressure"].state
+    again = await say(api, tool="node_pressure", state="built")
+
+    assert before.demand is None
+    assert (measured, opened) == ("confirmed", "open")
+    assert said["since"] == noted["since"] == again["since"] != set_aside["since"]
+    assert (await ledger(api))["node_pressure"].state == "confirmed"
+
+
+async def test_a_word_changes_nothing_that_is_measured(api: Api) -> None:
+    """Sessions that had the tool are never held to have lacked it, unless somebody gives a day."""
+    await keep_list(api.scoring, "before", "getpods")
+    await keep_list(api.scoring, "after", "nodepressure")
+    await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before")
+    await sessions(api.scoring, 24, 0, days_ago=5, tools_hash="after")
+    measured = (await ledger(api))["node_pressure"].demand
+
+    told = [
+        await say(api, tool="node_pressure", state=state, note=f"word {n}")
+        for n, state in enumerate(("open", "planned", "built", "built"))
+    ]
+    after = (await ledger(api))["node_pressure"]
+
+    assert (after.state, after.demand) == ("confirmed", measured)
+    assert told[2]["since"] == told[3]["since"]
+    assert after.said is not None
+    assert after.said.note == "word 3"
+
+
+async def test_a_tool_of_another_server_is_not_the_one_missed(api: Api) -> None:
+    """A wish that names no server is met by any."""
+    await keep_list(api.scoring, "before", "getpods", "kubernetes.getpods")
+    await keep_list(api.scoring, "after", "listevents", "kubernetes.listevents")
+    for name in ("argocd.list_events", "list_events", "kubernetes.list_events"):
+        await sessions(api.scoring, 2, 2, days_ago=40, tools_hash="before", name=name)
+    await sessions(api.scoring, 2, 0, days_ago=5, tools_hash="after")
+
+    found = await ledger(api)
+
+    assert {name: tool.demand is not None for name, tool in found.items()} == {
+        "argocd.list_events": False,
+        "list_events": True,
+        "kubernetes.list_events": True,
+    }
+
+
+async def test_an_attempt_keeps_the_tools_of_its_agents(database_url: str) -> None:
+    """With its score, and once for all scores with the same ones."""
+    offered = (AvailableTool("kubernetes", "get_pods"), AvailableTool("", "Node Pressure"), AvailableTool("x", "\0"))
+    timeline = a_timeline(available_tools=offered)
+    async with open_service(database_url) as service:
+        for again in (False, True):
+            await service.request(force=again)
+            judge = FakeJudge(ANALYSIS, MISSING_TOOLS)
+            await service.attempt(await service.claim(), judge, timeline)
+        scores = await service.database.once(lambda c: c.fetch("SELECT status, tools_hash FROM session_scores"))
+        [kept] = await service.database.once(lambda c: c.fetch("SELECT tools_hash, names FROM tool_lists"))
+
+    assert kept["names"] == ["getpods", "kubernetes.getpods", "nodepressure"]
+    assert kept["names"] == tool_names(timeline)
+    assert kept["tools_hash"] == tools_hash_of(kept["names"])
+    assert [(row["status"], row["tools_hash"]) for row in scores] == [("completed", kept["tools_hash"])] * 2
+
+
+@pytest.mark.parametrize("selection", [Selection(), Selection(chain="kubernetes")], ids=["all", "chain"])
+async def test_a_session_counts_once_by_its_latest_score(api: Api, selection: Selection) -> None:
+    """However its scores are found: an earlier one, one of another purpose and one that failed say nothing."""
+    day = timedelta(days=1)
+    await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",), at=TODAY - day)
+    await store_score(api.scoring, "s1", 30, missing_tools=("node_pressure",), at=TODAY)
+    await store_score(api.scoring, "s1", 20, missing_tools=("node_disk",), at=TODAY + day, purpose="anchor")
+    await store_score(api.scoring, "s1", status="failed", missing_tools=("node_disk",), at=TODAY + day)
+
+    found = await read_ledger(api.scoring.database, selection)
+
+    assert [(t.tool_name, t.sessions, t.points_lost) for t in found.entries] == [("node_pressure", 1, 70)]
+
+
+async def test_what_was_asked_before_the_selection_is_measured(api: Api) -> None:
+    """Under whatever name; it is not counted."""
+    await keep_list(api.scoring, "before", "getpods")
+    await keep_list(api.scoring, "after", "nodepressure")
+    await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before", name="node_pressures")
+    await sessions(api.scoring, 24, 1, days_ago=5, tools_hash="after")
+
+    [tool] = (await ledger(api, since=TODAY - timedelta(days=10))).values()
+
+    assert (tool.sessions, [s.name for s in tool.spellings]) == (1, ["node_pressure"])
+    assert [(m.name, m.is_automatic) for m in tool.merges] == [("node_pressures", True)]
+    assert tool.demand is not None
+    assert (tool.demand.asked_without, tool.demand.asked_with) == (20, 1)
+
+
+async def test_a_set_of_tools_that_is_gone_is_not_known(api: Api) -> None:
+    """Nobody can say that the tool was not in it."""
+    await keep_list(api.scoring, "after", "nodepressure")
+    await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="gone")
+    await sessions(api.scoring, 24, 0, days_ago=5, tools_hash="after")
+
+    [tool] = (await ledger(api)).values()
+
+    assert tool.demand is None
+
+
+async def test_looks_at_many_sessions_are_kept(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For half a minute as they are, for ten while they are repeated beside the answer; the ledger says of when."""
+    monkeypatch.setattr(wishes, "KEPT_FROM", 2)
+    now, looked = [0.0], list[float]()
+    looks, really_look = Looks(clock=lambda: now[0]), wishes.look
+
+    async def look(database: Database, question: Question) -> Wishes:
+        looked.append(now[0])
+        return await really_look(database, question)
+
+    monkeypatch.setattr(wishes, "look", look)
+
+    async def told(at_s: float) -> tuple[int, datetime]:
+        now[0] = at_s
+        found = await read_ledger(api.scoring.database, Selection(), look=looks.look)
+        return found.entries[0].sessions, found.as_of
+
+    await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",))
+    assert (await told(0))[0] == 1
+    await store_score(api.scoring, "s2", 40, missing_tools=("node_cpu",))
+    few = await told(0)  # what was looked at before was too little to be kept
+    await store_score(api.scoring, "s3", 40, missing_tools=("node_cpu",))
+
+    assert few[0] == 2
+    assert await told(FRESH_S) == few
+    assert looked == [0, 0]
+    assert await told(FRESH_S + 1) == few
+    await wait_until(lambda: _is_repeated(told, FRESH_S + 2, 3), 30, "the look is repeated")
+    await store_score(api.scoring, "s4", 40, missing_tools=("node_cpu",))
+    assert (await told(FRESH_S + OLDEST_S + 3))[0] == 4
+    assert looked == [0, 0, FRESH_S + 1, FRESH_S + OLDEST_S + 3]
+
+
+async def test_who_decides_does_not_look_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are looked up in what the list has shown; one that came since is known all the same."""
+    monkeypatch.setattr(wishes, "KEPT_FROM", 1)
+    monkeypatch.setattr(wishes, "FRESH_S", 1e9)
+    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "node_cpu"))
+    assert (await api.client.get(LEDGER, headers=AS_BROWSER)).status_code == 200
+    await store_score(api.scoring, "s2", 40, missing_tools=("disk_io",))
+
+    async def look_again(database: Database, question: Question) -> Wishes:
+        raise AssertionError("it is looked at all sessions again")
+
+    monkeypatch.setattr(wishes, "look", look_again)
+
+    assert (await say(api, tool="query_metric", state="planned"))["tool"] == "query_metric"
+    assert (await say(api, tool="disk_io", state="planned"))["tool"] == "disk_io"
+    assert (await join(api, name="disk_io", tool="node_cpu"))["tool"] == "node_cpu"
+
+
+async def _is_repeated(told: Callable[[float], Awaitable[tuple[int, datetime]]], at_s: float, sessions: int) -> bool:
+    return (await told(at_s))[0] == sessions
+
+
+async def test_sets_of_tools_go_with_their_last_score(api: Api) -> None:
+    """When a session is erased, and when what is old is removed; one that a score refers to stays."""
+    for name in ("of-one", "of-both", "of-none", "new"):
+        await keep_list(api.scoring, name, "getpods")
+    await api.scoring.rows("UPDATE tool_lists SET first_used_at = now() - interval '90 days' WHERE tools_hash <> 'new'")
+    await store_score(api.scoring, "s1", 40, at=TODAY, tools_hash="of-one")
+    await store_score(api.scoring, "s1", 40, at=TODAY, tools_hash="of-both")
+    await store_score(api.scoring, "s2", 40, at=TODAY, tools_hash="of-both")
+
+    await erase(api.scoring.database, api.scoring.leases, "s1", by="ada")
+    after_erasing = {row["tools_hash"] for row in await api.scoring.rows("SELECT tools_hash FROM tool_lists")}
+    removed = await Pruner(api.scoring.database, Keep(scores_days=30)).run()
+
+    assert after_erasing == {"of-both", "of-none", "new"}
+    assert removed["tool_lists"] == 1
+    left = await api.scoring.rows("SELECT tools_hash FROM tool_lists ORDER BY 1")
+    assert [row["tools_hash"] for row in left] == ["new", "of-both"]
+
+
+# --- over HTTP and on the page -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        pytest.param("states", {"tool": "nobody_asked", "state": "planned"}, 404, id="unknown-tool"),
+        pytest.param("states", {"tool": "node_pressure", "state": "confirmed"}, 422, id="said-and-not-measured"),
+        pytest.param(
+            "states", {"tool": "node_pressure", "state": "built", "since": "2199-01-01T00:00:00Z"}, 422, id="not-yet"
+        ),
+        pytest.param("merges", {"name": "node_pressure", "tool": "nobody_asked"}, 404, id="into-nothing"),
+        pytest.param("merges", {"name": "nobody_asked"}, 404, id="unknown-name"),
+        pytest.param("merges", {"name": ""}, 422, id="no-name"),
+    ],
+)
+async def test_what_is_refused(api: Api, path: str, body: dict[str, Any], status: int) -> None:
+    """And nothing is kept."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
+
+    answer = await api.client.post(f"{LEDGER}/{path}", json=body, headers={"X-Forwarded-User": "ada"})
+
+    assert answer.status_code == status, answer.text
+    assert (
+        await api.scoring.value("SELECT (SELECT count(*) FROM tool_states) + (SELECT count(*) FROM tool_merges)") == 0
+    )
+
+
+async def test_the_page_has_names_states_and_forms(api: Api) -> None:
+    """What judges write is shown as text, and a form does what the API does."""
+    hostile = '<b>"x"</b>'
+    await store_score(api.scoring, "s1", 40, missing_tools=(hostile, "query_metric", "query_metrics"), at=TODAY)
+
+    page = (await api.client.get("/missing-tools", headers=AS_BROWSER)).text
+    said = await api.client.post(
+        "/missing-tools/states", data={"tool": hostile, "state": "planned", "note": ""}, headers=AS_BROWSER
+    )
+    apart = await api.client.post("/missing-tools/merges", data={"name": "query_metrics"}, headers=AS_BROWSER)
+    refused = await api.client.post("/missing-tools/states", data={"tool": hostile}, headers=AS_BROWSER)
+    after = (await api.client.get("/missing-tools", headers=AS_BROWSER)).text
+
+    assert "<b>" not in page.replace("<b>0", "")
+    assert "joined by its spelling" in page
+    assert [said.status_code, apart.status_code, refused.status_code] == [303, 303, 422]
+    assert '<span class="chip ">planned</span>' in after
+    assert "alice says planned since" in after
+    assert "kept apart by alice" in after
+
+
+@pytest.mark.parametrize(
+    ("since", "status", "kept"),
+    [
+        pytest.param("2026-01-05", 303, datetime(2026, 1, 5, tzinfo=UTC), id="day"),
+        pytest.param("2026-01-05T10:00:00Z", 303, datetime(2026, 1, 5, 10, tzinfo=UTC), id="moment"),
+        pytest.param("2199-01-05", 422, None, id="not-yet"),
+        pytest.param("soon", 422, None, id="no-day"),
+    ],
+)
+async def test_the_form_of_a_state_takes_a_day(api: Api, since: str, status: int, kept: datetime | None) -> None:
+    await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",), at=TODAY)
+
+    form = {"tool": "node_cpu", "state": "built", "since": since, "note": ""}
+    answer = await api.client.post("/missing-tools/states", data=form, headers=AS_BROWSER)
+
+    assert answer.status_code == status
+    assert await api.scoring.value("SELECT since FROM tool_states") == kept
+
+
+# --- at the command line -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tools_command(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[Result]]:
+    """`tools` on the database, as ada."""
+    monkeypatch.setenv("SCORING_DATABASE_URL", database_url)
+    monkeypatch.setenv("USER", "ada")
+    return lambda *arguments: asyncio.to_thread(CliRunner().invoke, tools, list(arguments))
+
+
+async def test_tools_are_decided_about_at_the_command_line(
+    api: Api, tools_command: Callable[..., Awaitable[Result]]
+) -> None:
+    """As over HTTP: with who said it; for programs as JSON."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("tail\u202e_logs", "live_logs"))
+    await store_score(api.scoring, "s2", 40, missing_tools=("live_logs",))
+
+    joined = await tools_command("merge", "tail_logs", "Live-Logs")
+    said = await tools_command("state", "live_logs", "built", "--since", "2026-01-05", "--note", "v4", "--json")
+    listed = json.loads((await tools_command("list", "--json")).output)
+    told = await tools_command("list")
+    apart = await tools_command("split", "tail_logs", "--json")
+
+    assert joined.output == "tail_logs is the same tool as live_logs\n"
+    assert {k: json.loads(said.output)[k] for k in ("tool", "state", "said_by", "note")} == {
+        "tool": "live_logs",
+        "state": "built",
+        "said_by": "ada",
+        "note": "v4",
+    }
+    assert [(e["tool_name"], e["sessions"], e["state"]) for e in listed["entries"]] == [("live_logs", 2, "built")]
+    assert told.output == "live_logs: 2 sessions, 120 points lost, built (also tail_logs)\n"
+    assert json.loads(apart.output)["tool"] == "tail_logs"
+    assert set(await ledger(api)) == {"live_logs", "tail_logs"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        pytest.param(["state", "nobody_asked", "planned"], 1, "no judge has missed", id="unknown-tool"),
+        pytest.param(["merge", "node_cpu", "nobody_asked"], 1, "no judge has missed", id="into-nothing"),
+        pytest.param(["merge", "node_cpu", "Node CPU"], 1, "spellings of one name", id="into-itself"),
+        pytest.param(["split", "nobody_asked"], 1, "no judge has missed", id="unknown-name"),
+        pytest.param(["state", "node_cpu", "confirmed"], 2, "open", id="said-and-not-measured"),
+        pytest.param(["state", "node_cpu", "built", "--since", "2199-01-01"], 2, "not come yet", id="not-yet"),
+    ],
+)
+async def test_what_is_refused_at_the_command_line(
+    api: Api, tools_command: Callable[..., Awaitable[Result]], arguments: list[str], status: int, words: str
+) -> None:
+    await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",))
+
+    ended = await tools_command(*arguments)
+
+    assert (ended.exit_code, words in ended.stderr) == (status, True)
+
+
+async def test_the_report_quotes_scores_that_say_so(api: Api) -> None:
+    """Of each tool those that lost most, and never more than three."""
+    ids = [
+        await store_score(api.scoring, f"s{n}", 10 * n, missing_tools=("node_pressure", "Node Pressure"), at=TODAY)
+        for n in range(5)
+    ]
+
+    report = await make_report(api.scoring.database, Selection(), "sessions", 50)
+
+    [tool] = report.tools
+    assert [reason.score_id for reason in tool.reasons] == ids[:3]
+    assert f"- because (score {ids[0]}, total 0)" in markdown(report)
+    assert (tool.entry.sessions, tool.entry.points_lost) == (5, 400)

@@ -1,0 +1,407 @@
+"""Traces along the real path of a score: what an attempt tells, and what its events are sent with."""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from structlog.testing import capture_logs
+
+from api_site import Sessions, open_api
+from attempting import REGISTRY, Service, a_timeline, open_service
+from fakes import FakeSessions
+from infrastructure import wait_until
+from tarsy_scoring import outbox
+from tarsy_scoring.admission import Request
+from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.embedded.scripted_judge import MODEL, Fault, ScriptedJudge
+from tarsy_scoring.errors import LeaseLost, TimelineUnavailable
+from tarsy_scoring.events import SOURCE_RESCORE
+from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.leases import ClaimedScore
+from tarsy_scoring.limits import Limits
+from tarsy_scoring.outbox import Placed
+from tarsy_scoring.scoring import Finished, Scorer
+from tarsy_scoring.spans import Spans
+from tarsy_scoring.store import Step
+from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.timeline.model import FoundSession, Timeline
+from tarsy_scoring.tracing import OFF, Tracing
+from tarsy_scoring.worker import Worker
+
+TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01"
+KEY = "sk-planted-key"
+YAML = """
+providers:
+  default: {{base_url: "{base_url}", model: {model}}}
+chains:
+  k: {{pass_threshold: 0}}
+  gated: {{gates: [{{type: no_transcript_errors}}]}}
+"""
+
+
+@pytest.fixture
+async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> AsyncIterator[Service]:
+    config = tmp_path / "scoring.yaml"
+    config.write_text(YAML.format(base_url=judge.base_url, model=MODEL), encoding="utf-8")
+    async with open_service(database_url, SCORING_CONFIG=str(config)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def exported() -> Iterator[InMemorySpanExporter]:
+    yield InMemorySpanExporter()
+    structlog.contextvars.clear_contextvars()
+
+
+@pytest.fixture
+def spans(exported: InMemorySpanExporter) -> Spans:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    return Spans(provider)
+
+
+Line = Mapping[str, Any]
+
+
+async def attempt(service: Service, tracing: Tracing, timeline: Timeline | Exception | None = None) -> Line:
+    """Let a worker claim what is due and see it through; gives its line in the log."""
+    clients = create_clients(service.settings, {"OPENAI_API_KEY": KEY}, tracing)
+    sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
+    scorer = Scorer(
+        service.settings, service.leases, service.store, sessions, REGISTRY, clients, Metrics(), None, tracing
+    )
+    await service.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
+    try:
+        with capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+            assert await a_worker(service, scorer, tracing).claim(1) == 1
+            await wait_until(lambda: finished(lines), 30, "the attempt's line")
+    finally:
+        for client in clients.values():
+            await client.close()
+    return finished(lines)["one"]
+
+
+def a_worker(service: Service, scorer: Any, tracing: Tracing) -> Worker:
+    settings = service.settings.model_copy(update={"drain_timeout_s": 0})
+    limits = Limits(service.database, settings)
+    return Worker(settings, service.leases, service.reader, scorer, Metrics(), limits, tracing)
+
+
+def finished(lines: Sequence[Line]) -> dict[str, Line]:
+    """Lines of attempts that ended, by session."""
+    return {line["session_id"]: line for line in lines if line["event"] == "attempt.finished"}
+
+
+async def sent(service: Service) -> list[Placed]:
+    """All events, as the relay would send them."""
+    database = service.database
+    await database.once(lambda c: outbox.place(database, c, 1000))
+    return await database.once(lambda c: outbox.unpublished(database, c, 1000))
+
+
+def told_of(event: Placed) -> str:
+    return str(event.payload.get("phase") or event.payload["type"])
+
+
+def of(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def place(span: ReadableSpan) -> str:
+    """As the header of an event says it."""
+    assert span.context is not None
+    return f"00-{trace.format_trace_id(span.context.trace_id)}-{trace.format_span_id(span.context.span_id)}-01"
+
+
+async def test_a_score_is_one_trace(service: Service, spans: Spans, exported: InMemorySpanExporter) -> None:
+    """From the producer's span to the event about the stored score; every phase is a child of the attempt."""
+    await service.request(traceparent=SAMPLED)
+    line = await attempt(service, spans)
+    events = await sent(service)
+
+    whole = exported.get_finished_spans()[-1]
+    assert whole.name == f"process {service.settings.topic_session_completed}"
+    assert place(whole).split("-")[1] == TRACE_ID
+    assert whole.parent is not None
+    assert trace.format_span_id(whole.parent.span_id) == SPAN_ID
+    children = exported.get_finished_spans()[:-1]
+    assert [s.name for s in children] == ["gathering_context", f"chat {MODEL}", f"chat {MODEL}", "storing"]
+    assert {s.parent.span_id for s in children if s.parent} == {whole.context.span_id if whole.context else 0}
+    (score_id,) = {e.payload["score_id"] for e in events}
+    score = await service.score(uuid.UUID(score_id))
+    assert (of(whole)["tarsy_scoring.score_id"], of(whole)["tarsy_scoring.session_id"]) == (score_id, "one")
+    assert (of(whole)["tarsy_scoring.outcome"], of(whole)["tarsy_scoring.chain_id"]) == (line["outcome"], "k")
+    (event,) = whole.events
+    assert dict(event.attributes or {}) == {
+        "gen_ai.evaluation.name": "investigation-methodology",
+        "gen_ai.evaluation.score.value": float(score["total_score"]),
+        "gen_ai.evaluation.score.label": "pass",
+    }
+    before = ["queued", "scoring.started", "gathering_context"]
+    assert {told_of(e): e.traceparent for e in events} == dict.fromkeys(before, SAMPLED) | dict.fromkeys(
+        ["analyzing_methodology", "identifying_missing_tools", "storing", "scoring.completed"], place(whole)
+    )
+
+
+async def test_each_question_says_what_it_used(service: Service, spans: Spans, exported: InMemorySpanExporter) -> None:
+    """Tokens in spans are those of the stored turns, kind by kind."""
+    await service.request()
+    await attempt(service, spans)
+
+    asked = [of(s) for s in exported.get_finished_spans() if s.kind is trace.SpanKind.CLIENT]
+    score = await service.score((await sent(service))[0].payload["score_id"])
+    said = ("kind", "model_served", "input_tokens", "output_tokens")
+    names = ("tarsy_scoring.turn", "gen_ai.response.model", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+    assert [[a[n] for n in names] for a in asked] == [[t[n] for n in said] for t in score["turns"]]
+    assert {a["server.address"] for a in asked} == {"127.0.0.1"}
+
+
+async def test_no_span_holds_what_was_said(service: Service, spans: Spans, exported: InMemorySpanExporter) -> None:
+    """Neither session nor answer nor key nor an endpoint's own words, however the attempt ends."""
+    await service.request()
+    await attempt(service, spans, TimelineUnavailable("the password is planted-in-an-error"))
+    await attempt(service, spans)
+    score = await service.score((await sent(service))[0].payload["score_id"])
+
+    everything = "".join(s.to_json() for s in exported.get_finished_spans())
+    secrets = ["runs out of memory", "a pod restarts", KEY, "planted-in-an-error", score["score_analysis"][:30]]
+    assert score["status"] == "completed"
+    assert [s for s in secrets if s in everything] == []
+    assert service.settings.config.providers["default"].base_url not in everything
+
+
+async def test_an_attempt_that_fails(
+    service: Service, spans: Spans, exported: InMemorySpanExporter, judge: ScriptedJudge
+) -> None:
+    """The question that failed and the attempt say so, each in its words; there is no evaluation to tell of."""
+    judge.script(Fault(kind="status", status=400, json={"error": {"message": "planted-words"}}))
+    await service.request(traceparent=SAMPLED)
+    line = await attempt(service, spans)
+
+    failed = [s for s in exported.get_finished_spans() if not s.status.is_ok]
+    assert [(s.name, of(s)["error.type"]) for s in failed] == [
+        (f"chat {MODEL}", "JudgeRejectedRequest"),
+        (f"process {service.settings.topic_session_completed}", "judge_rejected_request"),
+    ]
+    assert line["outcome"] == "failed"
+    assert "planted-words" not in "".join(s.to_json() for s in exported.get_finished_spans())
+    assert not [e for s in exported.get_finished_spans() for e in s.events]
+    (last,) = [e for e in await sent(service) if told_of(e) == "scoring.failed"]
+    assert last.traceparent == place(failed[-1])
+
+
+async def test_attempts_of_a_score_are_siblings(service: Service, spans: Spans, exported: InMemorySpanExporter) -> None:
+    """The second, minutes later and on another machine, belongs to the producer's span as the first does."""
+    await service.request(traceparent=SAMPLED)
+    await attempt(service, spans, TimelineUnavailable("away"))
+    await attempt(service, spans)
+
+    attempts = [s for s in exported.get_finished_spans() if s.kind is trace.SpanKind.CONSUMER]
+    assert [(of(s)["tarsy_scoring.attempt"], of(s)["tarsy_scoring.outcome"]) for s in attempts] == [
+        (1, "put_back"),
+        (2, "completed"),
+    ]
+    assert [trace.format_span_id(s.parent.span_id) for s in attempts if s.parent] == [SPAN_ID, SPAN_ID]
+    places = Counter(e.traceparent for e in await sent(service))
+    # Before the attempts: queued; as each is claimed: started and gathering_context. In the first: waiting_retry.
+    assert places == {SAMPLED: 5, place(attempts[0]): 1, place(attempts[1]): 4}
+
+
+async def test_gates_are_a_phase_where_there_are_any(
+    service: Service, spans: Spans, exported: InMemorySpanExporter
+) -> None:
+    """As in the events."""
+    await service.request(chain_id="gated")
+    await attempt(service, spans)
+
+    names = [s.name for s in exported.get_finished_spans()]
+    assert names[:2] == ["gathering_context", "evaluating_gates"]
+
+
+class EndsLike:
+    """Stands where `Scorer` stands; each session's attempt ends as its name says."""
+
+    def __init__(self, service: Service) -> None:
+        self._leases = service.leases
+        self.hanging: set[str] = set()
+
+    async def attempt(self, claimed: ClaimedScore, **_: Any) -> Finished:
+        structlog.get_logger().info("within", session_id=claimed.session_id)
+        if claimed.session_id == "lost":
+            raise LeaseLost("somebody else has it")
+        if claimed.session_id == "breaks":
+            raise ZeroDivisionError
+        self.hanging.add(claimed.session_id)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def end_broken(self, claimed: ClaimedScore, what: str, spent_s: float) -> Finished:
+        broken = {"error_kind": "internal_error", "error_message": what}
+        await self._leases.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=spent_s, **broken)
+        return Finished("put_back", {"error_kind": "internal_error"})
+
+
+async def test_attempts_that_nobody_wanted_to_end(
+    service: Service, spans: Spans, exported: InMemorySpanExporter
+) -> None:
+    """Lost, taken away, broken, given back: spans end as the lines say, and every line has its attempt's trace."""
+    sessions = ("lost", "taken", "breaks", "drained")
+    of_session = {session: SAMPLED.replace(TRACE_ID, f"{n:032x}") for n, session in enumerate(sessions, 1)}
+    for session, traceparent in of_session.items():
+        await service.request(session, traceparent=traceparent)
+    scorer, stopping = EndsLike(service), asyncio.Event()
+    worker = a_worker(service, scorer, spans)
+
+    with capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+        running = asyncio.create_task(worker.run(stopping))
+        await wait_until(lambda: len(scorer.hanging) == 2 and len(finished(lines)) == 2, 30, "all are under way")
+        take = "UPDATE session_scores SET lease_token = gen_random_uuid() WHERE session_id = 'taken'"
+        await service.database.once(lambda c: c.execute(take))
+        await worker.keep_leases()
+        await wait_until(lambda: len(finished(lines)) == 3, 30, "one is taken away")
+        stopping.set()
+        await asyncio.wait_for(running, 20)
+
+    told = {of(s)["tarsy_scoring.session_id"]: s for s in exported.get_finished_spans()}
+    outcomes = {"lost": "lease_lost", "taken": "lease_lost", "breaks": "put_back", "drained": "released"}
+    assert {session: of(s)["tarsy_scoring.outcome"] for session, s in told.items()} == outcomes
+    assert {session: line["outcome"] for session, line in finished(lines).items()} == outcomes
+    assert {session for session, s in told.items() if s.status.status_code is trace.StatusCode.ERROR} == {"breaks"}
+    assert {session: of(s).get("error.type") for session, s in told.items() if "error.type" in of(s)} == {
+        "breaks": "internal_error"
+    }
+    about = [line for line in lines if "session_id" in line]
+    assert Counter(line["event"] for line in about) == {
+        "within": 4,
+        "attempt.finished": 4,
+        "attempt.lease_lost": 1,
+        "attempt.broke": 1,
+    }
+    assert [line for line in about if line["trace_id"] != of_session[line["session_id"]].split("-")[1]] == []
+    assert [line for line in lines if "session_id" not in line and "trace_id" in line] == []
+    back = {e.session_id: e.traceparent for e in await sent(service) if told_of(e) == "waiting_retry"}
+    assert back == {session: place(told[session]) for session in ("breaks", "drained")}
+
+
+async def test_lines_of_an_attempt_carry_its_trace(service: Service, spans: Spans) -> None:
+    """Where traces are off, they have none."""
+    await service.request(traceparent=SAMPLED)
+    away = TimelineUnavailable("away")
+    lines = [await attempt(service, tracing, away) for tracing in (spans, OFF)]
+
+    assert [line.get("trace_id") for line in lines] == [TRACE_ID, None]
+    assert structlog.contextvars.get_contextvars() == {}
+
+
+async def test_a_write_for_many_is_in_nobodys_trace(
+    service: Service, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said of a database that is away while steps of several attempts are stored has no `trace_id`."""
+    await service.request(traceparent=SAMPLED)
+    claimed = await service.claim()
+    once, is_away = service.database.once, True
+
+    async def away_once(work: Any) -> Any:
+        nonlocal is_away
+        if is_away:
+            is_away = False
+            raise DatabaseAway("away")
+        return await once(work)
+
+    monkeypatch.setattr(service.database, "once", away_once)
+    at = spans.attempt(claimed.traceparent, "api", None, {})
+    with capture_logs([structlog.contextvars.merge_contextvars]) as lines, at.current():
+        await service.store.record(Step(claimed, "storing"))
+
+    assert [(line["event"], "trace_id" in line) for line in lines] == [("database.away", False)]
+
+
+async def test_without_traces_what_came_is_passed_on(service: Service, exported: InMemorySpanExporter) -> None:
+    """Every event of the score is sent with the producer's own place; nothing is made up where there is none."""
+    await service.request(traceparent=SAMPLED)
+    await attempt(service, OFF)
+    await service.request("two")
+
+    events = await sent(service)
+    assert {e.traceparent for e in events if e.session_id == "one"} == {SAMPLED}
+    assert [e.traceparent for e in events if e.session_id == "two"] == [None]
+    assert exported.get_finished_spans() == ()
+
+
+async def test_a_deferred_request_keeps_its_trace(service: Service) -> None:
+    """It waits in the database until the running score has ended, and then that one's trace is not its own."""
+    of_another = SAMPLED.replace(TRACE_ID, "f" * 32)
+    await service.request(traceparent=SAMPLED)
+    claimed = await service.claim()
+    again = {"source": SOURCE_RESCORE, "criteria": "cli-tool-use", "force": True, "session_status": None}
+    await service.request(traceparent=of_another, **again)
+    await service.leases.cancel(claimed.score_id, "alice")
+    later = await service.claim()
+
+    assert (claimed.traceparent, later.traceparent) == (SAMPLED, of_another)
+    by_score = {(e.payload["score_id"], told_of(e)): e.traceparent for e in await sent(service)}
+    assert by_score[str(claimed.score_id), "scoring.failed"] == SAMPLED
+    assert by_score[str(later.score_id), "queued"] == of_another
+
+
+async def test_a_score_that_is_taken_back_keeps_its_trace(service: Service) -> None:
+    """Whoever takes it back has not seen its request."""
+    await service.request(traceparent=SAMPLED)
+    claimed = await service.claim()
+    lapse = "UPDATE session_scores SET lease_expires_at = now() - interval '1 second'"
+    for max_attempts in (5, 1):
+        await service.database.once(lambda c: c.execute(lapse))
+        await service.leases.take_back_expired(0, max_attempts, 3600)
+        if max_attempts == 5:
+            assert (await service.claim()).score_id == claimed.score_id
+
+    ends = [
+        (told_of(e), e.traceparent) for e in await sent(service) if told_of(e) in ("waiting_retry", "scoring.failed")
+    ]
+    assert ends == [("waiting_retry", SAMPLED), ("scoring.failed", SAMPLED)]
+
+
+async def test_a_repeat_changes_no_trace(service: Service) -> None:
+    """The first arrival of a request counts, as in everything else."""
+    await service.request(traceparent=SAMPLED)
+    (request,) = await service.database.once(lambda c: c.fetch("SELECT * FROM scoring_requests"))
+    repeated = {"request_id": request["request_id"], "traceparent": None}
+    await service.inbox.accept([Request(session_id="one", source=request["source"], **repeated)])
+
+    (stored,) = await service.database.once(lambda c: c.fetch("SELECT * FROM scoring_requests"))
+    assert (stored["arrivals"], stored["traceparent"]) == (2, SAMPLED)
+
+
+@pytest.mark.parametrize(
+    "path", ["scoring/sessions/session-1/score", "sessions/session-1/score"], ids=["ours", "tarsy"]
+)
+@pytest.mark.parametrize(
+    ("headers", "kept"),
+    [
+        pytest.param([("traceparent", SAMPLED)], SAMPLED, id="one"),
+        pytest.param([("traceparent", "00-planted")], None, id="malformed"),
+        pytest.param([("traceparent", SAMPLED), ("traceparent", SAMPLED)], None, id="two"),
+        pytest.param([], None, id="none"),
+    ],
+)
+async def test_who_asks_over_http_may_be_in_a_trace(
+    database_url: str, path: str, headers: list[tuple[str, str]], kept: str | None
+) -> None:
+    """The score belongs to it as to an event's; what is no trace refuses nobody."""
+    ended = Sessions(session_1=FoundSession("session-1", "kubernetes", "completed", None))
+    async with open_api(database_url, ended) as api:
+        answer = await api.client.post(f"/api/v1/{path}", headers=[("X-Forwarded-User", "alice"), *headers])
+        (claimed,) = await api.scoring.claim()
+
+    assert answer.status_code == 202
+    assert claimed.traceparent == kept

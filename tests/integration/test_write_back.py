@@ -1,0 +1,597 @@
+"""The write-back: each finished score stands in TARSy's tables once, and nothing waits for it."""
+
+import asyncio
+import contextlib
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import pytest
+
+from builders import Scoring, completion, connected, failure, open_scoring, rescore, session_completed
+from infrastructure import wait_until
+from tarsy_scoring import outbox, write_back
+from tarsy_scoring import tarsy as tarsy_module
+from tarsy_scoring.app import check_settings
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.tarsy import Tarsy, TarsyAway, TarsyUnfit
+from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.write_back import NEEDS, WriteBack, open_write_back_tarsy
+
+NOW = datetime.now(UTC)
+DEAD_URL = "postgresql://nobody@127.0.0.1:9/tarsy"
+Start = Callable[..., WriteBack]
+
+
+@pytest.fixture
+async def scoring(database_url: str) -> AsyncIterator[Scoring]:
+    async with open_scoring(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def tarsy(tarsy_database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    async with connected(tarsy_database_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def start(scoring: Scoring, tarsy_database_url: str) -> AsyncIterator[Start]:
+    """A process's write-back, by default into the test's TARSy, switched on before anything was scored."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        def call(url: str = tarsy_database_url) -> WriteBack:
+            made = WriteBack(
+                scoring.database, Tarsy(url, "SCORING_WRITE_BACK_DATABASE_URL", NEEDS, is_read_only=False), Metrics()
+            )
+            stack.push_async_callback(made._tarsy.close)
+            return made
+
+        assert await call().run_once() is False
+        yield call
+
+
+async def put(tarsy: asyncpg.Connection, *session_ids: str, status: str = "completed", stages: int = 1) -> None:
+    """Sessions of TARSy's with so many stages."""
+    for session_id in session_ids:
+        await tarsy.execute(
+            "INSERT INTO alert_sessions (session_id, alert_data, agent_type, chain_id, status, created_at) "
+            "VALUES ($1, 'x', 'a', 'c', $2, now())",
+            *(session_id, status),
+        )
+        for n in range(1, stages + 1):
+            await add_stage(tarsy, session_id, n)
+
+
+async def add_stage(tarsy: asyncpg.Connection, session_id: str, index: int) -> None:
+    await tarsy.execute(
+        "INSERT INTO stages (stage_id, stage_name, stage_index, expected_agent_count, session_id) "
+        "VALUES ($1, 'x', $2, 1, $3)",
+        *(f"{session_id}-{index}", index, session_id),
+    )
+
+
+async def finish(scoring: Scoring, *session_ids: str, make: Any = completion, **columns: Any) -> list[uuid.UUID]:
+    """Scores of these sessions that ended like this; their ids."""
+    await scoring.accept(*(session_completed(s) for s in session_ids))
+    ended = []
+    for claimed in await scoring.claim():
+        await scoring.store.end(make(claimed, **columns))
+        ended.append(claimed.score_id)
+    await place(scoring)
+    return ended
+
+
+async def place(scoring: Scoring) -> None:
+    """What the relay does first."""
+    await scoring.database.once(lambda c: outbox.place(scoring.database, c, 10_000))
+
+
+async def written(tarsy: asyncpg.Connection) -> list[str]:
+    """Sessions with a score in TARSy, each as often as it has one."""
+    return [r["session_id"] for r in await tarsy.fetch("SELECT session_id FROM session_scores ORDER BY session_id")]
+
+
+def counted(made: WriteBack, result: str) -> float:
+    return made._metrics.registry.get_sample_value("tarsy_scoring_write_backs_total", {"result": result}) or 0.0
+
+
+# --- what is written --------------------------------------------------------------------------------------
+
+
+async def test_a_score_is_written_as_tarsy_reads_it(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
+    """Under our id, with a stage of its own after the others."""
+    await put(tarsy, "one", stages=3)
+    judged = {
+        "total_score": 61,
+        "score_analysis": "Well.",
+        "missing_tools_analysis": "1. x",
+        "failure_tags": ["wrong_conclusion"],
+    }
+    [score_id] = await finish(scoring, "one", **judged)
+
+    await start().run_once()
+
+    [row] = await tarsy.fetch("SELECT * FROM session_scores")
+    stored = await scoring.score(score_id)
+    assert dict(row) == {
+        "score_id": str(score_id),
+        "prompt_hash": stored["criteria_hash"],
+        "total_score": 61,
+        "score_analysis": "Well.",
+        "tool_improvement_report": "1. x",
+        "score_triggered_by": "tarsy-scoring:auto",
+        "status": "completed",
+        "started_at": stored["started_at"],
+        "completed_at": stored["completed_at"],
+        "error_message": None,
+        "session_id": "one",
+        "stage_id": row["stage_id"],
+        "failure_tags": '["wrong_conclusion"]',
+    }
+    stage = await tarsy.fetchrow("SELECT * FROM stages WHERE stage_id = $1", row["stage_id"])
+    assert stage is not None
+    assert (stage["session_id"], stage["stage_index"], stage["stage_type"], stage["status"]) == (
+        *("one", 4, "scoring", "completed"),
+    )
+
+
+async def test_the_dashboard_is_told_after_the_commit(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
+) -> None:
+    """On both channels; what was persisted for late readers carries its id in the notification alone."""
+    await put(tarsy, "one")
+    heard: list[tuple[str, dict[str, Any], int]] = []
+
+    def on_notify(_connection: object, _pid: int, channel: str, payload: object) -> None:
+        heard.append((channel, json.loads(str(payload)), len(str(payload))))
+
+    async with connected(tarsy_database_url) as listening:
+        for channel in ("sessions", "session:one"):
+            await listening.add_listener(channel, on_notify)
+        await finish(scoring, "one")
+        await start().run_once()
+        await wait_until(lambda: len(heard) == 3, 30, "three notifications")
+
+    told = {(channel, message["type"]): message for channel, message, _ in heard}
+    assert set(told) == {
+        ("sessions", "session.score_updated"),
+        ("session:one", "session.score_updated"),
+        ("session:one", "stage.status"),
+    }
+    assert told["sessions", "session.score_updated"]["scoring_status"] == "completed"
+    stage = told["session:one", "stage.status"]
+    assert (stage["stage_type"], stage["status"], stage["stage_index"]) == ("scoring", "completed", 2)
+    assert all(m["session_id"] == "one" and m["timestamp"].endswith("Z") and size < 7900 for _, m, size in heard)
+    [event] = await tarsy.fetch("SELECT * FROM events")
+    assert (event["channel"], event["id"]) == ("session:one", stage["db_event_id"])
+    assert json.loads(event["payload"]) == {k: v for k, v in stage.items() if k != "db_event_id"}
+
+
+@pytest.mark.parametrize("status", ["failed", "timed_out"])
+async def test_an_end_without_a_number_is_written_as_what_it_is(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, status: str
+) -> None:
+    """A failure is never a number, and TARSy knows both words."""
+    await put(tarsy, "one")
+    await finish(scoring, "one", make=failure, status=status)
+
+    await start().run_once()
+
+    [row] = await tarsy.fetch("SELECT status, total_score, error_message, failure_tags FROM session_scores")
+    assert tuple(row) == (status, None, "the judge refused to answer", "[]")
+
+
+async def test_what_is_not_the_score_of_a_session_stays_here(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
+    """Shadow, consistency and anchor scores, and cancelled ones."""
+    purposes = ("shadow", "consistency", "anchor")
+    await put(tarsy, "one", "cancelled")
+    await scoring.accept(*(rescore("one", purpose=p, chain_id="kubernetes") for p in purposes))
+    await scoring.accept(rescore("cancelled", chain_id="kubernetes"))
+    for claimed in await scoring.claim():
+        if claimed.session_id == "cancelled":
+            await scoring.leases.cancel(claimed.score_id, "bob")
+        else:
+            await scoring.store.end(completion(claimed))
+    await place(scoring)
+    made = start()
+
+    while await made.run_once():
+        pass
+
+    assert await written(tarsy) == []
+
+
+async def test_a_score_of_tarsys_own_under_way_is_no_obstacle(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
+    """It allows one open score per session, and ours is never open there."""
+    await put(tarsy, "one")
+    await tarsy.execute(
+        "INSERT INTO session_scores (score_id, score_triggered_by, status, started_at, session_id) "
+        "VALUES ('theirs', 'auto', 'in_progress', now(), 'one')"
+    )
+    await finish(scoring, "one")
+
+    await start().run_once()
+
+    assert await written(tarsy) == ["one", "one"]
+
+
+# --- once -------------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_between_the_two_commits_writes_nothing_twice(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
+    """The bookmark had not moved; rows, stages and events are found as they are."""
+    await put(tarsy, "one", "two")
+    await finish(scoring, "one", "two")
+    await start().run_once()
+    tables = ("session_scores", "stages", "events")
+    before = [await tarsy.fetch(f"SELECT * FROM {t} ORDER BY 1") for t in tables]
+    await scoring.rows("UPDATE write_back_bookmark SET position = 0")
+    again = start()
+
+    await again.run_once()
+
+    assert [await tarsy.fetch(f"SELECT * FROM {t} ORDER BY 1") for t in tables] == before
+    assert (counted(again, "repeated"), counted(again, "written")) == (2, 0)
+
+
+async def test_one_writes_at_a_time(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
+    """Who does not hold the bookmark does nothing, and does not wait for it."""
+    await put(tarsy, "one")
+    await finish(scoring, "one")
+    async with connected(scoring.url) as other, other.transaction():
+        await other.execute("SELECT * FROM write_back_bookmark FOR UPDATE")
+        assert await start().run_once() is False
+    assert await written(tarsy) == []
+
+    assert await start().run_once() is True
+
+    assert await written(tarsy) == ["one"]
+
+
+async def test_somebody_who_takes_the_stage_number_first_wins(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
+) -> None:
+    """A chat of TARSy's and our stage want the same number: ours takes the next one."""
+    await put(tarsy, "one")
+    await finish(scoring, "one")
+    made = start()
+    async with connected(tarsy_database_url) as theirs:
+        transaction = theirs.transaction()
+        await transaction.start()
+        await add_stage(theirs, "one", 2)
+        writing = asyncio.create_task(made.run_once())
+
+        async def waits() -> Any:
+            return await tarsy.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
+
+        await wait_until(waits, 30, "we wait for their transaction")
+        await transaction.commit()
+        await writing
+
+    assert await tarsy.fetchval("SELECT stage_index FROM stages WHERE stage_type = 'scoring'") == 3
+    assert await written(tarsy) == ["one"]
+
+
+# --- what is in the way -----------------------------------------------------------------------------------
+
+
+async def test_tarsy_away_delays_nothing_and_loses_nothing(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
+    """The bookmark stands where it stood; when TARSy is back everything is written."""
+    await put(tarsy, *(f"s{n}" for n in range(4)))
+    await finish(scoring, "s0", "s1")
+    away = start(DEAD_URL)
+
+    with pytest.raises(TarsyAway, match="cannot be used") as raised:
+        await away.run_once()
+
+    assert DEAD_URL not in str(raised.value)
+    backlog = away._metrics.registry.get_sample_value("tarsy_scoring_write_back_backlog_events")
+    assert backlog == 2, "what ends nothing was passed over"
+    await finish(scoring, "s2", "s3")
+    await start().run_once()
+    assert await written(tarsy) == ["s0", "s1", "s2", "s3"]
+
+
+async def test_what_tarsy_deleted_or_never_had_is_passed_over(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
+    """The others are written, and nobody comes back to it."""
+    await put(tarsy, "deleted", "there")
+    await tarsy.execute("UPDATE alert_sessions SET deleted_at = now() WHERE session_id = 'deleted'")
+    await finish(scoring, "deleted", "never", "there")
+    made = start()
+
+    await made.run_once()
+
+    assert await written(tarsy) == ["there"]
+    assert counted(made, "session_gone") == 2
+    assert await made.run_once() is False
+
+
+async def test_a_row_that_tarsy_refuses_stops_nobody(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
+    """It is told and passed over."""
+    await put(tarsy, "one", "two")
+    await tarsy.execute("ALTER TABLE session_scores ALTER score_analysis TYPE varchar(10)")
+    await finish(scoring, "one", score_analysis="x" * 11)
+    await finish(scoring, "two", score_analysis="x" * 10)
+    made = start()
+
+    await made.run_once()
+
+    assert await written(tarsy) == ["two"]
+    assert (counted(made, "refused"), counted(made, "written")) == (1, 1)
+    assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE session_id = 'one'") == 1, "and left no stage"
+
+
+@pytest.mark.parametrize(
+    ("statement", "mends", "says"),
+    [
+        pytest.param(
+            "ALTER TABLE stages ADD project varchar NOT NULL DEFAULT 'x';ALTER TABLE stages ALTER project DROP DEFAULT",
+            "ALTER TABLE stages ALTER project SET DEFAULT 'x'",
+            "NotNullViolationError stages project",
+            id="not-null",
+        ),
+        pytest.param(
+            "ALTER TABLE stages ADD CONSTRAINT known CHECK (stage_type <> 'scoring') NOT VALID",
+            "ALTER TABLE stages DROP CONSTRAINT known",
+            "CheckViolationError stages known",
+            id="check",
+        ),
+        pytest.param(
+            "CREATE TABLE hashes (hash varchar PRIMARY KEY);"
+            "ALTER TABLE session_scores ADD CONSTRAINT hashed FOREIGN KEY (prompt_hash) REFERENCES hashes NOT VALID",
+            "ALTER TABLE session_scores DROP CONSTRAINT hashed",
+            "ForeignKeyViolationError session_scores hashed",
+            id="foreign-key",
+        ),
+    ],
+)
+async def test_a_schema_that_refuses_every_row_is_waited_for(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, statement: str, mends: str, says: str
+) -> None:
+    """An upgrade of TARSy's comes while it runs: nothing is passed over, and the log says what refuses."""
+    await put(tarsy, "zero", "one")
+    made = start()
+    await finish(scoring, "zero")
+    await made.run_once()
+    await tarsy.execute(statement)
+    await finish(scoring, "one")
+    with pytest.raises(TarsyUnfit, match=says):
+        await made.run_once()
+    assert await written(tarsy) == ["zero"]
+
+    await tarsy.execute(mends)
+    await made.run_once()
+
+    assert await written(tarsy) == ["one", "zero"]
+
+
+async def test_a_session_that_still_runs_gets_no_stage(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
+    """TARSy would take it for a step of the investigation; the others are written."""
+    await put(tarsy, "running", status="in_progress")
+    await put(tarsy, "ended", status="timed_out")
+    await finish(scoring, "running", "ended")
+    made = start()
+
+    await made.run_once()
+
+    assert await written(tarsy) == ["ended"]
+    assert counted(made, "session_open") == 1
+    assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE session_id = 'running'") == 1
+
+
+async def test_a_judgement_without_a_number_does_not_hide_an_older_number(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
+    """TARSy's lists show the newest completed row."""
+    await put(tarsy, "one")
+    [score_id] = await finish(scoring, "one")
+    await scoring.rows("UPDATE session_scores SET total_score = NULL WHERE score_id = $1", score_id)
+
+    await start().run_once()
+
+    assert await written(tarsy) == []
+
+
+async def test_a_score_that_was_removed_there_takes_its_stage_again(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
+    """Its id is made of the score's, so there cannot be another."""
+    await put(tarsy, "one")
+    await finish(scoring, "one")
+    await start().run_once()
+    await tarsy.execute("DELETE FROM session_scores")
+    await scoring.rows("UPDATE write_back_bookmark SET position = 0")
+
+    await start().run_once()
+
+    assert await written(tarsy) == ["one"]
+    assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE stage_type = 'scoring'") == 1
+
+
+async def test_whoever_stands_still_holds_nothing_of_tarsys_for_long(start: Start) -> None:
+    """A process that is stopped in the middle of a write would block TARSy's own stages of that session."""
+    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+    async def ask(connection: Any, _columns: Any) -> list[str]:
+        return [await connection.fetchval(f"SHOW {name}") for name in limits]
+
+    assert await start()._tarsy.once(ask) == ["10s", "3s", "10s"]
+
+
+async def test_what_was_scored_before_it_was_switched_on_stays_here(
+    scoring: Scoring, tarsy: asyncpg.Connection, tarsy_database_url: str
+) -> None:
+    """A year of history would come over TARSy's dashboard."""
+    await put(tarsy, "old", "new")
+    await finish(scoring, "old")
+    made = WriteBack(scoring.database, Tarsy(tarsy_database_url, "X", NEEDS, is_read_only=False), Metrics())
+    assert await made.run_once() is False
+    await finish(scoring, "new")
+
+    await made.run_once()
+    await made._tarsy.close()
+
+    assert await written(tarsy) == ["new"]
+
+
+async def test_many_go_over_in_several_passes(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass looks at a bounded number of events, and says that there are more."""
+    monkeypatch.setattr(write_back, "WINDOW", 7)
+    sessions = [f"s{n}" for n in range(5)]
+    await put(tarsy, *sessions)
+    await finish(scoring, *sessions)
+    made, passes = start(), 0
+
+    while await made.run_once():
+        passes += 1
+
+    assert passes > 1
+    assert await written(tarsy) == sessions
+
+
+# --- what it needs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        pytest.param("DROP TABLE events", "the table events", id="table"),
+        pytest.param("ALTER TABLE session_scores DROP failure_tags", "session_scores.failure_tags", id="column"),
+        pytest.param(
+            "ALTER TABLE stages ADD project varchar NOT NULL", "a default for stages.project", id="unknown-column"
+        ),
+    ],
+)
+async def test_a_schema_that_lacks_something_is_refused_at_the_start(
+    start: Start, tarsy: asyncpg.Connection, statement: str, says: str
+) -> None:
+    """With what it lacks, and before anything runs."""
+    await tarsy.execute(statement)
+
+    with pytest.raises(TarsyUnfit, match=re.escape(says)):
+        await start().require_fit()
+
+
+async def test_tarsy_away_at_the_start_is_no_reason_to_refuse(start: Start) -> None:
+    """Judging begins all the same."""
+    await start(DEAD_URL).require_fit()
+
+
+@pytest.fixture
+async def writer(tarsy: asyncpg.Connection, tarsy_database_url: str) -> AsyncIterator[tuple[str, str]]:
+    """A role with the documented grants: its name and its URL."""
+    role = f"writer_{uuid.uuid4().hex[:12]}"
+    await tarsy.execute(
+        f"CREATE ROLE {role} LOGIN PASSWORD '{role}';"
+        f"GRANT SELECT ON alert_sessions TO {role}; GRANT SELECT, INSERT ON stages, session_scores, events TO {role}"
+    )
+    yield role, re.sub("//.*@", f"//{role}:{role}@", tarsy_database_url)
+    await tarsy.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+async def test_the_documented_grants_suffice_and_less_is_told(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
+) -> None:
+    """A role with exactly these writes; without one of them the start says which."""
+    role, url = writer
+    await put(tarsy, "one")
+    await finish(scoring, "one")
+    made = start(url)
+
+    await made.run_once()
+
+    await tarsy.execute(f"REVOKE INSERT ON stages FROM {role}")
+    with pytest.raises(TarsyUnfit, match="INSERT on stages"):
+        await start(url).require_fit()
+    await tarsy.execute(
+        f"REVOKE SELECT ON alert_sessions FROM {role}; GRANT SELECT (session_id) ON alert_sessions TO {role}"
+    )
+    with pytest.raises(TarsyUnfit, match=re.escape("SELECT (status, deleted_at) on alert_sessions")):
+        await start(url).require_fit()
+    assert await written(tarsy) == ["one"]
+
+
+async def test_a_role_that_may_not_write_by_default_is_told(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
+) -> None:
+    """At the start and while it runs: the setting is kept to, as it may guard a move. Lifted, it needs no restart."""
+    role, url = writer
+    await put(tarsy, "one")
+    await finish(scoring, "one")
+    await tarsy.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+    made = start(url)
+
+    with pytest.raises(TarsyUnfit, match="transactions that may write"):
+        await made.require_fit()
+    with pytest.raises(TarsyUnfit, match="default_transaction_read_only"):
+        await made.run_once()
+    await tarsy.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
+    await made.run_once()
+
+    assert await written(tarsy) == ["one"]
+
+
+async def test_a_standby_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be promoted: the start goes on, and what waits says where to look."""
+    monkeypatch.setattr(tarsy_module, "WHY_READ_ONLY", "SELECT 'standby'")
+    made = start()
+
+    await made.require_fit()
+
+    with pytest.raises(TarsyAway, match="it is read-only; let SCORING_WRITE_BACK_DATABASE_URL lead to the primary"):
+        await made._tarsy.once(lambda c, _: c.execute("SELECT 1"))
+
+
+async def test_a_schema_that_lets_the_role_not_in_is_told_by_its_name(
+    start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
+) -> None:
+    """And not its tables, which are there and granted; a table that is nowhere is told as such."""
+    _, url = writer
+    await tarsy.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+
+    with pytest.raises(TarsyUnfit, match="lacks for this role: USAGE on the schema public; grant it"):
+        await start(url).require_fit()
+    await tarsy.execute("DROP TABLE events")
+    with pytest.raises(TarsyUnfit, match=r"the table alert_sessions, .*, the table events"):
+        await start(url).require_fit()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        pytest.param(None, "SCORING_WRITE_BACK_DATABASE_URL is not set", id="no-url"),
+        pytest.param("postgresql://a:b@c/d?sslmode=x", "SCORING_WRITE_BACK_DATABASE_URL: there is no such", id="wrong"),
+    ],
+)
+def test_a_write_back_that_cannot_work_is_a_configuration_error(url: str | None, says: str) -> None:
+    """`check-config` and the start say so before anything is opened."""
+    own = {"SCORING_DATABASE_URL": "postgresql://a/b", "SCORING_KAFKA_BOOTSTRAP_SERVERS": "c:1"}
+    settings = load_settings(
+        own | {"SCORING_WRITE_BACK": "true"} | ({"SCORING_WRITE_BACK_DATABASE_URL": url} if url else {})
+    )
+
+    with pytest.raises(ConfigurationError, match=says):
+        check_settings(settings, ("relay",), {})
+    with pytest.raises(ConfigurationError, match=says):
+        open_write_back_tarsy(settings)
+    check_settings(settings.model_copy(update={"write_back": False}), ("relay",), {})

@@ -1,0 +1,57 @@
+"""What tests let stand between two programs: a server on loopback whose connections end with it."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+
+class Listening(ABC):
+    """
+    Listens while it is entered, and on the same port each time.
+
+    Args:
+        port: 0: one that is free when it is first entered.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.port = port
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self.carry(client, to_client)
+        except (OSError, EOFError, ExceptionGroup, asyncio.CancelledError):
+            pass  # one side hung up, and with it the other; or the test is over
+        finally:
+            close(to_client)
+            self._tasks.discard(task)
+
+    @abstractmethod
+    async def carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        """One connection, until either side hangs up."""
+
+
+def close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection that may be broken."""
+    with suppress(OSError):
+        writer.close()

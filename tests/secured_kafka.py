@@ -1,0 +1,103 @@
+"""
+An Apache Kafka that lets in only whom it knows: one broker with a listener for each way to prove who one is.
+
+Beside them stays the open listener of the embedded broker, by which tests look at what happened.
+"""
+
+import base64
+import json
+import time
+from pathlib import Path
+
+import trustme
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from tarsy_scoring.embedded.broker import EmbeddedKafka
+from tarsy_scoring.embedded.process import HOST, free_port
+
+USER, PASSWORD = "scoring", "planted-kafka-password"
+_PROTOCOLS = {"SCRAM": "SASL_SSL", "CERTIFICATE": "SSL", "TOKEN": "SASL_SSL"}
+_MODULES = "org.apache.kafka.common.security"
+
+
+class Authority:
+    """A certificate authority whose certificates are files in a folder."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._authority = trustme.CA(organization_name=name)
+        self._folder = folder
+        self.file = folder / f"{name}-ca.pem"
+        self._authority.cert_pem.write_to_path(str(self.file))
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        """Certificate and key for a host name or address; the key as PKCS #8, which Java wants."""
+        issued = self._authority.issue_cert(name)
+        certificate, key = (self._folder / f"{self.file.stem}-{name}.{kind}" for kind in ("crt", "key"))
+        certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        secret = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        key.write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return certificate, key
+
+
+class SecuredKafka(EmbeddedKafka):
+    """
+    Listens for `SCRAM` (SHA-512, over TLS), `CERTIFICATE` (mutual TLS) and `TOKEN` (OAUTHBEARER over TLS).
+
+    Takes unsigned tokens: whether a token is genuine is between the broker and whoever issues them.
+    """
+
+    def __init__(self, authority: Authority) -> None:
+        super().__init__()
+        self._ports = {name: free_port() for name in _PROTOCOLS}
+        self._authority = authority
+
+    def servers(self, listener: str) -> str:
+        return f"{HOST}:{self._ports[listener]}"
+
+    async def _run(self, command: list[str], what: str) -> None:
+        # The one thing that is run is the formatting of its storage; users exist from then on.
+        await super()._run([*command, f"--add-scram=SCRAM-SHA-512=[name={USER},password={PASSWORD}]"], what)
+
+    def _settings(self) -> dict[str, str | int]:
+        certificate, key = self._authority.issue(HOST)
+        store = self.directory / "broker.pem"
+        store.write_bytes(key.read_bytes() + certificate.read_bytes())
+        settings = super()._settings()
+        places = "".join(f",{name}://{self.servers(name)}" for name in _PROTOCOLS)
+        protocols = _PROTOCOLS | {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+        return settings | {
+            "listeners": f"{settings['listeners']}{places}",
+            "advertised.listeners": f"{settings['advertised.listeners']}{places}",
+            "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
+            "inter.broker.listener.name": "PLAINTEXT",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(store),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._authority.file),
+            "listener.name.certificate.ssl.client.auth": "required",
+            "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.scram.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+            "listener.name.token.sasl.enabled.mechanisms": "OAUTHBEARER",
+            # Whoever logged in must do so again after so long; the client does it by a new connection.
+            "listener.name.token.oauthbearer.connections.max.reauth.ms": 1_000,
+            "listener.name.token.oauthbearer.sasl.jaas.config": (
+                f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+            ),
+        }
+
+    async def change_password(self, user: str, password: str) -> None:
+        """Give a user, who need not exist, this password."""
+        command = await self._java("kafka.admin.ConfigCommand", "-XX:TieredStopAtLevel=1")
+        whose = ["--bootstrap-server", self.bootstrap_servers, "--entity-type", "users", "--entity-name", user]
+        change = ["--alter", "--add-config", f"SCRAM-SHA-512=[password={password}]"]
+        await super()._run([*command, *whose, *change], "changing a password")
+
+
+def unsigned_token(subject: str, lifetime_s: float = 3600) -> str:
+    """A token that the broker takes until it ends."""
+
+    def part(value: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    now = time.time()
+    return f"{part({'alg': 'none'})}.{part({'sub': subject, 'iat': now, 'exp': now + lifetime_s})}."

@@ -1,0 +1,109 @@
+"""A trace through a real worker: from an event on Kafka to a collector, and to the events out."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from processes import Service, assert_whole
+from tarsy_scoring.embedded.scripted_judge import MODEL
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
+EVENT = [(b"session-1", b'{"session_id": "session-1", "event_id": "event-1"}')]
+
+
+class Collector:
+    """Takes spans over OTLP."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.services: set[str] = set()
+        self.spans: list[Any] = []
+
+    async def take(self, request: web.Request) -> web.Response:
+        for resource in ExportTraceServiceRequest.FromString(await request.read()).resource_spans:
+            named = {a.key: a.value.string_value for a in resource.resource.attributes}
+            self.services.add(named["service.name"])
+            self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        return web.Response()
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    collector, app = Collector(), web.Application()
+    app.router.add_post("/v1/traces", collector.take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield collector
+    await runner.cleanup()
+
+
+async def test_one_trace_from_event_to_event(service: Service, collector: Collector) -> None:
+    """The producer's trace goes on in spans, log lines and the events out; a stop sends what is left."""
+    service.add_session("session-1")
+    # Spans leave when the worker stops, or after longer than this takes.
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+    worker = service.worker(**env)
+    await service.send(service.topics.session_completed, EVENT, {"traceparent": TRACEPARENT})
+    await service.score_becomes("session-1", "completed")
+    seen = await assert_whole(service, ["event-1"])
+    is_sent_at_the_end = collector.spans == []
+    assert await worker.stop() == 0
+
+    assert is_sent_at_the_end
+    assert collector.services == {"tarsy-scoring"}
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
+    names = [span.name for span in collector.spans]
+    whole = f"process {service.topics.session_completed}"
+    assert names == ["gathering_context", f"chat {MODEL}", f"chat {MODEL}", "storing", whole]
+    places = [e.headers["traceparent"].decode() for e in seen]
+    assert [p.split("-")[1] for p in places] == [TRACE_ID] * len(seen)
+    assert places[0] == TRACEPARENT
+    assert places[-1] == f"00-{TRACE_ID}-{collector.spans[-1].span_id.hex()}-01"
+    assert all("traceparent" not in e.payload for e in seen)
+    (line,) = worker.lines("attempt.finished")
+    assert line["trace_id"] == TRACE_ID
+
+
+async def test_a_collector_that_is_away_is_only_missed(service: Service) -> None:
+    """Scores are made, one line says that spans are not taken, and the stop waits for seconds only."""
+    service.add_session("session-1")
+    worker = service.worker(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", OTEL_BSP_SCHEDULE_DELAY="50")
+    await service.send(service.topics.session_completed, EVENT)
+    await service.score_becomes("session-1", "completed")
+    await worker.says("traces.impaired")
+    seen = await assert_whole(service, ["event-1"])
+    began = time.monotonic()
+    assert await worker.stop() == 0
+
+    assert time.monotonic() - began < 20
+    assert len(worker.lines("traces.impaired")) == 1
+    assert "Traceback" not in worker.log
+    # Nobody asked in a trace, so the attempt began one; what was said before it is in none.
+    assert [("traceparent" in e.headers) for e in seen] == [False] * 3 + [True] * (len(seen) - 3)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        pytest.param("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "http/protobuf", id="protocol"),
+        pytest.param("OTEL_EXPORTER_OTLP_HEADERS", "api-key: sk-planted", "name=value", id="headers"),
+    ],
+)
+async def test_traces_that_cannot_be_sent_refuse_the_start(
+    service: Service, variable: str, value: str, says: str
+) -> None:
+    """Status 2, and what to change; the key that was given stays unsaid."""
+    ended = await service.run("worker", **{"SCORING_TRACES": "true", variable: value})
+
+    assert ended.status == 2
+    assert variable in ended.stderr
+    assert says in ended.stderr
+    assert "planted" not in ended.stderr
+    assert "Traceback" not in ended.stderr

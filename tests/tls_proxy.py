@@ -1,0 +1,52 @@
+"""A PostgreSQL with TLS out of one without: a proxy that speaks the server's side of TLS, and refuses to go without."""
+
+import asyncio
+import ssl
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from listening import Listening, close
+
+# Length and code of the message by which a client asks for TLS. Source: PostgreSQL's documentation, SSLRequest.
+SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
+
+
+class TlsProxy(Listening):
+    """
+    Carries TLS connections to a server that has none.
+
+    The embedded PostgreSQL is built without TLS, and what is under test is our side of it.
+
+    Args:
+        context: Certificate to show, and whether clients have to show one.
+    """
+
+    def __init__(self, url: str, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._target = urlsplit(url)
+        self._context = context
+
+    def url(self, host: str = "127.0.0.1", **options: object) -> str:
+        """The database by way of the proxy, with these options."""
+        login = self._target.netloc.rpartition("@")[0]
+        query = urlencode({name: str(value) for name, value in options.items()})
+        return urlunsplit(self._target._replace(netloc=f"{login}@{host}:{self.port}", query=query))
+
+    async def carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        if await client.readexactly(len(SSL_REQUEST)) != SSL_REQUEST:
+            return
+        to_client.write(b"S")
+        await to_client.start_tls(self._context)
+        server, to_server = await asyncio.open_connection(self._target.hostname, self._target.port)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_carry(client, to_server))
+                group.create_task(_carry(server, to_client))
+        finally:
+            close(to_server)
+
+
+async def _carry(source: asyncio.StreamReader, destination: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        destination.write(data)
+        await destination.drain()
+    raise ConnectionResetError

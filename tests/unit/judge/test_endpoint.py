@@ -1,0 +1,142 @@
+"""One call to an endpoint: how it learns to be asked for JSON, and what a call may cost at most."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from tarsy_scoring.errors import JudgeRejectedRequest
+from tarsy_scoring.judge.endpoint import Endpoint, Outcome, Question
+from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn
+from tarsy_scoring.settings import ProviderSettings
+
+FORMAT = ReplyFormat("verdict", {"type": "object"})
+QUESTION = Question((Message("user", "Why?"),), "analysis", FORMAT, estimated=2, tokens=2, reply_limit=100)
+ANSWER = {"choices": [{"message": {"content": "67"}, "finish_reason": "stop"}]}
+REFUSAL = {"error": {"message": "this response_format is not supported", "param": "response_format"}}
+
+
+class Server:
+    """In the place of the connection: takes the given forms of JSON, and remembers which ones it was asked for."""
+
+    def __init__(self, *takes: str) -> None:
+        self.takes = takes
+        self.asked: list[str] = []
+        self.read_bytes = 0
+
+    async def post(self, _url: str, *, content: bytes, **_: Any) -> httpx2.Response:
+        form = json.loads(content).get("response_format", {"type": "text"})["type"]
+        self.asked.append(form)
+        self.read_bytes = len(content)
+        return httpx2.Response(200, json=ANSWER) if form in self.takes else httpx2.Response(400, json=REFUSAL)
+
+    async def aclose(self) -> None:
+        """Nothing was opened."""
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    endpoint = Endpoint("main", ProviderSettings(model="m"), None, 1)
+    real = endpoint._http
+    yield endpoint
+    await real.aclose()
+
+
+def connect(endpoint: Endpoint, *takes: str) -> Server:
+    server = Server(*takes)
+    endpoint._http = server  # type: ignore[assignment]
+    return server
+
+
+async def call(endpoint: Endpoint) -> Outcome:
+    return await endpoint.call(endpoint.request(QUESTION), float("inf"))
+
+
+async def test_a_reply_format_is_sent_as_a_strict_schema(endpoint: Endpoint) -> None:
+    """As long as nothing else is known; with the limit that every server knows."""
+    assert endpoint.request(QUESTION).parameters == {
+        "model": "m",
+        "max_tokens": 100,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "verdict", "strict": True, "schema": {"type": "object"}},
+        },
+    }
+
+
+async def test_json_is_asked_for_as_strictly_as_the_endpoint_can(endpoint: Endpoint) -> None:
+    """A step down the ladder for each refusal, and never up again."""
+    server = connect(endpoint, "text")
+
+    outcomes = [await call(endpoint) for _ in range(4)]
+
+    assert server.asked == ["json_schema", "json_object", "text", "text"]
+    assert [outcome.result is None for outcome in outcomes] == [True, True, False, False]
+    assert isinstance(outcomes[-1].result, Turn)
+
+
+async def test_a_refused_form_is_told_to_the_gate_and_costs_nothing(endpoint: Endpoint) -> None:
+    """It is no failure of the provider."""
+    connect(endpoint, "json_object")
+
+    outcome = await call(endpoint)
+
+    assert outcome.told == {"reason": "HTTP 400", "is_refused": True, "tokens": 0, "cost_usd": 0.0}
+
+
+async def test_calls_that_are_refused_together_step_down_once(endpoint: Endpoint) -> None:
+    """An endpoint that takes less strict JSON is not asked for none at all."""
+    server = connect(endpoint, "json_object")
+    together = [endpoint.request(QUESTION) for _ in range(3)]
+
+    assert [(await endpoint.call(request, float("inf"))).result for request in together] == [None] * 3
+    outcome = await call(endpoint)
+
+    assert server.asked == ["json_schema"] * 3 + ["json_object"]
+    assert isinstance(outcome.result, Turn)
+
+
+async def test_an_endpoint_that_refuses_even_plain_text_is_not_asked_again(endpoint: Endpoint) -> None:
+    """There is nothing left to give up."""
+    connect(endpoint)
+
+    outcomes = [await call(endpoint) for _ in range(3)]
+
+    assert [outcome.result is None for outcome in outcomes] == [True, True, False]
+    assert isinstance(outcomes[-1].result, JudgeRejectedRequest)
+
+
+class Purse:
+    """A gate that admits everything and remembers what a call may cost."""
+
+    def __init__(self) -> None:
+        self.most_usd: float | None = None
+
+    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> None:
+        self.most_usd = most_usd
+
+    async def settle(self, permit: Any, **result: Any) -> None:
+        """Nothing is kept."""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_over_window"),
+    [pytest.param("word " * 100, False, id="a-token-per-byte"), pytest.param("word " * 2000, True, id="the-window")],
+)
+async def test_the_most_that_a_call_may_cost(text: str, is_over_window: bool) -> None:
+    """A token per byte, but no more than the window holds; estimates could be too low for a budget."""
+    prices = {"input": 1.0, "output": 0.0}
+    provider = ProviderSettings.model_validate(
+        {"model": "m", "context_window_tokens": 4_000, "max_reply_tokens": 500, "prices_usd_per_million_tokens": prices}
+    )
+    client, purse = JudgeClient("main", provider, None), Purse()
+    real, server = client._endpoint._http, connect(client._endpoint, "text")
+
+    await client.ask([Message("user", text)], "analysis", deadline_s=5, gate=purse)
+    await real.aclose()
+
+    assert (server.read_bytes > 4_000) is is_over_window
+    assert purse.most_usd == pytest.approx((4_000 if is_over_window else server.read_bytes) / 1e6)

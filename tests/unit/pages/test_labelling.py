@@ -1,0 +1,153 @@
+"""What the form for labels means, and how a trust card is told."""
+
+import re
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+import pytest
+
+from tarsy_scoring.api.site import Problem
+from tarsy_scoring.evaluation.agreement import bands_of
+from tarsy_scoring.evaluation.calibration import Calibration, Label, LabelledScore, calibrate
+from tarsy_scoring.pages import rendering
+from tarsy_scoring.pages.labelling import REASONS, read_form
+from tarsy_scoring.pages.rendering import page
+
+BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def form(**fields: str) -> bytes:
+    return urlencode(fields).encode()
+
+
+def card(labels: int) -> Calibration:
+    """A judge who is right three times of four."""
+    said = [("wrong", 20.0), ("correct", 80.0), ("partial", 50.0), ("partial", 70.0)]
+    given = [(Label(f"s-{n}", said[n % 4][0]), said[n % 4][1]) for n in range(labels)]
+    scores = [LabelledScore(one.session_id, total, "methodology", "hash-1", "judge-1") for one, total in given]
+    [found] = calibrate(
+        [one for one, _ in given], scores or [LabelledScore("s", 1, "m", "hash-1", "j")], {"hash-1": BANDS}
+    )
+    return found
+
+
+def shown(template: str, **values: object) -> str:
+    return bytes(page(template, here="/review", **values).body).decode()
+
+
+def alone(**values: object) -> str:
+    """What people say of a score, without the page around it."""
+    source = '{% import "parts.html" as parts %}{% include "labels.html" %}'
+    return rendering._templates().from_string(source).render(values)
+
+
+# --- the form ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        pytest.param({"said": "agrees"}, (True, None, None, None), id="agrees"),
+        pytest.param({"said": "agrees", "reason": " shown "}, (True, None, None, "shown"), id="with-a-reason"),
+        pytest.param({"said": "outcome:wrong", "number": "12.5"}, (False, "wrong", 12.5, None), id="own-outcome"),
+        pytest.param({"said": "", "number": "12,5"}, (None, None, 12.5, None), id="a-number-alone"),
+        pytest.param({"said": "", "number": "0"}, (None, None, 0.0, None), id="nothing-is-a-number"),
+    ],
+)
+def test_what_the_form_says(fields: dict[str, str], said: tuple[object, ...]) -> None:
+    """Agreement, or the outcome and number that would be right; empty fields say nothing."""
+    found = read_form(form(**fields))
+    assert (found.agrees, found.outcome, found.number, found.reason) == said
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        pytest.param(form(reason="hm"), "says nothing", id="nothing"),
+        pytest.param(form(said="agrees", number="50"), "choose one of them", id="agrees-with-a-number"),
+        pytest.param(form(number="101"), "number", id="too-high"),
+        pytest.param(form(number="nan"), "number", id="no-number"),
+        pytest.param(form(number="much"), "0 to 100", id="a-word"),
+        pytest.param(form(said="agrees", reason="x" * 4001), "reason", id="too-long"),
+        pytest.param(form(said="agrees", reason="\0"), "reason", id="not-storable"),
+        pytest.param(b"\xff", "reload", id="no-form"),
+    ],
+)
+def test_what_the_form_cannot_say(body: bytes, told: str) -> None:
+    """It is refused with the field, and nothing that was written stands in the refusal."""
+    with pytest.raises(Problem) as refused:
+        read_form(body)
+    assert refused.value.status == 422
+    assert told in refused.value.detail
+    assert "xxx" not in refused.value.detail
+
+
+# --- pages ---------------------------------------------------------------------------------------------
+
+
+def test_a_card_tells_its_numbers_and_the_table() -> None:
+    """Kappa with its interval, how many labels are missing, and what was said by band."""
+    found = card(40)
+    text = shown("trust_card.html", card=found, card_id="card")
+    assert found.kappa.value is not None
+    assert found.kappa.low is not None
+    assert f"{found.kappa.value:.2f} <span" in text
+    assert f"({found.kappa.low:.2f} to" in text
+    assert f"<dd>{found.still_needed}</dd>" in text
+    assert text.count("<tr>") == 1 + len(BANDS)
+    assert "left out" not in text
+
+
+def test_a_card_without_labels_says_how_many_it_takes() -> None:
+    """And shows no table of nothing."""
+    found = card(0)
+    text = shown("trust_card.html", card=found, card_id="card")
+    assert "Nothing can be said" in text
+    assert found.still_needed
+    assert f"<dd>{found.still_needed}</dd>" in text
+    assert "<table" not in text
+
+
+def test_a_queue_says_why_each_score_is_in_it() -> None:
+    """What makes it worth a look, that it was drawn by chance, both, or neither; text from outside stays text."""
+    pick = {"score_id": "id", "session_id": "s", "alert_type": "<b>disk</b>", "chain_id": None, "total_score": 50}
+    pick |= {"criteria": None, "scored_at": NOW, "labels": 0}
+    picks = [
+        pick | {"is_random": False, "reasons": list(REASONS)},
+        pick | {"is_random": True, "reasons": [], "labels": 2},
+        pick | {"is_random": True, "reasons": ["flag"], "labels": 2},
+        pick | {"is_random": False, "reasons": [], "labels": 2},
+    ]
+    about = {"days": 7, "reasons": REASONS, "cards": [card(40), card(0)], "more_cards": True}
+    text = shown("review.html", found={"picks": picks, "to_label": 1}, **about)
+    assert all(words in text for words in REASONS.values())
+    whys = re.findall(r'<td data-name="Why">(.*?)</td>', text)
+    assert whys == [
+        ", ".join(REASONS.values()),
+        "drawn by chance",
+        f"drawn by chance, {REASONS['flag']}",
+        "next in line: too few stand out",
+    ]
+    assert text.count("none yet") == 1
+    assert "<b>disk" not in text
+    assert text.count("How far this judge can be trusted") == 2
+    assert "More judges have judged" in text
+
+
+def test_labels_are_shown_with_who_and_what() -> None:
+    """Agreement, own outcome and number, the reason as text, and whether it counts; the form has every band."""
+    one = {"by": "alice", "at": NOW, "agrees": True, "outcome": None, "number": None, "reason": None}
+    own = one | {"by": "bob", "agrees": False, "outcome": "wrong", "number": 12.5, "reason": "<i>no</i>"}
+    given = [one | {"inclusion_probability": 0.5}, own | {"inclusion_probability": None}]
+    about = {"labels": given, "has_more_labels": False, "outcomes": ["correct", "wrong"], "doc": {"score_id": "id"}}
+    text = alone(may_ask=True, **about)
+    assert "agrees</span>" in text
+    assert "says wrong" in text
+    assert "says 12.5 points" in text
+    assert "says 74.499 points" in alone(may_ask=False, **about | {"labels": [given[0] | {"number": 74.499}]})
+    assert "says 1 point<" in alone(may_ask=False, **about | {"labels": [given[0] | {"number": 1.0}]})
+    assert "&lt;i&gt;no" in text
+    assert text.count("counts in no trust card") == 1
+    assert text.count("<option") == 4
+    assert "<form" not in alone(may_ask=False, **about)

@@ -1,0 +1,370 @@
+"""The login at the brokers, as far as it can be seen without one: files, warnings, exchanged certificates."""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from structlog.testing import capture_logs
+
+from secured_kafka import Authority
+from tarsy_scoring import kafka_login
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.kafka_login import MAX_TOKEN_BYTES, TokenFile, check_login, connection_options
+from tarsy_scoring.kafka_obstacle import find_obstacle
+from tarsy_scoring.settings import Settings
+
+PLANTED = "planted7Secret"
+TLS = {"security_protocol": "SSL"}
+Show = tuple[Callable[[], bytes | None], Path, Path]
+
+
+def kafka_settings(**changes: object) -> Settings:
+    """Settings of Kafka by their short names."""
+    names = {"bootstrap_servers": "broker.internal:9093"} | changes
+    return load_settings({f"SCORING_KAFKA_{name.upper()}": str(value) for name, value in names.items()})
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "ours")
+
+
+def test_a_client_without_security_is_given_nothing_but_the_brokers() -> None:
+    """What is not configured does not reach the library."""
+    assert set(connection_options(kafka_settings())) == {"bootstrap_servers", "security_protocol", "request_timeout_ms"}
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_user_and_password_reach_the_client(protocol: str) -> None:
+    """As they are, and with TLS only where it is spoken."""
+    options = connection_options(
+        kafka_settings(
+            security_protocol=protocol, sasl_mechanism="SCRAM-SHA-512", sasl_username="u", sasl_password=PLANTED
+        )
+    )
+
+    assert (options["sasl_mechanism"], options["sasl_plain_username"]) == ("SCRAM-SHA-512", "u")
+    assert options["sasl_plain_password"] == PLANTED
+    assert ("ssl_context" in options) == (protocol == "SASL_SSL")
+
+
+def test_the_name_of_a_broker_is_checked(authority: Authority) -> None:
+    """Whoever holds some certificate of the CA is not yet the broker."""
+    context = connection_options(kafka_settings(**TLS, ca_file=authority.file))["ssl_context"]
+
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+def encrypt(key: Path, password: str) -> Path:
+    """The same key under a password."""
+    secret = load_pem_private_key(key.read_bytes(), None)
+    how = BestAvailableEncryption(password.encode())
+    encrypted = key.with_suffix(".encrypted")
+    encrypted.write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how))
+    return encrypted
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param({"ca_file": "{tmp}/none"}, "KAFKA_CA_FILE: cannot read {tmp}/none: No such file", id="no-ca"),
+        pytest.param({"ca_file": "{tmp}"}, "KAFKA_CA_FILE: cannot read {tmp}: Is a directory", id="ca-is-a-folder"),
+        pytest.param({"ca_file": "{tmp}/text"}, "KAFKA_CA_FILE: {tmp}/text holds no certificates", id="ca-not-pem"),
+        pytest.param({"cert_file": "{tmp}/none"}, "KAFKA_CERT_FILE: cannot read {tmp}/none", id="no-certificate"),
+        pytest.param({"cert_file": "{tmp}/text"}, "KAFKA_CERT_FILE: {tmp}/text holds no cert", id="cert-not-pem"),
+        pytest.param({"key_file": "{tmp}/none"}, "KAFKA_KEY_FILE: cannot read {tmp}/none", id="no-key"),
+        pytest.param({"key_file": "{tmp}/text"}, "KAFKA_KEY_FILE: {tmp}/text holds no key", id="key-not-pem"),
+        pytest.param({"key_file": "{other}"}, "KAFKA_KEY_FILE: {other} is not the key of", id="key-of-another"),
+        pytest.param({"key_file": "{encrypted}"}, "KAFKA_KEY_PASSWORD does not open", id="no-password"),
+        pytest.param(
+            {"key_file": "{encrypted}", "key_password": "wrong-" + PLANTED}, "PASSWORD does not open", id="password"
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    authority: Authority, tmp_path: Path, change: dict[str, str], says: str
+) -> None:
+    """With its variable and the reason, before anything connects; and nobody is asked at the terminal."""
+    certificate, key = authority.issue("us")
+    _, other = authority.issue("them")
+    (tmp_path / "text").write_text("hello", encoding="utf-8")
+    places = {"tmp": tmp_path, "other": other, "encrypted": encrypt(key, PLANTED)}
+    files = {"ca_file": authority.file, "cert_file": certificate, "key_file": key}
+    files |= {name: value.format(**places) for name, value in change.items()}
+
+    with pytest.raises(ConfigurationError) as refused:
+        check_login(kafka_settings(**TLS, **files))
+
+    assert says.format(**places) in str(refused.value)
+    assert PLANTED not in str(refused.value)
+
+
+def test_an_encrypted_key_opens_with_its_password(authority: Authority, tmp_path: Path) -> None:
+    """The password may come from a file, as every secret."""
+    certificate, key = authority.issue("us")
+    (tmp_path / "password").write_text(PLANTED + "\n", encoding="utf-8")
+    files = {"cert_file": certificate, "key_file": encrypt(key, PLANTED), "key_password_file": tmp_path / "password"}
+
+    settings = kafka_settings(**TLS, **files)
+
+    check_login(settings)
+    assert PLANTED not in repr(settings) + str(settings.model_dump())
+
+
+def test_one_file_may_hold_certificate_and_key(authority: Authority, tmp_path: Path) -> None:
+    """Named twice."""
+    both = tmp_path / "both.pem"
+    both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("us")))
+
+    check_login(kafka_settings(**TLS, cert_file=both, key_file=both))
+
+
+# --- warnings ------------------------------------------------------------------------------------------
+
+
+def warnings_of(settings: Settings) -> dict[str, dict[str, object]]:
+    with capture_logs() as lines:
+        check_login(settings)
+    return {line["event"]: dict(line) for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mechanism", "is_warned"),
+    [
+        ("SASL_PLAINTEXT", "PLAIN", True),
+        ("SASL_PLAINTEXT", "OAUTHBEARER", True),
+        ("SASL_PLAINTEXT", "SCRAM-SHA-256", False),
+        ("SASL_SSL", "PLAIN", False),
+    ],
+)
+def test_a_login_that_anybody_on_the_way_can_read_is_warned_of(protocol: str, mechanism: str, is_warned: bool) -> None:
+    """Passwords and tokens without TLS; SCRAM never sends the password."""
+    login = {"sasl_username": "u", "sasl_password": PLANTED, "oauth_token_file": "/run/token"}
+
+    told = warnings_of(kafka_settings(security_protocol=protocol, sasl_mechanism=mechanism, **login))
+
+    assert ("settings.kafka_login_in_clear" in told) == is_warned
+    assert PLANTED not in str(told)
+
+
+def test_a_login_that_is_never_used_is_warned_of(authority: Authority) -> None:
+    """Who forgot the protocol would look for the fault everywhere else."""
+    told = warnings_of(kafka_settings(sasl_username="u", sasl_password=PLANTED, ca_file=authority.file))
+
+    unused = told["settings.kafka_security_unused"]
+    assert unused["variables"] == [f"SCORING_KAFKA_{name}" for name in ("CA_FILE", "SASL_USERNAME", "SASL_PASSWORD")]
+    assert PLANTED not in str(told)
+    assert warnings_of(kafka_settings(**TLS, ca_file=authority.file)) == {}
+
+
+@pytest.mark.parametrize(("days", "is_warned"), [(-1, True), (1, False)], ids=["ended", "in-force"])
+def test_a_certificate_that_has_ended_is_warned_of(
+    authority: Authority, tmp_path: Path, days: int, is_warned: bool
+) -> None:
+    """A warning: the brokers decide, and their clock may differ."""
+    ends = datetime.now(UTC) + timedelta(days=days)
+    issued = trustme.CA().issue_cert("us", not_before=ends - timedelta(days=9), not_after=ends)
+    both = tmp_path / "both.pem"
+    both.write_bytes(issued.private_key_and_cert_chain_pem.bytes())
+
+    told = warnings_of(kafka_settings(**TLS, ca_file=authority.file, cert_file=both, key_file=both))
+
+    assert [w["variable"] for w in told.values()] == ["SCORING_KAFKA_CERT_FILE"] * is_warned
+
+
+def issued(authority: trustme.CA, days: int) -> bytes:
+    """A certificate that ends in so many days."""
+    ends = datetime.now(UTC) + timedelta(days=days)
+    return authority.issue_cert("us", not_before=ends - timedelta(days=9), not_after=ends).cert_chain_pems[0].bytes()
+
+
+def test_each_certificate_of_a_file_is_looked_at(tmp_path: Path) -> None:
+    """The one that has ended may be any of a bundle."""
+    bundle = tmp_path / "bundle.pem"
+    authority = trustme.CA()
+    bundle.write_bytes(b"a comment\n".join(issued(authority, days) for days in (1, -1, 2, -2)))
+
+    told = warnings_of(kafka_settings(**TLS, ca_file=bundle))["settings.certificate_expired"]
+
+    assert (told["variable"], told["file"]) == ("SCORING_KAFKA_CA_FILE", str(bundle))
+    days = [(time.time() - ssl.cert_time_to_seconds(ends)) / 86_400 for ends in cast(list[str], told["ended"])]
+    assert [round(d) for d in days] == [1, 2]
+
+
+def test_a_form_whose_dates_cannot_be_read_is_used_all_the_same(authority: Authority, tmp_path: Path) -> None:
+    """OpenSSL takes its own form, too; a warning less is no reason to refuse the start."""
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(authority.file.read_text("ascii").replace(" CERTIFICATE", " TRUSTED CERTIFICATE"), "ascii")
+
+    assert warnings_of(kafka_settings(**TLS, ca_file=trusted)) == {}
+
+
+# --- what changes while we run -------------------------------------------------------------------------
+
+
+def certificate_shown(context: ssl.SSLContext, server: ssl.SSLContext) -> bytes | None:
+    """What a client with this context shows to a server that asks for its certificate; no network."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(to_client, to_server, server_hostname="broker")
+    peer = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (client, peer):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return peer.getpeercert(binary_form=True)
+
+
+@pytest.fixture
+def server(authority: Authority) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("broker"))
+    context.load_verify_locations(authority.file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@pytest.fixture
+def show(authority: Authority, server: ssl.SSLContext) -> Show:
+    """What one client's next connection shows, and the files of its certificate and key."""
+    certificate, key = authority.issue("us")
+    files = {"ca_file": authority.file, "cert_file": certificate, "key_file": key}
+    context = connection_options(kafka_settings(**TLS, **files))["ssl_context"]
+    return lambda: certificate_shown(context, server), certificate, key
+
+
+def exchange(path: Path, content: bytes) -> None:
+    """As those do who renew certificates: the new file takes the place of the old one at once."""
+    new = path.with_suffix(".new")
+    new.write_bytes(content)
+    os.replace(new, path)
+
+
+def test_the_next_connection_uses_a_renewed_certificate(authority: Authority, show: Show) -> None:
+    """A worker outlives its certificate; so does a client that was built before."""
+    shown, certificate, key = show
+    first = shown()
+    new_certificate, new_key = authority.issue("renewed")
+
+    exchange(certificate, new_certificate.read_bytes())
+    exchange(key, new_key.read_bytes())
+
+    assert shown() == der(new_certificate) != first
+
+
+def test_half_an_exchange_changes_nothing(authority: Authority, show: Show) -> None:
+    """The new certificate is there and its key is not yet: the old pair goes on, and the new one is used when whole."""
+    shown, certificate, key = show
+    first = shown()
+    new_certificate, new_key = authority.issue("renewed")
+
+    exchange(certificate, new_certificate.read_bytes())
+    with capture_logs() as lines:
+        assert shown() == first
+    exchange(key, new_key.read_bytes())
+
+    assert [line["event"] for line in lines] == ["kafka.certificates_unusable"]
+    assert shown() == der(new_certificate)
+
+
+@pytest.mark.parametrize("which", ["authorities", "certificate", "key"])
+def test_a_file_that_vanishes_while_it_is_read_changes_nothing(
+    authority: Authority, show: Show, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """Between the check and the reading somebody may take it away; it comes back, and with it the new one."""
+    shown, certificate, key = show
+    first = shown()
+    path = {"authorities": authority.file, "certificate": certificate, "key": key}[which]
+    content = path.read_bytes()
+    monkeypatch.setattr(kafka_login, "_require_readable", lambda *_: None)
+
+    path.unlink()
+    with capture_logs() as lines:
+        assert shown() == first
+    path.write_bytes(content)
+
+    assert [line["event"] for line in lines] == ["kafka.certificates_unusable"]
+    assert "No such file" in lines[0]["reason"]
+    assert shown() == first
+
+
+async def test_a_token_is_read_at_every_login(tmp_path: Path) -> None:
+    """Whoever renews it writes the file; nothing of ours keeps the old one."""
+    file = tmp_path / "token"
+    provider = TokenFile(file)
+    file.write_text("one\n", encoding="utf-8")
+    first = await provider.token()
+    file.write_text("two", encoding="utf-8")
+
+    assert (first, await provider.token()) == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        pytest.param(None, "No such file", id="no-file"),
+        pytest.param(b" \n", "it is empty", id="empty"),
+        pytest.param(b"two words", "it is not one token", id="two"),
+        pytest.param(b"a\x01auth=Bearer b", "it is not one token", id="separator-of-the-protocol"),
+        pytest.param("schlüssel".encode(), "it is not one token", id="not-ascii"),
+        pytest.param(b"x" * (MAX_TOKEN_BYTES + 1), "it is larger than", id="too-large"),
+    ],
+)
+async def test_a_token_that_cannot_be_read_is_a_refusal_with_its_reason(
+    tmp_path: Path, content: bytes | None, says: str
+) -> None:
+    """Said as what stands in the way, without what the file holds."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(Exception, match="SCORING_KAFKA_OAUTH_TOKEN_FILE") as refused:
+        await TokenFile(file).token()
+
+    assert says in str(refused.value)
+    assert not content or content.decode() not in str(refused.value)
+
+
+async def test_a_broker_that_hangs_up_is_told_from_one_that_is_not_there() -> None:
+    """The first may speak another protocol; only a person can know."""
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    options = connection_options(kafka_settings(bootstrap_servers=f"127.0.0.1:{port}"))
+    there = await find_obstacle(options)
+    server.close()
+    await server.wait_closed()
+    gone = await find_obstacle(options)
+
+    assert there is not None
+    assert gone is not None
+    assert f"127.0.0.1:{port}: it hangs up on us; does this port speak PLAINTEXT?" in there.reason
+    assert f"127.0.0.1:{port}: connection refused" in gone.reason
+    assert [there.is_refusal, gone.is_refusal] == [False, False]
+
+
+def der(certificate: Path) -> bytes:
+    """The first certificate of a file."""
+    text = certificate.read_text(encoding="utf-8")
+    return ssl.PEM_cert_to_DER_cert(text[: text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)])

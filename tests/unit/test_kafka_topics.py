@@ -1,0 +1,132 @@
+"""Questions about topics: whatever comes of them, they leave no connection behind."""
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from tarsy_scoring import kafka_topics
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.kafka import BrokerAway
+from tarsy_scoring.kafka_topics import has_topic, read_topic
+
+Answer = Callable[[], Any]
+
+
+class Admin(AIOKafkaAdminClient):  # type: ignore[misc]
+    """One that is let in at once, answers with `answer`, and counts how often it is closed."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.is_asked = asyncio.Event()
+        self.closed = 0
+
+    async def start(self) -> None:
+        """Let in at once."""
+
+    async def list_topics(self) -> list[str]:
+        self.is_asked.set()
+        answer = self.answer()
+        return list(await answer if asyncio.iscoroutine(answer) else answer)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Reader:
+    """A topic of one partition with three records, and counts how often it is stopped."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.stopped = 0
+        self.at = 0
+
+    async def start(self) -> None:
+        """Let in at once."""
+
+    async def stop(self) -> None:
+        self.stopped += 1
+
+    def partitions_for_topic(self, _: str) -> set[int]:
+        return {0}
+
+    async def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 3)
+
+    async def position(self, _: Any) -> int:
+        return self.at
+
+    def highwater(self, _: Any) -> int:
+        return 3
+
+    async def getmany(self, place: Any, **_: Any) -> dict[Any, list[Any]]:
+        offset, self.at = self.at, self.at + 1
+        return {
+            place: [
+                SimpleNamespace(topic="t", partition=0, offset=offset, timestamp=0, key=None, value=None, headers=())
+            ]
+        }
+
+
+def connected(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> Admin:
+    admin = Admin(answer)
+    monkeypatch.setattr(kafka_topics, "AIOKafkaAdminClient", lambda **_: admin)
+    return admin
+
+
+@pytest.mark.parametrize(("topic", "is_there"), [("theirs", True), ("mine", False)], ids=["seen", "unseen"])
+async def test_an_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch, topic: str, is_there: bool) -> None:
+    """Once, and with the answer."""
+    admin = connected(monkeypatch, lambda: ["theirs"])
+
+    assert await has_topic({}, topic) is is_there
+    assert admin.closed == 1
+
+
+async def test_a_question_that_fails_says_which_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks knows the errors of this service, not those of the library."""
+
+    def fail() -> Any:
+        raise KafkaError("planted")
+
+    admin = connected(monkeypatch, fail)
+
+    with pytest.raises(BrokerAway, match=r"cannot look for the topic theirs: .*planted"):
+        await has_topic({}, "theirs")
+    assert admin.closed == 1
+
+
+async def test_a_question_that_is_cancelled_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And stays cancelled."""
+    admin = connected(monkeypatch, lambda: asyncio.sleep(3600))
+    asking = asyncio.create_task(has_topic({}, "theirs"))
+    await asyncio.wait_for(admin.is_asked.wait(), 5)
+
+    asking.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert admin.closed == 1
+
+
+async def test_who_reads_only_the_first_records_leaves_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All records come in order; an end in the middle of them is an end."""
+    readers: list[Reader] = []
+
+    def make(*_: Any, **__: Any) -> Reader:
+        readers.append(Reader())
+        return readers[-1]
+
+    monkeypatch.setattr(kafka_topics, "AIOKafkaConsumer", make)
+    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
+
+    everything = [r.offset async for r in read_topic(settings, "t")]
+    some = read_topic(settings, "t")
+    first = await anext(some)
+    await some.aclose()  # type: ignore[attr-defined]
+
+    assert (everything, first.offset) == ([0, 1, 2], 0)
+    assert [reader.stopped for reader in readers] == [1, 1]

@@ -1,0 +1,270 @@
+"""The channel of insights without a broker: what is kept of the topic, what is told, and to whom."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pydantic_core import from_json, to_json
+from structlog.testing import capture_logs
+
+from insights_messages import START_US, drift, key_of, record, windows
+from live import connected_to, let_in_by, of_type
+from tarsy_scoring import live_insights
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.database import Database
+from tarsy_scoring.gateway import Gateway
+from tarsy_scoring.kafka import BrokerAway
+from tarsy_scoring.live_client import Limits
+from tarsy_scoring.live_insights import (
+    FINDING_KEPT_S,
+    LONGEST_BYTES,
+    MOST_BYTES,
+    MOST_FINDINGS,
+    MOST_MESSAGES,
+    Newest,
+)
+from tarsy_scoring.settings import Settings
+from tarsy_scoring.telemetry import Metrics
+
+NOW = START_US + 60_000_000
+HOUR_US = 3_600_000_000
+
+
+def messages(texts: Sequence[bytes]) -> list[dict[str, Any]]:
+    return [from_json(text) for text in texts]
+
+
+def kept(newest: Newest, now_us: int = NOW) -> list[dict[str, Any]]:
+    return messages(newest.snapshot(now_us).texts)
+
+
+@pytest.fixture
+def newest() -> Newest:
+    return Newest()
+
+
+class TestNewest:
+    def test_of_each_chain_the_last_message_is_kept_and_told(self, newest: Newest) -> None:
+        """Of several messages of one chain that come together only the last is news."""
+        first, second, other = windows("a"), windows("a", START_US + 1), windows("b")
+        assert messages(newest.take([record(first), record(other), record(second)], NOW)) == [other, second]
+        assert kept(newest) == [other, second]
+
+    def test_a_score_without_a_chain_has_its_own_row(self, newest: Newest) -> None:
+        """Its key is empty, which is not no key."""
+        newest.take([record(windows(None)), record(windows("a"))], NOW)
+        assert {m["chain_id"] for m in kept(newest)} == {None, "a"}
+
+    def test_a_tombstone_removes_its_key(self, newest: Newest) -> None:
+        """Also a finding's; one for a key that nobody has does nothing."""
+        finding = drift()
+        newest.take([record(windows("a")), record(windows("b")), record(finding)], NOW)
+        assert len(kept(newest)) == 3
+        assert newest.take([record(None, key) for key in (b"a", key_of(finding), b"unknown")], NOW) == []
+        assert [m["chain_id"] for m in kept(newest)] == ["b"]
+
+    def test_what_is_removed_at_once_is_no_news(self, newest: Newest) -> None:
+        """Message and tombstone come together: there is nothing to tell."""
+        assert newest.take([record(windows("a")), record(None, b"a")], NOW) == []
+
+    def test_what_comes_again_after_a_removal_is_news(self, newest: Newest) -> None:
+        """A chain that was quiet for long may score again."""
+        assert len(newest.take([record(windows("a")), record(None, b"a"), record(windows("a"))], NOW)) == 1
+
+    def test_a_topic_that_is_read_again_is_no_news(self, newest: Newest) -> None:
+        """A tail that is made anew begins with what is long outdated, and nobody must see that as the newest."""
+        history = [record(windows("a", START_US + n)) for n in range(3)] + [record(drift())]
+        newest.take(history, NOW)
+        before = newest.snapshot(NOW)
+        assert newest.take(history, NOW) == []
+        assert newest.snapshot(NOW) is before
+
+    def test_a_late_score_changes_a_window_at_the_same_moment(self, newest: Newest) -> None:
+        """What is as old as what is kept, and says something else, is newer in the topic."""
+        newest.take([record(windows("a", scores=4))], NOW)
+        assert len(newest.take([record(windows("a", scores=5))], NOW)) == 1
+        assert kept(newest)[0]["windows"]["1h"]["scores"] == 5
+
+    def test_the_last_findings_are_kept(self, newest: Newest) -> None:
+        """However many there were, in whatever order they come; chains are not counted among them."""
+        findings = [drift(START_US + n) for n in range(MOST_FINDINGS + 5)]
+        newest.take([record(windows("a")), *(record(f) for f in reversed(findings))], NOW)
+        assert [m for m in kept(newest) if m["type"] == "scoring.drift_detected"] == findings[5:]
+        assert [m["chain_id"] for m in kept(newest) if m["type"] == "scoring.windows"] == ["a"]
+
+    def test_an_old_finding_is_told_to_nobody(self, newest: Newest) -> None:
+        """Neither as news when the topic is read, nor later when it has become old."""
+        old_us = NOW - FINDING_KEPT_S * 1_000_000
+        assert newest.take([record(drift(old_us - 1))], NOW) == []
+        assert len(newest.take([record(drift(old_us))], NOW)) == 1
+        assert kept(newest, NOW + 1) == []
+
+    def test_windows_are_kept_however_old(self, newest: Newest) -> None:
+        """They say themselves until when they are."""
+        newest.take([record(windows("a", NOW - 2 * FINDING_KEPT_S * 1_000_000))], NOW)
+        assert len(kept(newest)) == 1
+
+    def test_a_clock_far_ahead_does_not_win_for_ever(self, newest: Newest) -> None:
+        """What pretends to be of next year would stay the newest, whatever comes."""
+        assert newest.take([record(windows("a", NOW + HOUR_US + 1))], NOW) == []
+        assert len(newest.take([record(windows("a", NOW + HOUR_US))], NOW)) == 1
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            (b"a", b""),
+            (b"a", b"\xff\xfe"),
+            (b"a", b"[" * 1000),
+            (b"a", b"7"),
+            (b"a", b"[]"),
+            (b"a", b"{}"),
+            (b"a", b'{"type": "scoring.windows", "chain_id": "a", "timestamp_us": NaN}'),
+            (b"a", b'{"type": "scoring.windows", "chain_id": "a", "timestamp_us": true}'),
+            (b"a", b'{"type": "scoring.windows", "chain_id": 7, "timestamp_us": 1}'),
+            (b"a", b'{"type": ["scoring.windows"], "chain_id": "a", "timestamp_us": 1}'),
+            (b"a", b'{"type": "scoring.completed", "chain_id": "a", "timestamp_us": 1}'),
+            (b"b", to_json(windows("a"))),
+            (b"drift:another", to_json(drift())),
+            (b"", to_json(drift())),
+            (b"a", to_json(windows("a", failures={"x" * LONGEST_BYTES: 1}))),
+        ],
+        ids=[
+            *("empty", "not utf-8", "too deep", "a number", "a list", "an object", "no number", "a boolean"),
+            *("a chain that is no text", "a type that is no text", "another type", "another chain's key"),
+            *("another finding's key", "a finding under no key", "too large"),
+        ],
+    )
+    def test_what_is_foreign_is_passed_over(self, newest: Newest, key: bytes, value: bytes) -> None:
+        """Whoever may write to the topic can neither end a process nor speak for a chain under another key."""
+        assert newest.take([record(value, key), record(windows("b"))], NOW) == [to_json(windows("b"))]
+
+    def test_a_record_without_a_key_is_passed_over(self, newest: Newest) -> None:
+        """A compacted topic has none."""
+        unkeyed = record(to_json(windows(None)))
+        assert unkeyed.key is None
+        assert newest.take([unkeyed], NOW) == []
+
+    @pytest.mark.parametrize(
+        ("figures", "fits"),
+        [({}, MOST_MESSAGES), ({"failures": {"x" * 7_000: 1}}, MOST_BYTES // 15_000)],
+        ids=["many messages", "many bytes"],
+    )
+    def test_of_too_many_chains_the_newest_are_kept(self, newest: Newest, figures: dict[str, Any], fits: int) -> None:
+        """One snapshot never holds more than a client can take, and it is said once that something is missing."""
+        flood = [record(windows(f"chain-{n}", START_US + n, **figures)) for n in range(MOST_MESSAGES + 10)]
+        with capture_logs() as logs:
+            for one in flood:
+                newest.take([one], NOW)
+        snapshot = newest.snapshot(NOW)
+        assert snapshot.size_bytes <= MOST_BYTES
+        assert len(snapshot.texts) >= fits
+        assert len(snapshot.texts) <= MOST_MESSAGES
+        newer = list(range(len(flood) - len(snapshot.texts), len(flood)))
+        assert [m["chain_id"] for m in messages(snapshot.texts)] == [f"chain-{n}" for n in newer]
+        assert [line["event"] for line in logs] == ["gateway.insights_overflow"]
+
+
+# --- clients -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gateway() -> Gateway:
+    """A gateway whose database is never asked."""
+    gateway = Gateway(Settings(), Database("postgresql://nobody@localhost:1/none", "public", pool_size=1), Metrics())
+    gateway.begin_at(0)
+    return gateway
+
+
+def told(socket: Any) -> list[Any]:
+    return [m["chain_id"] for m in of_type(socket.messages, "scoring.windows")]
+
+
+class TestChannel:
+    async def test_a_subscriber_is_told_what_is_newest_and_then_what_comes(self, gateway: Gateway) -> None:
+        """Confirmed first; what the topic brings later comes once, and to those alone who asked."""
+        gateway._insights.take_records([record(windows("a")), record(windows("b"))])
+        async with connected_to(gateway, "insights") as socket, connected_to(gateway, "sessions") as other:
+            assert [m["type"] for m in socket.messages][1] == "subscription.confirmed"
+            gateway._insights.take_records([record(windows("c"))])
+            await socket.answer()
+            await other.answer()
+            assert told(socket) == ["a", "b", "c"]
+            assert told(other) == []
+            assert socket.positions == [], "a client's position stays what it is"
+
+    async def test_a_channel_that_is_left_is_silent(self, gateway: Gateway) -> None:
+        """And can be asked for again, with what has come meanwhile."""
+        async with connected_to(gateway, "insights") as socket:
+            socket.say({"action": "unsubscribe", "channel": "insights"})
+            await socket.answer()
+            gateway._insights.take_records([record(windows("a"))])
+            await socket.answer()
+            assert told(socket) == []
+            socket.say({"action": "subscribe", "channel": "insights"})
+            await socket.answer()
+            assert told(socket) == ["a"]
+
+    @pytest.mark.parametrize("action", ["subscribe", "catchup"])
+    async def test_a_position_means_nothing_here(self, gateway: Gateway, action: str) -> None:
+        """Whoever comes back, or asks again, gets all that is newest; a catch-up needs no subscription."""
+        gateway._insights.take_records([record(windows("a"))])
+        async with let_in_by(gateway) as socket:
+            socket.say({"action": action, "channel": "insights", "last_event_id": 4_000})
+            await socket.answer()
+            assert told(socket) == ["a"]
+            assert len(of_type(socket.messages, "subscription.confirmed")) == int(action == "subscribe")
+            assert not of_type(socket.messages, "catchup.overflow")
+
+    async def test_a_snapshot_is_made_once_for_all(self, gateway: Gateway) -> None:
+        """A thousand clients that come back together cost one encoding."""
+        gateway._insights.take_records([record(windows("a"))])
+        async with connected_to(gateway, "insights") as one, connected_to(gateway, "insights") as another:
+            assert {id(c) for c in one.chunks} & {id(c) for c in another.chunks}
+
+    async def test_a_client_that_does_not_read_is_let_go(self, gateway: Gateway) -> None:
+        """Its queue is bounded as for every channel; others go on."""
+        gateway._limits = Limits(queue_events=5)
+        async with connected_to(gateway, "insights") as deaf, connected_to(gateway, "insights") as other:
+            deaf.reading.clear()
+            for n in range(8):
+                gateway._insights.take_records([record(windows(f"chain-{n}"))])
+            await other.answer()
+            assert len(told(other)) == 8
+            deaf.reading.set()
+            await live_insights._wait(asyncio.Event(), 0)
+        assert deaf.closed is not None
+        assert deaf.closed[0] == 4008
+
+    async def test_without_a_broker_it_is_confirmed_and_silent(self, gateway: Gateway) -> None:
+        """It is a channel like any other; there is nothing to tell."""
+        async with connected_to(gateway, "insights") as socket:
+            assert [m["type"] for m in socket.messages] == ["connection.established", "subscription.confirmed"]
+
+
+# --- the topic -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_there", [False, None], ids=["no topic", "no broker"])
+async def test_what_is_not_there_is_said_once_and_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool | None
+) -> None:
+    """Rolling signals are an extra: an installation without them does not fill its log."""
+    stopping, looks = asyncio.Event(), []
+
+    async def has_topic(_options: Any, topic: str) -> bool:
+        looks.append(topic)
+        if len(looks) == 4:
+            stopping.set()
+        if is_there is None:
+            raise BrokerAway("planted")
+        return is_there
+
+    monkeypatch.setattr(live_insights, "has_topic", has_topic)
+    monkeypatch.setattr(live_insights, "RETRY_S", 0.001)
+    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "a:1"})
+    gateway = Gateway(settings, Database("postgresql://nobody@localhost:1/none", "public", pool_size=1), Metrics())
+    with capture_logs() as logs:
+        await asyncio.wait_for(gateway._insights.run(stopping), 30)
+    assert looks == ["scoring-insights"] * 4
+    assert [line["event"] for line in logs] == ["gateway.insights_away"]

@@ -1,0 +1,279 @@
+"""Dashboard and alert rules ask for what there is, say where to look, and fire when they should and only then."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from prometheus_client.metrics import MetricWrapperBase
+
+from tarsy_scoring.telemetry import ASKED_BY, CIRCUIT_KINDS, HOLDS, OUTCOMES, SOURCES_IN_KAFKA, Metrics
+from tarsy_scoring.write_back import Result
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ROOT / "helm" / "tarsy-scoring" / "files"
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+DASHBOARD = json.loads((FILES / "dashboard.json").read_text(encoding="utf-8"))
+RULES = [r for g in yaml.safe_load((FILES / "alerts.yaml").read_text(encoding="utf-8"))["groups"] for r in g["rules"]]
+ALERTS = {r["alert"]: r for r in RULES if "alert" in r}
+CASES = yaml.safe_load((FILES / "alerts_test.yaml").read_text(encoding="utf-8"))["tests"]
+PANELS = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
+PROMTOOL = shutil.which("promtool")
+
+TARGET_LABELS = {"namespace", "job", "instance", "pod"}  # what Prometheus adds where it scrapes
+WORDS = {
+    *("and", "avg_over_time", "by", "clamp_max", "group", "histogram_quantile", "increase", "max", "max_over_time"),
+    *("offset", "on", "or", "rate", "sum", "time", "unless"),
+}
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\s*\{((?:[^\"}]|" + _TEXT + r")*)\}")
+_SPAN = re.compile(r"\[[^\]]*\]|\boffset \w+")
+_GROUPING = re.compile(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)")
+_MATCHER = re.compile(rf"(\w+)\s*(=~|!~|!=|=)\s*({_TEXT})")
+
+
+def series() -> dict[str, set[str]]:
+    """Every series that there is, with its labels."""
+    metrics = Metrics()
+    known: dict[str, set[str]] = {}
+    for one in vars(metrics).values():
+        if not isinstance(one, MetricWrapperBase):
+            continue
+        labels = set(one._labelnames)
+        if one._type == "histogram":
+            known |= {f"{one._name}_{part}": labels for part in ("count", "sum")}
+            known[f"{one._name}_bucket"] = labels | {"le"}
+        else:
+            known[one._name + ("_total" if one._type == "counter" else "")] = labels
+    for family in metrics.registry.collect():
+        if not family.name.startswith("tarsy_scoring_"):
+            known |= {sample.name: set(sample.labels) for sample in family.samples}
+    for rule in RULES:
+        if "record" in rule:
+            known[rule["record"]] = set()
+    return known
+
+
+KNOWN = series()
+BUCKETS = {
+    f"{one._name}_bucket": {str(float(bound)).replace("inf", "+Inf") for bound in one._kwargs["buckets"]} | {"+Inf"}
+    for one in vars(Metrics()).values()
+    if isinstance(one, MetricWrapperBase) and one._type == "histogram"
+}
+VALUES = {
+    ("tarsy_scoring_attempts_total", "outcome"): OUTCOMES,
+    ("tarsy_scoring_circuit_open", "kind"): CIRCUIT_KINDS,
+    ("tarsy_scoring_queue_due_scores", "waiting_for"): HOLDS,
+    ("tarsy_scoring_role", "role"): ("intake", "judging", "relay", "api", "bridge", "insights"),
+    ("tarsy_scoring_write_backs_total", "result"): get_args(Result),
+    **{(f"tarsy_scoring_score_delay_seconds_{p}", "asked_by"): ASKED_BY for p in ("bucket", "count")},
+    **{(f"tarsy_scoring_request_delay_seconds_{p}", "source"): SOURCES_IN_KAFKA for p in ("bucket", "count")},
+}
+
+
+def unknown_parts(expression: str) -> list[str]:
+    """Names of series and labels, and values of closed sets, that no process of ours exports."""
+    wrong: list[str] = []
+    grouped = [label.strip() for group in _GROUPING.findall(expression) for label in group.split(",")]
+    bare = _SPAN.sub("", _GROUPING.sub("", _SELECTOR.sub(r"\1", expression)))
+    used = {name for name in re.findall(r"[a-zA-Z_:][\w:]*", bare) if name not in WORDS}
+    wrong += [name for name in used if name not in KNOWN]
+    for name, matchers in _SELECTOR.findall(expression):
+        for label, operator, text in _MATCHER.findall(matchers):
+            if label not in KNOWN.get(name, set()) | TARGET_LABELS:
+                wrong.append(f"{name}{{{label}}}")
+            allowed = BUCKETS[name] if label == "le" else VALUES.get((name, label))
+            values = text.strip('"').split("|") if "~" in operator else [text.strip('"')]
+            if allowed is not None:
+                wrong += [f"{name}{{{label}={v}}}" for v in values if v not in allowed]
+    labels = {label for name in used for label in KNOWN.get(name, set())} | TARGET_LABELS
+    return wrong + [f"by ({label})" for label in grouped if label not in labels]
+
+
+def expressions() -> Iterator[Any]:
+    for rule in RULES:
+        yield pytest.param(rule["expr"], id=rule.get("alert") or rule["record"])
+    for panel in PANELS:
+        for target in panel["targets"]:
+            yield pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
+
+
+@pytest.mark.parametrize("expression", list(expressions()))
+def test_an_expression_asks_only_for_what_there_is(expression: str) -> None:
+    """A metric that was renamed leaves an alert that never fires, and a panel that stays empty."""
+    assert unknown_parts(expression) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        pytest.param("max (tarsy_scoring_no_such) > 1", ["tarsy_scoring_no_such"], id="metric"),
+        pytest.param('tarsy_scoring_slots{chain="a"}', ["tarsy_scoring_slots{chain}"], id="label"),
+        pytest.param("sum by (chain) (tarsy_scoring_slots)", ["by (chain)"], id="label-of-a-group"),
+        pytest.param(
+            'rate(tarsy_scoring_score_delay_seconds_bucket{le="26.0"}[5m])',
+            ["tarsy_scoring_score_delay_seconds_bucket{le=26.0}"],
+            id="bucket",
+        ),
+        pytest.param(
+            'tarsy_scoring_attempts_total{outcome=~"completed|lost"}',
+            ["tarsy_scoring_attempts_total{outcome=lost}"],
+            id="value",
+        ),
+        pytest.param('tarsy_scoring_api_requests_total{route="/a/{b}"}', [], id="braces-in-a-value"),
+    ],
+)
+def test_the_check_sees_what_is_unknown(expression: str, expected: list[str]) -> None:
+    """What reads the expressions above can itself be trusted."""
+    assert unknown_parts(expression) == expected
+
+
+def test_routes_in_rules_are_routes_of_the_api() -> None:
+    """The alert on reading scores watches the two routes by which a score is read."""
+    paths = json.loads((ROOT / "schemas" / "openapi.json").read_text(encoding="utf-8"))["paths"]
+    found = re.findall(rf"route=~({_TEXT})", ALERTS["TarsyScoringApiSlow"]["expr"])
+    patterns = [json.loads(text) for text in found]
+
+    assert len(patterns) == 2
+    assert [[p for p in paths if re.fullmatch(pattern, p)] for pattern in patterns] == [
+        ["/api/v1/scoring/sessions/{session_id}/score", "/api/v1/scoring/scores/{score_id}"]
+    ] * 2
+
+
+# --- rules ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[r.get("alert") or r["record"] for r in RULES])
+def test_a_rule_looks_at_each_installation_by_itself(rule: dict[str, Any]) -> None:
+    """What one has says nothing of another; `absent` would be quiet for all of them as long as one is there."""
+    expression = rule["expr"]
+    joined = re.findall(
+        r"\b(?:and|unless|[-/])\s+(on \(namespace(?:, instance)?\)|sum by \(namespace\)|\()?", expression
+    )
+
+    assert "absent" not in expression
+    assert re.findall(r"\b(?:sum|max|group)\b(?! by \(namespace\b)", expression) == []
+    assert all(joined)
+
+
+def anchors(page: str) -> set[str]:
+    """What its headings can be linked by."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS.keys())
+def test_an_alert_says_how_bad_it_is_and_where_to_look(alert: dict[str, Any]) -> None:
+    """Whoever is woken needs a sentence, a first look, and a page that exists."""
+    told = alert["annotations"]
+    page, _, anchor = told["runbook"].partition("#")
+
+    assert alert["labels"]["severity"] in ("warning", "critical")
+    assert re.fullmatch(r"\d+m", alert["for"])
+    assert len(told["summary"]) <= 80
+    assert re.search(r"\b[Ll]ook (at|for)\b", told["description"])
+    assert page == "docs/operations.md"
+    assert anchor in anchors(OPERATIONS)
+
+
+def test_the_page_lists_every_alert_with_its_severity_and_section() -> None:
+    """Table and rules say the same."""
+    rows = re.findall(r"^\| `(TarsyScoring\w+)` \| (\w+) \| .* \| \[.*\]\(#([\w-]+)\) \|$", OPERATIONS, re.MULTILINE)
+
+    assert sorted(rows) == sorted(
+        (name, alert["labels"]["severity"], alert["annotations"]["runbook"].partition("#")[2])
+        for name, alert in ALERTS.items()
+    )
+
+
+def asked() -> Iterator[tuple[str, bool]]:
+    """Alerts that a case asks about, and whether it expects them to fire."""
+    for case in CASES:
+        for test in case["promql_expr_test"]:
+            if found := re.match(r'ALERTS\{alertname=~?"([^"]+)"', test["expr"]):
+                yield from ((name, bool(test["exp_samples"])) for name in ALERTS if re.fullmatch(found[1], name))
+
+
+def test_every_alert_is_tested_both_ways() -> None:
+    """A rule that always fires is as useless as one that never does."""
+    cases = set(asked())
+
+    assert {name for name, fires in cases if fires} == set(ALERTS)
+    assert {name for name, fires in cases if not fires} == set(ALERTS)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian's package prometheus has it)")
+@pytest.mark.parametrize("arguments", [("check", "alerts.yaml"), ("test", "alerts_test.yaml")], ids=["check", "test"])
+def test_promtool_accepts_the_rules(arguments: tuple[str, str]) -> None:
+    """Prometheus' own tool reads them, and plays them through."""
+    assert PROMTOOL is not None
+    what, file = arguments
+
+    command = [PROMTOOL, what, "rules", file]
+    done = subprocess.run(command, cwd=FILES, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- dashboard -----------------------------------------------------------------------------------------
+
+
+def test_the_rows_tell_the_story_in_order() -> None:
+    """Promises first, then what they depend on, then what it is all for."""
+    rows = [p["title"] for p in DASHBOARD["panels"] if p["type"] == "row"]
+
+    assert rows == [
+        *("Service promises", "Queue", "Judge & money", "Kafka & outbox", "API & gateway"),
+        *("Quality of investigations", "Rolling signals & drift", "Processes"),
+    ]
+
+
+def test_ids_are_unique_and_nothing_overlaps() -> None:
+    """Grafana drops panels that share an id and shifts those that share a place."""
+    panels = DASHBOARD["panels"]
+    places = [p["gridPos"] for p in panels]
+
+    def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        return not (beside or below)
+
+    assert len({p["id"] for p in panels}) == len(panels)
+    assert [place for place in places if place["x"] < 0 or place["x"] + place["w"] > 24] == []
+    assert [pair for pair in combinations(places, 2) if overlap(*pair)] == []
+    assert [place["y"] for place in places] == sorted(place["y"] for place in places)
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=[p["title"] for p in PANELS])
+def test_a_panel_explains_itself(panel: dict[str, Any]) -> None:
+    """A sentence, a unit, and series with names; data from the chosen source and namespace alone."""
+    source = {"type": "prometheus", "uid": "${datasource}"}
+
+    assert panel["description"].endswith(".")
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["datasource"] == source
+    for target in panel["targets"]:
+        assert target["datasource"] == source
+        assert target["legendFormat"]
+        selectors = _SELECTOR.findall(target["expr"])
+        assert selectors
+        assert all('namespace=~"$namespace"' in matchers for _, matchers in selectors)
+        named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        kept = {label.strip() for group in _GROUPING.findall(target["expr"]) for label in group.split(",")}
+        assert named <= kept | {"instance"}
+
+
+def test_source_and_namespace_are_chosen_above_the_panels() -> None:
+    """One file serves every Prometheus; where nothing has a namespace, All still matches."""
+    chosen = {v["name"]: v for v in DASHBOARD["templating"]["list"]}
+
+    assert chosen["datasource"]["query"] == "prometheus"
+    assert chosen["namespace"]["allValue"] == ".*"
+    assert DASHBOARD["schemaVersion"] >= 41
+    assert DASHBOARD["uid"] == "tarsy-scoring"

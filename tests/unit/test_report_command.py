@@ -1,0 +1,372 @@
+"""What `report missing-tools` says of the ledger, and what it refuses before anything is read."""
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from markdown_it import MarkdownIt
+
+from tarsy_scoring.analytics import Selection, Spelling, ToolChain
+from tarsy_scoring.commands.report import report
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.evaluation.tool_demand import ChainDemand, Demand, measure_demand
+from tarsy_scoring.missing_tools.decisions import SaidState, Saying
+from tarsy_scoring.missing_tools.ledger import LedgerEntry, state_of
+from tarsy_scoring.missing_tools.needs import Findings, LeftOut, Need, Quote, Reading
+from tarsy_scoring.missing_tools.report import (
+    MOST_LEFT_OUT,
+    Reason,
+    ReportedTool,
+    ToolReport,
+    clipped,
+    document_of,
+    left_out_in_words,
+    markdown,
+    plain,
+)
+
+NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
+SCORE = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
+OTHER_JUDGE = replace(measure_demand([ChainDemand(100, 30, 100, 1)]), verdict="undecided", sessions_needed=None)
+
+
+def a_tool(
+    name: str = "node_pressure",
+    *,
+    state: SaidState | None = None,
+    demand: Demand | None = None,
+    reason: str = "the node was not looked at",
+    total: int | None = 40,
+    has_other_judge: bool = False,
+    exists: bool = False,
+    said_by: str = "ada",
+    note: str | None = None,
+) -> ReportedTool:
+    said = None if state is None else Saying(name, state, NOON, said_by, NOON, note)
+    entry = LedgerEntry(
+        name,
+        [Spelling(name, 7), Spelling("NodePressure", 1)],
+        sessions=8,
+        chains=1,
+        by_chain=[ToolChain("k", 8)],
+        points_lost=231,
+        exists=exists,
+        state=state_of(said, demand),
+        said=said,
+        demand=demand,
+        has_other_judge=has_other_judge,
+        merges=[],
+    )
+    return ReportedTool(entry, [Reason(SCORE, "session-1", total, reason, NOON)])
+
+
+def told(*tools: ReportedTool, chain: str | None = None) -> str:
+    return markdown(ToolReport(Selection(chain=chain), list(tools), 0, 0))
+
+
+def test_every_reason_names_its_score() -> None:
+    """So that a reader can look whether it says so."""
+    text = told(a_tool())
+
+    assert f"- the node was not looked at (score {SCORE}, total 40)" in text
+    assert "8 sessions in 1 chain; 231 points lost." in text
+    assert "Also written NodePressure." in text
+
+
+@pytest.mark.parametrize(
+    ("tool", "heading", "says"),
+    [
+        pytest.param(a_tool(), "To be built", "8 sessions", id="open"),
+        pytest.param(a_tool(exists=True), "To be built", "may lack a description", id="exists"),
+        pytest.param(a_tool(state="planned"), "Planned", "Planned since 2026-03-10, says ada.", id="planned"),
+        pytest.param(
+            a_tool(state="planned", said_by="Ada McDonald", note="see the DNS page"),
+            "Planned",
+            "Planned since 2026-03-10, says Ada McDonald: see the DNS page",
+            id="whose-word",
+        ),
+        pytest.param(
+            a_tool(state="built", demand=measure_demand([ChainDemand(100, 30, 25, 0)])),
+            "Built, and being measured",
+            "18 more sessions that do not ask for it would confirm it",
+            id="built",
+        ),
+        pytest.param(
+            a_tool(demand=measure_demand([ChainDemand(100, 30, 100, 1)])),
+            "Built, and no longer asked for",
+            "with it 1 of 100, where 30.0 were to be expected. So less than a quarter",
+            id="confirmed",
+        ),
+        pytest.param(
+            a_tool(demand=measure_demand([ChainDemand(100, 30, 100, 30)])),
+            "Built, and still missed",
+            "more than half of the demand is left (95% sure)",
+            id="still-missed",
+        ),
+        pytest.param(
+            a_tool(demand=OTHER_JUDGE, has_other_judge=True),
+            "Built, and being measured",
+            "with it 1 of 100, where 30.0 were to be expected. No judge has judged on both sides",
+            id="another-judge",
+        ),
+        pytest.param(a_tool(total=None), "To be built", "no total)", id="no-total"),
+        pytest.param(a_tool(reason=" "), "To be built", f"- No reason given (score {SCORE}", id="no-reason"),
+    ],
+)
+def test_what_is_told_of_a_tool(tool: ReportedTool, heading: str, says: str) -> None:
+    text = told(tool)
+
+    assert f"## {heading}\n" in text
+    assert says in text
+
+
+def test_what_is_built_in_vain_comes_first() -> None:
+    """Then what is to be built; what is confirmed comes last."""
+    confirmed = a_tool("done", demand=measure_demand([ChainDemand(100, 30, 100, 0)]))
+    missed = a_tool("vain", demand=measure_demand([ChainDemand(100, 30, 100, 30)]))
+
+    text = told(confirmed, a_tool("wish"), missed)
+
+    assert text.index("### vain") < text.index("### wish") < text.index("### done")
+
+
+def test_since_is_told_in_utc() -> None:
+    """Whatever zone it was given in."""
+    since = datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5)))
+
+    assert "completed since 2025-12-31 19:00 UTC" in markdown(ToolReport(Selection(since=since), [], 0, 0))
+
+
+def test_what_models_write_is_nothing_but_text() -> None:
+    """No heading, link, picture or control character comes into the document."""
+    text = told(a_tool("# [a](b)\n\x1b[31m", reason="![p](c)\n# Build nothing\n<b>"), chain="<k>")
+
+    assert r"\# \[a\](b) \[31m" in text
+    assert r"- \!\[p\](c) \# Build nothing \<b\> (score" in text
+    assert r"of chain \<k\>" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("read_file", "read_file", id="name"),
+        pytest.param("_a_", r"\_a\_", id="outer-underscores"),
+        pytest.param("a *b*", r"a \*b\*", id="stars"),
+        pytest.param("a\u200bb", "ab", id="invisible"),
+        pytest.param("a\\b", r"a\\b", id="backslash"),
+        pytest.param("see https://evil.example/a_b.", "see `https://evil.example/a_b.`", id="address"),
+        pytest.param("WWW.evil.example now", "`WWW.evil.example` now", id="bare-host"),
+        pytest.param("ada@evil.example", "`ada@evil.example`", id="mail"),
+        pytest.param("@ada does", "`@ada` does", id="person"),
+        pytest.param("as in tools#12", "as in `tools#12`", id="number-of-an-issue"),
+        pytest.param("`ftp://a` and `b`", r"`'ftp://a'` and \`b\`", id="address-in-code"),
+        pytest.param("1.5 GB", r"1\.5 GB", id="number"),
+    ],
+)
+def test_plain(text: str, expected: str) -> None:
+    assert plain(text) == expected
+
+
+# What each becomes where nothing is done about it: a list, a heading and so on.
+HOSTILE = [
+    "- a",
+    "+ a",
+    "* a",
+    "1. a",
+    "12) a",
+    "# a",
+    "---",
+    "===",
+    "***",
+    "___",
+    "> a",
+    "~~~",
+    "```",
+    "___a___",
+    "a __b__ c",
+    "&#x202e;a",
+    "&lt;b&gt;",
+    "<b>a</b>",
+    "[a](http://b)",
+    "![a](http://b)",
+    "<http://b>",
+    "`a` http://b `c`",
+    "[a]: http://b",
+    "| a | b |",
+    "a ~~b~~",
+    "a\\",
+    "\\http://b\\",
+]
+
+
+@pytest.mark.parametrize("before", ["", "A line of ours.\n", "- "], ids=["first", "below-a-line", "in-a-list"])
+@pytest.mark.parametrize("text", HOSTILE)
+def test_plain_text_renders_as_it_was_written(text: str, before: str) -> None:
+    """Wherever it stands: one paragraph or item, whose words are the text, and no mark-up but code for addresses."""
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    ours = {"paragraph_open", "paragraph_close", "inline"}
+    ours |= (
+        {f"{one}_{end}" for one in ("bullet_list", "list_item") for end in ("open", "close")}
+        if before == "- "
+        else set()
+    )
+
+    tokens = parser.parse(before + plain(text))
+
+    [inline] = [token for token in tokens if token.type == "inline"]
+    children = inline.children or []
+    assert {token.type for token in tokens} == ours
+    assert sum(token.type == "list_item_open" for token in tokens) == (before == "- ")
+    assert {token.type for token in children} <= {"text", "code_inline", "softbreak"}
+    shown = "".join("\n" if token.type == "softbreak" else token.content for token in children)
+    assert shown == before.removeprefix("- ") + shown_of(text)
+    assert not any("//" in token.content for token in children if token.type == "text")
+
+
+def shown_of(text: str) -> str:
+    """A word that holds an address cannot hold backticks beside it."""
+    return " ".join(word.replace("`", "'") if "://" in word else word for word in text.split(" "))
+
+
+def test_a_long_reason_is_cut() -> None:
+    assert len(clipped("word " * 200)) <= 300
+    assert clipped("word " * 200).endswith("…")
+    assert clipped("a\n b") == "a b"
+
+
+def test_the_document_has_counts_beside_the_state() -> None:
+    document = document_of(ToolReport(Selection(chain="k"), [a_tool(state="planned")], 3, 0))
+
+    [tool] = document["tools"]
+    assert (document["chain"], document["tools_left_out"]) == ("k", 3)
+    assert (tool["tool_name"], tool["state"], tool["reasons"][0].score_id) == ("node_pressure", "planned", SCORE)
+
+
+def findings(**changes: Any) -> Findings:
+    told: dict[str, Any] = {"provider": "open", "chains": ["k", None], "notes_read": 40, "quotes_dropped": 2}
+    told |= {"needs_dropped": 0, "is_put_together": True, "stopped_by": None, "left_out": []}
+    need = Need("# Memory", "Shows [it].", tuple(Quote(uuid.uuid4(), f"quote {n}") for n in range(7)))
+    return Findings(needs=[need], **(told | changes))
+
+
+def report_with(*found: Findings, left_out: tuple[LeftOut, ...] = (), cost_usd: float | None = 0.25) -> ToolReport:
+    return ToolReport(Selection(), [a_tool()], 0, 0, Reading(list(found), list(left_out), cost_usd))
+
+
+def test_what_a_model_put_together_comes_last() -> None:
+    """With at most five quotes, each with its score, and as nothing but text."""
+    text = markdown(report_with(findings()))
+
+    assert text.index("### node_pressure") < text.index("#### \\# Memory")
+    assert "It cost 0.2500 USD." in text
+    assert "### Read by open\n\n40 analyses of chain k, scores without a chain." in text
+    assert "found in no score, and are left out: 2." in text
+    assert "Shows \\[it\\]. Asked for by 7 scores:" in text
+    assert text.count('- "quote') == 5
+    assert "twice" not in text
+    assert "not read" not in text
+
+
+def test_what_each_provider_found_stands_apart() -> None:
+    text = markdown(report_with(findings(), findings(provider="inside", chains=["inner"])))
+
+    assert "what different providers found was not compared" in text
+    assert text.index("### Read by open") < text.index("### Read by inside\n\n40 analyses of chain inner.")
+
+
+def test_a_report_that_is_not_whole_says_so() -> None:
+    """Which chain, how much of it, why, and how to ask for it; what a chain is called is nothing but text."""
+    left_out = (LeftOut("k\x1b", 1, "no money"), LeftOut("*b*", 9, "its judge is switched off"))
+    stopped = report_with(findings(is_put_together=False, stopped_by="no time"), left_out=left_out, cost_usd=None)
+
+    text = markdown(stopped)
+
+    assert left_out_in_words(stopped) == [
+        "chain k : 1 analysis not read: no money",
+        "chain *b*: 9 analyses not read: its judge is switched off",
+        "--chain NAME has the analyses of one chain read alone, where it has a judge",
+    ]
+    assert r"- chain \*b\*: 9 analyses not read: its judge is switched off" in text
+    assert "Not all needs were compared with each other (no time): the same one may be there twice." in text
+    assert "USD" not in text
+
+
+def test_where_nothing_was_read_it_is_said() -> None:
+    """With what was paid for it, and without a word about quotes that are not there."""
+    made = report_with(left_out=(LeftOut("k", 3, "paused"),))
+    text = markdown(made)
+
+    assert "No analysis was read. It cost 0.2500 USD." in text
+    assert "chain k: 3 analyses not read: paused" in text
+    assert "Every quote" not in text
+    assert made.has_failed
+
+
+def test_where_there_is_nothing_to_read_nothing_has_failed() -> None:
+    """Nor where something was read, or no model was asked."""
+    nothing = report_with(cost_usd=0.0)
+    assert "There is no analysis to read. It cost 0.0000 USD." in markdown(nothing)
+
+    partly = report_with(findings(), left_out=(LeftOut("k", 3, "paused"),))
+
+    assert [made.has_failed for made in (nothing, partly, ToolReport(Selection(), [], 0, 0))] == [False] * 3
+    assert "Every quote was found in the score that it names." in markdown(partly)
+
+
+def test_without_a_quote_nothing_is_said_of_quotes() -> None:
+    text = markdown(report_with(replace(findings(), needs=[])))
+
+    assert "No quote was found. It cost 0.2500 USD." in text
+    assert "Every quote" not in text
+
+
+def test_needs_that_were_left_out_are_counted() -> None:
+    assert "the 40 needs that most scores ask for are kept; 160 more are left out" in markdown(
+        report_with(findings(needs_dropped=160))
+    )
+
+
+def test_many_chains_are_not_all_told_by_name() -> None:
+    left_out = tuple(LeftOut(f"k{n}", 1, "paused") for n in range(MOST_LEFT_OUT + 3))
+
+    *_, last, more, _ = left_out_in_words(report_with(left_out=left_out))
+
+    assert last.startswith(f"chain k{MOST_LEFT_OUT - 1}:")
+    assert more == "and 3 more such lines"
+
+
+def test_who_asked_for_a_chain_is_not_told_how() -> None:
+    made = replace(report_with(left_out=(LeftOut("k", 3, "paused"),)), selection=Selection(chain="k"))
+
+    assert left_out_in_words(made) == ["chain k: 3 analyses not read: paused"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(["--since", "yesterday"], "is no time", id="no-time"),
+        pytest.param(["--sort", "name"], "is not one of", id="another-order"),
+        pytest.param(["--limit", "0"], "is not in the range", id="no-tools"),
+        pytest.param(["--with-judge", "--max-usd", "0"], "is not in the range", id="no-money"),
+        pytest.param(["--with-judge", "--max-scores", "0"], "is not in the range", id="no-scores"),
+        pytest.param(["--max-usd", "1"], "--max-usd goes with --with-judge", id="money-for-nobody"),
+        pytest.param(["--max-scores", "5"], "--max-scores goes with --with-judge", id="scores-for-nobody"),
+    ],
+)
+def test_what_cannot_be_meant(arguments: list[str], says: str) -> None:
+    """Status 2, before anything is opened."""
+    ended = CliRunner().invoke(report, ["missing-tools", *arguments])
+
+    assert ended.exit_code == 2
+    assert says in " ".join(ended.stderr.split())
+
+
+def test_what_can_be_meant_gets_as_far_as_the_database() -> None:
+    ended = CliRunner().invoke(report, ["missing-tools", "--since", "2026-01-31", "--chain", "k", "--json"])
+
+    assert isinstance(ended.exception, ConfigurationError)
+    assert "SCORING_DATABASE_URL" in str(ended.exception)

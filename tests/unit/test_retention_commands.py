@@ -1,0 +1,95 @@
+"""`erase` and `prune`: what is kept for how long, and what cannot be meant."""
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tarsy_scoring.commands.erase import erase_command
+from tarsy_scoring.commands.prune import prune
+from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.retention import Keep
+from tarsy_scoring.settings import Config, RetentionSettings, Settings
+
+
+def invoke(command: click.Command, *arguments: str) -> Result:
+    """Without a database: whoever gets as far as that has been let through."""
+    return CliRunner().invoke(command, arguments)
+
+
+def was_let_through(ended: Result) -> bool:
+    return isinstance(ended.exception, ConfigurationError) and "SCORING_DATABASE_URL" in str(ended.exception)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "says"),
+    [
+        pytest.param(erase_command, [], "Missing argument", id="erase-nothing"),
+        pytest.param(erase_command, [""], "'' is not a session id", id="erase-empty"),
+        pytest.param(erase_command, ["s-1", "a b"], "'a b' is not a session id", id="erase-no-id"),
+        pytest.param(prune, ["--yes", "--dry-run"], "exclude each other", id="dry-run-and-yes"),
+        pytest.param(prune, ["--deleted-upstream", "--keep", "90d"], "does not go with --keep", id="upstream-and-keep"),
+        pytest.param(prune, ["--keep", ""], "'' is no duration", id="keep-empty"),
+        pytest.param(prune, ["--keep", "90"], "write days as 90d", id="keep-without-unit"),
+        pytest.param(prune, ["--keep", "0d"], "'0d' is no duration", id="keep-nothing"),
+        pytest.param(prune, ["--keep", "-3d"], "is no duration", id="keep-negative"),
+        pytest.param(prune, ["--keep", "36501d"], "is no duration", id="keep-beyond-any-date"),
+        pytest.param(prune, ["--keep", "12h"], "'12h' is no duration", id="keep-hours"),
+    ],
+)
+def test_what_cannot_be_meant(command: click.Command, arguments: list[str], says: str) -> None:
+    """Status 2, before anything is opened."""
+    ended = invoke(command, *arguments)
+
+    assert ended.exit_code == 2
+    assert says in " ".join(ended.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        pytest.param(erase_command, ["s-1", "s-2"], id="erase"),
+        pytest.param(prune, [], id="prune"),
+        pytest.param(prune, ["--keep", "90d", "--dry-run"], id="days"),
+        pytest.param(prune, ["--keep", "26w", "--yes"], id="weeks"),
+        pytest.param(prune, ["--deleted-upstream", "--yes"], id="upstream"),
+    ],
+)
+def test_what_can_be_meant(command: click.Command, arguments: list[str]) -> None:
+    """It gets as far as the database."""
+    assert was_let_through(invoke(command, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("days", "own", "asked", "keep"),
+    [
+        pytest.param(None, {}, None, Keep(), id="for-ever"),
+        pytest.param(365, {}, None, Keep(365, 365, 365, 365), id="all-as-long-as-scores"),
+        pytest.param(365, {}, 90, Keep(90, 90, 90, 90), id="what-was-asked-for-instead"),
+        pytest.param(7, {}, None, Keep(7, 7, 7, 30), id="records-no-less-than-a-month"),
+        pytest.param(7, {"records_days": 45}, None, Keep(7, 7, 7, 45), id="records-longer"),
+        pytest.param(365, {"records_days": 45}, None, Keep(365, 365, 365, 45), id="records-shorter"),
+        pytest.param(365, {"replies_days": 30, "events_days": 60}, None, Keep(365, 30, 60, 365), id="text-shorter"),
+        pytest.param(20, {"replies_days": 30, "events_days": 60}, None, Keep(20, 20, 20, 30), id="never-beyond-scores"),
+        pytest.param(None, {"replies_days": 30}, None, Keep(None, 30, None, None), id="replies-alone"),
+        pytest.param(None, {"events_days": 60, "records_days": 45}, None, Keep(None, None, 60, 45), id="log-alone"),
+    ],
+)
+def test_how_long_what_is_kept(days: int | None, own: dict[str, int], asked: int | None, keep: Keep) -> None:
+    """Text and events never outlive scores, records are what redeliveries are known by."""
+    settings = Settings(retention_days=days, config=Config(retention=RetentionSettings(**own)))
+
+    assert Keep.of(settings, asked) == keep
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "36501"])
+def test_a_retention_that_cannot_be_meant(value: str) -> None:
+    """A typing error must not delete anything."""
+    with pytest.raises(ConfigurationError, match="SCORING_RETENTION_DAYS"):
+        load_settings({"SCORING_RETENTION_DAYS": value})
+
+
+def test_records_for_less_than_a_month_are_refused() -> None:
+    """They are what keeps a redelivered event from being scored again."""
+    with pytest.raises(ValueError, match="30"):
+        RetentionSettings(records_days=29)

@@ -1,0 +1,91 @@
+"""Which scores of a day people are asked about: each judge has its share, and whoever draws draws the same."""
+
+from collections import Counter
+from datetime import date
+from typing import Any
+
+import pytest
+
+from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, bands_of
+from tarsy_scoring.evaluation.review_queue import reasons_to_review
+from tarsy_scoring.reviewing import PICKS_A_DAY, candidate, pick
+
+DAY = date(2026, 3, 2)
+OUTCOMES = bands_of({"correct": (60, 100), "wrong": (0, 59)})
+
+
+def row(score_id: str = "s", total: int = 65, **columns: Any) -> dict[str, Any]:
+    return {
+        "score_id": score_id,
+        "total_score": total,
+        "criteria_hash": "hash-1",
+        "judge_fingerprint": "judge-1",
+        "flags": [],
+        "spread": None,
+        "judge_outcome": None,
+        "outcome": "pass",
+        "gates_passed": 0,
+        "gates_total": 0,
+    } | columns
+
+
+def day_of(judge: str, scores: int) -> list[dict[str, Any]]:
+    return [row(f"{judge}-{n:03}", judge_fingerprint=judge) for n in range(scores)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "contradicts"),
+    [
+        pytest.param({}, False, id="nothing"),
+        pytest.param({"judge_outcome": "correct"}, False, id="total-in-the-stated-band"),
+        pytest.param({"judge_outcome": "wrong"}, True, id="total-outside-the-stated-band"),
+        pytest.param({"judge_outcome": "dubious"}, False, id="a-band-of-earlier-criteria"),
+        pytest.param({"flags": ["outcome_score_mismatch"]}, True, id="found-when-it-was-judged"),
+        pytest.param({"gates_passed": 2, "gates_total": 2, "outcome": "fail"}, True, id="gates-passed-judge-failed"),
+        pytest.param({"gates_passed": 2, "gates_total": 2}, False, id="both-passed"),
+        pytest.param({"gates_passed": 1, "gates_total": 2, "outcome": "fail"}, False, id="both-failed"),
+        pytest.param({"outcome": "fail"}, False, id="no-gates"),
+    ],
+)
+def test_what_contradicts_itself(columns: dict[str, Any], contradicts: bool) -> None:
+    """A total outside the stated band, or gates that passed beside a judge who failed it; and no flag besides."""
+    reasons = reasons_to_review(candidate(row(**columns), OUTCOMES), OUTCOMES)
+    assert ("contradiction" in reasons) == contradicts
+    assert "flag" not in reasons
+
+
+def test_what_else_makes_a_score_worth_a_look() -> None:
+    """Its flags, its spread and the edges of its own criteria."""
+    found = candidate(row(total=61, flags=["ungrounded"], spread=20), OUTCOMES)
+    assert reasons_to_review(found, OUTCOMES) == ("flag", "samples apart", "band edge")
+    assert "band edge" not in reasons_to_review(candidate(row(total=61), OUTCOMES), DEFAULT_BANDS)
+
+
+def test_each_judge_has_its_own_share() -> None:
+    """However many scores another one gave; where there are few, all of them are picked for sure."""
+    found = pick([*day_of("busy", 300), *day_of("idle", 3)], {}, DAY)
+    judges = Counter(p.score_id.partition("-")[0] for _, p in found)
+    assert judges == {"busy": PICKS_A_DAY, "idle": 3}
+    assert {p.inclusion_probability for _, p in found if p.score_id.startswith("idle")} == {1.0}
+    assert min(p.inclusion_probability for _, p in found) == pytest.approx(PICKS_A_DAY / 2 / 300)
+    assert sorted(place for place, p in found if p.score_id.startswith("idle")) == [0, 1, 2]
+
+
+def test_half_of_the_picks_are_drawn_by_chance_and_half_look_worth_a_look() -> None:
+    """What is plain is in the queue by chance alone."""
+    flagged = [row(f"flagged-{n}", flags=["ungrounded"]) for n in range(20)]
+    found = [p for _, p in pick([*day_of("judge-1", 200), *flagged], {}, DAY)]
+    assert sum(p.is_random for p in found) == PICKS_A_DAY // 2
+    assert all(p.score_id.startswith("flagged") for p in found if not p.is_random)
+
+
+def test_whoever_draws_draws_the_same() -> None:
+    """In whatever order the database gives the scores; another day draws others."""
+    rows = day_of("judge-1", 100)
+    assert pick(rows, {}, DAY) == pick(rows[::-1], {}, DAY)
+    assert {p.score_id for _, p in pick(rows, {}, DAY)} != {p.score_id for _, p in pick(rows, {}, date(2026, 3, 3))}
+
+
+def test_a_day_without_scores_has_no_picks() -> None:
+    """And is no error."""
+    assert pick([], {}, DAY) == []

@@ -1,0 +1,205 @@
+"""Which sessions measure a tool, and how far it has come."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from tarsy_scoring.evaluation.tool_demand import ChainDemand, Demand, measure_demand
+from tarsy_scoring.evaluation.tool_year import Group, Year
+from tarsy_scoring.missing_tools.decisions import SaidState, Saying, since_when
+from tarsy_scoring.missing_tools.ledger import state_of
+
+FIRST = date(2026, 3, 1)
+WITH_IT, WITHOUT = "tools-with-it", "tools-without"
+CONFIRMED = measure_demand([ChainDemand(100, 30, 100, 0)])
+STILL_MISSED = measure_demand([ChainDemand(100, 30, 100, 30)])
+UNDECIDED = measure_demand([ChainDemand(100, 30, 1, 0)])
+
+
+@dataclass(frozen=True)
+class Day:
+    """Sessions of a day, counted from the first."""
+
+    day: int
+    group: Group
+
+
+def on(day: int, *, has: bool = False, chain: str = "k", judge: str | None = "judge-1", is_known: bool = True) -> Day:
+    """Sessions of a day whose agents had the tool, or not, or nobody knows."""
+    return Day(day, Group(chain, judge, (WITH_IT if has else WITHOUT) if is_known else None))
+
+
+def measured(
+    sessions: Mapping[Day, int], asked: Mapping[Day, int], *, built: int | None = None
+) -> tuple[Demand | None, bool]:
+    """Of so many sessions so many asked; `built` is a day, counted from the first."""
+    rows, those = list[tuple[Group, range, list[int]]](), set[int]()
+    begin = 0
+    for one, count in sessions.items():
+        numbers = range(begin, begin + count)
+        rows.append((one.group, numbers, [(FIRST + timedelta(days=one.day)).toordinal()] * count))
+        those |= set(numbers[: asked.get(one, 0)])
+        begin += count
+    day = None if built is None else (FIRST + timedelta(days=built)).toordinal()
+    return Year(rows, FIRST).demand({WITH_IT}, those, built=day)
+
+
+def sides(*what: Mapping[Day, int], **said: int | None) -> tuple[int, ...] | None:
+    """Without the tool and with it: sessions, and those that asked."""
+    demand, _ = measured(*what, **said)
+    if demand is None:
+        return None
+    return demand.sessions_without, demand.asked_without, demand.sessions_with, demand.asked_with
+
+
+def said(state: SaidState, day: int) -> Saying:
+    at = datetime(2026, 3, 1, 15, tzinfo=UTC) + timedelta(days=day)
+    return Saying("node_pressure", state, at, "ada", at, None)
+
+
+def test_a_tool_that_appears_measures_itself() -> None:
+    """Nobody has to say that it was built."""
+    before, after = on(0), on(5, has=True)
+
+    assert sides({before: 40, after: 30}, {before: 10, after: 1}) == (40, 10, 30, 1)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "saying"),
+    [
+        pytest.param({on(0): 40, on(5): 30}, {}, id="never-there"),
+        pytest.param({on(0, has=True): 40, on(5, has=True): 30}, {}, id="always-there"),
+        pytest.param({on(0, is_known=False): 40, on(5, has=True): 30}, {}, id="unknown-before"),
+        pytest.param({on(0): 40, on(5, has=True, chain="other"): 30}, {}, id="in-another-chain"),
+        pytest.param({on(-1): 40, on(5, has=True): 30}, {}, id="longer-ago-than-is-measured"),
+        pytest.param({on(0): 40, on(5): 30}, {"built": 3}, id="built-and-in-no-chain"),
+        pytest.param({on(0): 40, on(2, has=True): 30}, {"built": 3}, id="gone-since-it-was-built"),
+    ],
+)
+def test_nothing_to_measure(sessions: dict[Day, int], saying: dict[str, int]) -> None:
+    """There are no sessions on both sides."""
+    assert measured(sessions, sessions, **saying) == (None, False)
+
+
+def test_once_it_is_there_sessions_without_it_say_nothing() -> None:
+    """Agents that lack it are other agents than those that have it."""
+    before, mixed, after = on(0), on(7), on(5, has=True)
+
+    assert sides({before: 40, mixed: 20, after: 30}, {before: 10, mixed: 9}) == (40, 10, 30, 0)
+
+
+def test_what_somebody_built_counts_from_that_day() -> None:
+    """Whatever was there before: it may have been improved."""
+    older, before, after, late = on(0, is_known=False), on(2, has=True), on(3, has=True), on(4)
+    sessions = {older: 40, before: 20, after: 30, late: 50}
+
+    assert sides(sessions, {older: 10, before: 5, late: 9}, built=3) == (60, 15, 30, 0)
+
+
+def test_what_does_not_count_does_not_ask() -> None:
+    """Neither sessions from before the time that is measured, nor those whose tools nobody knows."""
+    ago, unknown, before, after = on(-1), on(0, is_known=False), on(0), on(5, has=True)
+    sessions = {ago: 10, unknown: 20, before: 40, after: 30}
+
+    assert sides(sessions, {ago: 10, unknown: 20, before: 5}) == (40, 5, 30, 0)
+
+
+def test_what_no_judge_judged_shows_nothing() -> None:
+    """A chain whose judge is switched off when the tool comes would confirm every tool."""
+    before, after = on(0), on(5, has=True)
+    nobody = {on(0, judge=None): 7, on(5, has=True, judge=None): 200}
+
+    assert sides({before: 40, after: 30} | nobody, {before: 10, after: 1} | dict.fromkeys(nobody, 5)) == (40, 10, 30, 1)
+    assert measured({before: 40} | nobody, {before: 10}) == (None, False)
+
+
+def test_each_chain_by_its_own_day() -> None:
+    """A chain that has it from the first day on is held against nothing."""
+    early, late, always = (on(5, has=True, chain=c) for c in ("early", "late", "always"))
+    sessions = {on(0, chain="early"): 10, early: 20, on(4, chain="late"): 30, late: 40, always: 50}
+
+    assert sides(sessions, {early: 1, late: 2, always: 3}) == (40, 0, 60, 3)
+
+
+def test_the_judge_may_be_what_has_changed() -> None:
+    """Told where no judge has judged on both sides; one whose chain is not compared is none."""
+    before, after, other = on(0), on(5, has=True), on(6, has=True, judge="judge-2")
+    elsewhere = on(6, has=True, chain="elsewhere")
+
+    assert measured({before: 40, other: 30, elsewhere: 5}, {before: 10})[1]
+    assert not measured({before: 40, after: 1, other: 30}, {before: 10})[1]
+
+
+def test_judges_that_changed_places_have_seen_no_chain_from_both_sides() -> None:
+    """Each chain is held against itself, so a judge who knows it from another chain is none who has seen both."""
+    sessions = {
+        on(0): 40,
+        on(5, has=True, judge="judge-2"): 30,
+        on(0, chain="other", judge="judge-2"): 40,
+        on(5, has=True, chain="other"): 30,
+    }
+
+    assert measured(sessions, {})[1]
+    one_chain_is_enough = {on(0, chain="first"): 40, on(5, has=True, chain="first"): 30} | sessions
+    assert not measured(one_chain_is_enough, {})[1]
+
+
+@pytest.mark.parametrize("asked", [0, 80], ids=["no-longer-asked-for", "asked-for-every-time"])
+def test_another_judge_decides_nothing(asked: int) -> None:
+    """One who asks for less confirms no tool, and one who asks for more misses none."""
+    before, other, same = on(0), on(5, has=True, judge="judge-2"), on(5, has=True)
+
+    demand, has_other_judge = measured({before: 100, other: 80}, {before: 30, other: asked})
+    decided, _ = measured({before: 100, other: 80, same: 80}, {before: 30, other: asked})
+
+    assert demand is not None
+    assert (demand.asked_without, demand.asked_with, demand.sessions_needed) == (30, asked, None)
+    assert (state_of(None, demand), has_other_judge) == ("built", True)
+    assert decided is not None
+    assert decided.verdict != "undecided"
+
+
+@pytest.mark.parametrize(
+    ("saying", "demand", "state"),
+    [
+        pytest.param(None, None, "open", id="nothing-said"),
+        pytest.param(said("planned", 0), None, "planned", id="planned"),
+        pytest.param(said("built", 0), None, "built", id="built-and-not-there"),
+        pytest.param(None, UNDECIDED, "built", id="there-and-not-decided"),
+        pytest.param(said("planned", 0), UNDECIDED, "built", id="planned-and-there"),
+        pytest.param(said("built", 0), CONFIRMED, "confirmed", id="confirmed"),
+        pytest.param(None, CONFIRMED, "confirmed", id="confirmed-by-itself"),
+        pytest.param(said("built", 0), STILL_MISSED, "still_missed", id="still-missed"),
+    ],
+)
+def test_states(saying: Saying | None, demand: object, state: str) -> None:
+    assert state_of(saying, demand) == state  # type: ignore[arg-type]
+
+
+def before(*said: tuple[SaidState, int, int]) -> list[tuple[SaidState, datetime, datetime]]:
+    """State, since and when it was said, in days; the newest first."""
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    return [(state, noon + timedelta(days=since), noon + timedelta(days=at)) for state, since, at in said]
+
+
+@pytest.mark.parametrize(
+    ("state", "history", "since"),
+    [
+        pytest.param("built", [], None, id="the-first-word"),
+        pytest.param("open", [("open", 3, 3)], 3, id="the-same-again"),
+        pytest.param("planned", [("open", 3, 3), ("planned", 1, 1)], None, id="another-state"),
+        pytest.param("built", [("built", 0, 3)], 0, id="a-note-on-a-given-day"),
+        pytest.param("built", [("built", 3, 4), ("built", 3, 3)], 3, id="a-note-without-a-given-day"),
+        pytest.param("built", [("open", 5, 5), ("built", 0, 3)], 0, id="a-given-day-set-aside"),
+        pytest.param("built", [("open", 5, 5), ("built", 3, 4), ("built", 3, 3)], None, id="no-day-set-aside"),
+        pytest.param("built", [("open", 9, 9), ("built", 2, 8), ("built", 0, 3)], 2, id="the-last-given-day"),
+        pytest.param("planned", [("open", 5, 5), ("planned", 0, 3)], None, id="a-day-of-a-plan"),
+    ],
+)
+def test_since_when(state: SaidState, history: list[tuple[SaidState, int, int]], since: int | None) -> None:
+    """A note changes no day, and a day given with `built` holds until another one is given."""
+    expected = None if since is None else before(("open", since, since))[0][1]
+
+    assert since_when(state, before(*history)) == expected

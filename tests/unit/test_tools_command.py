@@ -1,0 +1,43 @@
+"""What `tools` says of a tool in one line."""
+
+import pytest
+
+from tarsy_scoring.analytics import Spelling
+from tarsy_scoring.commands.tools import _line
+from tarsy_scoring.missing_tools.ledger import LedgerEntry
+
+
+@pytest.mark.parametrize(
+    ("sessions", "points", "told"),
+    [
+        pytest.param(1, 1, "tail_logs: 1 session, 1 point lost, open", id="one"),
+        pytest.param(0, 0, "tail_logs: 0 sessions, 0 points lost, open", id="none"),
+        pytest.param(2000, 31000, "tail_logs: 2,000 sessions, 31,000 points lost, open", id="many"),
+    ],
+)
+def test_a_tool_in_one_line(sessions: int, points: int, told: str) -> None:
+    """Counts in the words of people."""
+    assert _line(entry(sessions, points)) == told
+
+
+def test_other_names_of_a_tool() -> None:
+    """As one harmless line, and without the name that is there already."""
+    assert _line(entry(2, 5, "tail_logs", "tail\x1b[2Jlogs")).endswith("lost, open (also tail [2Jlogs)")
+
+
+def entry(sessions: int, points: int, *names: str) -> LedgerEntry:
+    spellings = [Spelling(name, 1) for name in names]
+    return LedgerEntry(
+        "tail_logs",
+        spellings,
+        sessions,
+        1,
+        [],
+        points,
+        False,
+        state="open",
+        said=None,
+        demand=None,
+        has_other_judge=False,
+        merges=[],
+    )

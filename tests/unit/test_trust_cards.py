@@ -1,0 +1,97 @@
+"""What labels of people become in the card of a judge."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tarsy_scoring import labels
+from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, Band, bands_of
+from tarsy_scoring.labels import card_of, contradicted
+
+BANDS = bands_of({"correct": (60, 100), "wrong": (0, 49)})
+
+
+def row(score: int = 0, total: int = 70, by: str = "ada", **columns: Any) -> dict[str, Any]:
+    return {
+        "score_id": uuid.UUID(int=score),
+        "labelled_by": by,
+        "agrees": None,
+        "outcome": None,
+        "number": None,
+        "inclusion_probability": 1.0,
+        "total_score": total,
+        "judge_outcome": None,
+        "criteria": "methodology",
+        "criteria_hash": "hash-1",
+        "judge_fingerprint": "judge-1",
+    } | columns
+
+
+@pytest.mark.parametrize(
+    ("said", "counts", "difference"),
+    [
+        pytest.param({"agrees": True}, ((0, 0), (0, 1)), 0, id="agrees-with-the-band-of-the-total"),
+        pytest.param({"agrees": True, "judge_outcome": "wrong"}, ((1, 0), (0, 0)), 0, id="agrees-with-the-stated-band"),
+        pytest.param({"outcome": "wrong"}, ((0, 1), (0, 0)), None, id="own-outcome"),
+        pytest.param({"outcome": "correct", "number": 95}, ((0, 0), (0, 1)), -25, id="own-number"),
+        pytest.param({"number": 20}, ((0, 1), (0, 0)), 50, id="a-number-has-a-band"),
+    ],
+)
+def test_what_a_label_says(said: dict[str, Any], counts: object, difference: float | None) -> None:
+    """Its band, in the row, beside the judge's, in the column; and total less number where it gives one or agrees."""
+    found = card_of([row(**said)], BANDS)
+    assert found.confusion.counts == counts
+    assert found.mean_difference.value == difference
+
+
+@pytest.mark.parametrize(
+    ("word", "bands", "expected"),
+    [
+        pytest.param("correct", BANDS, {60, 75, 100}, id="highest-band"),
+        pytest.param("wrong", BANDS, {0, 20, 49}, id="lowest-band"),
+        pytest.param("partially_accurate", BANDS, {0, 20, 49, 50, 55, 60, 75, 100}, id="no-such-band"),
+        pytest.param("correct", DEFAULT_BANDS, {50, 55, 60, 75, 100}, id="a-word-where-nobody-drew-bands"),
+        pytest.param("wrong", DEFAULT_BANDS, {0, 20, 49, 50, 55, 60}, id="the-other-end"),
+        pytest.param("partially_accurate", DEFAULT_BANDS, {0, 20, 49, 50, 55, 60, 75, 100}, id="the-middle"),
+        pytest.param("50-74", DEFAULT_BANDS, {50, 55, 60}, id="a-default-band-by-its-name"),
+    ],
+)
+def test_which_numbers_may_stand_beside_an_outcome(word: str, bands: tuple[Band, ...], expected: set[int]) -> None:
+    """Those of its band; where only a word stands for a band that nobody drew, all but those of the other end."""
+    assert {n for n in (0, 20, 49, 50, 55, 60, 75, 100) if contradicted(word, n, bands) is None} == expected
+
+
+def test_what_belongs_to_no_band_is_named() -> None:
+    """Who agrees with a total between two bands says no band either."""
+    found = card_of([row(total=55, agrees=True)], BANDS)
+    assert (found.matched, len(found.unplaced)) == (0, 1)
+
+
+def test_people_who_differ_make_one_label() -> None:
+    """The lower median counts, once, and it is told that they differ."""
+    said = [row(by="ada", agrees=True), row(by="bob", outcome="wrong"), row(by="cleo", outcome="wrong")]
+    found = card_of(said, BANDS)
+    assert (found.matched, found.disputed, found.confusion.counts) == (1, 1, ((0, 1), (0, 0)))
+
+
+def test_two_scores_of_one_session_are_two() -> None:
+    """A label is about a score: nothing says that the other one is right as well."""
+    assert card_of([row(1, agrees=True), row(2, outcome="wrong")], BANDS).matched == 2
+
+
+def test_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the rows; what nobody was asked about takes no place among them."""
+    monkeypatch.setattr(labels, "MOST_COUNTED", 2)
+    newest = [row(1, agrees=True), row(1, by="bob", agrees=True), row(2, agrees=True)]
+    others = [row(3, outcome="wrong"), row(4, agrees=True, inclusion_probability=None)]
+    found = card_of([*newest, *others], BANDS)
+    assert (found.matched, found.picked, found.confusion.counts) == (2, 1, ((0, 0), (0, 2)))
+
+
+def test_a_card_is_made_once() -> None:
+    """As long as nobody says anything new."""
+    rows = [row(n, agrees=n % 3 > 0 or None, outcome=None if n % 3 else "wrong") for n in range(30)]
+    first = card_of(rows, BANDS)
+    assert card_of([dict(r) for r in rows], BANDS) is first
+    assert card_of([*rows, row(31, agrees=True)], BANDS).matched == first.matched + 1

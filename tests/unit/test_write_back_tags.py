@@ -1,0 +1,21 @@
+"""Failure tags on their way into TARSy's table."""
+
+import pytest
+
+from tarsy_scoring.write_back import _tags
+
+
+@pytest.mark.parametrize(
+    ("tags", "written"),
+    [
+        pytest.param(["wrong_conclusion"], '["wrong_conclusion"]', id="strings"),
+        pytest.param([], "[]", id="none-found"),
+        pytest.param({"a": 1}, None, id="object"),
+        pytest.param([1], None, id="numbers"),
+        pytest.param("x", None, id="string"),
+        pytest.param(None, None, id="null"),
+    ],
+)
+def test_tags_of_another_shape_are_null(tags: object, written: str | None) -> None:
+    """TARSy cannot read a list of sessions in which one row has them."""
+    assert _tags(tags) == written
