@@ -372,18 +372,21 @@ class Batcher(Generic[Item, Result]):
             # Not in the context of this caller, who is only the first: its names would stand on lines about others.
             writer = asyncio.create_task(self._write_all(), context=contextvars.Context())
             self._writers.add(writer)
-            writer.add_done_callback(self._writers.discard)
         return await future
 
     async def _write_all(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
-            try:
-                await self._write_batch(batch)
-            finally:
-                for _item, future in batch:
-                    if not future.done():
-                        future.cancel()  # only when this task itself is being cancelled
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
+                try:
+                    await self._write_batch(batch)
+                finally:
+                    for _item, future in batch:
+                        if not future.done():
+                            future.cancel()  # only when this task itself is being cancelled
+        finally:
+            # In one step with the last look at who waits: an item that came between would wait for the next to come.
+            self._writers.discard(asyncio.current_task())
 
     async def _write_batch(self, batch: list[tuple[Item, "asyncio.Future[Result]"]]) -> None:
         # Gathered, so that whatever the write raises reaches the callers and never the writer.

@@ -95,6 +95,27 @@ async def test_a_failed_write_does_not_strand_who_comes_later() -> None:
         await bad
 
 
+async def test_what_comes_just_as_all_writers_end_is_written() -> None:
+    """Two writes end at the same moment, and their first caller comes again before anything else happens."""
+    writes = Writes()
+    writes.may_go.clear()
+    batcher = Batcher(writes)
+
+    async def come_twice() -> int:
+        await batcher.submit(0)
+        return await batcher.submit(2)
+
+    twice = asyncio.create_task(come_twice())
+    await wait_until(lambda: writes.batches == [[0]], 30, "the first write")
+    once = asyncio.create_task(batcher.submit(1))
+    await wait_until(lambda: writes.batches == [[0], [1]], 30, "the second write")
+
+    writes.may_go.set()
+
+    assert await asyncio.wait_for(twice, 30) == 20
+    assert await once == 10
+
+
 async def test_a_cancelled_caller_leaves_its_item_in() -> None:
     """A cancel ends the waiting of that caller alone; its item may be written, its neighbours are."""
     writes = Writes()
