@@ -112,13 +112,16 @@ class Insights:
         try:
             done, _ = await asyncio.wait([*tasks, self._broken], return_when=asyncio.FIRST_COMPLETED)
             if not stopping.is_set():
-                for ended in done:
-                    ended.result()
+                for ended in (self._broken, *tasks):
+                    if ended in done:
+                        ended.result()
         finally:
             self.is_hanging = True
+            ending = asyncio.create_task(self._stop(tasks))
             # Not a timeout, which cancels: what is stopped here does not always let itself be cancelled.
-            stopped, _ = await asyncio.wait({asyncio.create_task(self._stop(tasks))}, timeout=STOP_WITHIN_S)
-            self.is_hanging = not stopped
+            await asyncio.wait({ending}, timeout=STOP_WITHIN_S)
+            # Who failed to stop left running what keeps the process from ending, too.
+            self.is_hanging = not ending.done() or ending.cancelled() or ending.exception() is not None
 
     async def _run_app(self) -> None:
         try:
@@ -133,18 +136,19 @@ class Insights:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        is_broken = self._broken.done() and self._broken.exception() is not None
-        if not (is_broken or self._app.crashed):
-            with contextlib.suppress(InsightsBroken):
-                await self.settle()
-        await self._app.stop()
+        try:
+            if not self._app.crashed:
+                with contextlib.suppress(InsightsBroken):
+                    await self.settle()
+        finally:
+            await self._app.stop()
 
     def _break_for_thread(self, died: threading.ExceptHookArgs) -> None:
         """Faust fetches in a thread of its own; nobody else looks after it."""
         error = InsightsBroken(f"a thread of the stream app has died: {died.exc_value!r}")
         self._loop.call_soon_threadsafe(self._break, error)
 
-    def _break(self, error: Exception) -> None:
+    def _break(self, error: BaseException) -> None:
         """Let `run` end with this."""
         if self._broken.done():
             return
@@ -153,6 +157,7 @@ class Insights:
             broken.__cause__ = error
             error = broken
         self._broken.set_exception(error)
+        self._broken.exception()  # seen: whoever is stopped anyway does not complain of it
 
     # --- events in -------------------------------------------------------------------------------------
 
@@ -260,33 +265,43 @@ class Insights:
         """
         Publish windows that changed, wait for the brokers' acknowledgements, and commit offsets.
 
+        Where that fails or is cut off, nothing is settled any more, and the process ends: what came later must not be
+        committed over what this one took and did not see kept.
+
         Raises:
             InsightsBroken: The brokers did not acknowledge in time.
         """
         async with self._settling:
-            if not self.is_ready:
+            if not self.is_ready or self._broken.done():
                 return
-            self._require_no_pause()
-            self._forget_old()
-            # In the order of their offsets; the last of a partition stands.
-            offsets = {m.tp: m.offset + 1 for m in self._unsettled}
-            self._unsettled.clear()
-            sends, self._sends = self._sends, []
-            ended_us, self._newest_us = self._newest_us, []
-            published = 0
-            for chain, windows in list(self._windows.items()):
-                for message in windows.take_unpublished(self._kept_from_s):
-                    sends.append(await self._publish(chain, message))
-                    published += 1
-                await asyncio.sleep(0)
-            await self._acknowledged(sends)
-            if offsets:
-                await self._acknowledged([asyncio.ensure_future(self._app.consumer._commit(offsets))])
-            self._metrics.insights_published.inc(published)
-            for at_us in ended_us:
-                self._metrics.insights_delay.observe(max(0.0, time.time() - at_us / MICRO))
-            self._metrics.insights_chains.set(len(self._windows))
-            self._metrics.insights_rows.set(len(self._rows.data))
+            try:
+                await self._settle()
+            except BaseException as error:
+                self._break(error)
+                raise
+
+    async def _settle(self) -> None:
+        self._require_no_pause()
+        self._forget_old()
+        # In the order of their offsets; the last of a partition stands.
+        offsets = {m.tp: m.offset + 1 for m in self._unsettled}
+        self._unsettled.clear()
+        sends, self._sends = self._sends, []
+        ended_us, self._newest_us = self._newest_us, []
+        published = 0
+        for chain, windows in list(self._windows.items()):
+            for message in windows.take_unpublished(self._kept_from_s):
+                sends.append(await self._publish(chain, message))
+                published += 1
+            await asyncio.sleep(0)
+        await self._acknowledged(sends)
+        if offsets:
+            await self._acknowledged([asyncio.ensure_future(self._app.consumer._commit(offsets))])
+        self._metrics.insights_published.inc(published)
+        for at_us in ended_us:
+            self._metrics.insights_delay.observe(max(0.0, time.time() - at_us / MICRO))
+        self._metrics.insights_chains.set(len(self._windows))
+        self._metrics.insights_rows.set(len(self._rows.data))
 
     async def _publish(self, chain: str, windows: dict[str, Any]) -> "asyncio.Future[Any]":
         now = datetime.now(UTC)

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from faust.auth import OAuthCredentials, SASLCredentials
 
+from infrastructure import wait_until
 from tarsy_scoring import insights as module
 from tarsy_scoring.commands import insights as run_module
 from tarsy_scoring.commands.insights import insights as command
@@ -269,6 +270,35 @@ async def test_nothing_is_committed_that_the_brokers_did_not_keep(rig: Rig) -> N
     assert rig.commits == []
 
 
+async def test_nothing_is_committed_behind_what_the_brokers_did_not_keep(rig: Rig) -> None:
+    """Who settles next, be it before the process ends, would lose the records before."""
+    rig.fails = TimeoutError()
+    await rig.take()
+    with pytest.raises(InsightsBroken, match="did not acknowledge"):
+        await rig.app.settle()
+
+    rig.fails = None
+    await rig.take(score="two", offset=1)
+    await rig.app.settle()
+
+    assert rig.commits == []
+
+
+async def test_nothing_is_committed_behind_what_was_cut_off(rig: Rig) -> None:
+    """Asked to stop while brokers are waited for: what they keep in the end is not known any more."""
+    rig.app._sends.append(asyncio.get_running_loop().create_future())
+    await rig.take()
+    settling = asyncio.create_task(rig.app.settle())
+    await wait_until(lambda: "published" in rig.kinds, 30, "a settling that waits")
+    settling.cancel()
+    await asyncio.gather(settling, return_exceptions=True)
+
+    await rig.take(score="two", offset=1)
+    await rig.app.settle()
+
+    assert rig.commits == []
+
+
 async def test_nothing_is_published_or_committed_while_chains_are_assigned(rig: Rig) -> None:
     """Somebody else may own them, and know more; what arrives yet comes again."""
     await rig.take()
@@ -486,6 +516,57 @@ async def test_brokers_that_are_silent_are_not_waited_for_for_ever(rig: Rig, mon
         await rig.app.settle()
 
     assert not sent.done()
+
+
+class StandInApp:
+    """A Faust app that runs until it is stopped."""
+
+    crashed = False
+
+    def __init__(self, rig: Rig, fails: Exception | None = None) -> None:
+        self.consumer, self.consumer_generation_id = rig.app._app.consumer, 1
+        self.is_stopped = False
+        self._fails = fails
+
+    async def start(self) -> None:
+        return None
+
+    async def wait_until_stopped(self) -> None:
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        if self._fails:
+            raise self._fails
+        self.is_stopped = True
+
+
+async def test_a_fault_in_settling_does_not_keep_the_app_running(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads would keep the process from ending, and nobody would start it again."""
+    monkeypatch.setattr(module, "PUBLISH_EVERY_S", 0)
+    rig.app._app = app = StandInApp(rig)
+
+    async def send(**_: Any) -> Any:
+        raise PermissionError("planted")
+
+    cast("Any", rig.app._published).send = send
+    await rig.take()
+
+    with pytest.raises(InsightsBroken, match="planted"):
+        await rig.app.run(asyncio.Event())
+
+    assert app.is_stopped
+    assert not rig.app.is_hanging
+
+
+async def test_an_app_that_fails_to_stop_is_taken_for_one_that_hangs(rig: Rig) -> None:
+    """What it left running keeps the process from ending just as well."""
+    rig.app._app = StandInApp(rig, OSError("planted"))
+    stopping = asyncio.Event()
+    stopping.set()
+
+    await rig.app.run(stopping)
+
+    assert rig.app.is_hanging
 
 
 @dataclass
