@@ -174,9 +174,11 @@ class Insights:
             try:
                 async for event in stream.events():
                     await self._require_unbroken(event.message)
-                    await take(event)
-                    if self._is_assigned and event.message.generation_id == self._app.consumer_generation_id:
+                    if self._is_ours(event.message):
+                        await take(event)
+                    if self._is_ours(event.message):  # still: chains may have been divided anew meanwhile
                         self._unsettled.append(event.message)
+                        self._next[event.message.tp] = event.message.offset + 1
                     if len(self._unsettled) >= MOST_UNSETTLED:
                         await self.settle()
             except Exception as error:
@@ -203,7 +205,10 @@ class Insights:
                     f"records from {first} to {record.offset - 1} of {record.topic}, partition {record.partition}, "
                     "were left out"
                 )
-        self._next[record.tp] = record.offset + 1
+
+    def _is_ours(self, record: Any) -> bool:
+        """Whether it came with the assignment that holds; else it comes again, here or elsewhere."""
+        return bool(self._is_assigned and record.generation_id == self._app.consumer_generation_id)
 
     async def _group(self, event: Any) -> None:
         """Pass on what counts, by chain."""
