@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from faust.exceptions import ConsumerNotStarted
 from pydantic_core import to_json
 
 from tarsy_scoring.errors import ScoringError
@@ -438,4 +439,7 @@ class Insights:
                 raise InsightsBroken(f"{what} for {patience_s:.0f} s while the brokers answer")
 
     def _assigned(self) -> set[tuple[str, int]]:
-        return {(p.topic, p.partition) for p in self._app.consumer.assignment()}
+        try:
+            return {(p.topic, p.partition) for p in self._app.consumer.assignment()}
+        except ConsumerNotStarted:  # the app is starting: brokers may have answered us sooner
+            return set()

@@ -646,6 +646,13 @@ async def test_an_app_that_cannot_be_stopped_does_not_keep_the_process(
     assert capsys.readouterr().err.startswith(f"tarsy-scoring: {says}")
 
 
+async def test_a_look_before_the_app_has_begun_to_fetch_finds_nothing(tmp_path: Path) -> None:
+    """Brokers may answer it sooner than the app has started."""
+    app = Insights(load_settings(ENV), Metrics(), tmp_path)
+
+    assert app._assigned() == set()
+
+
 # --- what tells a hang ---------------------------------------------------------------------------------
 
 
