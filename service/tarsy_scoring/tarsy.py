@@ -62,6 +62,9 @@ SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'setting' END
 WHERE current_setting('transaction_read_only')::boolean
 """
 
+# The last one also where, for a moment of a fail-over, no server is what `target_session_attrs` asks for.
+_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg.InternalClientError)
+
 # What refuses us by a decision of somebody there, and what would help.
 _REFUSALS: tuple[tuple[type[Exception], str], ...] = (
     (asyncpg.InvalidAuthorizationSpecificationError, "it refuses the role or its password; correct them in {variable}"),
@@ -162,7 +165,7 @@ class Tarsy:
             raise
         except TimeoutError as error:
             raise self._away(f"no answer within {TIMEOUT_S:g} s; is it busy, or the network closed?") from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except _AWAY as error:
             self._listed = None  # the schema may have changed under us
             raise self._away(self._why(error)) from error
 
@@ -196,7 +199,7 @@ class Tarsy:
                     log.warning("tarsy.listen_refused", reason="a standby", effect="sessions are looked for every 2 s")
                 has_warned = True
                 await asyncio.sleep(STANDBY_RETRY_S)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except _AWAY as error:  # a TimeoutError is an OSError
                 log.debug("tarsy.listen_lost", reason=type(error).__name__)
                 await asyncio.sleep(RETRY_S)
 

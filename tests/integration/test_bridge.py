@@ -17,6 +17,7 @@ from proxy import DatabaseProxy
 from tarsy_scoring import announcing, tarsy_sessions
 from tarsy_scoring import bridge as bridge_module
 from tarsy_scoring import database as database_module
+from tarsy_scoring import tarsy as tarsy_module
 from tarsy_scoring.announcing import BEGINNING
 from tarsy_scoring.bridge import Bridge
 from tarsy_scoring.configuration import load_settings
@@ -911,6 +912,26 @@ async def test_only_a_change_of_status_wakes(start: Start, tarsy: asyncpg.Connec
     await tarsy.execute("SELECT pg_notify('sessions', $1)", STATUS_MESSAGE)
 
     await wait_until(lambda: len(woken) == 3, 30, "both changes were heard")
+    following.cancel()
+
+
+async def test_listening_goes_on_after_a_failover(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a moment no server is the one that the URL asks for; nobody would tell if nobody listened from then on."""
+    connect, tries = asyncpg.connect, 0
+
+    async def none_at_first(*arguments: Any, **options: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise asyncpg.exceptions.TargetServerAttributeNotMatched("planted")
+        return await connect(*arguments, **options)
+
+    monkeypatch.setattr(tarsy_module, "RETRY_S", 0)
+    monkeypatch.setattr(tarsy_module.asyncpg, "connect", none_at_first)
+    woken = asyncio.Event()
+    following = asyncio.create_task(start()._sessions.tarsy.follow(woken.set))
+
+    await asyncio.wait_for(woken.wait(), 30)
     following.cancel()
 
 

@@ -543,6 +543,15 @@ async def test_finished_sessions_of_an_older_deployment(connection: Any, source:
     assert await source.find_session("one") == FoundSession("one", "kubernetes", "completed", None)
 
 
+async def test_a_database_that_fails_over_is_unavailable(tarsy_database_url: str) -> None:
+    """None of its servers is what the URL asks for, for a moment: that is no fault of the session."""
+    source = TarsyDatabase(f"{tarsy_database_url}?target_session_attrs=standby")
+
+    with pytest.raises(TimelineUnavailable, match="session one"):
+        await source.fetch_timeline("one")
+    await source.close()
+
+
 async def test_listing_an_unreachable_database() -> None:
     """Unavailable, never a list without sessions, and never a session that is not there."""
     source = TarsyDatabase("postgresql://reader:hunter2@127.0.0.1:9/tarsy", timeout_s=5)

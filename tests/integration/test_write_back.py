@@ -306,6 +306,20 @@ async def test_tarsy_away_delays_nothing_and_loses_nothing(
     assert await written(tarsy) == ["s0", "s1", "s2", "s3"]
 
 
+async def test_a_tarsy_that_fails_over_is_waited_for(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
+) -> None:
+    """None of its servers is what the URL asks for, for a moment: no reason to end, with all that this worker does."""
+    await put(tarsy, "one")
+    await finish(scoring, "one")
+
+    with pytest.raises(TarsyAway, match="cannot be used"):
+        await start(f"{tarsy_database_url}?target_session_attrs=standby").run_once()
+
+    await start().run_once()
+    assert await written(tarsy) == ["one"]
+
+
 async def test_what_tarsy_deleted_or_never_had_is_passed_over(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection
 ) -> None:

@@ -89,6 +89,9 @@ _FIND = """
      WHERE session_id = $1
 """
 
+# The last one also where, for a moment of a fail-over, no server is what `target_session_attrs` asks for.
+_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg.InternalClientError)
+
 # The newest sessions of each status, by the index that every deployment has on both.
 _RECENT_MODELS = """
     SELECT {columns} FROM agent_executions WHERE session_id IN (
@@ -156,7 +159,7 @@ class TarsyDatabase:
             raise TimelineUnavailable(
                 f"reading {what} from TARSy's database took longer than {self._timeout_s:g} s"
             ) from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
+        except (*_AWAY, ValueError) as error:
             self._columns = None  # the schema may have changed under us
             # The driver's message may quote the address or a value: its type says enough.
             raise TimelineUnavailable(
