@@ -21,7 +21,7 @@ from tarsy_scoring.columns import tool_names, tools_hash_of
 from tarsy_scoring.commands.tools import tools
 from tarsy_scoring.database import Database
 from tarsy_scoring.erasure import erase
-from tarsy_scoring.missing_tools import wishes
+from tarsy_scoring.missing_tools import decisions, wishes
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
 from tarsy_scoring.missing_tools.wishes import FRESH_S, OLDEST_S, Looks, Question, Wishes
@@ -206,6 +206,27 @@ async def test_names_that_joined_a_tool_stay_with_it(api: Api) -> None:
     assert (tool.tool_name, tool.state, tool.sessions) == ("query_metric", "planned", 7)
     assert (merge.name, merge.is_automatic, merge.decided_by) == ("query_metrics", True, "automatic")
     assert merge.decided_at is not None
+
+
+async def test_what_a_person_decided_meanwhile_stands(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at all sessions may take seconds; what is kept by spelling afterwards must not be the last word then."""
+    await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
+    await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
+    find = decisions._find
+
+    async def find_slowly(*arguments: Any) -> Any:
+        found = await find(*arguments)
+        monkeypatch.undo()
+        await join(api, name="query_metrics", tool="node_cpu")
+        return found
+
+    monkeypatch.setattr(decisions, "_find", find_slowly)
+    await say(api, tool="query_metric", state="planned")
+
+    assert {name: {s.name for s in tool.spellings} for name, tool in (await ledger(api)).items()} == {
+        "query_metric": {"query_metric"},
+        "node_cpu": {"node_cpu", "query_metrics"},
+    }
 
 
 # --- states --------------------------------------------------------------------------------------------

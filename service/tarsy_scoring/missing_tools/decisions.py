@@ -56,6 +56,17 @@ RETURNING name, tool, is_automatic, decided_by, decided_at
 """
 
 
+# Names ($1) with their keys ($2) of a tool, without those that somebody decided about, be it since it was looked.
+KEEP_SPELLINGS = """
+INSERT INTO {schema}.tool_merges (name, name_key, tool, is_automatic, decided_by)
+SELECT n.name, n.key, $3, true, $4 FROM unnest($1::text[], $2::text[]) AS n(name, key)
+WHERE NOT EXISTS (SELECT FROM {schema}.tool_merges m WHERE m.name_key = n.key)
+"""
+
+# Decisions are kept one after the other, whoever makes them.
+ONE_DECISION = "SELECT pg_advisory_xact_lock(hashtext('tarsy-scoring tool decisions'), hashtext($1))"
+
+
 @dataclass(frozen=True, slots=True)
 class Saying:
     """What somebody said of a tool last."""
@@ -183,11 +194,12 @@ async def say(
         UnknownTool: Nothing was written.
         DatabaseAway: It may have been kept.
     """
-    decisions, [tool] = await _find(database, look, [name])
+    [tool] = await _find(database, look, [name])
     key = normalise(tool.name)
 
     async def work(connection: Connection) -> Any:
-        await _keep_spellings(database, connection, decisions, tool)
+        await connection.execute(ONE_DECISION, database.schema)
+        await _keep_spellings(database, connection, tool)
         rows = await connection.fetch(database.sql(SAID_BEFORE), key)
         given = since or since_when(state, [(row["state"], row["since"], row["said_at"]) for row in rows])
         return await connection.fetchrow(database.sql(ADD_STATE), tool.name, key, state, given, by, note)
@@ -226,7 +238,7 @@ async def join(database: Database, name: str, tool: str | None, *, by: str, look
         OneName: Nothing was written.
         DatabaseAway: It may have been kept.
     """
-    decisions, found = await _find(database, look, [name] if tool is None else [name, tool])
+    found = await _find(database, look, [name] if tool is None else [name, tool])
     joined, into = name, name
     if tool is not None:
         into = found[1].name
@@ -236,8 +248,9 @@ async def join(database: Database, name: str, tool: str | None, *, by: str, look
             raise OneName
 
     async def work(connection: Connection) -> Any:
+        await connection.execute(ONE_DECISION, database.schema)
         if tool is not None and normalise(name) == normalise(found[0].name):
-            await _keep_spellings(database, connection, decisions, found[0])
+            await _keep_spellings(database, connection, found[0])
         merge = joined, normalise(joined), into, False, by
         return await connection.fetchrow(database.sql(ADD_MERGE), *merge)
 
@@ -245,9 +258,9 @@ async def join(database: Database, name: str, tool: str | None, *, by: str, look
     return merge
 
 
-async def _find(database: Database, look: Look, names: Sequence[str]) -> tuple[Decisions, list[Tool]]:
+async def _find(database: Database, look: Look, names: Sequence[str]) -> list[Tool]:
     """
-    What was decided, and the tool of each of these names.
+    The tool of each of these names.
 
     Names that a look leaves out, or that came after it, are known as well, in the spelling that a judge used.
 
@@ -261,7 +274,7 @@ async def _find(database: Database, look: Look, names: Sequence[str]) -> tuple[D
         database.once(lambda c: c.fetch(database.sql(ASKED_FOR), list(names))),
     )
     # In a thread: names of hostile judges take a while to compare.
-    return decisions, await asyncio.to_thread(_tools_of, wishes, decisions, {row["name"] for row in rows}, names)
+    return await asyncio.to_thread(_tools_of, wishes, decisions, {row["name"] for row in rows}, names)
 
 
 def _tools_of(wishes: Wishes, decisions: Decisions, asked_for: Iterable[str], names: Iterable[str]) -> list[Tool]:
@@ -275,8 +288,9 @@ def _tools_of(wishes: Wishes, decisions: Decisions, asked_for: Iterable[str], na
         raise UnknownTool from None
 
 
-async def _keep_spellings(database: Database, connection: Connection, decisions: Decisions, tool: Tool) -> None:
+async def _keep_spellings(database: Database, connection: Connection, tool: Tool) -> None:
     """Keep that the names which are a tool's by their spelling are its own, unless somebody decided about them."""
     spellings = {normalise(name): name for name, _ in tool.spellings}
-    for key in spellings.keys() - decisions.merges.keys() - {normalise(tool.name)}:
-        await connection.execute(database.sql(ADD_MERGE), spellings[key], key, tool.name, True, AUTOMATIC)
+    spellings.pop(normalise(tool.name), None)
+    names, keys = list(spellings.values()), list(spellings)
+    await connection.execute(database.sql(KEEP_SPELLINGS), names, keys, tool.name, AUTOMATIC)
