@@ -39,6 +39,7 @@ from tarsy_scoring.kafka_topics import Tail
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
 PUBLISH_TIMEOUT_S = 10.0
 PAGES_START_S = 30.0
+STOP_WITHIN_S = 20.0
 OF_THE_JUDGE = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
 # The examples include a failed and a timed-out session; a demo shows those, too, and some gates at work.
 CONFIG = {
@@ -156,7 +157,7 @@ async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def _program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of ours; stopped as in production, by SIGTERM."""
+    """A process of ours; stopped as in production, by SIGTERM, and killed where nobody waits for that any longer."""
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
     with (logs / f"{command}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -168,10 +169,12 @@ async def _program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIte
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
                 try:
-                    await asyncio.wait_for(process.wait(), 20)
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+                finally:  # also where a second signal cuts the waiting off
+                    if process.returncode is None:
+                        process.kill()
+                        await process.wait()
 
 
 async def _follow(
