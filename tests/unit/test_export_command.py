@@ -76,3 +76,19 @@ def test_a_device_is_written_to_and_not_replaced() -> None:
         file.write(b"gone")
 
     assert Path("/dev/null").is_char_device()
+
+
+def test_exports_at_the_same_time_do_each_other_no_harm(tmp_path: Path) -> None:
+    """As of a job that has not ended when it is started again: the file is always that of one of them, and whole."""
+    place = tmp_path / "scores"
+
+    with command._opened(str(place)) as slow:
+        slow.write(b"slow " * 10_000)
+        with command._opened(str(place)) as quick:
+            quick.write(b"quick")
+        slow.write(b"end")
+        slow.flush()
+        assert place.read_bytes() == b"quick"
+
+    assert place.read_bytes() == b"slow " * 10_000 + b"end"
+    assert list(tmp_path.iterdir()) == [place]

@@ -1,6 +1,7 @@
 """`export`: scores as a file, for training, spreadsheets and other programs."""
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -102,7 +103,8 @@ def _opened(output: str | None) -> Iterator[IO[bytes]]:
     if place.is_dir():
         raise click.BadParameter(f"{output} is a folder: name a file in it", param_hint="--output")
     is_device = place.exists() and not place.is_file()
-    path = place if is_device else place.with_name(place.name + _PARTIAL)
+    # A name of its own: another export to the same file may be under way.
+    path = place if is_device else place.with_name(f"{place.name}.{secrets.token_hex(4)}{_PARTIAL}")
     try:
         file = path.open("wb")
     except OSError as error:
