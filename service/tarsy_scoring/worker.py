@@ -124,14 +124,26 @@ class Worker:
         return min(slots - judging, 2 * slots - len(self._running))
 
     async def claim(self, limit: int) -> int:
-        """Claim up to `limit` due scores and start an attempt at each. Raises: DatabaseAway."""
+        """
+        Claim up to `limit` due scores and start an attempt at each.
+
+        Raises:
+            DatabaseAway: What had been claimed by then is under way.
+        """
         known = self._limits.claimable()
+        # Before all others: behind chains that fill every slot for hours no provider would be tried again.
+        probed = self._chains_to_probe(known)
+        trying = await self._claim_of(probed, 1) if probed else 0
+        if trying == limit:
+            return trying
         open_chains = ChainFilter(
             known.configured, [*known.blocked, *known.probing], known.others_blocked or known.others_probing
         )
-        claimed = await self._leases.claim_due(self.owner, limit, self._settings.lease_s, open_chains)
-        if len(claimed) < limit and (probed := self._chains_to_probe(known)):
-            claimed += await self._leases.claim_due(self.owner, 1, self._settings.lease_s, probed)
+        return trying + await self._claim_of(open_chains, limit - trying)
+
+    async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
+        """Claim up to `limit` due scores of these chains and start them at once: a lease that nobody tracks lapses."""
+        claimed = await self._leases.claim_due(self.owner, limit, self._settings.lease_s, chains)
         for score in claimed:
             topic = self._topics.get(score.source)
             trace = self._tracing.attempt(score.traceparent, score.source, topic, _about(score))
