@@ -111,7 +111,7 @@ class Scorer:
         Try to score what was claimed and store how it ended. Waits for a database that is away.
 
         Args:
-            on_judged: Called when the judgement is done and only has to be stored.
+            on_judged: Called when there is nothing left to do but to store how it ended.
 
         A cancel leaves the score in progress: whoever cancels gives it back, or it lapses.
 
@@ -297,8 +297,8 @@ class Scorer:
             "labels": dict(claimed.labels),
             "interaction": attempt.layers.totals() if attempt.layers else None,
         } | {name: columns.get(name) for name in PUBLISHED}
-        attempt.on_judged()
         await self._end(
+            attempt,
             Ending(
                 claimed,
                 columns,
@@ -306,7 +306,7 @@ class Scorer:
                 missing_tools=verdict.missing_tools if verdict else (),
                 alternative_approaches=verdict.alternative_approaches if verdict else (),
                 turns=attempt.unstored,
-            )
+            ),
         )
         self._tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
         self._count(attempt, columns)
@@ -327,7 +327,8 @@ class Scorer:
             metrics.score_flags.labels(flag).inc()
         metrics.score_delay.labels(ASKED_BY[claimed.priority]).observe(claimed.age_s + attempt.spent_s)
 
-    async def _end(self, ending: Ending) -> None:
+    async def _end(self, attempt: Attempt, ending: Ending) -> None:
+        attempt.on_judged()
         with self._tracing.step("storing"):
             await self._store.end(ending)
 
@@ -339,6 +340,7 @@ class Scorer:
     async def _wait(self, attempt: Attempt, error: WaitFor) -> Finished:
         if attempt.claimed.spent_s + attempt.spent_s >= self._settings.deadline_s:
             return await self._pass_deadline(attempt, error)
+        attempt.on_judged()
         await self._leases.put_back(
             attempt.claimed,
             due_s=error.due_s,
@@ -366,6 +368,7 @@ class Scorer:
         due_s = backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
         if claimed.spent_s + attempt.spent_s + due_s >= self._settings.deadline_s:
             return await self._pass_deadline(attempt, error)
+        attempt.on_judged()
         await self._leases.put_back(
             claimed,
             due_s=due_s,
@@ -389,9 +392,8 @@ class Scorer:
         columns = self._columns(attempt, status) | {"error_kind": kind, "error_message": message}
         columns["attempts_burned"] = int(status != "cancelled")
         event = {"status": status, "error_kind": kind, "error_message": message}
-        await self._end(
-            Ending(claimed, columns, NewEvent(claimed.score_id, "scoring.failed", event), disposition=disposition)
-        )
+        failed = NewEvent(claimed.score_id, "scoring.failed", event)
+        await self._end(attempt, Ending(claimed, columns, failed, disposition=disposition))
         self._metrics.scores.labels(status, kind, self._metrics.chain(claimed.chain_id)).inc()
         return Finished(status, {"error_kind": kind, "reason": message} | self._told(attempt))
 

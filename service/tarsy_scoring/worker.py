@@ -39,7 +39,7 @@ RELEASE_TIMEOUT_S = 10.0
 
 @dataclass(slots=True)
 class _Running:
-    """An attempt under way. `is_judging` ends when its judgement is done and only has to be stored."""
+    """An attempt under way. `is_judging` ends when there is nothing left to do but to store how it ended."""
 
     claimed: ClaimedScore
     trace: AttemptTrace
@@ -189,6 +189,7 @@ class Worker:
             # The message of an unforeseen error may quote anything, so only its type and place are told.
             place = [f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
             log.error("attempt.broke", error=type(error).__name__, place=place[-4:], **_names(running))
+            free_slot()
             spent_s = time.monotonic() - running.started
             outcome, fields = await self._give_up(claimed, type(error).__name__, spent_s)
         finally:
@@ -216,7 +217,12 @@ class Worker:
         return finished.outcome, finished.fields
 
     async def keep_leases(self) -> None:
-        """Renew what was running before the query; cancel what was lost and still runs."""
+        """
+        Renew what was running before the query; cancel what was lost and still runs.
+
+        Who only has to store an end is let be: it learns by itself that the lease is lost, and where that end is
+        stored already, and the reply on its way, nothing is lost.
+        """
         before = list(self._running.values())
         if not before:
             return
@@ -225,7 +231,7 @@ class Worker:
         except DatabaseAway:
             return  # the next beat comes; leases outlive two missed ones
         for running in before:
-            if running.claimed.lease_token not in held and not running.task.done():
+            if running.claimed.lease_token not in held and running.is_judging and not running.task.done():
                 log.warning("attempt.lease_lost", **_names(running))
                 running.has_lost_its_lease = True
                 running.task.cancel()

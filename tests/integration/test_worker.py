@@ -1,17 +1,21 @@
 """A worker between two awaits: what it has claimed is under way, and what has ended is not lost."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from attempting import Service, open_service
-from tarsy_scoring.database import DatabaseAway
+from attempting import REGISTRY, Service, a_timeline, open_service
+from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge, FakeSessions
+from infrastructure import wait_until
+from tarsy_scoring.database import Connection, DatabaseAway
+from tarsy_scoring.errors import JudgeRejectedRequest, JudgeUnavailable, KeyRejected
 from tarsy_scoring.leases import ChainFilter, ClaimedScore
 from tarsy_scoring.limits import Limits
 from tarsy_scoring.permits import Claimable
-from tarsy_scoring.scoring import Finished
+from tarsy_scoring.scoring import Finished, Scorer
 from tarsy_scoring.telemetry import Metrics
 from tarsy_scoring.worker import Worker
 
@@ -90,3 +94,43 @@ async def test_a_full_queue_does_not_keep_a_provider_from_being_tried(
     await asyncio.sleep(0)
 
     assert scorer.begun == ["probing-0", "other-0", "other-1"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        pytest.param((ANALYSIS, MISSING_TOOLS), "completed", id="completed"),
+        pytest.param((JudgeRejectedRequest("400"),), "failed", id="failed"),
+        pytest.param((JudgeUnavailable("away"),), "put_back", id="tried-again"),
+        pytest.param((KeyRejected("401", 60),), "put_back", id="waiting"),
+        pytest.param((ZeroDivisionError(),), "put_back", id="broken"),
+    ],
+)
+async def test_an_end_whose_reply_is_on_its_way_is_no_lost_lease(
+    service: Service, monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, ...], outcome: str
+) -> None:
+    """A heartbeat may see that nobody holds the score any more before its attempt hears that its own end is stored."""
+    await service.request()
+    sessions, judge = FakeSessions(one=a_timeline()), FakeJudge(*answers)
+    scorer = Scorer(service.settings, service.leases, service.store, sessions, REGISTRY, {"default": judge}, Metrics())
+    worker = a_worker(service, scorer)
+    once, is_stored, may_hear = service.database.once, asyncio.Event(), asyncio.Event()
+
+    async def hear_late(work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        result = await once(work)
+        held = "SELECT count(*) FROM session_scores WHERE status = 'in_progress'"
+        if not is_stored.is_set() and await once(lambda c: c.fetchval(held)) == 0:
+            is_stored.set()
+            await may_hear.wait()
+        return result
+
+    with capture_logs() as lines:
+        assert await worker.claim(1) == 1
+        monkeypatch.setattr(service.database, "once", hear_late)
+        await asyncio.wait_for(is_stored.wait(), 30)
+        await worker.keep_leases()
+        await asyncio.sleep(0)
+        may_hear.set()
+        await wait_until(lambda: [x for x in lines if x["event"] == "attempt.finished"], 30, "the attempt's line")
+
+    assert [x["outcome"] for x in lines if x["event"] == "attempt.finished"] == [outcome]
