@@ -14,6 +14,7 @@ import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 
@@ -96,13 +97,14 @@ class Worker:
             asyncio.create_task(_every(LIMITS_EVERY_S, self.refresh_limits)),
             asyncio.create_task(_every(GAUGES_EVERY_S, self.read_gauges)),
         ]
-        await self.refresh_limits()
-        claiming = asyncio.create_task(self._claim_until(stopping))
+        loops = list(keepers)
         try:
-            await _first_to_end([claiming, *keepers])
-            await self._drain()
+            await self.refresh_limits()
+            loops.append(asyncio.create_task(self._claim_until(stopping)))
+            await _first_to_end(loops)
+            await self._drain(keepers)
         finally:
-            await _cancelled([claiming, *keepers, *(r.task for r in self._running.values())])
+            await _cancelled([*loops, *(r.task for r in self._running.values())])
 
     async def _claim_until(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
@@ -279,12 +281,18 @@ class Worker:
             self._metrics.queue_due.labels(hold).set(queue.due.get(hold, 0))
         self._metrics.queue_age.set(queue.oldest_due_s)
 
-    async def _drain(self) -> None:
-        """Let attempts finish, then give the rest back: pending, due now, no attempt burned."""
+    async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
+        """
+        Let attempts finish, then give the rest back: pending, due now, no attempt burned.
+
+        Where a loop dies meanwhile, at once; its error comes through then.
+        """
         tasks = [r.task for r in self._running.values()]
         if tasks:
-            log.info("worker.draining", running=len(tasks), timeout_s=self._settings.drain_timeout_s)
-            await asyncio.wait(tasks, timeout=self._settings.drain_timeout_s)
+            timeout_s = self._settings.drain_timeout_s
+            log.info("worker.draining", running=len(tasks), timeout_s=timeout_s)
+            ends: list[asyncio.Future[Any]] = [asyncio.gather(*tasks, return_exceptions=True), *keepers]
+            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         left = list(self._running.values())
         await _cancelled([r.task for r in left])
         try:
@@ -293,6 +301,8 @@ class Worker:
                     await self._release(running)
         except TimeoutError:
             log.warning("worker.not_released", running=len(left), effect="they lapse after their lease")
+        for died in (k for k in keepers if k.done()):
+            died.result()
 
     async def _release(self, running: _Running) -> None:
         claimed = running.claimed

@@ -134,3 +134,49 @@ async def test_an_end_whose_reply_is_on_its_way_is_no_lost_lease(
         await wait_until(lambda: [x for x in lines if x["event"] == "attempt.finished"], 30, "the attempt's line")
 
     assert [x["outcome"] for x in lines if x["event"] == "attempt.finished"] == [outcome]
+
+
+async def test_a_worker_that_is_ended_while_it_starts_leaves_nothing_running(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loops end with it, though the first look at the limits has not come back."""
+    limits, is_looking = Limits(service.database, service.settings), asyncio.Event()
+
+    async def look() -> None:
+        is_looking.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(limits, "refresh", look)
+    before = asyncio.all_tasks()
+    running = asyncio.create_task(a_worker(service, Unending(), limits).run(asyncio.Event()))
+    await is_looking.wait()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_loop_that_dies_while_the_worker_drains_ends_the_draining(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without heartbeats attempts would outlive their leases: they are given back at once, and the error is told."""
+    await service.request()
+    scorer, stopping, limits = Unending(), asyncio.Event(), Limits(service.database, service.settings)
+    worker = a_worker(service, scorer, limits, drain_timeout_s=3600)
+
+    async def die() -> None:
+        raise ZeroDivisionError("unforeseen")
+
+    with capture_logs() as lines:
+        running = asyncio.create_task(worker.run(stopping))
+        await wait_until(lambda: scorer.begun, 30, "an attempt")
+        stopping.set()
+        await wait_until(lambda: [x for x in lines if x["event"] == "worker.draining"], 30, "the drain")
+        monkeypatch.setattr(limits, "refresh", die)
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(running, 30)
+
+    [score] = await service.database.once(lambda c: c.fetch("SELECT status, attempts_burned FROM session_scores"))
+    assert tuple(score) == ("pending", 0)
