@@ -45,6 +45,8 @@ class Attempt:
     """All turns of the score, those of earlier attempts first."""
     unstored: list[StoredTurn] = field(default_factory=list)
     """What returned last, until it is stored: with the next phase, or with the end of the score."""
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a step is stored: of samples that set out together only one takes the turn before them along."""
     phase: str | None = None
     timeline: Timeline | None = None
     context: FittedContext | None = None
@@ -154,11 +156,12 @@ class DurableAsk:
 
 async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:
     """Store what returned last, and announce `phase` where it is new. Raises: LeaseLost."""
-    turns, attempt.unstored = attempt.unstored, []
-    is_new = phase is not None and phase != attempt.phase
-    if turns or is_new:
-        attempt.phase = phase or attempt.phase
-        await store.record(Step(attempt.claimed, phase if is_new else None, turns))
+    async with attempt.storing:
+        turns, attempt.unstored = attempt.unstored, []
+        is_new = phase is not None and phase != attempt.phase
+        if turns or is_new:
+            attempt.phase = phase or attempt.phase
+            await store.record(Step(attempt.claimed, phase if is_new else None, turns))
 
 
 class ScoreGate:

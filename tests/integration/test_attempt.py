@@ -1,5 +1,6 @@
 """One attempt from claim to stored end: every way it may end, on a real database."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from tarsy_scoring.errors import (
     SessionNotTerminal,
     TimelineUnavailable,
 )
+from tarsy_scoring.store import Step
 from tarsy_scoring.timeline.model import Event, Timeline
 
 
@@ -222,6 +224,35 @@ async def test_a_turn_is_paid_for_once(service: Service) -> None:
     assert second.asked[0][1][:-1] == first.asked[1][1][:-1], "the shared prefix must be byte-identical"
     score = await service.score(claimed.score_id)
     assert (finished.outcome, score["total_score"], len(score["turns"])) == ("completed", 62, 2)
+
+
+async def test_no_sample_is_asked_before_the_first_reading_is_stored(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them set out at once, and only one can take the paid turn to the store: the others wait for it as well."""
+    await service.request()
+    claimed, judge = await service.claim(), FakeJudge(ANALYSIS, ANALYSIS, ANALYSIS, MISSING_TOOLS)
+    record, is_storing, may_store = service.store.record, asyncio.Event(), asyncio.Event()
+
+    async def record_late(step: Step) -> None:
+        if step.turns:
+            is_storing.set()
+            await may_store.wait()
+        await record(step)
+
+    monkeypatch.setattr(service.store, "record", record_late)
+    config = service.settings.config
+    three = config.model_copy(update={"defaults": config.defaults.model_copy(update={"samples": 3})})
+    attempt = asyncio.create_task(service.attempt(claimed, judge, config=three))
+    await asyncio.wait_for(is_storing.wait(), 30)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    asked_meanwhile = judge.kinds[1:]
+    may_store.set()
+
+    assert (await attempt).outcome == "completed"
+    assert asked_meanwhile == []
+    assert judge.kinds == ["analysis", "sample", "sample", "missing_tools"]
 
 
 async def test_a_stored_turn_answers_only_the_same_question(service: Service) -> None:
