@@ -13,16 +13,23 @@ import signal
 import stat
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tarsy_scoring.evaluation.gates import GateResult, Observed, evaluate_gate
 from tarsy_scoring.gate_settings import CommandGate, FileExists, FileGate, Gate, shown
 from tarsy_scoring.settings import GateSettings
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN, Timeline
 
+T = TypeVar("T")
+
 SHELL = "/bin/sh"
+THREAD_NAME = "gate"
+# Of one process; each that waits for a dead share keeps its thread until the share is back.
+MOST_THREADS, THREAD_POLL_S = 32, 0.05
 _CHUNK_BYTES = 65_536
 _PLACEHOLDER = "{session_id}"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,7 +60,7 @@ async def _decide(gate: Gate, timeline: Timeline, observed: Observed | None, tim
     """In a thread: a session of 100,000 entries, or an output of a megabyte, would hold the event loop."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await asyncio.to_thread(evaluate_gate, gate, timeline, observed)
+            return await _apart(evaluate_gate, gate, timeline, observed)
     except TimeoutError:
         words = f"not decided within {timeout_s:g} s (gates.timeout_s): a path like this may cost more than it tells"
         return GateResult(gate.title, gate.type, False, words)
@@ -93,11 +100,11 @@ class _Visit:
         """Args: limit: What sets `left_s`, in words."""
         try:
             async with asyncio.timeout(left_s):
-                root = await asyncio.to_thread(find_work_dir, work_dir, self.session_id)
+                root = await _apart(find_work_dir, work_dir, self.session_id)
                 if isinstance(gate, FileGate):
                     is_read = not isinstance(gate, FileExists)
                     keep = self.settings.max_output_bytes if is_read else None
-                    return await asyncio.to_thread(look_at, root, gate.path, keep)
+                    return await _apart(look_at, root, gate.path, keep)
                 return await run_command(gate.command, root, self.session_id, self.settings.max_output_bytes)
         except TimeoutError:
             what = "the command was stopped" if isinstance(gate, CommandGate) else "the file could not be read"
@@ -107,6 +114,28 @@ class _Visit:
         except OSError as error:
             what = "the command could not be started" if isinstance(gate, CommandGate) else f"'{shown(gate.path)}'"
             return Observed(f"{what}: {error.strerror or type(error).__name__}")
+
+
+async def _apart(work: Callable[..., T], *arguments: Any) -> T:
+    """
+    Do `work` in a thread of its own, of which a cancel takes leave; waits where too many of them are at work.
+
+    Not in one of asyncio's: what hangs on a dead share, or computes for hours, would take those from everybody, down to
+    the looking up of hosts, and the end of the process would wait for it.
+    """
+    while sum(t.name == THREAD_NAME for t in threading.enumerate()) >= MOST_THREADS:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(THREAD_POLL_S)
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work(*arguments))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=THREAD_NAME, daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 class _NotUsable(Exception):

@@ -5,8 +5,10 @@ import contextlib
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from pydantic import TypeAdapter
 from infrastructure import wait_until
 from tarsy_scoring.evaluation.gates import GateResult
 from tarsy_scoring.gate_settings import GATE_TYPES, Gate
-from tarsy_scoring.gating import run_gates
+from tarsy_scoring.gating import THREAD_NAME, run_gates
 from tarsy_scoring.settings import GateSettings
 from unit.timeline.sessions import call, of_events
 
@@ -640,6 +642,53 @@ async def test_gate_that_takes_too_long_to_decide_did_not_pass(work_dir: Path, m
 
     assert (decided.passed, decided.gate_type) == (False, "max_tool_calls")
     assert "not decided within 0.2 s" in decided.message
+
+
+async def test_what_never_comes_back_is_in_nobodys_way(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share that is dead, or a path that is too dear, takes no thread from others and does not hold up our end."""
+    may_end = threading.Event()
+    before = set(threading.enumerate())
+
+    def hang(*_: Any) -> Any:
+        may_end.wait(PATIENCE_S)
+
+    monkeypatch.setattr("tarsy_scoring.gating.evaluate_gate", hang)
+    monkeypatch.setattr("tarsy_scoring.gating.find_work_dir", hang)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    try:
+        decided = await results(
+            allowed(work_dir, timeout_s=0.1),
+            {"type": "file_exists", "path": "report.md"},
+            {"type": "max_tool_calls", "max": 9},
+        )
+        assert [r.passed for r in decided] == [False, False]
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "others go on"), PATIENCE_S / 2) == "others go on"
+        mine = [t for t in set(threading.enumerate()) - before if t.name == THREAD_NAME]
+        assert len(mine) == 3
+        assert all(t.daemon for t in mine)
+    finally:
+        may_end.set()
+
+
+async def test_as_many_hang_as_may_and_no_more(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are not made without end while a share is dead; who waits for one in vain says so in time."""
+    monkeypatch.setattr("tarsy_scoring.gating.MOST_THREADS", 2)
+    may_end, hanging = threading.Event(), 0
+
+    def hang(*_: Any) -> GateResult:
+        nonlocal hanging
+        hanging += 1
+        may_end.wait(PATIENCE_S)
+        return GateResult("late", "late", True, "late")
+
+    monkeypatch.setattr("tarsy_scoring.gating.evaluate_gate", hang)
+    gates = [{"type": "max_tool_calls", "max": 9}] * 4
+    decided = await results(allowed(work_dir, timeout_s=0.1), *gates)
+    monkeypatch.undo()
+    may_end.set()
+
+    assert (hanging, [r.passed for r in decided]) == (2, [False] * 4)
+    assert (await result(allowed(work_dir), "max_tool_calls", max=9)).passed
 
 
 async def test_many_commands_at_once_do_not_disturb_each_other(work_dir: Path) -> None:
