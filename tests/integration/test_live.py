@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
 
 WAIT_S = 30.0
+GOOD_BYE = bytes((0x88, 0x82, 0, 0, 0, 0)) + (1000).to_bytes(2, "big")  # a close frame, masked with zeros
 
 
 @dataclass
@@ -129,6 +130,13 @@ class DeafClient:
         text = b'{"action": "subscribe", "channel": "sessions"}'
         self._socket.sendall(bytes((0x81, 0x80 | len(text), 0, 0, 0, 0)) + text)  # masked with zeros
 
+    def send(self, raw: bytes) -> None:
+        self._socket.sendall(raw)
+
+    def hang_up(self) -> None:
+        """Say that nothing more will come; what is sent to it is not read all the same."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def read_until(self, end: bytes) -> bytes:
         """Read up to `end`; gives the last bytes before it. Raises: ConnectionResetError: We were cut off."""
         self._socket.settimeout(WAIT_S)
@@ -139,6 +147,15 @@ class DeafClient:
 
     def close(self) -> None:
         self._socket.close()
+
+
+async def fill(served: Served, deaf: DeafClient) -> Client:
+    """Subscribe for it, and send so much that something waits for it to read."""
+    ours = await deaf.subscribe(served)
+    while not ours._queue:
+        served.send(1, note="x" * 50_000)
+        await asyncio.sleep(0)
+    return ours
 
 
 async def test_events_arrive_one_message_each_and_in_order(served: Served) -> None:
@@ -235,6 +252,30 @@ async def test_a_peer_that_does_not_read_is_cut_off_and_nobody_notices(
     deaf.close()
 
 
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda deaf: deaf.send(GOOD_BYE),
+        lambda deaf: deaf.send(b"\xff\xff"),
+        lambda deaf: deaf.hang_up(),
+    ],
+    ids=["a close frame", "nonsense", "the end of its side"],
+)
+async def test_a_peer_that_leaves_and_does_not_read_is_cut_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch, leave: Callable[[DeafClient], None]
+) -> None:
+    """The server would wait for ever until it takes what was sent before: no ping is sent any more that could fail."""
+    monkeypatch.setattr(live, "CLOSE_S", 0.2)
+    deaf = DeafClient()
+    transport = (await fill(served, deaf)).socket._protocol.transport  # type: ignore[attr-defined]
+    leave(deaf)
+    await wait_until(lambda: not transport.get_write_buffer_size(), WAIT_S, "its buffer to be given up")
+    await wait_until(lambda: not served.gateway._clients, WAIT_S, "it to be gone")
+    with pytest.raises(ConnectionResetError):
+        await asyncio.to_thread(deaf.read_until, b"never")
+    deaf.close()
+
+
 async def test_a_slow_peer_that_reads_again_learns_why(served: Served) -> None:
     """What was under way comes first, then the close frame with its code: reconnect and catch up."""
     deaf = DeafClient()
@@ -253,13 +294,20 @@ async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
     """Everybody is told to come back; who does not listen is cut off."""
     monkeypatch.setattr(live, "CLOSE_S", 0.2)
     deaf = DeafClient()
-    ours = await deaf.subscribe(served)
-    while not ours._queue:
-        served.send(1, note="x" * 50_000)
-        await asyncio.sleep(0)
+    await fill(served, deaf)
     began = time.monotonic()
     await served.stop()
     assert time.monotonic() - began < 5
+    deaf.close()
+
+
+async def test_a_server_stops_while_a_peer_is_leaving(served: Served) -> None:
+    """Who said good-bye and has not taken the answer yet is not said good-bye to once more, which would be an error."""
+    deaf = DeafClient()
+    transport = (await fill(served, deaf)).socket._protocol.transport  # type: ignore[attr-defined]
+    deaf.send(GOOD_BYE)
+    await wait_until(transport.is_closing, WAIT_S, "it to be closed")
+    await served.stop()
     deaf.close()
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
@@ -117,7 +118,8 @@ class LiveProtocol(WebSocketsSansIOProtocol):
     """
     uvicorn's WebSocket connection, which also takes frames as they are, and gives up on a peer that does not read.
 
-    uvicorn closes such a peer's transport and waits until its buffer is empty, which may be for ever.
+    uvicorn closes such a peer's transport and waits until its buffer is empty, which may be for ever: so `_expect_end`
+    bounds that, whoever closes it and why.
     """
 
     def handle_connect(self, event: Request) -> None:
@@ -126,6 +128,22 @@ class LiveProtocol(WebSocketsSansIOProtocol):
             extensions: dict[str, Any] = self.scope["extensions"]
             extensions[EXTENSION] = self
             self._set_option(socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_end()  # a close frame, or what is no WebSocket
+
+    def eof_received(self) -> None:
+        super().eof_received()
+        self.loop.call_soon(self._expect_end)  # the transport closes itself behind this
+
+    def handle_close(self, event: Frame) -> None:
+        super().handle_close(event)
+        self.close_sent = True  # as the answer; a server that stops would send another one, which is an error
+
+    async def run_asgi(self) -> None:
+        await super().run_asgi()
+        self._expect_end()
 
     async def send(self, message: Any) -> None:
         """As uvicorn, but that a close is sent at once, also to a peer that does not read."""
@@ -176,11 +194,16 @@ class LiveProtocol(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        self.loop.call_later(CLOSE_S, self.cut_off)
+        self._expect_end()
 
     def shutdown(self) -> None:
         super().shutdown()
-        self.loop.call_later(CLOSE_S, self.cut_off)
+        self._expect_end()
+
+    def _expect_end(self) -> None:
+        """Wait no longer than `CLOSE_S` for a connection that is being closed."""
+        if self.transport.is_closing() and not self.disconnected:
+            self.loop.call_later(CLOSE_S, self.cut_off)
 
     def _set_option(self, option: int, value: int | bytes) -> None:
         # Missing where the server listens on something else than a TCP socket of its own.
