@@ -267,11 +267,11 @@ class Gateway:
             if not done:
                 client.end(OLD)
         finally:
+            self._forget(client, caller)  # before anything that a cancel could cut short
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
             await client.stop()
-            self._forget(client, caller)
         if client.ended.done():
             ending = client.ended.result()
             self._metrics.gateway_closed.labels(ending.word).inc()

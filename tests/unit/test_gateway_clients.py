@@ -490,3 +490,32 @@ class TestLimits:
         assert asyncio.all_tasks() == tasks
         assert gateway._metrics.gateway_subscriptions._value.get() == 0
         assert gateway._metrics.gateway_clients._value.get() == 0
+
+    async def test_nothing_is_left_of_a_client_that_was_leaving_at_a_cancel(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A server that stops may cancel while what a client asked for is still being rolled back."""
+        is_read, is_given_up, is_rolled_back = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def read(*_: object) -> None:
+            is_read.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_given_up.set()
+                await is_rolled_back.wait()
+
+        monkeypatch.setattr(gateway, "_stored", read)
+        tasks = asyncio.all_tasks()
+        socket = FakeSocket()
+        serving = asyncio.create_task(gateway.serve(socket))
+        socket.say({"action": "subscribe", "channel": "session:a"})
+        await is_read.wait()
+        socket.leave()
+        await is_given_up.wait()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert (gateway._clients, gateway._callers, gateway._audience._subscribers) == (set(), {}, {})
+        is_rolled_back.set()
+        await until(lambda: asyncio.all_tasks() == tasks, "its tasks to end")
