@@ -1,5 +1,6 @@
 """A page that follows what happens: what is kept of it, what is said of it, and when it is read again."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -219,6 +220,86 @@ async def test_a_place_is_kept_while_all_that_was_asked_for_is_confirmed(followe
     await line.cut()
     of_list = await wait_until(lambda: [ask for ask in line.asked if ask[0] == "sessions"][1:], 30, "it is asked again")
     assert of_list == [("sessions", began_at)]
+
+
+@dataclass
+class SlowReading:
+    """
+    The next reading of a page: what the server says stands when `is_read` is set, and comes when `may_come` is.
+
+    Args:
+        changes: Texts in the answer, and what they become.
+    """
+
+    changes: dict[str, str] = field(default_factory=dict)
+    is_read: asyncio.Event = field(default_factory=asyncio.Event)
+    may_come: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def of(self, page: Page) -> None:
+        await page.route(lambda url: "q=" in url, self._answer)
+        await page.evaluate("document.title = 'not read again yet'")
+
+    async def comes(self, page: Page) -> None:
+        self.may_come.set()
+        await page.wait_for_function("document.title !== 'not read again yet'")
+
+    async def _answer(self, route: Route) -> None:
+        answer = await route.fetch()
+        body = await answer.text()
+        for old, new in self.changes.items():
+            assert old in body
+            body = body.replace(old, new)
+        self.is_read.set()
+        await self.may_come.wait()
+        await route.fulfill(response=answer, body=body)
+
+
+async def position_of(visitor: Visitor) -> int:
+    return int(await visitor.page.locator("main").get_attribute("data-position") or 0)
+
+
+async def test_what_comes_while_the_page_is_read_again_is_not_hidden_by_it(followed: House, visit: Visits) -> None:
+    """The page that was read before an event does not know it, and no later event need tell it again."""
+    visitor, line = await on_a_line(visit, f"/?q={SESSION}", "Math.random = () => 0;")
+    badge = visitor.page.locator(f'.badge[data-session="{SESSION}"]')
+    reading = SlowReading()
+    await reading.of(visitor.page)
+    line.tell("scoring.progress", score_id="another", session_id="another", phase="queued")
+    await asyncio.wait_for(reading.is_read.wait(), 30)
+    line.tell("scoring.started", score_id="new", position=await position_of(visitor) + 10)
+    await expect(badge).to_have_text("Reading the session")
+    await reading.comes(visitor.page)
+    assert await badge.inner_text() == "Reading the session"
+
+
+async def test_phases_are_asked_for_from_the_event_that_shows_them(followed: House, visit: Visits) -> None:
+    """Not from what another session has told meanwhile: a phase in between would never be shown."""
+    visitor, line = await on_a_line(visit, f"/?q={SESSION}", "Math.random = () => 0;")
+    began_at = await position_of(visitor) + 10
+    line.tell("scoring.started", score_id="new", position=began_at)
+    line.tell("scoring.started", score_id="another", session_id="another", position=began_at + 20)
+    await wait_until(lambda: line.asked[-1][0] == f"session:{SESSION}", 30, "its phases are asked for")
+    assert line.asked[-1] == (f"session:{SESSION}", began_at)
+
+    await line.cut()
+    of_list = await wait_until(lambda: [ask for ask in line.asked if ask[0] == "sessions"][1:], 30, "it is asked again")
+    assert of_list == [("sessions", began_at)], "what it was going to catch up on has not come"
+
+
+async def test_phases_are_asked_for_from_where_the_page_was_read(followed: House, visit: Visits) -> None:
+    """A session that a page shows as under way is told from there on, whatever has come before the page did."""
+    visitor, line = await on_a_line(visit, f"/?q={SESSION}", "Math.random = () => 0;")
+    read_at, own = await position_of(visitor), f'data-session="{SESSION}"'
+    reading = SlowReading({own: f"{own} data-busy"})
+    await reading.of(visitor.page)
+    line.tell("scoring.progress", score_id="another", session_id="another", phase="queued")
+    await asyncio.wait_for(reading.is_read.wait(), 30)
+    line.tell("scoring.started", score_id="another", session_id="another", position=read_at + 20)
+    line.tell("scoring.windows", chain_id="a-chain", windows={})
+    await expect(visitor.page.locator("#strip")).to_contain_text("a-chain")  # so the one before has come, too
+    await reading.comes(visitor.page)
+    await wait_until(lambda: line.asked[-1][0] == f"session:{SESSION}", 30, "its phases are asked for")
+    assert line.asked[-1] == (f"session:{SESSION}", read_at)
 
 
 async def test_a_reading_that_fails_is_tried_again(followed: House, visit: Visits) -> None:

@@ -18,10 +18,13 @@ const MOST_FOLLOWED = 60; // sessions of a list whose phases are followed, of th
 
 let socket = null;
 let position = Number(main.dataset.position);
+let readAt = position; // where events stood when the page was read
+const toldAt = new WeakMap(); // badge -> position of the last event that it was told, if any
 let attempts = 0;
 let pending = new Map(); // score id -> its last event, not shown yet
 let hasMore = false; // whether events told what no badge shows; a later event of the same score must not hide that
 let showing = 0, reading = 0, isReading = false, isStale = false;
+let meanwhile = new Map(); // score id -> its last event since the page began to be read again, which may not know it
 
 // --- what events do ----------------------------------------------------------------------------------
 
@@ -52,8 +55,7 @@ function show() {
   pending = new Map();
   hasMore = false;
   for (const event of events) {
-    const found = [...main.querySelectorAll(".badge[data-session], .badge[data-score]")].filter((b) => concerns(b, event));
-    for (const badge of found) replace(badge, event);
+    const found = replaceAll(event);
     if (!isList && !found.length) isNews = true;
     if (found.length && (!isList || ENDED.has(event.type))) say(found[0].isConnected ? found[0] : null, event);
   }
@@ -61,7 +63,14 @@ function show() {
   if (isNews) readAgain();
 }
 
+function replaceAll(event) {
+  const found = [...main.querySelectorAll(".badge[data-session], .badge[data-score]")].filter((b) => concerns(b, event));
+  for (const badge of found) replace(badge, event);
+  return found;
+}
+
 function replace(badge, event) {
+  toldAt.set(badge, event.position);
   const wanted = stateOf(event);
   const model = badges.querySelector(`[data-state="${CSS.escape(wanted)}"]`);
   if (!model || (badge.dataset.state === wanted && !ENDED.has(event.type))) return;
@@ -88,6 +97,7 @@ function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AG
     reading = 0;
     isReading = true;
     isStale = false;
+    meanwhile = new Map();
     let hasFailed = true;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
@@ -120,6 +130,8 @@ function swap(fresh) {
     region.replaceChildren(...[...next.childNodes].map((n) => document.importNode(n, true)));
     if (focused && focused.id) document.getElementById(focused.id)?.focus({ preventScroll: true });
   }
+  readAt = Number(fresh.getElementById("main")?.dataset.position ?? readAt);
+  for (const event of meanwhile.values()) if (event.position > readAt) replaceAll(event);
   if (fresh.title) document.title = fresh.title;
   if (isList) follow();
 }
@@ -137,22 +149,26 @@ function isChanged(field) {
 // --- the connection ----------------------------------------------------------------------------------
 
 const followed = new Set();
-const unconfirmed = new Set(); // channels asked for: until they are here, other channels' positions hide their events
+const unconfirmed = new Map(); // channels asked for, and from where: until they are here, other channels' positions hide their events
 
-function follow() {
-  // Phases come on the channel of each session: follow the ones that are being scored.
-  const busy = new Set([...main.querySelectorAll(".badge[data-busy][data-session]")].map((b) => b.dataset.session));
+// Phases come on the channel of each session: follow the ones that are being scored. What is known of those that were
+// followed `before` an outage is known up to `position`, and of others what their badges tell.
+function follow(before = new Set()) {
+  const busy = new Map([...main.querySelectorAll(".badge[data-busy][data-session]")].map((b) => [b.dataset.session, b]));
   for (const id of followed) {
     if (!busy.has(id) && followed.delete(id)) send({ action: "unsubscribe", channel: `session:${id}` });
   }
-  for (const id of busy) {
-    if (!followed.has(id) && followed.size < MOST_FOLLOWED && send(subscribe(`session:${id}`))) followed.add(id);
+  for (const [id, badge] of busy) {
+    if (followed.has(id) || followed.size >= MOST_FOLLOWED) continue;
+    const from = before.has(id) ? position : (toldAt.get(badge) ?? readAt);
+    if (subscribe(`session:${id}`, from)) followed.add(id);
   }
 }
 
-function subscribe(name) {
-  unconfirmed.add(name);
-  return { action: "subscribe", channel: name, last_event_id: position };
+function subscribe(name, from) {
+  if (!send({ action: "subscribe", channel: name, last_event_id: from })) return false;
+  unconfirmed.set(name, from);
+  return true;
 }
 
 function send(message) {
@@ -166,11 +182,12 @@ function connect() {
   let ping = 0, pong = 0;
   socket = own;
   own.onopen = () => {
+    const before = new Set([...followed].filter((id) => !unconfirmed.has(`session:${id}`)));
     followed.clear();
     unconfirmed.clear();
-    send(subscribe(channel));
-    if (strip && channel !== INSIGHTS) send(subscribe(INSIGHTS));
-    if (isList) follow();
+    subscribe(channel, position);
+    if (strip && channel !== INSIGHTS) subscribe(INSIGHTS, position);
+    if (isList) follow(before);
     ping = setInterval(() => {
       send({ action: "ping" });
       pong ||= setTimeout(() => lost({ reason: "" }), PONG_MS); // the other side is gone without a word
@@ -199,6 +216,7 @@ function connect() {
 }
 
 function take(event) {
+  if (event.type === "subscription.confirmed") position = Math.min(position, unconfirmed.get(event.channel) ?? position);
   if (event.type === "subscription.confirmed" || event.type === "subscription.error") unconfirmed.delete(event.channel);
   if (event.type === "subscription.confirmed" && event.channel === channel) {
     if (attempts && channel !== INSIGHTS) readAgain(BACK_MS * Math.random()); // we were away: what we missed comes now, and what no event tells with the page
@@ -212,6 +230,10 @@ function take(event) {
     if (!unconfirmed.size) position = Math.max(position, event.position);
     pending.delete(event.score_id); // so that they stand in the order of their last events
     pending.set(event.score_id, event);
+    if (isReading) {
+      meanwhile.delete(event.score_id);
+      meanwhile.set(event.score_id, event);
+    }
     hasMore ||= tellsMore(event);
     showing ||= setTimeout(show, SHOW_MS);
   }
