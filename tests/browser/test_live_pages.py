@@ -327,3 +327,33 @@ async def test_a_reading_that_fails_is_tried_again(followed: House, visit: Visit
     assert refusals == []
     assert await readings(visitor) == 3
     visitor.refused.clear()  # they were ours
+
+
+async def test_a_reading_that_is_never_answered_is_given_up(followed: House, visit: Visits) -> None:
+    """What came meanwhile would never be read: the page would call itself live and stay as it is."""
+    visitor, line = await on_a_line(visit, f"/sessions/{SESSION}")
+    unanswered: list[Route] = []
+
+    async def silent(route: Route) -> None:
+        if route.request.resource_type == "fetch" and not unanswered:
+            unanswered.append(route)
+        else:
+            await route.continue_()
+
+    await visitor.page.route(f"**/sessions/{SESSION}", silent)
+    await visitor.page.evaluate("document.querySelector('h1').textContent = 'not read again yet'")
+    await visitor.page.clock.install()
+    await visitor.page.clock.pause_at("2100-01-01")
+    line.tell("scoring.started", score_id="another")
+
+    async def is_asked() -> bool:
+        await visitor.page.clock.run_for(1_000)
+        return bool(unanswered)
+
+    async def later() -> bool:
+        await visitor.page.clock.run_for(5_000)
+        return await visitor.page.locator("h1").text_content() != "not read again yet"
+
+    await wait_until(is_asked, 30, "the page is asked for")
+    await wait_until(later, 30, "the page is read after all")
+    assert await readings(visitor) == 2

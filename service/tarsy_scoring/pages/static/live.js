@@ -13,6 +13,7 @@ const ENDED = new Set(["scoring.completed", "scoring.failed"]);
 const WAITING = new Set(["queued", "waiting_retry"]);
 const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
 const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, FAILED_WAIT_MS = 5000, SHOW_MS = 80;
+const LONGEST_READING_MS = 60000; // a connection that is gone without a word would keep the page as it is
 const BACK_MS = 5000; // after an outage all pages come back at once: they are read again spread over this
 const MOST_FOLLOWED = 60; // sessions of a list whose phases are followed, of the 100 channels a client may have
 
@@ -99,13 +100,17 @@ function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AG
     isStale = false;
     meanwhile = new Map();
     let hasFailed = true;
+    const patience = new AbortController();
+    const limit = setTimeout(() => patience.abort(), LONGEST_READING_MS);
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
+      const how = { headers: { Accept: "text/html" }, cache: "no-store", signal: patience.signal };
+      const answer = await fetch(location.href, how);
       if (answer.ok) swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
       hasFailed = !answer.ok;
     } catch {
-      // Busy or cut off: what came is not forgotten.
+      // Busy, cut off or silent: what came is not forgotten.
     } finally {
+      clearTimeout(limit);
       isReading = false;
       if (hasFailed) setTimeout(readAgain, FAILED_WAIT_MS * (1 + Math.random()));
       else if (isStale) readAgain();
