@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, WebSocket
 from starlette.responses import Response, StreamingResponse
 from structlog.testing import capture_logs
 
@@ -28,6 +28,10 @@ SHORT_S = 0.2
 NOT_SO_SHORT_S = 1.0
 LARGE = 8_000_000
 PING = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HANDSHAKE = (
+    b"GET /echo HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 class Peer:
@@ -107,6 +111,12 @@ def application(site: list[Site]) -> FastAPI:
     @app.get("/healthz")
     async def healthz() -> Response:
         return Response("fine")
+
+    @app.websocket("/echo")
+    async def echo(websocket: WebSocket) -> None:
+        await websocket.accept()
+        async for text in websocket.iter_text():
+            await websocket.send_text(text)
 
     @app.post("/body")
     async def body(request: Request) -> Response:
@@ -243,6 +253,20 @@ async def test_idle_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         for peer in peers[2:]:
             peer.say(PING)
             assert (await peer.answer())[2] == b"fine"
+
+
+async def test_a_websocket_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its handshake was sent behind a request, and so begins with the end of that one's answer."""
+    monkeypatch.setattr(server, "MAX_IDLE", 1)
+    async with serving() as site:
+        live, idle = await site.peer(), await site.peer()
+        live.say(PING + HANDSHAKE)
+        assert (await live.answer())[2] == b"fine"
+        assert (await live.head())[0] == 101
+        idle.say(PING)
+        await idle.answer()
+        live.say(bytes((0x81, 0x82, 0, 0, 0, 0)) + b"hi")  # a text, masked with zeros
+        assert await live.some() == bytes((0x81, 2)) + b"hi"
 
 
 async def test_keep_alive_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ class HttpConnection(H11Protocol):
         super().on_response_complete()  # may begin with what was sent ahead
         if self.transport.is_closing():
             self._expect_progress()
-        elif self._is_at_rest:
+        elif self._is_at_rest and self.transport.get_protocol() is self:  # else a WebSocket has taken it over
             self._idle.add(self)
 
     def _should_upgrade(self) -> bool:
