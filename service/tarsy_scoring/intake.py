@@ -82,7 +82,8 @@ class Intake:
             log.info("intake.joined", group=self._settings.kafka_group)
             while not stopping.is_set():
                 try:
-                    await self.run_once(stopping)
+                    # For its partitions, and to commit, the client waits as long as brokers are away.
+                    await unless_stopped(self.run_once(), stopping)
                     if self._consumer.is_served or self._is_paused:
                         self._metrics.intake_last_pass.set(self._clock())
                     self._metrics.consumer_lag.set(await self._consumer.lag())
@@ -97,9 +98,9 @@ class Intake:
             await self._consumer.stop()
             await self._publisher.stop()
 
-    async def run_once(self, stopping: asyncio.Event) -> int:
+    async def run_once(self) -> None:
         """
-        Take what has arrived and make it durable; returns how many records.
+        Take what has arrived and make it durable. Cancelled, it can only be followed by the end of the consumer.
 
         Raises:
             BrokerAway, DatabaseAway: Nothing was committed that is not stored.
@@ -107,16 +108,14 @@ class Intake:
         room = await self._room_left()
         if room <= 0:
             await asyncio.sleep(PAUSE_CHECK_S)
-            return 0
+            return
         records = await self._consumer.take(TAKE_WAIT_S, min(room, TAKE_LIMIT))
         self._room -= len(records)
         if not records:
-            return 0
-        if not await unless_stopped(self._store_in_the_end(records), stopping):
-            return 0  # the database or the broker may be away for long; what is not committed comes again
+            return
+        await self._store_in_the_end(records)
         if not await self._consumer.commit(records):
             self._metrics.offset_commits_refused.inc()
-        return len(records)
 
     async def _store_in_the_end(self, records: Sequence[Record]) -> None:
         """Keep records until they are durable: what was taken is not asked for again."""

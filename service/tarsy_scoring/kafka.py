@@ -3,8 +3,8 @@ Kafka as this service works on it: consume in a group without auto-commit, publi
 
 Facts this is built around: rebalances are eager and positions go back
 to the committed offset (intake is idempotent, so nothing has to be drained); cancelling `getmany`
-leaves its fetch counter up, so it is never cancelled; `pause()` is forgotten in a rebalance, so
-back-pressure is simply not asking.
+leaves its fetch counter up, so it is cancelled only where the client ends with it; `pause()` is forgotten in a
+rebalance, so back-pressure is simply not asking.
 """
 
 import asyncio
@@ -83,7 +83,10 @@ class Record:
 
 class Consumer:
     """
-    The records of some topics for this member of the group. One task uses it; nothing cancels `take`.
+    The records of some topics for this member of the group. One task uses it.
+
+    For its partitions, and for the answer to a commit, it waits as long as brokers are away. Whoever cancels that can
+    only `stop` it.
     """
 
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
@@ -133,7 +136,7 @@ class Consumer:
 
     async def take(self, wait_s: float, limit: int) -> list[Record]:
         """
-        What has arrived, at most `limit` records, waiting at most `wait_s` for the first.
+        What has arrived, at most `limit` records, waiting at most `wait_s` for the first once there are partitions.
 
         Raises:
             BrokerAway: Try again.

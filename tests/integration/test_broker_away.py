@@ -1,4 +1,12 @@
-"""Brokers that go away after the start: the client goes on trying and tells nobody, so the consumer finds out."""
+"""
+Brokers that go away, or refuse us, after the start.
+
+The client goes on trying and tells nobody, so the consumer finds out; and nobody who is to end waits for it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -6,7 +14,9 @@ from structlog.testing import capture_logs
 from infrastructure import Kafka, Topics, wait_until
 from tarsy_scoring import kafka as kafka_module
 from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.kafka import Consumer
+from tarsy_scoring.intake import Intake
+from tarsy_scoring.kafka import Consumer, Publisher, Record
+from tarsy_scoring.telemetry import Metrics
 
 
 async def test_an_outage_is_seen_and_so_is_its_end(
@@ -55,3 +65,92 @@ async def test_an_outage_is_seen_and_so_is_its_end(
     away = [line for line in lines if line["event"] == "kafka.away"]
     assert away
     assert "connection refused" in away[0]["reason"]
+
+
+# --- intake --------------------------------------------------------------------------------------------
+
+
+class Intaking:
+    """Intake beside nothing else: there is always room, and what was taken is stored in `taken`."""
+
+    def __init__(self, topics: Topics, before_storing: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.taken: list[Record] = []
+        self.stopping = asyncio.Event()
+        self._before_storing = before_storing
+        self._intake = Intake(load_settings(topics.env), cast(Any, self), cast(Any, None), Metrics())
+        cast(Any, self._intake).store = self.store
+
+    async def __aenter__(self) -> "Intaking":
+        self.running = asyncio.create_task(self._intake.run(self.stopping))
+        await wait_until(lambda: self._intake.has_joined or self.running.done(), 120, "the group is joined")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+
+    @property
+    def client(self) -> Any:
+        """The library's consumer."""
+        return self._intake._consumer._consumer
+
+    async def count_due(self, _limit: int) -> int:
+        return 0
+
+    async def store(self, records: Sequence[Record]) -> None:
+        if self._before_storing is not None:
+            await self._before_storing()
+        self.taken += records
+
+
+async def publish_one(topics: Topics) -> None:
+    publisher = Publisher(load_settings(topics.env))
+    try:
+        assert await publisher.publish(topics.session_completed, [(b"a-key", b"a message", [])], 60) == [True]
+    finally:
+        await publisher.stop()
+
+
+async def test_a_stop_does_not_wait_for_brokers_that_went_away_in_a_rebalance(kafka: Kafka, topics: Topics) -> None:
+    """For its partitions the client waits longer than for records: as long as it takes."""
+    if not kafka.restartable:
+        pytest.skip("this broker cannot be stopped here")
+    async with Intaking(topics) as intake:
+        coordinator, are_gone = intake.client._coordinator, asyncio.Event()
+        join = coordinator._do_rejoin_group
+
+        async def join_when_they_are_gone(subscription: object) -> object:
+            await are_gone.wait()
+            return await join(subscription)
+
+        coordinator._do_rejoin_group = join_when_they_are_gone
+        coordinator.request_rejoin()
+        subscription = intake.client._subscription
+        await wait_until(lambda: subscription.reassignment_in_progress, 60, "its partitions are taken from it")
+        await kafka.stop()
+        are_gone.set()
+        try:
+            await wait_until(lambda: subscription._assignment_waiters, 60, "intake waits for partitions")
+
+            intake.stopping.set()
+
+            await asyncio.wait_for(intake.running, 120)
+        finally:
+            await kafka.start()
+
+
+async def test_a_stop_does_not_wait_for_brokers_that_went_away_before_a_commit(kafka: Kafka, topics: Topics) -> None:
+    """What was not committed comes again, and is known."""
+    if not kafka.restartable:
+        pytest.skip("this broker cannot be stopped here")
+    async with Intaking(topics, before_storing=kafka.stop) as intake:
+        try:
+            await publish_one(topics)
+            await wait_until(lambda: intake.taken, 60, "the record is stored")
+            await wait_until(lambda: intake.client._coordinator.coordinator_id is None, 60, "its commit fails")
+
+            intake.stopping.set()
+
+            await asyncio.wait_for(intake.running, 120)
+        finally:
+            await kafka.start()
