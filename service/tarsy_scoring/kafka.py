@@ -4,7 +4,8 @@ Kafka as this service works on it: consume in a group without auto-commit, publi
 Facts this is built around: rebalances are eager and positions go back
 to the committed offset (intake is idempotent, so nothing has to be drained); cancelling `getmany`
 leaves its fetch counter up, so it is cancelled only where the client ends with it; `pause()` is forgotten in a
-rebalance, so back-pressure is simply not asking.
+rebalance, so back-pressure is simply not asking. The client works in tasks of its own, and goes on without one that
+has failed: it is looked after, and replaced.
 """
 
 import asyncio
@@ -141,14 +142,25 @@ class Consumer:
         Raises:
             BrokerAway: Try again.
         """
-        assert self._consumer is not None, "start() comes first"
         if self._watching is not None and self._watching.done():
             self._watching.result()  # who does not see whether it is served is not healthy
+        if self._consumer is not None and (failure := _failure_in(self._consumer)) is not None:
+            log.warning("kafka.client_failed", what="intake", reason=repr(failure), effect="joining the group anew")
+            await self.stop()
+        if self._consumer is None:
+            await self._join_anew()
+        assert self._consumer is not None
         try:
             batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=limit)
         except KafkaError as error:
             raise BrokerAway(f"cannot fetch: {error!r}") from error
         return [Record.of(r) for records in batches.values() for r in records]
+
+    async def _join_anew(self) -> None:
+        try:
+            await self.start()
+        except StartRefused as error:  # a right that it had once may be given back
+            raise BrokerAway(str(error)) from error
 
     async def _watch(self) -> None:
         while True:
@@ -361,13 +373,33 @@ async def start_client(client: Any, options: Mapping[str, Any]) -> None:
 
 
 async def end_client(client: Any) -> None:
-    """Close its connections. While a fetch fails, the library lets the cancel of its own task out, as if ours."""
+    """
+    Close its connections.
+
+    While a fetch fails, a consumer of the library lets the cancel of its own task out, as if ours, and where a task
+    has failed the error of that. It gets no further then, so the rest is done here.
+    """
     try:
         await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, KafkaError) as error:
         task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
             raise
+        await client._client.close()
+
+
+def _failure_in(consumer: AIOKafkaConsumer) -> BaseException | None:
+    """What ended one of the tasks in which it works: it takes nothing any more, and may say so, but not end."""
+    coordinator = consumer._coordinator
+    tasks = (
+        consumer._client._sync_task,
+        consumer._fetcher._fetch_task,
+        coordinator._coordination_task,
+        coordinator._heartbeat_task,
+        coordinator._commit_refresh_task,
+    )
+    failures = (task.exception() for task in tasks if task is not None and task.done() and not task.cancelled())
+    return next((failure for failure in failures if failure is not None), None)
 
 
 async def _why_away(options: Mapping[str, Any], error: Exception) -> BrokerAway:

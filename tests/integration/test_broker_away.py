@@ -9,6 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import pytest
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
+from aiokafka.protocol.fetch import FetchRequest
 from structlog.testing import capture_logs
 
 from infrastructure import Kafka, Topics, wait_until
@@ -16,6 +19,8 @@ from tarsy_scoring import kafka as kafka_module
 from tarsy_scoring.configuration import load_settings
 from tarsy_scoring.intake import Intake
 from tarsy_scoring.kafka import Consumer, Publisher, Record
+from tarsy_scoring.kafka_login import connection_options
+from tarsy_scoring.kafka_topics import Tail
 from tarsy_scoring.telemetry import Metrics
 
 
@@ -154,3 +159,49 @@ async def test_a_stop_does_not_wait_for_brokers_that_went_away_before_a_commit(k
             await asyncio.wait_for(intake.running, 120)
         finally:
             await kafka.start()
+
+
+async def test_intake_goes_on_after_a_refused_heartbeat(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client never beats again after one, so a right that is given back is of no use to it."""
+    beat, refused = GroupCoordinator._do_heartbeat, asyncio.Event()
+
+    async def refuse_once(coordinator: GroupCoordinator) -> object:
+        if refused.is_set():
+            return await beat(coordinator)
+        refused.set()
+        raise GroupAuthorizationFailedError(coordinator.group_id)
+
+    monkeypatch.setattr(GroupCoordinator, "_do_heartbeat", refuse_once)
+    async with Intaking(topics) as intake:
+        first = intake.client
+        await asyncio.wait_for(refused.wait(), 60)
+        await wait_until(lambda: intake.client not in (None, first), 120, "the group is joined anew")
+        await publish_one(topics)
+
+        await wait_until(lambda: intake.taken, 60, "the record is taken")
+
+
+# --- what is left behind -------------------------------------------------------------------------------
+
+
+async def test_a_reader_that_ends_while_its_fetch_fails_leaves_nothing_behind(topics: Topics) -> None:
+    """The library stops half way then, and would ask for metadata for as long as the process lives."""
+    before = asyncio.all_tasks()
+    tail = Tail(connection_options(load_settings(topics.env)), topics.scoring_events)
+    await tail.start()
+    reader: Any = tail._reader
+    has_failed, send = asyncio.Event(), reader._client.send
+
+    async def fail(node: int, request: object, **how: Any) -> object:
+        if not isinstance(request, FetchRequest):
+            return await send(node, request, **how)
+        reader._fetcher._retry_backoff = 3600
+        has_failed.set()
+        raise KafkaConnectionError
+
+    reader._client.send = fail
+    await asyncio.wait_for(has_failed.wait(), 60)
+
+    await tail.stop()
+
+    await wait_until(lambda: asyncio.all_tasks() <= before, 60, "it has ended")

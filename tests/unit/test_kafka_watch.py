@@ -1,9 +1,11 @@
 """Whether brokers answer us: what an idle consumer knows, what it asks, and whom it tells."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiokafka.errors import KafkaError
 from structlog.testing import capture_logs
 
 from tarsy_scoring import kafka, kafka_obstacle
@@ -28,6 +30,9 @@ class Library:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.answers = 1
+        self._client = SimpleNamespace(_sync_task=None)
+        self._fetcher = SimpleNamespace(_fetch_task=None)
+        self._coordinator = SimpleNamespace(_coordination_task=None, _heartbeat_task=None, _commit_refresh_task=None)
 
     async def start(self) -> None:
         """Let in at once."""
@@ -184,6 +189,65 @@ async def test_a_look_that_dies_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(RuntimeError, match="planted"):
         await consumer.take(0, 1)
+    await consumer.stop()
+
+
+# --- a client that fails ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "task"),
+    [
+        pytest.param("_client", "_sync_task", id="learning-of-brokers"),
+        pytest.param("_fetcher", "_fetch_task", id="fetching"),
+        pytest.param("_coordinator", "_coordination_task", id="membership"),
+        pytest.param("_coordinator", "_heartbeat_task", id="heartbeat"),
+        pytest.param("_coordinator", "_commit_refresh_task", id="committed-offsets"),
+    ],
+)
+async def test_a_client_of_which_a_task_failed_is_replaced(
+    part: str, task: str, monkeypatch: pytest.MonkeyPatch, looks: Looks
+) -> None:
+    """It would stay a member of the group that takes nothing, and some of them do not even say so."""
+    clients: list[Library] = []
+
+    def new_client(*_: Any, **__: Any) -> Library:
+        clients.append(Library())
+        return clients[-1]
+
+    async def fail() -> None:
+        raise KafkaError("planted")
+
+    monkeypatch.setattr(kafka, "AIOKafkaConsumer", new_client)
+    consumer = Consumer(kafka_settings(), [])
+    await consumer.start()
+    failed = asyncio.create_task(fail())
+    await asyncio.wait({failed})
+    setattr(getattr(clients[0], part), task, failed)
+
+    for _ in range(2):
+        assert await consumer.take(0, 1) == []
+
+    assert len(clients) == 2
+    assert consumer._consumer is clients[1]
+    await consumer.stop()
+
+
+async def test_a_group_that_refuses_the_new_client_is_waited_for(monkeypatch: pytest.MonkeyPatch, looks: Looks) -> None:
+    """At the start it is told to somebody; later judging goes on, and a right that was taken may be given back."""
+    answers: list[KafkaError | None] = [KafkaError("planted"), None]
+
+    async def start_client(*_: Any) -> None:
+        if (refusal := answers.pop(0)) is not None:
+            raise refusal
+
+    monkeypatch.setattr(kafka, "AIOKafkaConsumer", Library)
+    monkeypatch.setattr(kafka, "start_client", start_client)
+    consumer = Consumer(kafka_settings(), [])
+
+    with pytest.raises(BrokerAway, match="cannot join the group"):
+        await consumer.take(0, 1)
+    assert await consumer.take(0, 1) == []
     await consumer.stop()
 
 
