@@ -254,6 +254,7 @@ class Publisher:
         self._producer: AIOKafkaProducer | None = None
         self._obstacle: BrokerAway | None = None
         self._said_at_s = 0.0
+        self._ending: set[asyncio.Task[None]] = set()
         self.is_idempotent = True
 
     @cached_property
@@ -337,15 +338,14 @@ class Publisher:
         return acknowledged
 
     async def stop(self) -> None:
-        """Flush for a moment and close; what was not acknowledged was said so."""
+        """Close; what was not acknowledged was said so, and is not sent any more."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        try:
-            async with asyncio.timeout(5):
-                await producer.stop()
-        except (TimeoutError, KafkaError) as error:
-            log.debug("kafka.publisher_stop", reason=repr(error))
+        ending = asyncio.create_task(_end_producer(producer))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        await asyncio.wait({ending}, timeout=5)
 
 
 # --- the library's clients -----------------------------------------------------------------------------
@@ -400,6 +400,20 @@ def _failure_in(consumer: AIOKafkaConsumer) -> BaseException | None:
     )
     failures = (task.exception() for task in tasks if task is not None and task.done() and not task.cancelled())
     return next((failure for failure in failures if failure is not None), None)
+
+
+async def _end_producer(producer: AIOKafkaProducer) -> None:
+    """
+    Close its connections when what is on its way has been answered, or the library's own deadlines have passed.
+
+    What is not on its way stays here. The library's `stop` waits for all of it, an idempotent producer tries for ever,
+    and goes on to do so when the waiting is given up.
+    """
+    sending: asyncio.Task[None] = producer._sender.sender_task
+    sending.cancel()
+    await asyncio.wait({sending})
+    producer._closed = True
+    await producer.client.close()
 
 
 async def _why_away(options: Mapping[str, Any], error: Exception) -> BrokerAway:

@@ -184,6 +184,23 @@ async def test_intake_goes_on_after_a_refused_heartbeat(topics: Topics, monkeypa
 # --- what is left behind -------------------------------------------------------------------------------
 
 
+async def test_a_publisher_that_gave_up_sends_nothing_any_more(kafka: Kafka, topics: Topics) -> None:
+    """An idempotent client tries again for ever: what it was told to stop must not come beside the resend."""
+    if not kafka.restartable:
+        pytest.skip("this broker cannot be stopped here")
+    before = asyncio.all_tasks()
+    publisher = Publisher(load_settings(topics.env))
+    message = (b"a-key", b"a message", [])
+    assert await publisher.publish(topics.scoring_events, [message], 60) == [True]
+    await kafka.stop()
+    try:
+        assert await publisher.publish(topics.scoring_events, [message], 1) == [False]
+
+        await wait_until(lambda: asyncio.all_tasks() <= before, 60, "nobody tries it any more")
+    finally:
+        await kafka.start()
+
+
 async def test_a_reader_that_ends_while_its_fetch_fails_leaves_nothing_behind(topics: Topics) -> None:
     """The library stops half way then, and would ask for metadata for as long as the process lives."""
     before = asyncio.all_tasks()
