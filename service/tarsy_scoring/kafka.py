@@ -183,7 +183,7 @@ class Consumer:
             self.is_served = True
         elif now_s >= self._look_at_s:
             obstacle = await find_obstacle(self._options)
-            self.is_served = obstacle is None or not (obstacle.is_refusal or obstacle.is_everywhere)
+            self.is_served = obstacle is None or not _keeps_out(obstacle)
             if obstacle is not None and not self.is_served:
                 _say_away(_away_by(obstacle), "intake")
             self._look_at_s = now_s + (LOOK_EVERY_S if self.is_served else QUIET_S)
@@ -367,6 +367,10 @@ async def start_client(client: Any, options: Mapping[str, Any]) -> None:
     except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
         await end_client(client)
         raise await _why_away(options, error) from error
+    except KafkaError as error:
+        await end_client(client)
+        await raise_if_away(options, error)
+        raise
     except BaseException:
         await end_client(client)
         raise
@@ -425,6 +429,23 @@ async def _why_away(options: Mapping[str, Any], error: Exception) -> BrokerAway:
             f"{str(error) or 'no answer in time'}"
         )
     return _away_by(obstacle)
+
+
+async def raise_if_away(options: Mapping[str, Any], error: KafkaError) -> None:
+    """
+    See whether brokers are there, where a client that was let in did not get an answer: it may say anything then.
+
+    Raises:
+        BrokerAway, BrokerRefuses: They are not; the same may succeed later.
+    """
+    obstacle = await find_obstacle(options)
+    if obstacle is not None and _keeps_out(obstacle):
+        raise _away_by(obstacle) from error
+
+
+def _keeps_out(obstacle: Obstacle) -> bool:
+    """A broker less is the cluster's own matter."""
+    return obstacle.is_refusal or obstacle.is_everywhere
 
 
 def _away_by(obstacle: Obstacle) -> BrokerAway:

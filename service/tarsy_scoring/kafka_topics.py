@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError
 
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka import BrokerAway, Record, end_client, start_client, wait_out
+from tarsy_scoring.kafka import BrokerAway, Record, end_client, raise_if_away, start_client, wait_out
 from tarsy_scoring.kafka_login import connection_options
 from tarsy_scoring.settings import Settings
 
@@ -36,25 +36,38 @@ async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Se
     Raises:
         StartRefused: Some are missing, with their names and what to do.
     """
-    admin = await _admin(settings)
-    try:
-        missing = sorted({*topics, *compacted} - set(await admin.list_topics()))
-        if missing and settings.create_topics:
-            await _create(admin, settings, missing, compacted)
-            log.info("kafka.topics_created", topics=missing)
-        elif missing:
-            raise StartRefused(
-                f"missing topics: {', '.join(missing)}; "
-                "create them, or let the service do it: SCORING_CREATE_TOPICS=true"
-            )
-    except KafkaError as error:
-        raise StartRefused(f"cannot look after the topics at {settings.require_kafka()}: {error!r}") from error
-    finally:
-        await end_client(admin)
-
-
-async def _admin(settings: Settings) -> AIOKafkaAdminClient:
     options = connection_options(settings)
+    while True:
+        admin = await _admin(settings, options)
+        try:
+            await _ensure(admin, settings, topics, compacted)
+            return
+        except KafkaError as error:
+            try:
+                await raise_if_away(options, error)
+            except BrokerAway as away:
+                await wait_out(away, "topics")
+            else:
+                where = settings.require_kafka()
+                raise StartRefused(f"cannot look after the topics at {where}: {error!r}") from error
+        finally:
+            await end_client(admin)
+
+
+async def _ensure(
+    admin: AIOKafkaAdminClient, settings: Settings, topics: Sequence[str], compacted: Sequence[str]
+) -> None:
+    missing = sorted({*topics, *compacted} - set(await admin.list_topics()))
+    if missing and settings.create_topics:
+        await _create(admin, settings, missing, compacted)
+        log.info("kafka.topics_created", topics=missing)
+    elif missing:
+        raise StartRefused(
+            f"missing topics: {', '.join(missing)}; create them, or let the service do it: SCORING_CREATE_TOPICS=true"
+        )
+
+
+async def _admin(settings: Settings, options: Mapping[str, Any]) -> AIOKafkaAdminClient:
     while True:
         admin = AIOKafkaAdminClient(**options)
         try:

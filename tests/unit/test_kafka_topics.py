@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
-from tarsy_scoring import kafka_topics
+from tarsy_scoring import kafka, kafka_topics
 from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka import BrokerAway
-from tarsy_scoring.kafka_topics import has_topic, read_topic
+from tarsy_scoring.kafka_obstacle import Obstacle
+from tarsy_scoring.kafka_topics import ensure_topics, has_topic, read_topic
 
 Answer = Callable[[], Any]
 
@@ -130,3 +132,41 @@ async def test_who_reads_only_the_first_records_leaves_no_reader(monkeypatch: py
 
     assert (everything, first.offset) == ([0, 1, 2], 0)
     assert [reader.stopped for reader in readers] == [1, 1]
+
+
+async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start judging has begun already: only what waiting cannot mend is a reason to end it."""
+    answers: list[Any] = [KafkaConnectionError("hung up"), ["mine"]]
+    obstacles: list[Obstacle | None] = [Obstacle("nobody answers", is_refusal=False)]
+
+    def answer() -> Any:
+        if isinstance(given := answers.pop(0), Exception):
+            raise given
+        return given
+
+    async def find_obstacle(_: Any) -> Obstacle | None:
+        return obstacles.pop(0)
+
+    admin = connected(monkeypatch, answer)
+    monkeypatch.setattr(kafka, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(kafka, "RETRY_S", 0.0)
+
+    await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
+
+    assert (answers, obstacles, admin.closed) == ([], [], 2)
+
+
+async def test_a_question_that_is_refused_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_obstacle(_: Any) -> Obstacle | None:
+        return None
+
+    def refuse() -> Any:
+        raise KafkaError("planted")
+
+    admin = connected(monkeypatch, refuse)
+    monkeypatch.setattr(kafka, "find_obstacle", find_obstacle)
+
+    with pytest.raises(StartRefused, match="cannot look after the topics"):
+        await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
+
+    assert admin.closed == 1

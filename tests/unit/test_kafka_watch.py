@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from structlog.testing import capture_logs
 
 from tarsy_scoring import kafka, kafka_obstacle
@@ -248,6 +248,28 @@ async def test_a_group_that_refuses_the_new_client_is_waited_for(monkeypatch: py
     with pytest.raises(BrokerAway, match="cannot join the group"):
         await consumer.take(0, 1)
     assert await consumer.take(0, 1) == []
+    await consumer.stop()
+
+
+async def test_brokers_that_go_away_while_it_joins_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, looks: Looks
+) -> None:
+    """The library tells it like a topic that is not there."""
+    looks.finds = AWAY
+    answers: list[KafkaError | None] = [UnknownTopicOrPartitionError(), None]
+
+    async def start(_: Library) -> None:
+        if (failure := answers.pop(0)) is not None:
+            raise failure
+
+    monkeypatch.setattr(Library, "start", start)
+    monkeypatch.setattr(kafka, "AIOKafkaConsumer", Library)
+    monkeypatch.setattr(kafka, "RETRY_S", 0.0)
+    consumer = Consumer(kafka_settings(), [])
+
+    await consumer.start()
+
+    assert (answers, looks.count) == ([], 1)
     await consumer.stop()
 
 
