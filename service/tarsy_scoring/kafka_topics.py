@@ -4,7 +4,9 @@ Topics as seen from outside of any group: whether they are there, what they hold
 Each question is asked over connections of its own, which end with the answer. A `Tail` stays and follows.
 """
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,7 +14,7 @@ from typing import Any, Literal
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError
+from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError
 
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka import BrokerAway, Record, end_client, raise_if_away, start_client, wait_out
@@ -23,6 +25,7 @@ log = structlog.get_logger()
 
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # only closed segments are compacted
 FOLLOW_METADATA_MS = 5_000  # how late a tail may learn of new partitions, or of a topic made anew
+SILENCE_S = 30.0  # whoever reads a topic to its end waits no longer for the next record
 FIRST_RECORD_MS = 5_000  # a record that is there comes within some milliseconds
 
 
@@ -174,14 +177,28 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
             raise StartRefused(f"there is no topic {topic}")
         ends = await reader.end_offsets(partitions)
         for partition in (p for p in partitions if ends[p] > 0):
-            end: int | None = None
-            while end is None or await reader.position(partition) < end:
+            end, heard_s = None, time.monotonic()
+            while end is None or await _position(reader, partition) < end:
                 batches = await reader.getmany(partition, timeout_ms=1000)
                 # Tansu answers the question for the end with the start of the last batch, but a fetch correctly.
                 end = max(ends[partition], reader.highwater(partition) or 0) if end is None else end
                 for record in batches.get(partition, ()):
                     if record.offset < end:
                         yield Record.of(record)
+                now_s = time.monotonic()
+                if batches:
+                    heard_s = now_s
+                elif now_s > heard_s + SILENCE_S:
+                    raise KafkaTimeoutError("no more records come, and there are some")
+
+
+async def _position(reader: AIOKafkaConsumer, partition: TopicPartition) -> int:
+    """Where it is; the client waits for brokers that are away to learn where it begins."""
+    try:
+        async with asyncio.timeout(SILENCE_S):
+            return int(await reader.position(partition))
+    except TimeoutError as error:
+        raise KafkaTimeoutError("the first offset is not told") from error
 
 
 def _reader(

@@ -170,3 +170,25 @@ async def test_a_question_that_is_refused_ends_the_start(monkeypatch: pytest.Mon
         await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
 
     assert admin.closed == 1
+
+
+async def test_brokers_that_go_away_in_the_middle_of_a_topic_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would wait for the next record for ever, and whoever reads sits in front of it."""
+
+    class Silent(Reader):
+        async def getmany(self, place: Any, **how: Any) -> dict[Any, list[Any]]:
+            await asyncio.sleep(0)
+            return await super().getmany(place, **how) if self.at == 0 else {}
+
+    reader = Silent()
+    monkeypatch.setattr(kafka_topics, "AIOKafkaConsumer", lambda *_, **__: reader)
+    monkeypatch.setattr(kafka_topics, "SILENCE_S", 0.0, raising=False)
+    read = []
+
+    async def read_all() -> None:
+        async for record in read_topic(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), "t"):
+            read.append(record.offset)
+
+    with pytest.raises(BrokerAway, match="cannot read topic t"):
+        await asyncio.wait_for(read_all(), 30)
+    assert (read, reader.stopped) == ([0], 1)
