@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 import structlog
 
+import trying_again
 from infrastructure import (
     Infrastructure,
     Kafka,
@@ -35,6 +36,7 @@ hypothesis.settings.load_profile("steady")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[CHOSEN] = choose_infrastructure()
+    config.pluginmanager.register(trying_again)
     forget_own_settings()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; what we start would ignore it as well
         signal.signal(signal.SIGINT, signal.default_int_handler)
