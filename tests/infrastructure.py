@@ -212,12 +212,13 @@ async def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) 
     """
     deadline = time.monotonic() + timeout_s
     while True:
+        is_last = time.monotonic() >= deadline  # a machine that stood still meanwhile is looked at once more
         seen = condition()
         if inspect.isawaitable(seen):
             seen = await seen
         if seen:
             return seen
-        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
+        assert not is_last, f"waited {timeout_s} s in vain: {what}"
         await asyncio.sleep(POLL_S)
 
 
