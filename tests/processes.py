@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import asyncpg
@@ -24,7 +24,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from infrastructure import Topics, wait_until
-from tarsy_scoring.embedded.scripted_judge import MODEL, ScriptedJudge
+from tarsy_scoring.embedded.scripted_judge import MODEL, Fault, ScriptedJudge
 
 DYING_WORKER = Path(__file__).parent / "chaos" / "dying_worker.py"
 LARGEST_MESSAGE = 20 * 2**20
@@ -32,6 +32,8 @@ TAIL_CHARACTERS = 4_000
 # Far beyond what anything takes, so that only what never comes is missed: starting a process alone may take a busy
 # machine more than ten seconds.
 PATIENCE_S = 60.0
+ANSWER_S = 30.0  # for one answer of a server
+HOLD_S = 0.05  # how often a call that is held asks whether it still is
 TERMINAL = ("scoring.completed", "scoring.failed")
 
 
@@ -94,8 +96,9 @@ class Process:
         """Wait for a log line; gives the first."""
 
         def heard() -> list[dict[str, Any]]:
+            status = self.status  # asked first: what it said before it ended is in its log by then
             found = self.lines(event, **fields)
-            assert found or self.status is None, f"{self.name} ended with {self.status} before it said {event}"
+            assert found or status is None, f"{self.name} ended with {status} before it said {event}"
             return found
 
         lines: list[dict[str, Any]] = await wait_until(heard, timeout_s, f"{self.name} says {event} {fields}")
@@ -105,7 +108,7 @@ class Process:
         """Status and body of its own HTTP server."""
         port = (await self.says("service.starting"))["metrics_port"]
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
             session.get(f"http://127.0.0.1:{port}{path}") as answer,
         ):
             return answer.status, await answer.text()
@@ -178,9 +181,10 @@ class Service:
             "OPENAI_BASE_URL": judge.base_url,
             "OPENAI_API_KEY": "sk-planted-judge-key",
             "SCORING_JUDGE_MODEL": MODEL,
-            "SCORING_LEASE_S": "2",
-            "SCORING_KAFKA_SESSION_TIMEOUT_S": "6",
-            "SCORING_DRAIN_TIMEOUT_S": "10",
+            # A machine that stands still for some seconds takes nothing from anybody: what lapses soon is for chaos.
+            "SCORING_LEASE_S": "30",
+            "SCORING_KAFKA_SESSION_TIMEOUT_S": "30",
+            "SCORING_DRAIN_TIMEOUT_S": "30",
             "SCORING_METRICS_PORT": "0",
             "SCORING_LOG_FORMAT": "json",
         }
@@ -232,6 +236,16 @@ class Service:
             await self._producer.stop()
         if self._connection is not None:
             self._connection.terminate()
+
+    # --- the judge -------------------------------------------------------------------------------------
+
+    def hold(self, match: str | None = None, turn: Literal["any", "analysis", "missing_tools"] = "any") -> None:
+        """Let calls of the judge wait, those with this text, until its script is cleared."""
+        self.judge.script(Fault(kind="latency", seconds=HOLD_S, match=match, turn=turn))
+
+    async def asked(self, calls: int) -> None:
+        """Wait until the judge was asked for so many analyses."""
+        await wait_until(lambda: self.judge.calls_by_turn["analysis"] >= calls, PATIENCE_S, f"{calls} are being judged")
 
     # --- sessions and events ---------------------------------------------------------------------------
 
@@ -297,7 +311,7 @@ class Service:
 
     async def rows(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(self.database_url, timeout=10, command_timeout=10)
+            self._connection = await asyncpg.connect(self.database_url, timeout=ANSWER_S, command_timeout=ANSWER_S)
         return await self._connection.fetch(statement, *arguments)
 
     async def value(self, statement: str, *arguments: Any) -> Any:
@@ -347,6 +361,10 @@ class Service:
     async def all_end(self, count: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until `count` scores have ended."""
         await self.scores_reach(count, "completed_at IS NOT NULL", timeout_s)
+
+    async def let_leases_lapse(self) -> None:
+        """Let the time of every lease have passed: its holder is gone."""
+        await self.rows("UPDATE session_scores SET lease_expires_at = now() WHERE status = 'in_progress'")
 
     async def let_retries_be_due(self) -> None:
         """Let the time of every backoff have passed."""

@@ -7,7 +7,7 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from infrastructure import wait_until
-from processes import LARGEST_MESSAGE, Service, assert_whole, small_session
+from processes import LARGEST_MESSAGE, PATIENCE_S, Service, assert_whole, small_session
 from tarsy_scoring.embedded.scripted_judge import Fault
 
 POISON: list[tuple[str, bytes]] = [
@@ -24,6 +24,17 @@ POISON: list[tuple[str, bytes]] = [
 ]
 
 
+async def buried(service: Service, count: int) -> list[Any]:
+    """Wait until so many messages are dead letters; gives all there are."""
+
+    async def all_buried() -> list[Any]:
+        letters = await service.dead_letters()
+        return letters if len(letters) >= count else []
+
+    letters: list[Any] = await wait_until(all_buried, PATIENCE_S, f"{count} messages are dead letters")
+    return letters
+
+
 async def test_messages_nobody_understands_become_dead_letters(service: Service) -> None:
     """Each is kept whole with the reason and its place, and the messages around it are scored."""
     service.worker()
@@ -32,11 +43,7 @@ async def test_messages_nobody_understands_become_dead_letters(service: Service)
     (last,) = await service.announce(*service.add_sessions(1, "later"))
     await service.all_end(2)
 
-    async def all_buried() -> list[Any]:
-        letters = await service.dead_letters()
-        return letters if len(letters) >= len(POISON) else []
-
-    letters = await wait_until(all_buried, 60, "every poisonous message is a dead letter")
+    letters = await buried(service, len(POISON))
     assert sorted((dict(r.headers)["scoring-error"].decode(), r.value) for r in letters) == sorted(POISON)
     for record in letters:
         headers = {name: value.decode() for name, value in record.headers}
@@ -66,7 +73,7 @@ async def test_a_message_of_ten_megabytes_is_kept_and_referred_to(service: Servi
     service.add_session("session-1")
     await service.send(topic, [(b"large", value), (b"session-1", b'{"session_id": "session-1", "event_id": "after"}')])
     await service.all_end(1)
-    (letter,) = await service.dead_letters()
+    (letter,) = await buried(service, 1)
     headers = {name: text.decode() for name, text in letter.headers}
     assert (letter.value, headers["scoring-error"]) == (b"", "not_json")
     kept = await service.rows(
@@ -187,12 +194,15 @@ async def test_a_chain_that_is_learnt_late_is_obeyed(service: Service) -> None:
 
 async def test_sessions_that_cannot_be_scored_say_why(service: Service) -> None:
     """Unknown and running sessions fail after the grace, a broken file is retried, an empty one is never judged."""
-    service.worker(SCORING_TIMELINE_GRACE_S="2")
+    service.worker(SCORING_TIMELINE_GRACE_S="600")
     service.add_session("running", status="in_progress")
     service.add_session("empty", stages=[])
     (service.sessions / "broken.json").write_text("{", encoding="utf-8")
     events = await service.announce("unknown", "running", "empty", "broken")
-    await service.score_becomes("unknown", "pending", waiting_reason="session", attempts_burned=0)
+    for waiting in ("unknown", "running"):
+        await service.score_becomes(waiting, "pending", waiting_reason="session", attempts_burned=0)
+    await service.rows("UPDATE session_scores SET created_at = created_at - interval '600 s'")
+    await service.let_retries_be_due()
     unknown = await service.score_becomes("unknown", "failed", error_kind="session_not_found", attempts_burned=1)
     running = await service.score_becomes("running", "failed", error_kind="session_not_terminal")
     empty = await service.score_becomes("empty", "failed", error_kind="evidence_incomplete")
@@ -209,7 +219,7 @@ async def test_sessions_that_cannot_be_scored_say_why(service: Service) -> None:
 
 async def test_an_event_may_be_faster_than_its_session(service: Service) -> None:
     """A session that appears within the grace is scored as if nothing had been."""
-    service.worker(SCORING_TIMELINE_GRACE_S="30")
+    service.worker(SCORING_TIMELINE_GRACE_S="600")
     events = await service.announce("session-1")
     await service.score_becomes("session-1", "pending", waiting_reason="session")
     service.add_session("session-1")
@@ -270,6 +280,7 @@ async def test_each_fault_of_the_judge_has_its_outcome(service: Service, tmp_pat
         return {r["session_id"]: tuple(r[n] for n in names) for r in rows}
 
     async def settled() -> bool:
+        await service.rows("UPDATE session_scores SET next_attempt_at = now() + interval '1 hour' WHERE attempt > 0")
         return not await service.count("status = 'in_progress' OR attempt = 0")
 
     await service.scores_reach(len(FAULTS), "true")

@@ -94,6 +94,7 @@ async def test_roles_run_alone_do_the_job_together(service: Service) -> None:
     events = await service.announce(*service.add_sessions(3))
     await service.all_end(3)
     await assert_whole(service, events)
+    await wait_until(lambda: len(judging.lines("attempt.finished")) == 3, 60, "it tells of every attempt")
     assert [bool(w.lines("intake.joined")) for w in (intake, judging, relay)] == [True, False, False]
     assert [len(w.lines("attempt.finished")) for w in (intake, judging, relay)] == [0, 3, 0]
     for worker, role in ((intake, "intake"), (judging, "judging"), (relay, "relay")):

@@ -28,7 +28,7 @@ async def test_every_recorded_session_ends_in_one_true_way(service: Service) -> 
     env = {"SCORING_TIMELINE_DIR": str(RECORDED_DIR), "SCORING_CONFIG": str(config), "SCORING_SLOTS": "300"}
     service.worker(**env)
     events = dict(zip(judgeable, await service.announce(*judgeable, status="failed"), strict=True))
-    await service.all_end(len(judgeable), timeout_s=60)
+    await service.all_end(len(judgeable), timeout_s=120)
     await assert_whole(
         service,
         [events[s] for s, is_judgeable in judgeable.items() if is_judgeable],

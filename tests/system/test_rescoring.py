@@ -58,17 +58,16 @@ async def test_a_rescore_under_other_criteria_waits_for_the_running_score(
     service: Service, own_criteria: dict[str, str]
 ) -> None:
     """Deferred while one runs; of several only the newest; promoted by the end of the running score."""
-    service.judge.script(Fault(kind="hang", times=1))
-    service.worker(SCORING_ATTEMPT_TIMEOUT_S="4", **own_criteria)
+    service.hold()
+    service.worker(**own_criteria)
     events = await service.announce(*service.add_sessions(1))
-    await service.score_becomes("session-0000", "in_progress", current_stage="analyzing_methodology")
+    await service.asked(1)
     await service.ask_again("session-0000", "first", criteria="strict")
     assert await service.disposition("first") == "deferred"
     events.append(await service.ask_again("session-0000", "second", criteria="lenient"))
     assert await service.disposition("second") == "deferred"
     assert await service.disposition("first") == "superseded"
-    await service.score_becomes("session-0000", "pending", attempts_burned=1)
-    await service.let_retries_be_due()
+    service.judge.clear()
     await service.score_becomes("session-0000", "completed", criteria="lenient")
     await assert_whole(service, events)
     assert await service.disposition("second") == "accepted"

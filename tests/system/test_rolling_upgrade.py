@@ -102,12 +102,14 @@ def previous_version(tmp_path: Path) -> Path:
 
 async def test_both_versions_work_side_by_side(service: Service, previous_version: Path) -> None:
     """Each takes its share of the scores, the older one is stopped in the middle, and every session is scored once."""
-    service.judge.latency_s = 0.05
+    service.hold()
     older = service.worker(PYTHONPATH=str(previous_version), SCORING_SLOTS="3")
     newer = service.worker(SCORING_SLOTS="3")
     await older.ready()
     await newer.ready()
     events = await service.announce(*service.add_sessions(SESSIONS))
+    await service.asked(6)  # all slots of both are taken
+    service.judge.clear()
     for worker in (older, newer):
         await worker.says("attempt.finished", outcome="completed")
     assert await older.stop() == 0

@@ -153,7 +153,7 @@ async def test_a_broker_that_is_away_is_waited_for_and_judging_begins_without_it
     assert (await worker.get("/healthz"))[0] == 200
     assert 'tarsy_scoring_kafka_up{role="intake"} 0.0' in (await worker.get("/metrics"))[1]
     all_placed = "SELECT bool_and(position IS NOT NULL) FROM scoring_events"
-    await wait_until(lambda: service.value(all_placed), 30, "live events have positions")
+    await wait_until(lambda: service.value(all_placed), 60, "live events have positions")
     assert await worker.stop() == 0
     service.worker("--only", "relay")
     await assert_whole(service, [])
@@ -204,7 +204,7 @@ async def test_check_config_shows_what_is_in_force_and_no_secret(service: Servic
     env = configured(service, {"chains": {"kubernetes": {"sample_rate": 0.5}}})
     shown = await service.run("check-config", "--json", **env)
     assert shown.status == 0
-    assert shown.document["environment"]["SCORING_LEASE_S"] == 2
+    assert shown.document["environment"]["SCORING_LEASE_S"] == 30
     assert shown.document["config"]["chains"]["kubernetes"]["sample_rate"] == 0.5
     assert set(shown.document["criteria"]) >= {"investigation-methodology"}
     for_people = await service.run("check-config", **env)
