@@ -300,7 +300,7 @@ async def test_from_the_topic_to_the_page(house: House, visit: Visits) -> None:
     settings = load_settings(house.service.topics.env | variables | {"SCORING_CREATE_TOPICS": "true"})
     await ensure_topics(settings, [topic])
     api = house.service.command("api", SCORING_API_PORT="0", **variables)
-    address = (await api.says("api.listening", 30))["address"]
+    address = (await api.says("api.listening"))["address"]
     before, meanwhile = (windows(chain, now_us()) for chain in ("before", "meanwhile"))
     for message in (before, meanwhile):
         for window in message["windows"].values():

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, Locator, Page
 
-from processes import Process, Service
+from infrastructure import wait_until
+from processes import PATIENCE_S, Process, Service
 
 SCREENSHOTS = os.environ.get("BROWSER_SCREENSHOTS")
 """A folder where the pages that tests look at are left as pictures; none are made without it."""
@@ -41,11 +42,22 @@ class House:
     address: str
 
     async def score(self, session_id: str, **session: Any) -> Any:
-        """Put a session into the folder and have it scored; gives the completed score's row."""
+        """
+        Put a session into the folder and have it scored; gives the completed score's row.
+
+        All of it has been told by then: no page that is opened afterwards hears of it as news.
+        """
         self.service.add_session(session_id, **session)
         known = {k: session[k] for k in ("alert_type", "chain_id", "labels") if k in session}
         await self.service.announce(session_id, **known)
-        return await self.service.score_becomes(session_id, "completed")
+        score = await self.service.score_becomes(session_id, "completed")
+        untold = "SELECT count(*) FROM scoring_events WHERE score_id = $1 AND published_at IS NULL"
+
+        async def is_told() -> bool:
+            return not await self.service.value(untold, score["score_id"])
+
+        await wait_until(is_told, PATIENCE_S, f"the score of {session_id} is told")
+        return score
 
 
 @dataclass
