@@ -184,7 +184,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(app: FastAPI, monkeyp
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await asyncio.wait_for(app(scope, receive, send), 10)
+    await asyncio.wait_for(app(scope, receive, send), 30)
     assert sent[0]["status"] == 408
 
 
@@ -383,7 +383,7 @@ async def serving(app: FastAPI, env: Mapping[str, str] | None = None) -> AsyncIt
         yield address_of(listening), stopping
     finally:
         stopping.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 30)
 
 
 async def test_a_stop_lets_requests_end_and_takes_no_new_ones(app: FastAPI) -> None:
@@ -396,7 +396,8 @@ async def test_a_stop_lets_requests_end_and_takes_no_new_ones(app: FastAPI) -> N
         await may_end.wait()
         return {"status": "whole"}
 
-    async with serving(app) as (address, stopping), httpx.AsyncClient(base_url=address) as client:
+    drain = {"SCORING_DRAIN_TIMEOUT_S": "60"}
+    async with serving(app, drain) as (address, stopping), httpx.AsyncClient(base_url=address, timeout=60) as client:
         assert (await client.get("/healthz")).status_code == 200
         asked = asyncio.create_task(client.get("/test/slow"))
         await began.wait()
@@ -435,7 +436,7 @@ async def test_a_stop_closes_websockets_with_1001(app: FastAPI) -> None:
         assert await client.recv() == "hello"
         stopping.set()
         with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(client.recv(), 20)
+            await asyncio.wait_for(client.recv(), 30)
         assert client.close_code == 1001
     assert over == ["websocket.disconnect", "told"]
 
@@ -448,7 +449,7 @@ async def test_a_stop_tells_clients_of_the_gateway(database_url: str) -> None:
             assert json.loads(await client.recv())["type"] == "connection.established"
             stopping.set()
             with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(client.recv(), 20)
+                await asyncio.wait_for(client.recv(), 30)
             assert client.close_code == 1001
         assert not plain.state.running.is_stopping
 

@@ -155,7 +155,7 @@ async def serving() -> AsyncIterator[Site]:
     finally:
         sites[0].close()
         stopping.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 30)
 
 
 @pytest.fixture

@@ -376,7 +376,7 @@ async def test_unknown_criteria_are_named_with_those_there_are(api: Api) -> None
 
 async def test_the_database_is_away() -> None:
     """503 with the time to try again, at every address, and at once."""
-    async with open_api("postgresql://nobody@127.0.0.1:9/none", Sessions(session_1=FOUND)) as api, asyncio.timeout(20):
+    async with open_api("postgresql://nobody@127.0.0.1:9/none", Sessions(session_1=FOUND)) as api, asyncio.timeout(30):
         score_id = uuid.uuid4()
         answers = [
             await api.ask(key="key-1"),
@@ -502,7 +502,7 @@ async def test_two_that_keep_answers_at_once(api: Api) -> None:
             lambda c: journal.keep(database, InStep(c), key, "new", score_id, uuid.uuid4())  # type: ignore[arg-type]
         )
 
-    await asyncio.wait_for(asyncio.gather(keep(1), keep(2)), 20)
+    await asyncio.wait_for(asyncio.gather(keep(1), keep(2)), 30)
 
     assert await api.scoring.value("SELECT count(*) FROM kept_answers WHERE asked_hash = 'hash'") == 2
 
@@ -724,7 +724,7 @@ async def test_what_is_decided_is_decided_under_the_lock(database_url: str) -> N
         )
         await held.commit()
 
-        shown = document(await asyncio.wait_for(asking, 10), 200)
+        shown = document(await asyncio.wait_for(asking, 30), 200)
 
         assert (shown["score_id"], shown["total_score"]) == (str(claimed.score_id), 50)
 

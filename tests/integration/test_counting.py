@@ -188,11 +188,11 @@ async def test_however_an_attempt_ends_there_is_one_line_with_its_names(service:
 
     with capture_logs() as logged:
         running = asyncio.create_task(worker.run(stopping))
-        await asyncio.wait_for(scorer.hanging.wait(), 10)
+        await asyncio.wait_for(scorer.hanging.wait(), 30)
         await wait_until(lambda: value("attempts_total", outcome="put_back") == 1, 30, "the broken one is put back")
         await wait_until(lambda: value("attempts_total", outcome="lease_lost") == 1, 30, "the lost one has ended")
         stopping.set()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 30)
 
     lines = {line["session_id"]: line for line in logged if line["event"] == "attempt.finished"}
     assert {session: line["outcome"] for session, line in lines.items()} == {
@@ -268,7 +268,7 @@ async def test_a_bridge_tells_whether_it_reaches_our_database(service: Service) 
         running = asyncio.create_task(Bridge(settings, database, sessions, metrics).run(stopping))
         await wait_until(lambda: reading(metrics)("database_up") == after, 30, "it has asked our database")
         stopping.set()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 30)
         await sessions.tarsy.close()
         return reading(metrics)("bridge_sweep_interval_seconds")
 

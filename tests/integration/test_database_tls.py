@@ -174,14 +174,14 @@ async def test_processes_reach_a_database_by_tls(service: Service, proxy: TlsPro
     url = proxy.url(sslmode="verify-full", sslrootcert=authority.file)
     worker = service.worker("--only", "judge", SCORING_DATABASE_URL=url)
     api = service.command("api", SCORING_API_PORT="0", SCORING_DATABASE_URL=url)
-    await wait_until(lambda: "listening on" in api.stdout, 30, "the API listens")
+    await wait_until(lambda: "listening on" in api.stdout, 60, "the API listens")
     async with aiohttp.ClientSession(base_url=api.stdout.split()[-1]) as client:
 
         async def is_taken() -> bool:
             async with client.post(f"/api/v1/scoring/sessions/{session_id}/score") as answer:
                 return answer.status < 300
 
-        await wait_until(is_taken, 30, "the API takes a request")
+        await wait_until(is_taken, 60, "the API takes a request")
     await service.score_becomes(session_id, "completed")
 
     assert await worker.stop() == 0

@@ -57,7 +57,7 @@ async def consume(servers: str, topic: str, count: int) -> list[bytes]:
     await consumer.start()
     try:
         consumer.assign([TopicPartition(topic, 0)])
-        return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(count)]
+        return [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(count)]
     finally:
         await consumer.stop()
 
@@ -181,7 +181,7 @@ async def test_failed_start_gives_the_servers_own_words(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(EmbeddedTansu, "_command", refuse)
     with pytest.raises(StartRefused, match=r"tansu ended while it started on .*: no such storage engine"):
-        await asyncio.wait_for(EmbeddedTansu().start(), 20)
+        await asyncio.wait_for(EmbeddedTansu().start(), 30)
 
 
 def test_free_port_is_below_outgoing_ports() -> None:

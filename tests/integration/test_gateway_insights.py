@@ -45,7 +45,7 @@ async def following(settings: Settings) -> AsyncIterator[Gateway]:
         yield gateway
     finally:
         stopping.set()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 30)
 
 
 async def write(settings: Settings, *messages: tuple[bytes | None, bytes | None]) -> None:

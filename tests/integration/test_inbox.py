@@ -129,7 +129,7 @@ async def test_sessions_are_locked_in_one_order(scoring: Scoring) -> None:
         await somebody.execute("SELECT FROM sessions WHERE session_id = 'session-b' FOR UPDATE NOWAIT")
 
         await held.rollback()
-        assert await asyncio.wait_for(waiting, 10) == ["in_progress", "in_progress"]
+        assert await asyncio.wait_for(waiting, 30) == ["in_progress", "in_progress"]
 
 
 async def test_what_events_say_of_a_session_adds_up(scoring: Scoring) -> None:
@@ -174,7 +174,7 @@ async def test_what_no_database_takes(scoring: Scoring, poison: dict[str, Any]) 
     good, bad = session_completed("session-1"), session_completed("session-2", **poison)
 
     with pytest.raises(NotStorable) as refused:
-        await asyncio.wait_for(scoring.accept(good, bad), 10)
+        await asyncio.wait_for(scoring.accept(good, bad), 30)
 
     assert "a\0b" not in str(refused.value)
     assert await scoring.value("SELECT count(*) FROM sessions") == 0
@@ -393,8 +393,8 @@ async def test_new_scores_ring_in_other_processes(scoring: Scoring) -> None:
     async with asyncio.TaskGroup() as group:
         carriers = [group.create_task(d.carry_bells()) for d in (here, there)]
         try:
-            async with asyncio.timeout(10):
-                heard = group.create_task(there.heard("scores", 10))
+            async with asyncio.timeout(30):
+                heard = group.create_task(there.heard("scores", 600))
                 while not heard.done():  # the other side may not listen yet
                     here.ring("scores")
                     await asyncio.wait([heard], timeout=0.05)

@@ -39,7 +39,7 @@ async def test_writers_go_on_while_indexes_are_built(used_url: str) -> None:
         migrating = asyncio.create_task(migrated(used_url))
         await wait_until(lambda: other.fetchval(BUILDING), 30, "the first index is being built")
 
-        await asyncio.wait_for(other.execute(ADD_SESSION, "meanwhile"), 10)
+        await asyncio.wait_for(other.execute(ADD_SESSION, "meanwhile"), 30)
 
         assert not migrating.done()
         await held.commit()

@@ -279,11 +279,12 @@ async def test_what_may_pass_is_waited_for(
     service: Service, faults: list[Callable[[], Fault]], waiting_for: str, burned: int
 ) -> None:
     """The score goes back with a due time; only an error of the attempt's own burns it."""
+    began = datetime.now(UTC)
     finished, row = await service.attempt("free", *(make() for make in faults))
 
     assert finished.outcome == "put_back"
     assert (row["status"], row["waiting_reason"], row["attempts_burned"]) == ("pending", waiting_for, burned)
-    assert row["next_attempt_at"] > datetime.now(UTC) + timedelta(seconds=1)
+    assert row["next_attempt_at"] > began + timedelta(seconds=1)
 
 
 @pytest.mark.parametrize("timeout_s", [0.5], ids=["half-a-second"])

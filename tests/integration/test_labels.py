@@ -177,7 +177,7 @@ async def test_labels_beside_an_erasure(api: Api) -> None:
     scoring, agree = api.scoring, labels.NewLabel(agrees=True)
     work = [labels.add(scoring.database, score_id, agree, by="ada") for score_id in scores.values()]
     erasing = [erase(scoring.database, scoring.leases, session_id, by="ada", tell_s=0) for session_id in scores]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         await asyncio.gather(*work, *erasing)
     for table in ("sessions", "score_labels", "changes"):
         assert await scoring.value(f"SELECT count(*) FROM {table}") == 0

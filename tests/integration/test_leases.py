@@ -73,7 +73,7 @@ async def test_the_most_urgent_is_claimed_first(scoring: Scoring) -> None:
 async def test_what_is_not_due_is_not_claimed(scoring: Scoring) -> None:
     """A due time in the future keeps the most urgent score waiting, and lets others pass."""
     await scoring.accept(rescore("asked"), session_completed("automatic"))
-    await scoring.rows("UPDATE session_scores SET next_attempt_at = now() + '1 s' WHERE session_id = 'asked'")
+    await scoring.rows("UPDATE session_scores SET next_attempt_at = now() + '1 h' WHERE session_id = 'asked'")
 
     assert [s.session_id for s in await scoring.claim()] == ["automatic"]
 
@@ -185,7 +185,7 @@ async def test_a_lease_renewed_meanwhile_is_respected(scoring: Scoring) -> None:
         assert await scoring.leases.keep([claimed], LEASE_S) == {claimed.lease_token}
         await held.rollback()
 
-        assert await asyncio.wait_for(taking, 10) == {}
+        assert await asyncio.wait_for(taking, 30) == {}
     assert (await scoring.score(claimed.score_id))["lease_token"] == claimed.lease_token
 
 
@@ -196,7 +196,7 @@ async def test_a_lease_being_renewed_is_left_alone(scoring: Scoring) -> None:
     async with connected(scoring.url) as worker, worker.transaction():
         await worker.execute("UPDATE session_scores SET lease_expires_at = now() + interval '1 min'")
 
-        assert await asyncio.wait_for(scoring.take_back(), 10) == {}
+        assert await asyncio.wait_for(scoring.take_back(), 30) == {}
 
     assert await scoring.take_back() == {}
 

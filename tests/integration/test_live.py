@@ -297,7 +297,7 @@ async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
     await fill(served, deaf)
     began = time.monotonic()
     await served.stop()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     deaf.close()
 
 

@@ -275,7 +275,7 @@ async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: s
             writing = asyncio.ensure_future(WRITES[name](scoring, claimed))
             await wait_until(lambda: _cut_whoever_waits(seen), 30, "a connection that waits for the lock")
             await wait_until(lambda: _waits(seen), 30, "the same work on another connection")
-        await asyncio.wait_for(writing, 10)
+        await asyncio.wait_for(writing, 30)
 
         added = {"accept": [], "record": ["storing"], "end": ["completed"], "cancel": ["failed"]}
         assert await seen.events() == ["queued", "started", "gathering_context", *added[name]]

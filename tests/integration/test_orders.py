@@ -207,7 +207,7 @@ async def test_judgements_are_followed_to_their_end(scoring: Scoring, capsys: py
     await scoring.store.end(completion(completed))
     await scoring.store.end(failure(failed))
 
-    found = await asyncio.wait_for(waiting, 20)
+    found = await asyncio.wait_for(waiting, 30)
 
     assert (found[completed.score_id].total_score, found[completed.score_id].band) == (67, "50-74")
     assert (found[failed.score_id].total_score, found[failed.score_id].error_kind) == (None, "refused")

@@ -183,7 +183,7 @@ class TestErase:
         attempts = {s: await scoring.claimed(s) for s in sessions}
         ends = [scoring.store.end(completion(claimed)) for claimed in attempts.values()]
         erasing = [erase(scoring.database, scoring.leases, s, by="ada", tell_s=0) for s in sessions]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             told = await asyncio.gather(*ends, *erasing, return_exceptions=True)
 
         assert all(t is None or isinstance(t, (LeaseLost, Inventory)) for t in told), told
@@ -217,7 +217,7 @@ class TestErase:
             assert not erasing.done()
             assert await relay.fetchval("SELECT count(*) FROM scoring_events") > 0
             await transaction.commit()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await erasing
         assert await scoring.value("SELECT count(*) FROM scoring_events") == 0
 
@@ -405,7 +405,7 @@ class TestPrune:
         await store_score(scoring, "s", 67, at=QUARTER)
         async with connected(scoring.url) as other, other.transaction():
             await other.execute("SELECT FROM session_scores ORDER BY created_at LIMIT 1 FOR UPDATE")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert await prune(scoring) == {"scores": 2}
         assert await prune(scoring) == {"scores": 1}
 
@@ -427,7 +427,7 @@ class TestPrune:
             await store_score(scoring, f"old-{n:03}", 67, at=YEAR + timedelta(minutes=n))
         async with connected(scoring.url) as other, other.transaction():
             await other.execute("SELECT FROM sessions WHERE session_id = 'old-123' FOR UPDATE")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 first, second = await asyncio.gather(prune(scoring), prune(scoring))
         assert first.get("sessions", 0) + second.get("sessions", 0) >= 200
         await prune(scoring)
@@ -572,7 +572,7 @@ async def test_its_indexes_are_built_beside_work(scoring: Scoring) -> None:
         await other.execute("RESET statement_timeout")
         migrating = asyncio.create_task(asyncio.to_thread(migrate, scoring.url))
         await wait_until(lambda: other.fetchval(building), 30, "the first index is being built, or made room for")
-        await asyncio.wait_for(other.execute(add), 10)
+        await asyncio.wait_for(other.execute(add), 30)
         assert not migrating.done()
         await held.commit()
         assert (await asyncio.wait_for(migrating, 30))[0] == "0008"

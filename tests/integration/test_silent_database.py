@@ -216,10 +216,14 @@ async def test_a_session_in_a_silent_database_is_given_up_in_time(
 
 
 async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first ones too, though connections stand open in the pool: the probe within 3 s, what reads within 10."""
+    """
+    The first ones too, though connections stand open in the pool: the probe within 3 s, what reads within 10.
+
+    These are their limits; whoever kept to none would be waited for here without an end.
+    """
     assert READY_TIMEOUT_S <= 3
     assert CONTACT_S <= 10
-    monkeypatch.setattr(database_module, "CONTACT_S", READY_TIMEOUT_S + 2)
+    monkeypatch.setattr(database_module, "CONTACT_S", 600.0)
     settings = load_settings({"SCORING_DATABASE_URL": proxy.url})
     async with open_parts(settings) as parts:
         app = create_app(Site(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, None))
@@ -229,13 +233,16 @@ async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: 
             assert [answer.status_code for answer in ready] == [200, 200]
             proxy.fall_silent()
 
-            began = time.monotonic()
-            reading = asyncio.create_task(client.get("/api/v1/scoring/sessions/session-1/score"))
-            probe = await client.get("/readyz")
+            path = "/api/v1/scoring/sessions/session-1/score"
+            reading = asyncio.create_task(client.get(path))
+            async with asyncio.timeout(60):
+                assert (await client.get("/readyz")).status_code == 503
 
             assert not reading.done(), "the probe has a time of its own"
-            assert (probe.status_code, (await reading).status_code) == (503, 503)
-            assert time.monotonic() - began < 10
+            reading.cancel()
+            monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
+            async with asyncio.timeout(60):
+                assert (await client.get(path)).status_code == 503
 
 
 async def test_who_stands_still_before_running_a_statement_loses_its_locks(

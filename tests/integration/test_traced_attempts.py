@@ -270,7 +270,7 @@ async def test_attempts_that_nobody_wanted_to_end(
         await worker.keep_leases()
         await wait_until(lambda: len(finished(lines)) == 3, 30, "one is taken away")
         stopping.set()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 30)
 
     told = {of(s)["tarsy_scoring.session_id"]: s for s in exported.get_finished_spans()}
     outcomes = {"lost": "lease_lost", "taken": "lease_lost", "breaks": "put_back", "drained": "released"}
