@@ -187,7 +187,9 @@ def fresh_database(server: Postgres, template: str | None = None) -> Iterator[st
 
 
 def fresh_topics(kafka: Kafka) -> Topics:
-    """Make four topics of six partitions."""
+    """Make four topics of six partitions; a broker that a test left down is brought back for that."""
+    if kafka.restartable:
+        run_apart(kafka.start())
     suffix = uuid.uuid4().hex[:8]
     topics = Topics(
         kafka.bootstrap_servers,
@@ -199,7 +201,7 @@ def fresh_topics(kafka: Kafka) -> Topics:
     )
     names = [topics.session_completed, topics.rescore_requested, topics.scoring_events, topics.dead_letters]
     settings = load_settings(topics.env | {"SCORING_CREATE_TOPICS": "true"})
-    run_apart(asyncio.wait_for(ensure_topics(settings, names), timeout=30))
+    run_apart(asyncio.wait_for(ensure_topics(settings, names), timeout=60))
     return topics
 
 

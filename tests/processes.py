@@ -292,7 +292,7 @@ class Service:
             self._producer = producer
         sealed = [(name, text.encode()) for name, text in (headers or {}).items()]
         sent = [await self._producer.send(topic, value=value, key=key, headers=sealed) for key, value in messages]
-        await asyncio.wait_for(asyncio.gather(*sent), 30)
+        await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
 
     async def records(self, topic: str) -> list[Any]:
         """Everything on a topic, in order within each partition."""

@@ -123,7 +123,7 @@ def temporary_files() -> Iterator[Path]:
 async def test_stack_leaves_nothing_behind(service: Service, temporary_files: Path, end: signal.Signals) -> None:
     """One line of JSON when all of it answers; after its end no process and no file remains, however it ended."""
     stack = service.command("stack", "--json", TMPDIR=str(temporary_files))
-    await wait_until(lambda: stack.stdout.endswith("\n"), 120, "the stack answers")
+    await wait_until(lambda: stack.stdout.endswith("\n"), 180, "the stack answers")
     told = json.loads(stack.stdout)
     assert told["broker"] in ("apache-kafka", "tansu")
     parts = psutil.Process(stack.pid).children(recursive=True)
@@ -140,7 +140,7 @@ async def test_stack_leaves_nothing_behind(service: Service, temporary_files: Pa
 async def test_stack_is_the_environment_of_a_worker(service: Service) -> None:
     """What `stack` prints is all that `migrate` and `worker` need."""
     stack = service.command("stack", "--json", "--broker", "tansu")
-    await wait_until(lambda: stack.stdout.endswith("\n"), 120, "the stack answers")
+    await wait_until(lambda: stack.stdout.endswith("\n"), 180, "the stack answers")
     clean = dict.fromkeys(service.env, "")  # empty counts as not set
     env = clean | json.loads(stack.stdout)["env"] | {"SCORING_METRICS_PORT": "0", "SCORING_LOG_FORMAT": "json"}
     assert (await service.run("migrate", **env)).status == 0
