@@ -3,7 +3,6 @@
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,12 +31,6 @@ from tarsy_scoring.telemetry import Metrics
 
 OLD, NEW = "judge-old", "judge-new"
 LAST_WEEK = datetime.now(UTC) - timedelta(days=7)
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as parts:
-        yield parts
 
 
 async def plant_anchors(scoring: Scoring, count: int = 3, judge: str = OLD) -> list[str]:

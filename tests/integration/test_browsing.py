@@ -1,8 +1,7 @@
 """Lists, exports and analytics over 100,000 scores: each finds its rows by an index, and answers in sensible time."""
 
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -279,49 +278,28 @@ async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
         assert_found_by(nodes, "session_scores_recent")
 
 
-async def in_time(look: Callable[[], Awaitable[Any]], limit_s: float) -> Any:
-    """What somebody finds, who finds it in this time; a machine that stood still meanwhile has two more tries."""
-    took_s = []
-    for _ in range(3):
-        began = time.monotonic()
-        found = await look()
-        took_s.append(time.monotonic() - began)
-        if took_s[-1] < limit_s:
-            return found
-    raise AssertionError(f"it took {took_s} s")
-
-
 @pytest.mark.parametrize("sort", ["newest", "score_asc", "score_desc"])
-async def test_pages_come_quickly(reader: Reader, sort: browsing.Sort) -> None:
-    """The first ones and those behind, also where little is found. Far more than they take: the machine may be busy."""
-
-    async def look() -> None:
-        filters = Filters(chain="kubernetes")
-        after = None
-        for _ in range(10):
-            page = await browsing.list_sessions(reader, {}, filters, sort, after, 200)
-            assert len(page.sessions) == 200
-            assert page.next_cursor is not None
-            after = browsing.read_cursor(page.next_cursor, filters, sort)
-        for filters in (Filters(status="not_scored"), Filters(outcome="fail", min_score=90), Filters(prefix="nobody")):
-            await browsing.list_sessions(reader, {}, filters, sort, None, 50)
-
-    await in_time(look, 10)
+async def test_pages_go_on_over_everything(reader: Reader, sort: browsing.Sort) -> None:
+    """Full ones as long as there is more, also far from the first; how fast they are, the benchmark tells."""
+    filters = Filters(chain="kubernetes")
+    after = None
+    seen: list[str] = []
+    for _ in range(10):
+        page = await browsing.list_sessions(reader, {}, filters, sort, after, 200)
+        assert len(page.sessions) == 200
+        assert page.next_cursor is not None
+        after = browsing.read_cursor(page.next_cursor, filters, sort)
+        seen += [session.session_id for session in page.sessions]
+    assert len(set(seen)) == 2_000
 
 
-async def test_analytics_over_everything_come_in_sensible_time(reader: Reader) -> None:
+async def test_analytics_over_everything(reader: Reader) -> None:
     """Each over all scores of 1,000 chains; the numbers are those of the rows that were made."""
     database = reader.database
-
-    async def look() -> Any:
-        return (
-            await analytics.trends(database, Selection()),
-            await analytics.distribution(database, Selection(), DEFAULT_BANDS),
-            await analytics.missing_tools(database, Selection(), "sessions", 50),
-            await analytics.failure_tags(database, Selection()),
-        )
-
-    trends, bands, tools, tags = await in_time(look, 25)
+    trends = await analytics.trends(database, Selection())
+    bands = await analytics.distribution(database, Selection(), DEFAULT_BANDS)
+    tools = await analytics.missing_tools(database, Selection(), "sessions", 50)
+    tags = await analytics.failure_tags(database, Selection())
 
     sessions = 80_000
     assert bands.without_total + sum(b.count for b in bands.bands) == tags.scores == sessions
@@ -335,9 +313,9 @@ async def test_analytics_over_everything_come_in_sensible_time(reader: Reader) -
     assert tools.spellings_left_out > 0
 
 
-async def test_what_is_known_of_drift_comes_quickly(reader: Reader) -> None:
-    """Of the largest chain. Far more than it takes: the machine may be busy."""
-    found = await in_time(lambda: report.read_report(Inbox(reader.database, policy()), "kubernetes"), 2)
+async def test_what_is_known_of_the_drift_of_a_large_chain(reader: Reader) -> None:
+    """Of the largest one."""
+    found = await report.read_report(Inbox(reader.database, policy()), "kubernetes")
 
     assert found.chain is not None
     assert (found.chain.scores > 500, found.chain.old_fingerprint) == (True, None), "four judges take turns"

@@ -1,14 +1,13 @@
 """Drift, told apart, on a real database and a real broker: what is planted is what the event says."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic_core import from_json
 
-from builders import DEFAULT_CRITERIA, Scoring, connected, open_scoring
+from builders import DEFAULT_CRITERIA, Scoring, connected
 from drift_rows import plant_judgements, plant_scores, totals
 from infrastructure import Topics
 from tarsy_scoring.configuration import load_settings
@@ -24,12 +23,6 @@ from tarsy_scoring.telemetry import Metrics
 OLD, NEW = "judge-old", "judge-new"
 DAY = timedelta(days=1)
 ANCHORS = 40
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as parts:
-        yield parts
 
 
 @pytest.fixture

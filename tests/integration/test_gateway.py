@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import Scoring, completion, open_scoring, rescore, session_completed, step
+from builders import Scoring, completion, rescore, session_completed, step
 from infrastructure import Kafka, Postgres, Topics, wait_until
 from live import FakeSocket, connected_to, of_type, records, until
 from tarsy_scoring import outbox
@@ -21,12 +21,6 @@ from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
 
 NO_BROKER = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as parts:
-        yield parts
 
 
 @pytest.fixture

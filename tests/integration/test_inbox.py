@@ -3,7 +3,6 @@
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timezone
@@ -27,12 +26,6 @@ from infrastructure import wait_until
 from tarsy_scoring.admission import Priority, Request
 from tarsy_scoring.database import Database
 from tarsy_scoring.inbox import NotStorable
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
 
 
 async def test_a_new_request_is_a_pending_score(scoring: Scoring) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -25,13 +25,6 @@ from infrastructure import Postgres, wait_until
 from tarsy_scoring.admission import Priority
 from tarsy_scoring.database import DatabaseAway
 from tarsy_scoring.leases import ClaimedScore
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
-
 
 # --- claim ---------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -28,12 +27,6 @@ from tarsy_scoring.leases import ClaimedScore
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
 THREE = [Order("session-1", "consistency", DEFAULT_CRITERIA, n) for n in (1, 2, 3)]
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
 
 
 async def order(scoring: Scoring, *orders: Order, run: UUID = RUN) -> list[UUID]:

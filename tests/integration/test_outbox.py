@@ -1,7 +1,6 @@
 """Scoring events from the transaction that makes them true to their positions, in order and without gaps."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any
@@ -16,12 +15,6 @@ from tarsy_scoring import outbox
 from tarsy_scoring.database import Connection, Database
 from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
 from tarsy_scoring.outbox import Backlog, NewEvent, Placed
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
 
 
 async def place(scoring: Scoring, limit: int = 1000) -> int:

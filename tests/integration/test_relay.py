@@ -1,13 +1,13 @@
 """The relay on a real broker: in order per session, marked after the acknowledgement, one at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from pydantic_core import from_json
 
-from builders import Scoring, completion, open_scoring, session_completed, step
+from builders import Scoring, completion, session_completed, step
 from infrastructure import Topics, wait_until
 from tarsy_scoring import outbox
 from tarsy_scoring.configuration import load_settings
@@ -18,12 +18,6 @@ from tarsy_scoring.settings import Settings
 from tarsy_scoring.telemetry import Metrics
 
 SESSIONS = [f"session-{n}" for n in range(20)]
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as parts:
-        yield parts
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from builders import Scoring, open_scoring
+from builders import Scoring
 from stored import store_score
 from tarsy_scoring.commands.report import report
 from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
@@ -38,12 +38,6 @@ QUOTED = {"review": "S1", "quote": "nobody could see the memory pressure"}
 MADE_UP = {"review": "S1", "quote": "the disk of the node was full"}
 NEED = {"title": "Node memory", "what": "Shows it."}
 GROUP = {"title": "Memory of nodes", "what": "Shows it."}
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import uuid
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +11,7 @@ import asyncpg
 import pytest
 from click.testing import CliRunner, Result
 
-from builders import Scoring, completion, connected, open_scoring, rescore, session_completed, step
+from builders import Scoring, completion, connected, rescore, session_completed, step
 from infrastructure import wait_until
 from live import connected_to, of_type
 from processes import small_session
@@ -32,12 +31,6 @@ from tarsy_scoring.telemetry import Metrics
 NOW = datetime.now(UTC)
 YEAR, QUARTER = NOW - timedelta(days=365), NOW - timedelta(days=90)
 KEEP = Keep(scores_days=180, replies_days=180, events_days=180, records_days=180)
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as parts:
-        yield parts
 
 
 async def dump(scoring: Scoring) -> str:

@@ -27,12 +27,6 @@ EDITED = policy(hashes=HASHES | {DEFAULT_CRITERIA: "edited"})
 USAGE = {"input_tokens": 1000, "cached_input_tokens": 600, "output_tokens": 200, "cost_usd": 0.03}
 
 
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
-
-
 async def scored(scoring: Scoring, session_id: str, usage: dict[str, Any] | None = None, **request: Any) -> None:
     """A session with one more completed production score."""
     await scoring.store.end(completion(await scoring.claimed(session_id, **request), usage=usage))

@@ -1,22 +1,15 @@
 """What a holder may write in the middle of an attempt, and that nobody else may."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from builders import Scoring, completion, open_scoring, session_completed, step, turn
+from builders import Scoring, completion, session_completed, step, turn
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.leases import ClaimedScore
 from tarsy_scoring.store import StoredTurn
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
-
 
 # --- within an attempt ---------------------------------------------------------------------------------
 

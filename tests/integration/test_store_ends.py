@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import asyncpg
@@ -29,12 +29,6 @@ from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.leases import ClaimedScore
 
 TERMINAL = {"completed", "failed"}
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
 
 
 async def test_a_judgement_is_read_back_as_it_was_given(scoring: Scoring) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from builders import Scoring, completion, connected, failure, open_scoring, rescore, session_completed
+from builders import Scoring, completion, connected, failure, rescore, session_completed
 from infrastructure import wait_until
 from tarsy_scoring import outbox, write_back
 from tarsy_scoring import tarsy as tarsy_module
@@ -26,12 +26,6 @@ from tarsy_scoring.write_back import NEEDS, WriteBack, open_write_back_tarsy
 NOW = datetime.now(UTC)
 DEAD_URL = "postgresql://nobody@127.0.0.1:9/tarsy"
 Start = Callable[..., WriteBack]
-
-
-@pytest.fixture
-async def scoring(database_url: str) -> AsyncIterator[Scoring]:
-    async with open_scoring(database_url) as opened:
-        yield opened
 
 
 @pytest.fixture
