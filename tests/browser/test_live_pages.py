@@ -246,7 +246,7 @@ class SlowReading:
 
     async def comes(self, page: Page) -> None:
         self.may_come.set()
-        await page.wait_for_function("document.title !== 'not read again yet'")
+        await expect(page).not_to_have_title("not read again yet")
 
     async def _answer(self, route: Route) -> None:
         answer = await route.fetch()
