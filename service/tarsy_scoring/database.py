@@ -55,6 +55,10 @@ NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Sour
 WRITERS = 2
 PROBE_S = 10.0  # a LISTEN connection dies silently when PostgreSQL restarts
 
+# Whatever goes wrong with a database of others, whose schema and rights are not ours. The last one also where, for a
+# moment of a fail-over, no server is what `target_session_attrs` asks for.
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg.InternalClientError)
+
 # What "away" looks like: refused, cut, starting up, shutting down, read-only after a fail-over, too slow,
 # its disk full; and what is to be tried again: a deadlock, a plan from before a migration.
 _AWAY = (

@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 import asyncpg
 import structlog
 
-from tarsy_scoring.database import Connection, check_url, nothing_to_reset, place_of, transaction_of, why_away
+from tarsy_scoring.database import (
+    DRIVER_ERRORS,
+    Connection,
+    check_url,
+    nothing_to_reset,
+    place_of,
+    transaction_of,
+    why_away,
+)
 from tarsy_scoring.errors import ScoringError, StartRefused
 
 T = TypeVar("T")
@@ -61,9 +69,6 @@ WHY_READ_ONLY = """
 SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'setting' END
 WHERE current_setting('transaction_read_only')::boolean
 """
-
-# The last one also where, for a moment of a fail-over, no server is what `target_session_attrs` asks for.
-_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg.InternalClientError)
 
 # What refuses us by a decision of somebody there, and what would help.
 _REFUSALS: tuple[tuple[type[Exception], str], ...] = (
@@ -165,7 +170,7 @@ class Tarsy:
             raise
         except TimeoutError as error:
             raise self._away(f"no answer within {TIMEOUT_S:g} s; is it busy, or the network closed?") from error
-        except _AWAY as error:
+        except DRIVER_ERRORS as error:
             self._listed = None  # the schema may have changed under us
             raise self._away(self._why(error)) from error
 
@@ -199,7 +204,7 @@ class Tarsy:
                     log.warning("tarsy.listen_refused", reason="a standby", effect="sessions are looked for every 2 s")
                 has_warned = True
                 await asyncio.sleep(STANDBY_RETRY_S)
-            except _AWAY as error:  # a TimeoutError is an OSError
+            except DRIVER_ERRORS as error:  # a TimeoutError is an OSError
                 log.debug("tarsy.listen_lost", reason=type(error).__name__)
                 await asyncio.sleep(RETRY_S)
 

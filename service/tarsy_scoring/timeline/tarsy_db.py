@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from tarsy_scoring.database import nothing_to_reset, transaction_of
+from tarsy_scoring.database import DRIVER_ERRORS, nothing_to_reset, transaction_of
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline
 from tarsy_scoring.timeline.parsing import model_names, name_or_none
@@ -89,9 +89,6 @@ _FIND = """
      WHERE session_id = $1
 """
 
-# The last one also where, for a moment of a fail-over, no server is what `target_session_attrs` asks for.
-_AWAY = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg.InternalClientError)
-
 # The newest sessions of each status, by the index that every deployment has on both.
 _RECENT_MODELS = """
     SELECT {columns} FROM agent_executions WHERE session_id IN (
@@ -159,7 +156,7 @@ class TarsyDatabase:
             raise TimelineUnavailable(
                 f"reading {what} from TARSy's database took longer than {self._timeout_s:g} s"
             ) from error
-        except (*_AWAY, ValueError) as error:
+        except (*DRIVER_ERRORS, ValueError) as error:
             self._columns = None  # the schema may have changed under us
             # The driver's message may quote the address or a value: its type says enough.
             raise TimelineUnavailable(
