@@ -21,8 +21,8 @@ import asyncpg
 from pydantic_core import to_json
 
 from benchmarks.programs import ProgramFailed, program, require_running
-from tarsy_scoring import schema
-from tarsy_scoring.embedded.postgres import EmbeddedPostgres
+from tarsy_scoring.postgres import migrate
+from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
 SCORES, PER_S, FOR_S, WARM_UP_S = 100_000, 200, 20.0, 3.0
 TARGET_P99_MS = 20.0
@@ -132,7 +132,7 @@ async def measure(scores: int, per_s: int, for_s: float) -> Latencies:
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-") as place:
         folder = Path(place)
         async with EmbeddedPostgres() as postgres:
-            await asyncio.to_thread(schema.migrate, postgres.url)
+            await asyncio.to_thread(migrate.migrate, postgres.url)
             await fill(postgres.url, scores)
             env = {"SCORING_DATABASE_URL": postgres.url, "SCORING_API_PORT": "0", "SCORING_LOG_LEVEL": "warning"}
             log_file = folder / "api.log"

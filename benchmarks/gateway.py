@@ -28,16 +28,17 @@ import structlog
 import uvloop
 
 from benchmarks.meter import metered
-from tarsy_scoring import outbox, schema
-from tarsy_scoring.app import open_parts
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.database import Database
-from tarsy_scoring.embedded.stack import Stack
-from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.kafka_topics import ensure_topics
-from tarsy_scoring.lifecycle import run_until_signalled
-from tarsy_scoring.relay import Relay
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.postgres import migrate
+from tarsy_scoring.wiring import open_parts
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring_lab.stack import Stack
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.telemetry.health import run_until_signalled
+from tarsy_scoring.queue.relay import Relay
+from tarsy_scoring.telemetry.metrics import Metrics
 
 SCORES = 100
 WAIT_S = 30.0
@@ -86,9 +87,9 @@ class Asked:
 
 async def serve() -> None:
     """The API with a gateway on a free port, until SIGTERM; its first line on stdout is the port."""
-    from tarsy_scoring.api.app import create_app
-    from tarsy_scoring.api.app import serve as serve_app
-    from tarsy_scoring.api.site import Site
+    from tarsy_scoring.web.app import create_app
+    from tarsy_scoring.web.app import serve as serve_app
+    from tarsy_scoring.web.context import Site
 
     settings, metrics = load_settings(), Metrics()
     async with open_parts(settings, metrics) as parts:
@@ -259,7 +260,7 @@ async def measure(asked: Asked) -> dict[str, Any]:
     async with contextlib.AsyncExitStack() as started:
         stack = await started.enter_async_context(Stack(broker=asked.broker))
         env = stack.env | {"SCORING_LOG_LEVEL": "error", "SCORING_API_PORT": "0"}
-        await asyncio.to_thread(schema.migrate, env["SCORING_DATABASE_URL"])
+        await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
         settings = load_settings(env)
         await ensure_topics(settings, [settings.topic_scoring_events])
         database = Database(settings.require_database(), settings.database_schema, pool_size=4)

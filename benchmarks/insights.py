@@ -26,12 +26,12 @@ from typing import Any
 import psutil
 from pydantic_core import to_json
 
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.embedded.broker import choose_broker
-from tarsy_scoring.insights_app import topics_of_insights
-from tarsy_scoring.kafka import Publisher
-from tarsy_scoring.kafka_topics import ensure_topics
-from tarsy_scoring.settings import Settings
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring_lab.broker import choose_broker
+from tarsy_scoring.signals.faust_app import topics_of_insights
+from tarsy_scoring.kafka.clients import Publisher
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.config.settings import Settings
 
 DAY_S = 86_400
 PUBLISH_TIMEOUT_S = 60

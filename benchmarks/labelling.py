@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, Estimate, band_of
-from tarsy_scoring.evaluation.review_queue import Candidate, pick_for_review
-from tarsy_scoring.evaluation.trust import Rating, trust_card
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Estimate, band_of
+from tarsy_scoring.statistics.sampling import Candidate, pick_for_review
+from tarsy_scoring.statistics.trust import Rating, trust_card
 
 
 def draws(seed: int, *what: object) -> random.Random:

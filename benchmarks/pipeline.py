@@ -12,7 +12,7 @@ from typing import Self
 
 import asyncpg
 
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.extraction import extract_missing_tools, extract_total
 from tarsy_scoring.judge.llm import create_clients

@@ -18,8 +18,8 @@ import asyncpg
 from pydantic_core import to_json
 
 from benchmarks.programs import ProgramFailed, program, require_running
-from tarsy_scoring import schema
-from tarsy_scoring.embedded.postgres import EmbeddedPostgres
+from tarsy_scoring.postgres import migrate
+from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
 SCORES, CHAINS, TIMES = 100_000, 1_000, 30
 TARGET_MS = 200.0
@@ -168,7 +168,7 @@ async def measure(scores: int, chains: int, times: int) -> list[Page]:
     found = []
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-") as place:
         async with EmbeddedPostgres() as postgres:
-            await asyncio.to_thread(schema.migrate, postgres.url)
+            await asyncio.to_thread(migrate.migrate, postgres.url)
             await fill(postgres.url, scores, chains)
             log_file = Path(place) / "api.log"
             for path in await paths(postgres.url):

@@ -21,8 +21,8 @@ from uuid import UUID
 import asyncpg
 
 from benchmarks.labelling import draws
-from tarsy_scoring.columns import tools_hash_of
-from tarsy_scoring.evaluation.tool_names import normalise
+from tarsy_scoring.scoring.score_columns import tools_hash_of
+from tarsy_scoring.missing_tools.names import normalise
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 
 CHAIN, CRITERIA = "kubernetes", "investigation-methodology"

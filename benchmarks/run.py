@@ -23,8 +23,8 @@ from benchmarks.programs import ProgramFailed
 from benchmarks.report import as_json, print_table
 from benchmarks.scenarios import Bench, Result, Scenario
 from benchmarks.sessions import BODIES, CONTEXT_BYTES, write_sessions
-from tarsy_scoring import schema
-from tarsy_scoring.embedded.stack import Stack
+from tarsy_scoring.postgres import migrate
+from tarsy_scoring_lab.stack import Stack
 from tarsy_scoring.errors import StartRefused
 
 REPORT_WIDTH = 124  # the widest row
@@ -66,7 +66,7 @@ async def measure_all(
         ids = await asyncio.to_thread(write_sessions, sessions, max(s.scores for s in wanted))
         async with Stack(broker=broker) as stack:
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
-            await asyncio.to_thread(schema.migrate, stack.env["SCORING_DATABASE_URL"])
+            await asyncio.to_thread(migrate.migrate, stack.env["SCORING_DATABASE_URL"])
             bench = Bench(stack, folder, sessions, ids)
             await asyncio.to_thread(bench.write_conversations, BODIES)
             for scenario in wanted * repeat:  # in turn, as the speed of a machine drifts

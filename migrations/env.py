@@ -4,7 +4,7 @@ Alembic's entry: a transaction per revision, our schema, one migrator at a time.
 Whoever wants to change a table waits for those who use it, and everybody else behind it: so a revision gives up after
 a moment and is tried again, until the backup or the long query in its way has ended. A revision may step out of the
 transaction (`autocommit_block`) to build an index beside a database in use; what came before it is committed then.
-Driven by `tarsy_scoring.schema`, which hands the URL and the schema over in `config.attributes`.
+Driven by `tarsy_scoring.postgres.migrate`, which hands the URL and the schema over in `config.attributes`.
 """
 
 import asyncio

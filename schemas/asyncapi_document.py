@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from tarsy_scoring import __version__
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, EventType
-from tarsy_scoring.settings import Settings, variable_of
+from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 KAFKA_BINDING = "0.5.0"

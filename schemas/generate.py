@@ -19,8 +19,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from tarsy_scoring import events
-from tarsy_scoring.api.app import application
-from tarsy_scoring.api.documents import ScoreDocument
+from tarsy_scoring.web.app import application
+from tarsy_scoring.web.documents import ScoreDocument
 
 ROOT = Path(__file__).resolve().parents[1]
 

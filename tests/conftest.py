@@ -24,8 +24,8 @@ from infrastructure import (
     running_kafka,
     running_postgres,
 )
-from tarsy_scoring.embedded.postgres import create_database
-from tarsy_scoring.embedded.scripted_judge import ScriptedJudge
+from tarsy_scoring_lab.postgres import create_database
+from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 CHOSEN = pytest.StashKey[Infrastructure]()
 
@@ -83,7 +83,7 @@ async def let_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 @pytest.fixture(scope="session")
 def _migrated_template(postgres: Postgres) -> Iterator[str]:
     """Name of a database with our tables, migrated once, only ever copied, and dropped in the end."""
-    from tarsy_scoring.schema import migrate
+    from tarsy_scoring.postgres.migrate import migrate
 
     name = f"scoring_template_{uuid.uuid4().hex[:12]}"
     url = run_apart(create_database(postgres.url, name))
@@ -110,7 +110,7 @@ def empty_database_url(postgres: Postgres) -> Iterator[str]:
 @pytest.fixture
 def tarsy_database_url(postgres: Postgres) -> Iterator[str]:
     """A database of its own with the tables that a TARSy deployment has."""
-    from tarsy_scoring.embedded.tarsy import create_tables
+    from tarsy_scoring_lab.tarsy import create_tables
 
     with fresh_database(postgres) as url:
         run_apart(create_tables(url))

@@ -24,7 +24,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from infrastructure import Topics, wait_until
-from tarsy_scoring.embedded.scripted_judge import MODEL, Fault, ScriptedJudge
+from tarsy_scoring_lab.scripted_judge import MODEL, Fault, ScriptedJudge
 
 DYING_WORKER = Path(__file__).parent / "chaos" / "dying_worker.py"
 LARGEST_MESSAGE = 20 * 2**20

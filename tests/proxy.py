@@ -4,7 +4,7 @@ import asyncio
 from urllib.parse import urlsplit, urlunsplit
 
 from listening import Listening, close
-from tarsy_scoring.embedded.process import free_port
+from tarsy_scoring_lab.process import free_port
 
 LISTEN = b'LISTEN "'  # with the quote: a pool says UNLISTEN whenever a connection comes back
 COMMIT = b"COMMIT;"

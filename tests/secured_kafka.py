@@ -12,8 +12,8 @@ from pathlib import Path
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from tarsy_scoring.embedded.broker import EmbeddedKafka
-from tarsy_scoring.embedded.process import HOST, free_port
+from tarsy_scoring_lab.broker import EmbeddedKafka
+from tarsy_scoring_lab.process import HOST, free_port
 
 USER, PASSWORD = "scoring", "planted-kafka-password"
 _PROTOCOLS = {"SCRAM": "SASL_SSL", "CERTIFICATE": "SSL", "TOKEN": "SASL_SSL"}

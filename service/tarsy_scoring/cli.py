@@ -21,7 +21,7 @@ from tarsy_scoring.commands.dead_letters import dead_letters
 from tarsy_scoring.commands.erase import erase_command
 from tarsy_scoring.commands.export import export
 from tarsy_scoring.commands.insights import insights
-from tarsy_scoring.commands.local import demo, stack
+from tarsy_scoring_lab.commands import demo, stack
 from tarsy_scoring.commands.pause import pause, resume
 from tarsy_scoring.commands.prune import prune
 from tarsy_scoring.commands.report import report
@@ -30,7 +30,7 @@ from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.service import check_config, migrate, worker
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.commands.tools import tools
-from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

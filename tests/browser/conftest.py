@@ -11,7 +11,7 @@ from visiting import House, Visits, closed
 
 from infrastructure import Kafka, Postgres, fresh_database, fresh_topics
 from processes import Service
-from tarsy_scoring.embedded.scripted_judge import ScriptedJudge
+from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # Playwright waits 5 s for what is expected; scores are judged and told meanwhile, on a machine with much else to do.

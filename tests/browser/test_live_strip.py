@@ -14,8 +14,8 @@ from visiting import House, Visitor, Visits
 
 from infrastructure import wait_until
 from insights_messages import START_US, drift, key_of, now_us, windows
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.kafka_topics import ensure_topics
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.kafka.topics import ensure_topics
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

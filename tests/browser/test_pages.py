@@ -7,7 +7,7 @@ from playwright.async_api import Page, expect
 from visiting import House, Visits
 
 from infrastructure import wait_until
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring_lab.scripted_judge import Fault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

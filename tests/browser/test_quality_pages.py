@@ -8,7 +8,7 @@ import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 from visiting import House, Visits
 
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring_lab.scripted_judge import Fault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,7 +14,7 @@ import pytest
 from builders import connected
 from infrastructure import wait_until
 from processes import Process, Service, assert_whole, small_session
-from tarsy_scoring.embedded.tarsy import load_session
+from tarsy_scoring_lab.tarsy import load_session
 from tarsy_scoring.events import decode_session_completed
 
 SESSIONS = 1_000

@@ -12,7 +12,7 @@ import pytest
 from infrastructure import Kafka, Postgres, wait_until
 from processes import Process, Service, assert_whole
 from proxy import DatabaseProxy
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring_lab.scripted_judge import Fault
 
 KILLED = -signal.SIGKILL
 # Longer than a machine stands still, and no longer than one may wait for it.

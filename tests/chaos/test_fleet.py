@@ -8,7 +8,7 @@ import pytest
 
 from infrastructure import Postgres, wait_until
 from processes import Service, assert_whole
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring_lab.scripted_judge import Fault
 
 # What a busy machine may add to a time that the service promises; leases are longer than that.
 SCHEDULING_S = 10.0

@@ -15,10 +15,10 @@ import pytest
 
 from infrastructure import Kafka, wait_until
 from processes import Process, Service
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.evaluation.windows import EndedScore
-from tarsy_scoring.kafka_topics import read_places
-from tarsy_scoring.outbox import EMIT
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.signals.windows import EndedScore
+from tarsy_scoring.kafka.topics import read_places
+from tarsy_scoring.queue.outbox import EMIT
 
 SCORES = 1_500
 BATCH = 25

@@ -14,15 +14,15 @@ import pytest
 from contracts import FROZEN, OUTGOING, validator
 from pydantic_core import to_json
 
-from tarsy_scoring import outbox
-from tarsy_scoring.admission import Request
-from tarsy_scoring.app import Parts, open_parts
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.queue.admission import Request
+from tarsy_scoring.wiring import Parts, open_parts
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.judge.llm import create_clients
-from tarsy_scoring.leases import ClaimedScore
-from tarsy_scoring.scoring import Scorer
+from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.timeline.files import SessionFiles
 
 SESSION = "demo-oom-checkout"
@@ -75,7 +75,7 @@ async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> As
     config = tmp_path / "config.yaml"
     config.write_text(CONFIG.format(base_url=judge.base_url), "utf-8")
     settings = load_settings({"SCORING_DATABASE_URL": database_url, "SCORING_CONFIG": str(config)})
-    source = SessionFiles(Path(str(files("tarsy_scoring.embedded") / "examples")))
+    source = SessionFiles(Path(str(files("tarsy_scoring_lab") / "examples")))
     clients = create_clients(settings, {})
     async with open_parts(settings) as parts:
         yield Service(

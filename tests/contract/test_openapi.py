@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from tarsy_scoring.api.documents import EXAMPLE_PROBLEM, EXAMPLE_SCORE
-from tarsy_scoring.api.edge import PROBES
+from tarsy_scoring.web.documents import EXAMPLE_PROBLEM, EXAMPLE_SCORE
+from tarsy_scoring.web.middleware import PROBES
 
 DOCUMENT: dict[str, Any] = json.loads((SCHEMAS / "openapi.json").read_text("utf-8"))
 MODELS: dict[str, Any] = DOCUMENT["components"]["schemas"]

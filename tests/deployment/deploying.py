@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tarsy_scoring.cli import cli
-from tarsy_scoring.settings import SECRETS, Settings, variable_of
+from tarsy_scoring.config.settings import SECRETS, Settings, variable_of
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "helm" / "tarsy-scoring"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from deploying import CHART, MINIMAL, NO_API, VALUE_SETS, Objects, Render, known_variables, secret_variables
 
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.config.load import load_settings
 
 CASES = [
     pytest.param("SCORING_KAFKA_CA_FILE", "/ca.crt", "the chart sets this variable itself", id="a file that is ours"),

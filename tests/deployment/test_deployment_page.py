@@ -5,7 +5,7 @@ import re
 import yaml
 from deploying import CHART, REPOSITORY, known_variables
 
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.config.load import load_settings
 
 PAGE = (REPOSITORY / "docs" / "deployment.md").read_text()
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())

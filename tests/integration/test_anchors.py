@@ -16,18 +16,18 @@ from drift_rows import plant_judgements, plant_scores, totals
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import Topics
 from stored import store_score, store_session
-from tarsy_scoring.admission import Priority
+from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.cli import cli
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.drift import anchors, looking
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.anchors import Anchor
 from tarsy_scoring.drift.loop import DriftLoop
-from tarsy_scoring.erasure import erase
-from tarsy_scoring.evaluation.judge_change import REIGN
+from tarsy_scoring.records.erasure import erase
+from tarsy_scoring.statistics.judge_change import REIGN
 from tarsy_scoring.judge.verdict import Turn, TurnKind
-from tarsy_scoring.kafka_topics import read_topic
-from tarsy_scoring.scoring import Scorer
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.scoring.attempt import Scorer
+from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"
 LAST_WEEK = datetime.now(UTC) - timedelta(days=7)
@@ -344,4 +344,4 @@ async def test_a_planted_shift_of_the_judge_ends_in_an_event(database_url: str, 
         [record] = [r async for r in read_topic(settings, insights)]
         event = from_json(record.value or b"")
         assert (event["cause"], event["size_points"], event["agents"]["value"]) == ("judge", 10, None)
-        assert [f.look for f in await looking.findings(scoring.database)] == ["anchors"]
+        assert [f.look for f in await detection.findings(scoring.database)] == ["anchors"]

@@ -25,15 +25,15 @@ from websockets.exceptions import ConnectionClosed
 
 from infrastructure import wait_until
 from processes import Process
-from tarsy_scoring.api import edge
-from tarsy_scoring.api.app import address_of, create_app, listen, serve
-from tarsy_scoring.api.problems import MEDIA_TYPE
-from tarsy_scoring.api.site import Site
-from tarsy_scoring.app import open_parts
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.web import middleware
+from tarsy_scoring.web.app import address_of, create_app, listen, serve
+from tarsy_scoring.web.problems import MEDIA_TYPE
+from tarsy_scoring.web.context import Site
+from tarsy_scoring.wiring import open_parts
+from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.settings import Settings
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.config.settings import Settings
 
 SECRET = "planted-secret-of-a-session"
 NOWHERE = "postgresql://nobody:planted-password@127.0.0.1:9/none"
@@ -158,13 +158,13 @@ async def test_a_body_that_is_no_text_is_refused_in_words(client: httpx.AsyncCli
 async def test_a_body_over_the_limit_is_refused(client: httpx.AsyncClient) -> None:
     """413, whether the size is announced or found out; up to the limit it is read."""
     json_body = {"content-type": "application/json"}
-    padded = b'{"number": 1}'.ljust(edge.MAX_BODY_BYTES)
+    padded = b'{"number": 1}'.ljust(middleware.MAX_BODY_BYTES)
     assert (await client.post("/test/body", content=padded, headers=json_body)).json() == {"number": 1}
     problem(await client.post("/test/body", content=padded + b" ", headers=json_body), 413, "Content too large")
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(3):
-            yield b" " * (edge.MAX_BODY_BYTES // 2)
+            yield b" " * (middleware.MAX_BODY_BYTES // 2)
 
     refused = await client.post("/test/body", content=chunks(), headers=json_body)
     assert "content-length" not in refused.request.headers
@@ -173,7 +173,7 @@ async def test_a_body_over_the_limit_is_refused(client: httpx.AsyncClient) -> No
 
 async def test_a_body_that_does_not_come_is_not_waited_for(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     """408 after the deadline: nobody holds a place by sending nothing."""
-    monkeypatch.setattr(edge, "BODY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.01)
     sent: list[Any] = []
     scope = {"type": "http", "method": "POST", "path": "/test/body", "raw_path": b"/test/body", "query_string": b""}
     scope |= {"headers": [(b"content-type", b"application/json")], "client": ("127.0.0.1", 1), "http_version": "1.1"}
@@ -202,7 +202,7 @@ async def test_what_nobody_foresaw_is_told_without_its_cause(client: httpx.Async
 
 async def test_an_answer_that_breaks_off_is_cut(client: httpx.AsyncClient) -> None:
     """Half an answer must not look like a whole one: the server learns that it has to cut the connection."""
-    with pytest.raises(edge.CutShort) as cut:
+    with pytest.raises(middleware.CutShort) as cut:
         await client.get("/test/breaks-off")
     assert cut.value.__suppress_context__
 
@@ -214,7 +214,7 @@ async def test_an_answer_that_breaks_off_is_cut(client: httpx.AsyncClient) -> No
 async def test_every_answer_has_the_security_headers(client: httpx.AsyncClient, path: str) -> None:
     """Nothing is guessed, framed, or kept by a cache on the way."""
     headers = (await client.get(path)).headers
-    assert {name: headers[name] for name in edge.SECURITY_HEADERS} == edge.SECURITY_HEADERS
+    assert {name: headers[name] for name in middleware.SECURITY_HEADERS} == middleware.SECURITY_HEADERS
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
 
 
@@ -266,7 +266,7 @@ async def test_one_line_per_request_without_values(client: httpx.AsyncClient) ->
     assert told[0]["request_id"] == answer.headers["x-request-id"]
     assert told[0]["duration_ms"] >= 0
     assert SECRET not in str(lines)
-    assert len(told[1]["path"]) <= edge.PATH_SHOWN
+    assert len(told[1]["path"]) <= middleware.PATH_SHOWN
 
 
 async def test_metrics_count_by_route(client: httpx.AsyncClient) -> None:
@@ -287,7 +287,7 @@ async def test_metrics_count_by_route(client: httpx.AsyncClient) -> None:
 
 async def test_too_many_at_once_are_refused(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 and when to come back, rather than a queue nobody sees the end of; probes go on."""
-    monkeypatch.setattr(edge, "MAX_REQUESTS_AT_ONCE", 0)
+    monkeypatch.setattr(middleware, "MAX_REQUESTS_AT_ONCE", 0)
     refused = await client.get("/test/own-headers")
     problem(refused, 503, "Too busy")
     assert refused.headers["retry-after"] == "1"

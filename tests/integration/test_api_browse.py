@@ -20,13 +20,13 @@ from api_site import SETTINGS, Api, open_api
 from builders import OTHER_CRITERIA, Scoring, connected, open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
 from stored import NOON, store_score, store_session
-from tarsy_scoring import exporting
-from tarsy_scoring.api import browse
-from tarsy_scoring.api.app import create_app
-from tarsy_scoring.api.documents import ProblemDocument, ScoreDocument
-from tarsy_scoring.api.site import Site
+from tarsy_scoring.records import export
+from tarsy_scoring.web.api import browse
+from tarsy_scoring.web.app import create_app
+from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
+from tarsy_scoring.web.context import Site
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.telemetry.metrics import Metrics
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 HOSTILE = "<script>alert(1)</script>'; DROP TABLE sessions; --%_\\ \u202e=1+1"
@@ -119,7 +119,7 @@ async def test_nothing_is_known_yet(api: Api) -> None:
     assert await page(api) == {"sessions": [], "next_cursor": None}
     assert await page(api, sort="score_desc") == {"sessions": [], "next_cursor": None}
     assert await exported(api) == []
-    assert (await api.get("export", format="csv")).text == ",".join(exporting.CSV_COLUMNS) + "\r\n"
+    assert (await api.get("export", format="csv")).text == ",".join(export.CSV_COLUMNS) + "\r\n"
     assert await told(api, "trends") == {"points": [], "left_out": 0}
     assert [b["count"] for b in (await told(api, "distribution"))["bands"]] == [0, 0, 0]
     assert await told(api, "missing-tools") == {"tools": [], "tools_left_out": 0, "spellings_left_out": 0}
@@ -415,7 +415,7 @@ async def test_what_is_exported(api: Api, query: dict[str, Any], expected: list[
 
 async def test_an_export_goes_on_from_batch_to_batch(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost or told twice where batches meet, also among scores of one moment."""
-    monkeypatch.setattr(exporting, "EXPORT_BATCH", 3)
+    monkeypatch.setattr(export, "EXPORT_BATCH", 3)
     for number in range(9):
         await store_score(api.scoring, f"s{number}", number, at=NOON + number // 4 * MINUTE)
     lines = (await api.get("export", format="csv")).text.splitlines()
@@ -453,7 +453,7 @@ async def test_exports_are_few_at_once(api: Api, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(browse, "MAX_EXPORTS", 1)
     may_end, began = asyncio.Event(), asyncio.Event()
 
-    async def slow(*_: Any, **__: Any) -> AsyncIterator[list[exporting.ExportedScore]]:
+    async def slow(*_: Any, **__: Any) -> AsyncIterator[list[export.ExportedScore]]:
         yield []
         began.set()
         await may_end.wait()

@@ -13,14 +13,14 @@ from starlette.responses import Response, StreamingResponse
 from structlog.testing import capture_logs
 
 from infrastructure import wait_until
-from tarsy_scoring.api import app as server
-from tarsy_scoring.api import connections, edge
-from tarsy_scoring.api.access import Access
-from tarsy_scoring.api.app import listen, serve
-from tarsy_scoring.api.edge import SECURITY_HEADERS, Edge, Running
-from tarsy_scoring.api.problems import MEDIA_TYPE, tell_problems
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.web import app as server
+from tarsy_scoring.web import connections, middleware
+from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.app import listen, serve
+from tarsy_scoring.web.middleware import SECURITY_HEADERS, Edge, Running
+from tarsy_scoring.web.problems import MEDIA_TYPE, tell_problems
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.telemetry.metrics import Metrics
 
 ENOUGH_S = 20.0
 SHORT_S = 0.2
@@ -312,7 +312,7 @@ async def test_a_slow_reader_gets_it_all(
 
 async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost or doubled at their borders."""
-    for size in (0, 1, edge.PIECE_BYTES - 1, edge.PIECE_BYTES, edge.PIECE_BYTES + 1, 3 * edge.PIECE_BYTES):
+    for size in (0, 1, middleware.PIECE_BYTES - 1, middleware.PIECE_BYTES, middleware.PIECE_BYTES + 1, 3 * middleware.PIECE_BYTES):
         body = bytes(i % 251 for i in range(size))
 
         async def inner(scope: Any, receive: Any, send: Any, body: bytes = body) -> None:
@@ -329,7 +329,7 @@ async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
         await layer(scope | {"headers": [], "client": ("127.0.0.1", 1)}, asyncio.Event().wait, send)  # type: ignore[arg-type]
         pieces = [m["body"] for m in sent[1:]]
         assert b"".join(pieces) == body
-        assert max(map(len, pieces)) <= edge.PIECE_BYTES
+        assert max(map(len, pieces)) <= middleware.PIECE_BYTES
         assert [m.get("more_body", False) for m in sent[1:]] == [True] * (len(pieces) - 1) + [False]
 
 
@@ -349,7 +349,7 @@ async def test_a_head_without_end_is_refused_with_a_problem(site: Site) -> None:
     peer = await site.peer()
     peer.say(b"GET / HTTP/1.1\r\nX: ")
     for _ in range(3):
-        peer.say(b"x" * edge.MAX_HEAD_BYTES)
+        peer.say(b"x" * middleware.MAX_HEAD_BYTES)
     assert problem_of(await peer.answer(), 431)["title"] == "Head too large"
 
 

@@ -25,12 +25,12 @@ from builders import (
     step,
 )
 from infrastructure import wait_until
-from tarsy_scoring import journal
-from tarsy_scoring.api.documents import ProblemDocument, ScoreDocument
-from tarsy_scoring.api.scores import CriteriaDocument, History, Replies, Requests
-from tarsy_scoring.erasure import erase
+from tarsy_scoring.queue import idempotency
+from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
+from tarsy_scoring.web.api.scores import CriteriaDocument, History, Replies, Requests
+from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.inbox import Inbox
+from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.timeline.files import BrokenSessionFile
@@ -496,10 +496,10 @@ async def test_two_that_keep_answers_at_once(api: Api) -> None:
             await together.wait()
 
     async def keep(number: int) -> None:
-        key = journal.Key("alice", f"key-{number}", "hash")
+        key = idempotency.Key("alice", f"key-{number}", "hash")
         database = api.scoring.database
         await database.once(
-            lambda c: journal.keep(database, InStep(c), key, "new", score_id, uuid.uuid4())  # type: ignore[arg-type]
+            lambda c: idempotency.keep(database, InStep(c), key, "new", score_id, uuid.uuid4())  # type: ignore[arg-type]
         )
 
     await asyncio.wait_for(asyncio.gather(keep(1), keep(2)), 30)
@@ -562,8 +562,8 @@ async def test_an_answer_whose_text_was_lost(api: Api) -> None:
     assert [document(a, 202)["score_id"] for a in again] == [first["score_id"]] * 2
     assert again[0].text == again[1].text
 
-    key, request_id = journal.Key("alice", "key-1", ""), uuid.UUID(first["request_id"])
-    late = await journal.complete(api.scoring.database, key, request_id, "of one that was slower")
+    key, request_id = idempotency.Key("alice", "key-1", ""), uuid.UUID(first["request_id"])
+    late = await idempotency.complete(api.scoring.database, key, request_id, "of one that was slower")
     assert late == again[0].text
 
 

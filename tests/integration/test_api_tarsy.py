@@ -13,9 +13,9 @@ import pytest
 
 from api_site import Api, Sessions, open_api
 from builders import HASHES, OTHER_CRITERIA, completion, failure, rescore
-from tarsy_scoring.api.tarsy import Started, TarsyError, TarsyScore
+from tarsy_scoring.web.api.tarsy import Started, TarsyError, TarsyScore
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.settings import Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.timeline.model import FoundSession
 
 KEYS = {

@@ -14,24 +14,24 @@ from structlog.testing import capture_logs
 from builders import connected
 from infrastructure import Kafka, Postgres, fresh_database, wait_until
 from proxy import DatabaseProxy
-from tarsy_scoring import announcing, tarsy_sessions
-from tarsy_scoring import bridge as bridge_module
-from tarsy_scoring import database as database_module
-from tarsy_scoring import tarsy as tarsy_module
-from tarsy_scoring.announcing import BEGINNING
-from tarsy_scoring.bridge import Bridge
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.database import Database
-from tarsy_scoring.embedded.tarsy import create_tables
-from tarsy_scoring.erasure import hash_of
+from tarsy_scoring.tarsy import announcer, sessions as tarsy_sessions
+from tarsy_scoring.tarsy import bridge as bridge_module
+from tarsy_scoring.postgres import database as database_module
+from tarsy_scoring.tarsy import database as tarsy_module
+from tarsy_scoring.tarsy.announcer import BEGINNING
+from tarsy_scoring.tarsy.bridge import Bridge
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring_lab.tarsy import create_tables
+from tarsy_scoring.records.erasure import hash_of
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SessionCompleted, decode_session_completed
-from tarsy_scoring.kafka import BrokerAway, Headers, Publisher, Record, TooLarge
-from tarsy_scoring.kafka_topics import ensure_topics, read_topic
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.tarsy import STATUS_MESSAGE, TIMEOUT_S, Tarsy, TarsyAway, TarsyUnfit
-from tarsy_scoring.tarsy_sessions import STATUSES, TarsySessions, open_tarsy_sessions, sessions_gone
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, Record, TooLarge
+from tarsy_scoring.kafka.topics import ensure_topics, read_topic
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.tarsy.database import STATUS_MESSAGE, TIMEOUT_S, Tarsy, TarsyAway, TarsyUnfit
+from tarsy_scoring.tarsy.sessions import STATUSES, TarsySessions, open_tarsy_sessions, sessions_gone
+from tarsy_scoring.telemetry.metrics import Metrics
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 # Older than what a look calls fresh, at whatever moment of a run a test begins: what is to be fresh says so.
@@ -853,7 +853,7 @@ async def test_our_database_that_stands_still_is_told_in_time(
 ) -> None:
     """As soon as TARSy's: after the time of a contact, and not after that of a long statement; then it goes on."""
     assert database_module.CONTACT_S <= TIMEOUT_S
-    for module in (database_module, bridge_module, announcing):
+    for module in (database_module, bridge_module, announcer):
         monkeypatch.setattr(module, "CONTACT_S", 1.0)
     monkeypatch.setattr(bridge_module, "POLL_S", 0.05)
     assert settings.database_url is not None

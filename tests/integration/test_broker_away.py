@@ -15,13 +15,13 @@ from aiokafka.protocol.fetch import FetchRequest
 from structlog.testing import capture_logs
 
 from infrastructure import Kafka, Topics, wait_until
-from tarsy_scoring import kafka as kafka_module
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.intake import Intake
-from tarsy_scoring.kafka import Consumer, Publisher, Record
-from tarsy_scoring.kafka_login import connection_options
-from tarsy_scoring.kafka_topics import Tail
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.kafka import clients as kafka_module
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.kafka.clients import Consumer, Publisher, Record
+from tarsy_scoring.kafka.security import connection_options
+from tarsy_scoring.kafka.topics import Tail
+from tarsy_scoring.telemetry.metrics import Metrics
 
 
 async def test_an_outage_is_seen_and_so_is_its_end(

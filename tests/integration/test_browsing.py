@@ -11,14 +11,14 @@ import pytest
 from builders import connected, policy
 from full_database import filled_database
 from infrastructure import Postgres
-from tarsy_scoring import analytics, browsing, exporting
-from tarsy_scoring.analytics import Selection
-from tarsy_scoring.browsing import Filters
-from tarsy_scoring.database import Database
-from tarsy_scoring.drift import anchors, looking, report
-from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS
-from tarsy_scoring.inbox import Inbox
-from tarsy_scoring.reading import Reader
+from tarsy_scoring.records import analytics, session_list, export
+from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.records.session_list import Filters
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.drift import anchors, detection, report
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.records.scores import Reader
 
 BIG = {"sessions", "session_scores", "score_missing_tools"}
 NOW = datetime.now(UTC)
@@ -86,7 +86,7 @@ async def reader(full_database_url: str) -> AsyncIterator[Reader]:
 async def plan_of(connection: asyncpg.Connection, statement: str, *arguments: Any) -> list[dict[str, Any]]:
     """The nodes of the plan that the statement is run with."""
     async with connection.transaction():
-        await connection.execute(browsing.CUSTOM_PLAN)
+        await connection.execute(session_list.CUSTOM_PLAN)
         [[plan]] = await connection.fetch(
             f"EXPLAIN (FORMAT JSON) {statement.replace('{schema}', 'public')}", *arguments
         )
@@ -109,10 +109,10 @@ def assert_found_by(nodes: list[dict[str, Any]], index: str) -> None:
 # PostgreSQL 18 may skip through the few criteria of the second.
 BY_TIME = "session_scores_by_time|session_scores_of_criteria"
 LISTS = {
-    "newest": browsing.NEWEST_SESSIONS,
-    "best": browsing.BEST_SESSIONS,
-    "worst": browsing.WORST_SESSIONS,
-    "without-total": browsing.SESSIONS_WITHOUT_TOTAL,
+    "newest": session_list.NEWEST_SESSIONS,
+    "best": session_list.BEST_SESSIONS,
+    "worst": session_list.WORST_SESSIONS,
+    "without-total": session_list.SESSIONS_WITHOUT_TOTAL,
 }
 BY_ORDER = {
     "newest": "sessions_recent",
@@ -200,7 +200,7 @@ async def test_an_export_finds_its_scores(
     chosen = [*filters.arguments]
     chosen[1] = "completed"
     for place in ((None, None), (NOW - timedelta(days=20), "00000000-0000-0000-0000-000000000000")):
-        nodes = await plan_of(connection, exporting.EXPORT, *chosen, "production", only_latest, *place, 100)
+        nodes = await plan_of(connection, export.EXPORT, *chosen, "production", only_latest, *place, 100)
         assert_found_by(nodes, index if place == (None, None) or filters == Filters() else _any_index(index))
 
 
@@ -248,10 +248,10 @@ async def test_trends_by_the_end_of_sessions_find_them(connection: asyncpg.Conne
 
 
 DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
-    "chains": (looking.CHAINS, (), "session_scores_of_chain"),
-    "scores": (looking.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_of_chain"),
+    "chains": (detection.CHAINS, (), "session_scores_of_chain"),
+    "scores": (detection.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_of_chain"),
     "scores-of-a-third": (
-        looking.SCORES,
+        detection.SCORES,
         ("kubernetes", "investigation-methodology", [], 3000),
         "session_scores_of_chain|session_scores_of_criteria",
     ),
@@ -279,16 +279,16 @@ async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
 
 
 @pytest.mark.parametrize("sort", ["newest", "score_asc", "score_desc"])
-async def test_pages_go_on_over_everything(reader: Reader, sort: browsing.Sort) -> None:
+async def test_pages_go_on_over_everything(reader: Reader, sort: session_list.Sort) -> None:
     """Full ones as long as there is more, also far from the first; how fast they are, the benchmark tells."""
     filters = Filters(chain="kubernetes")
     after = None
     seen: list[str] = []
     for _ in range(10):
-        page = await browsing.list_sessions(reader, {}, filters, sort, after, 200)
+        page = await session_list.list_sessions(reader, {}, filters, sort, after, 200)
         assert len(page.sessions) == 200
         assert page.next_cursor is not None
-        after = browsing.read_cursor(page.next_cursor, filters, sort)
+        after = session_list.read_cursor(page.next_cursor, filters, sort)
         seen += [session.session_id for session in page.sessions]
     assert len(set(seen)) == 2_000
 
@@ -324,8 +324,8 @@ async def test_what_is_known_of_the_drift_of_a_large_chain(reader: Reader) -> No
 async def test_an_export_holds_one_batch_at_a_time(reader: Reader) -> None:
     """However slowly it is read, it holds no connection meanwhile, and every score comes once."""
     seen: list[Any] = []
-    async for batch in exporting.export_scores(reader, Filters(since=NOW - timedelta(hours=20))):
-        assert len(batch) <= exporting.EXPORT_BATCH
+    async for batch in export.export_scores(reader, Filters(since=NOW - timedelta(hours=20))):
+        assert len(batch) <= export.EXPORT_BATCH
         busy = await reader.database.once(
             lambda c: c.fetchval(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
@@ -335,5 +335,5 @@ async def test_an_export_holds_one_batch_at_a_time(reader: Reader) -> None:
         assert busy == 0
         seen += [s.document["score_id"] for s in batch]
 
-    assert len(seen) > 10 * exporting.EXPORT_BATCH
+    assert len(seen) > 10 * export.EXPORT_BATCH
     assert len(seen) == len(set(seen))

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from builders import connected, open_scoring
 from infrastructure import run_apart
 from tarsy_scoring.commands.calibrate import LATEST_SCORES, calibrate, fetch_bands, fetch_scores
-from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, Band
-from tarsy_scoring.evaluation.calibration import LabelledScore
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band
+from tarsy_scoring.statistics.calibration import LabelledScore
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 KEEP_SESSION = "INSERT INTO sessions (session_id) VALUES ($1) ON CONFLICT DO NOTHING"

@@ -14,7 +14,7 @@ from builders import connected, open_scoring
 from infrastructure import run_apart
 from tarsy_scoring.commands.compare import LABELLED_SCORES, compare, fetch_labelled
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.evaluation.comparison import ScoredSession
+from tarsy_scoring.statistics.comparison import ScoredSession
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

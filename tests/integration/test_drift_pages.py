@@ -10,7 +10,7 @@ import pytest
 from api_site import Api, open_api
 from builders import DEFAULT_CRITERIA
 from drift_rows import plant_judgements, plant_scores, totals
-from tarsy_scoring.drift import anchors, looking
+from tarsy_scoring.drift import anchors, detection
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 PATH = "analytics/drift"
@@ -55,9 +55,9 @@ async def plant_finding(api: Api, chain: str = "kubernetes") -> list[str]:
     )
     standing = await anchors.standing(scoring.inbox)
     said = await anchors.judgements(scoring.database)
-    found = await looking.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
+    found = await detection.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
     assert found is not None
-    assert await looking.look_at(scoring.database, found, datetime.now(UTC)) == ["sessions", "watch"]
+    assert await detection.look_at(scoring.database, found, datetime.now(UTC)) == ["sessions", "watch"]
     return chosen
 
 

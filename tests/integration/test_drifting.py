@@ -10,15 +10,15 @@ from pydantic_core import from_json
 from builders import DEFAULT_CRITERIA, Scoring, connected
 from drift_rows import plant_judgements, plant_scores, totals
 from infrastructure import Topics
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.drift import anchors, looking
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.loop import ONE_LOOP, DriftLoop
 from tarsy_scoring.events import DriftDetected
-from tarsy_scoring.kafka import BrokerAway, Record
-from tarsy_scoring.kafka_topics import read_topic
-from tarsy_scoring.retention import Keep, Pruner
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.kafka.clients import BrokerAway, Record
+from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.records.retention import Keep, Pruner
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"
 DAY = timedelta(days=1)
@@ -97,9 +97,9 @@ async def test_a_quiet_change_of_judge_tells_nobody(scoring: Scoring, settings: 
 
     await run(drift_loop(scoring, settings))
 
-    found = await looking.findings(scoring.database)
+    found = await detection.findings(scoring.database)
     assert [(f.look, f.cause, f.is_event) for f in found] == [("sessions", "none", False)]
-    assert await looking.unpublished(scoring.database, 10) == []
+    assert await detection.unpublished(scoring.database, 10) == []
 
 
 async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) -> None:
@@ -109,20 +109,20 @@ async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) 
     async with connected(scoring.url) as other, other.transaction():
         assert await other.fetchval(ONE_LOOP, scoring.database.schema)
         assert await asyncio.gather(*(loop.run_once(now()) for loop in loops)) == [False, False]
-    assert await looking.findings(scoring.database) == []
+    assert await detection.findings(scoring.database) == []
 
     assert True in await asyncio.gather(*(loop.run_once(now()) for loop in loops))
 
     for loop in loops:
         await loop._publisher.stop()
     assert len(await published(settings)) == 1
-    assert len(await looking.findings(scoring.database)) == 1
+    assert len(await detection.findings(scoring.database)) == 1
 
 
-async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> looking.Situation:
+async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> detection.Situation:
     standing = await anchors.standing(scoring.inbox)
     said = await anchors.judgements(scoring.database)
-    found = await looking.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
+    found = await detection.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
     assert found is not None
     return found
 
@@ -132,10 +132,10 @@ async def test_looks_without_the_lock_of_the_loop_are_made_once(scoring: Scoring
     await plant_change(scoring, judge=10, agents=0)
     found = await situation_of(scoring)
 
-    made = await asyncio.gather(*(looking.look_at(scoring.database, found, now()) for _ in range(3)))
+    made = await asyncio.gather(*(detection.look_at(scoring.database, found, now()) for _ in range(3)))
 
     assert sorted(map(len, made)) == [0, 0, 2]
-    assert len(await looking.findings(scoring.database)) == 1
+    assert len(await detection.findings(scoring.database)) == 1
 
 
 async def test_anchors_tell_of_a_judge_before_there_are_sessions(scoring: Scoring, settings: Settings) -> None:
@@ -143,13 +143,13 @@ async def test_anchors_tell_of_a_judge_before_there_are_sessions(scoring: Scorin
     await plant_change(scoring, judge=10, agents=0, after=40)
     loop = drift_loop(scoring, settings)
     await run(loop)
-    [first] = await looking.findings(scoring.database)
+    [first] = await detection.findings(scoring.database)
 
     assert (first.look, first.cause, first.is_event, first.whole.value) == ("anchors", "judge", True, None)
 
     await plant_scores(scoring, NEW, totals(70, 280, seed=9), begin=now(), every=timedelta(seconds=1))
     await run(loop)
-    second, _ = await looking.findings(scoring.database)
+    second, _ = await detection.findings(scoring.database)
 
     assert (second.look, second.cause, second.is_event) == ("sessions", "judge", False)
     assert second.agents.value == pytest.approx(0, abs=3)
@@ -163,10 +163,10 @@ async def test_nothing_is_looked_at_while_anchors_are_under_way(scoring: Scoring
     await anchors.add(scoring.database, [late], by="ada")
 
     assert (await situation_of(scoring)).outstanding == 1
-    assert await looking.look_at(scoring.database, await situation_of(scoring), now()) == ["watch"]
+    assert await detection.look_at(scoring.database, await situation_of(scoring), now()) == ["watch"]
 
     await anchors.remove(scoring.database, [late], by="ada")
-    assert "sessions" in await looking.look_at(scoring.database, await situation_of(scoring), now())
+    assert "sessions" in await detection.look_at(scoring.database, await situation_of(scoring), now())
 
 
 async def test_a_change_under_one_judge_is_the_agents_and_told_once(scoring: Scoring, settings: Settings) -> None:
@@ -187,7 +187,7 @@ async def test_a_change_under_one_judge_is_the_agents_and_told_once(scoring: Sco
     assert event["size_points"] == pytest.approx(-15, abs=4)
     turned = datetime.fromisoformat(event["began_at"]) - begin
     assert turned == pytest.approx(timedelta(hours=350), abs=timedelta(hours=20))
-    assert len(await looking.findings(scoring.database)) == 1
+    assert len(await detection.findings(scoring.database)) == 1
 
 
 async def test_a_session_scored_again_says_nothing_new(scoring: Scoring) -> None:
@@ -211,9 +211,9 @@ async def test_anchors_of_other_chains_speak_where_a_chain_has_too_few(scoring: 
         await plant_scores(scoring, judge, totals(mean, 330), begin=at, chain="databases")
     found = await situation_of(scoring, "databases")
 
-    await looking.look_at(scoring.database, found, now())
+    await detection.look_at(scoring.database, found, now())
 
-    [finding] = await looking.findings(scoring.database, "databases")
+    [finding] = await detection.findings(scoring.database, "databases")
     assert (finding.cause, finding.anchors) == ("judge", ANCHORS)
     assert "those of other chains" in finding.meaning[-1]
 
@@ -227,9 +227,9 @@ async def test_anchors_that_nobody_judged_twice_lend_nothing(scoring: Scoring) -
     for judge, mean, at in ((OLD, 60, begin), (NEW, 70, begin + timedelta(hours=400))):
         await plant_scores(scoring, judge, totals(mean, 330), begin=at, chain="databases")
 
-    await looking.look_at(scoring.database, await situation_of(scoring, "databases"), now())
+    await detection.look_at(scoring.database, await situation_of(scoring, "databases"), now())
 
-    [finding] = await looking.findings(scoring.database, "databases")
+    [finding] = await detection.findings(scoring.database, "databases")
     assert (finding.cause, finding.anchors) == (None, 0)
     assert "Scores changed: ordinary sessions get +" in finding.meaning[0]
     assert "other chains" not in " ".join(finding.meaning)
@@ -260,13 +260,13 @@ async def test_a_broker_that_is_away_delays_events_alone(scoring: Scoring, setti
     away._has_topic = True
     with pytest.raises(BrokerAway):
         await away.run_once(now())
-    [kept] = await looking.unpublished(scoring.database, 10)
+    [kept] = await detection.unpublished(scoring.database, 10)
 
     await run(drift_loop(scoring, settings))
 
     [record] = await published(settings)
     assert from_json(record.value or b"")["event_id"] == str(kept.event_id)
-    assert await looking.unpublished(scoring.database, 10) == []
+    assert await detection.unpublished(scoring.database, 10) == []
 
 
 async def unreachable(_timeout_s: float) -> None:
@@ -293,15 +293,15 @@ async def test_anchors_and_what_judges_said_of_them_outlive_other_scores(scoring
 async def test_findings_are_pruned_with_the_records_once_they_were_told(scoring: Scoring) -> None:
     """News that no broker has is kept, however old, and the newest of its kind, or its look would be made again."""
     await plant_change(scoring, judge=10, agents=0)
-    await looking.look_at(scoring.database, await situation_of(scoring), now())
+    await detection.look_at(scoring.database, await situation_of(scoring), now())
     await scoring.rows("UPDATE drift_findings SET found_at = found_at - interval '365 days'")
     pruner = Pruner(scoring.database, Keep(records_days=180))
-    [news] = await looking.unpublished(scoring.database, 10)
-    await looking.mark_published(scoring.database, [news.event_id])
+    [news] = await detection.unpublished(scoring.database, 10)
+    await detection.mark_published(scoring.database, [news.event_id])
     assert (await pruner.run())["findings"] == 0
 
-    await looking.look_at(scoring.database, await situation_of(scoring), now() + DAY)
+    await detection.look_at(scoring.database, await situation_of(scoring), now() + DAY)
     await scoring.rows("UPDATE drift_findings SET published_at = NULL")
     assert (await pruner.run())["findings"] == 0
-    await looking.mark_published(scoring.database, [news.event_id])
+    await detection.mark_published(scoring.database, [news.event_id])
     assert (await pruner.run())["findings"] == 1

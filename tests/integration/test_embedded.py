@@ -15,20 +15,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from infrastructure import Kafka, Postgres, Topics, wait_until
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.embedded.broker import (
-    EmbeddedBroker,
-    EmbeddedKafka,
-    EmbeddedTansu,
-    choose_broker,
-    fetch_artifacts,
-    kafka_lacks,
-)
-from tarsy_scoring.embedded.postgres import EmbeddedPostgres, create_database
-from tarsy_scoring.embedded.process import free_port
-from tarsy_scoring.embedded.stack import Stack
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring_lab.broker import EmbeddedBroker, EmbeddedKafka, EmbeddedTansu, choose_broker, fetch_artifacts, kafka_lacks
+from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
+from tarsy_scoring_lab.process import free_port
+from tarsy_scoring_lab.stack import Stack
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka_topics import ensure_topics
+from tarsy_scoring.kafka.topics import ensure_topics
 
 TOPIC = "round-trip"
 
@@ -141,7 +134,7 @@ async def test_nothing_outlives_a_killed_parent() -> None:
     """SIGKILL gives no chance to clean up, and still server and directory go."""
     script = (
         "import asyncio, sys\n"
-        "from tarsy_scoring.embedded.postgres import EmbeddedPostgres\n"
+        "from tarsy_scoring_lab.postgres import EmbeddedPostgres\n"
         "async def main():\n"
         "    async with EmbeddedPostgres() as server:\n"
         "        print(server.pid, server.directory, flush=True)\n"

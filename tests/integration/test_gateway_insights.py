@@ -13,13 +13,13 @@ from structlog.testing import capture_logs
 from infrastructure import Kafka
 from insights_messages import drift, key_of, now_us, windows
 from live import FakeSocket, connected_to, event, of_type, records, until
-from tarsy_scoring import live_insights
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.database import Database
-from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.kafka_topics import ensure_topics
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.live import signals
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import Metrics
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def test_a_missing_topic_harms_nobody_and_may_come_later(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The channel is confirmed and silent, others go on, and it is followed as soon as somebody made it."""
-    monkeypatch.setattr(live_insights, "RETRY_S", 0.1)
+    monkeypatch.setattr(signals, "RETRY_S", 0.1)
     with capture_logs() as logs:
         async with following(settings) as gateway, connected_to(gateway, "insights", "sessions") as socket:
             await until(lambda: gateway._insights._has_complained, "the first look")

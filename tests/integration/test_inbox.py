@@ -23,9 +23,9 @@ from builders import (
     session_completed,
 )
 from infrastructure import wait_until
-from tarsy_scoring.admission import Priority, Request
-from tarsy_scoring.database import Database
-from tarsy_scoring.inbox import NotStorable
+from tarsy_scoring.queue.admission import Priority, Request
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.inbox import NotStorable
 
 
 async def test_a_new_request_is_a_pending_score(scoring: Scoring) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from builders import connected, open_scoring, rescore
 from infrastructure import wait_until
-from tarsy_scoring.schema import migrate
+from tarsy_scoring.postgres.migrate import migrate
 
 BEFORE = "0004"
 ADD_SESSION = "INSERT INTO sessions (session_id) VALUES ($1)"

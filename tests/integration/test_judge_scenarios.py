@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.admission import Request
-from tarsy_scoring.app import Parts, open_parts
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
+from tarsy_scoring.queue.admission import Request
+from tarsy_scoring.wiring import Parts, open_parts
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.limits import Limits
-from tarsy_scoring.scoring import Finished, Scorer
+from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.timeline.files import SessionFiles
 
 SESSION = "demo-oom-checkout"
@@ -82,7 +82,7 @@ async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path, timeo
         slept_s.append(seconds)
 
     client = JudgeClient("main", settings.config.providers["main"], None, sleep=sleep)
-    source = SessionFiles(Path(str(files("tarsy_scoring.embedded") / "examples")))
+    source = SessionFiles(Path(str(files("tarsy_scoring_lab") / "examples")))
     async with open_parts(settings) as parts:
         limits = Limits(parts.database, settings)
         scorer = Scorer(

@@ -15,14 +15,14 @@ from infrastructure import Kafka as Broker
 from infrastructure import fresh_topics, run_apart, wait_until
 from processes import Service, assert_whole
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
-from tarsy_scoring import kafka
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.embedded.broker import kafka_lacks
-from tarsy_scoring.embedded.scripted_judge import ScriptedJudge
-from tarsy_scoring.kafka import BrokerAway, BrokerRefuses, Consumer, Publisher
-from tarsy_scoring.kafka_login import connection_options
-from tarsy_scoring.kafka_topics import Tail, ensure_topics, read_topic
-from tarsy_scoring.settings import Settings
+from tarsy_scoring.kafka import clients
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring_lab.broker import kafka_lacks
+from tarsy_scoring_lab.scripted_judge import ScriptedJudge
+from tarsy_scoring.kafka.clients import BrokerAway, BrokerRefuses, Consumer, Publisher
+from tarsy_scoring.kafka.security import connection_options
+from tarsy_scoring.kafka.topics import Tail, ensure_topics, read_topic
+from tarsy_scoring.config.settings import Settings
 
 pytestmark = pytest.mark.skipif(kafka_lacks() is not None, reason=f"Apache Kafka cannot run here: {kafka_lacks()}")
 
@@ -195,7 +195,7 @@ async def test_a_login_is_tried_until_it_is_accepted(
     broker: SecuredKafka, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user may be made after we were started: loud meanwhile, not in a hurry, and then at work."""
-    monkeypatch.setattr(kafka, "REFUSED_RETRY_S", 0.3)
+    monkeypatch.setattr(clients, "REFUSED_RETRY_S", 0.3)
     topic, user = await make_topic(login), new_topic()
     consumer = Consumer(load_settings(login("SCRAM", sasl_username=user, group=user)), [topic])
 
@@ -219,8 +219,8 @@ async def test_a_login_that_is_refused_later_is_told_and_outlived(
 
     Silent and let in says nothing: the brokers end connections of this listener after a second.
     """
-    monkeypatch.setattr(kafka, "QUIET_S", 0.3)
-    monkeypatch.setattr(kafka, "WATCH_S", 0.1)
+    monkeypatch.setattr(clients, "QUIET_S", 0.3)
+    monkeypatch.setattr(clients, "WATCH_S", 0.1)
     topic, token = await make_topic(login), folder / "renewed-token"
     token.write_text(unsigned_token("scoring"), encoding="utf-8")
     consumer = Consumer(load_settings(login("TOKEN", oauth_token_file=token, group=new_topic())), [topic])

@@ -11,10 +11,10 @@ import pytest
 
 from api_site import Api, open_api
 from stored import store_score
-from tarsy_scoring import labels, reviewing
-from tarsy_scoring.api.labels import LabelDocument, PickDocument, TrustCardDocument
-from tarsy_scoring.erasure import erase
-from tarsy_scoring.reviewing import DAYS, PICKS_A_DAY
+from tarsy_scoring.records import labels, review
+from tarsy_scoring.web.api.labels import LabelDocument, PickDocument, TrustCardDocument
+from tarsy_scoring.records.erasure import erase
+from tarsy_scoring.records.review import DAYS, PICKS_A_DAY
 
 # As the queue has it: a day is over some minutes after midnight.
 TODAY = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -236,9 +236,9 @@ async def test_an_empty_queue_says_when_there_will_be_something(api: Api) -> Non
 async def test_only_one_draws(api: Api) -> None:
     """Whoever comes second finds the day drawn, and a score that went with its pick stays away."""
     await store_days(api, 2)
-    assert await reviewing.draw(api.scoring.database, YESTERDAY.date())
+    assert await review.draw(api.scoring.database, YESTERDAY.date())
     await api.scoring.rows("DELETE FROM session_scores WHERE session_id = 's-0-0'")
-    assert not await reviewing.draw(api.scoring.database, YESTERDAY.date())
+    assert not await review.draw(api.scoring.database, YESTERDAY.date())
     assert len((await told(api, "review"))["picks"]) == 1
 
 

@@ -22,9 +22,9 @@ from builders import (
     session_completed,
 )
 from infrastructure import Postgres, wait_until
-from tarsy_scoring.admission import Priority
-from tarsy_scoring.database import DatabaseAway
-from tarsy_scoring.leases import ClaimedScore
+from tarsy_scoring.queue.admission import Priority
+from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.queue.leases import ClaimedScore
 
 # --- claim ---------------------------------------------------------------------------------------------
 

@@ -19,20 +19,12 @@ from charges import MOST_CHARGED, note_every_charge
 from full_database import filled_database
 from infrastructure import Postgres, fresh_database, wait_until
 from proxy import DatabaseProxy
-from tarsy_scoring import bookkeeping, limits
-from tarsy_scoring.database import Database, DatabaseAway
-from tarsy_scoring.errors import (
-    BudgetExhausted,
-    CircuitOpen,
-    KeyRejected,
-    Paused,
-    QuotaExhausted,
-    RateLimited,
-    WaitFor,
-)
-from tarsy_scoring.limits import Limits
-from tarsy_scoring.permits import Call, Claimable, Permit, Result
-from tarsy_scoring.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
+from tarsy_scoring.limits import tables, fleet as limits
+from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, KeyRejected, Paused, QuotaExhausted, RateLimited, WaitFor
+from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.limits.rules import Call, Claimable, Permit, Result
+from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
 
 FAILED = Result(failed=True, reason="HTTP 503")
 MINUTE_S = 60.0
@@ -1094,16 +1086,16 @@ STATE = f"'{json.dumps([{'provider': 'provider-7', 'failed_calls': [], 'cool_dow
 
 # Name: statement, its arguments as SQL, the index that must carry it.
 STATEMENTS = {
-    "meet-providers": (bookkeeping.MEET_PROVIDERS, "ARRAY['provider-7', 'provider-8']", "provider_states_pkey"),
-    "save-providers": (bookkeeping.SAVE_PROVIDERS, STATE, "provider_states_pkey"),
-    "count-window": (bookkeeping.COUNT_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
-    "read-window": (bookkeeping.READ_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
-    "correct-calls": (bookkeeping.CORRECT_CALLS, f"{IDS}, {NUMBERS}", "provider_calls_pkey"),
-    "meet-days": (bookkeeping.MEET_DAYS, "ARRAY['all', 'chain'], ARRAY['', 'chain-300']", "budget_days_pkey"),
-    "lock-days": (bookkeeping.LOCK_DAYS, DAYS, "budget_days_pkey"),
-    "change-days": (bookkeeping.CHANGE_DAYS, f"{DAYS}, ARRAY[1, 1], ARRAY[1, 1]", "budget_days_pkey"),
-    "settle-charges": (bookkeeping.SETTLE_CHARGES, f"{IDS}, {NUMBERS}", "budget_charges_pkey"),
-    "known-calls": (bookkeeping.KNOWN_CALLS, IDS, "budget_charges_pkey"),
+    "meet-providers": (tables.MEET_PROVIDERS, "ARRAY['provider-7', 'provider-8']", "provider_states_pkey"),
+    "save-providers": (tables.SAVE_PROVIDERS, STATE, "provider_states_pkey"),
+    "count-window": (tables.COUNT_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
+    "read-window": (tables.READ_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
+    "correct-calls": (tables.CORRECT_CALLS, f"{IDS}, {NUMBERS}", "provider_calls_pkey"),
+    "meet-days": (tables.MEET_DAYS, "ARRAY['all', 'chain'], ARRAY['', 'chain-300']", "budget_days_pkey"),
+    "lock-days": (tables.LOCK_DAYS, DAYS, "budget_days_pkey"),
+    "change-days": (tables.CHANGE_DAYS, f"{DAYS}, ARRAY[1, 1], ARRAY[1, 1]", "budget_days_pkey"),
+    "settle-charges": (tables.SETTLE_CHARGES, f"{IDS}, {NUMBERS}", "budget_charges_pkey"),
+    "known-calls": (tables.KNOWN_CALLS, IDS, "budget_charges_pkey"),
     "today": (limits.TODAY, "", "budget_days_pkey"),
     "learn-factor": (limits.LEARN_FACTOR, "'provider-7', 'm', 1.5, 1.0", "provider_states_pkey"),
 }

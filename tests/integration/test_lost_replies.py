@@ -20,11 +20,11 @@ from builders import (
 )
 from infrastructure import Postgres, wait_until
 from proxy import DatabaseProxy
-from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.leases import ClaimedScore
-from tarsy_scoring.store import Ending
+from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.store import Ending
 
 
 @dataclass(frozen=True)

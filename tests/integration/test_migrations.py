@@ -14,10 +14,10 @@ import pytest
 
 from builders import completion, connected, open_scoring, rescore
 from infrastructure import wait_until
-from tarsy_scoring import schema
+from tarsy_scoring.postgres import migrate as schema
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.schema import check_migrated, migrate
+from tarsy_scoring.postgres.migrate import check_migrated, migrate
 
 TABLES = {
     "sessions",

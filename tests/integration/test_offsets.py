@@ -6,8 +6,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from infrastructure import Kafka
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.kafka_topics import ensure_topics, first_offset
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.kafka.topics import ensure_topics, first_offset
 
 
 async def test_the_mark_of_a_transaction_is_no_record(kafka: Kafka) -> None:

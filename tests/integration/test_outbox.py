@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 
 from builders import OTHER_CRITERIA, Scoring, completion, open_scoring, rescore, session_completed, step
 from infrastructure import wait_until
-from tarsy_scoring import outbox
-from tarsy_scoring.database import Connection, Database
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
-from tarsy_scoring.outbox import Backlog, NewEvent, Placed
+from tarsy_scoring.queue.outbox import Backlog, NewEvent, Placed
 
 
 async def place(scoring: Scoring, limit: int = 1000) -> int:

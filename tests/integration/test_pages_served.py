@@ -13,12 +13,12 @@ from api_site import SETTINGS, Api, open_api
 from attempting import a_timeline
 from builders import completion, failure, rescore, session_completed, step
 from fakes import FakeSessions
-from tarsy_scoring.api.access import may_read
-from tarsy_scoring.api.site import Caller
+from tarsy_scoring.web.access import may_read
+from tarsy_scoring.web.context import Caller
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool
-from tarsy_scoring.pages import chains
-from tarsy_scoring.settings import ChainSettings
+from tarsy_scoring.web.pages import chains
+from tarsy_scoring.config.settings import ChainSettings
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 JSON_COLUMNS = (
@@ -227,7 +227,7 @@ async def test_a_cursor_of_another_list_is_told(api: Api) -> None:
 
 async def test_the_list_goes_on_page_by_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the filters of the first page."""
-    monkeypatch.setattr("tarsy_scoring.pages.sessions_view.PAGE_SIZE", 2)
+    monkeypatch.setattr("tarsy_scoring.web.pages.sessions_view.PAGE_SIZE", 2)
     for number in range(5):
         await scored(api, f"session-{number}", 60 + number)
 
@@ -242,7 +242,7 @@ async def test_the_list_goes_on_page_by_page(api: Api, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("path", ["/", "/trends", "/distribution", "/missing-tools", "/failure-tags"])
 async def test_chains_of_stored_sessions_are_suggested(api: Api, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once, in order, and not more than somebody looks through."""
-    monkeypatch.setattr("tarsy_scoring.pages.chains.MOST_SUGGESTED", 3)
+    monkeypatch.setattr("tarsy_scoring.web.pages.chains.MOST_SUGGESTED", 3)
     for number, chain in enumerate(("network", None, "kubernetes", "network", "<b>", "storage")):
         await api.scoring.accept(session_completed(f"session-{number}", chain_id=chain, session_status="failed"))
     page = await look(api, path)

@@ -11,7 +11,9 @@ import pytest
 from builders import connected
 from full_database import filled_database
 from infrastructure import Postgres
-from tarsy_scoring import gateway, inbox, journal, leases, outbox, reading, selecting, store
+from tarsy_scoring.live import gateway
+from tarsy_scoring.queue import inbox, idempotency, leases, outbox, selection, store
+from tarsy_scoring.records import scores
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"}
 SESSIONS = 24_000
@@ -117,19 +119,19 @@ STATEMENTS = {
         "71000, 71700, 201, ARRAY['queued', 'waiting_retry']",
         "scoring_events_position",
     ),
-    "score": (reading.SCORE, SCORE, "session_scores_pkey"),
-    "score-of-session": (reading.SCORE_OF_SESSION, "'session-7700'", "session_scores_of_session"),
-    "newest-score": (reading.NEWEST_SCORE, "'session-77'", "session_scores_of_session"),
-    "history": (reading.HISTORY, f"'session-77', now(), {SCORE}, 'production', 51", "session_scores_of_session"),
-    "history-from-the-start": (reading.HISTORY, "'session-77', NULL, NULL, NULL, 51", "session_scores_of_session"),
-    "replies": (reading.REPLIES, SCORE, "judge_turns_pkey"),
-    "recall": (journal.RECALL, "'caller-7', 'key-7000'", "kept_answers_pkey"),
-    "forget": (journal.FORGET, "", "kept_answers_age"),
-    "complete": (journal.COMPLETE, f"'caller-7', 'key-7000', {SCORE}, 'text'", "kept_answers_pkey"),
+    "score": (scores.SCORE, SCORE, "session_scores_pkey"),
+    "score-of-session": (scores.SCORE_OF_SESSION, "'session-7700'", "session_scores_of_session"),
+    "newest-score": (scores.NEWEST_SCORE, "'session-77'", "session_scores_of_session"),
+    "history": (scores.HISTORY, f"'session-77', now(), {SCORE}, 'production', 51", "session_scores_of_session"),
+    "history-from-the-start": (scores.HISTORY, "'session-77', NULL, NULL, NULL, 51", "session_scores_of_session"),
+    "replies": (scores.REPLIES, SCORE, "judge_turns_pkey"),
+    "recall": (idempotency.RECALL, "'caller-7', 'key-7000'", "kept_answers_pkey"),
+    "forget": (idempotency.FORGET, "", "kept_answers_age"),
+    "complete": (idempotency.COMPLETE, f"'caller-7', 'key-7000', {SCORE}, 'text'", "kept_answers_pkey"),
     "lock-session": (inbox.LOCK_SESSION, "'session-77'", "sessions_pkey"),
-    "scores-of-session": (reading.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
-    "never-scored": (selecting.NEVER_SCORED, SOME_SESSIONS, "session_scores_of_session"),
-    "taken-by-sessions": (selecting.TAKEN_BY_SESSIONS, SOME_SESSIONS, "session_scores_latest"),
+    "scores-of-session": (scores.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
+    "never-scored": (selection.NEVER_SCORED, SOME_SESSIONS, "session_scores_of_session"),
+    "taken-by-sessions": (selection.TAKEN_BY_SESSIONS, SOME_SESSIONS, "session_scores_latest"),
 }
 
 

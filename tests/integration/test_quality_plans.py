@@ -12,9 +12,9 @@ from benchmarks.quality import filling
 from builders import connected
 from full_database import filled_database
 from infrastructure import Postgres
-from tarsy_scoring import labels, retention, reviewing
-from tarsy_scoring.erasure import REMOVE_TOOL_LISTS
-from tarsy_scoring.missing_tools import decisions, ledger, wishes
+from tarsy_scoring.records import labels, retention, review
+from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
+from tarsy_scoring.missing_tools import decisions, ledger, demand
 
 SCORES = 24_000
 # What is read from end to end: decisions of people and sets of tools, which are few.
@@ -40,16 +40,16 @@ STATEMENTS = {
     "label-add": (labels.ADD, f"{A_SCORE}, 'ada', true, NULL, NULL, NULL", {"session_scores_pkey"}),
     "label": (labels.LABEL, "77", {"score_labels_pkey", "review_picks_pkey"}),
     "labels-of-score": (labels.OF_SCORE, f"{A_SCORE}, 21", {"score_labels_of_score", "review_picks_pkey"}),
-    "review-to-draw": (reviewing.TO_DRAW, "", set()),
-    "review-take-day": (reviewing.TAKE_DAY, LAST_DAY, set()),
-    "review-candidates": (reviewing.CANDIDATES, LAST_DAY, {"session_scores_by_time"}),
-    "review-queue": (reviewing.QUEUE, "NULL", {"review_picks_of_day", "session_scores_pkey", "sessions_pkey"}),
+    "review-to-draw": (review.TO_DRAW, "", set()),
+    "review-take-day": (review.TAKE_DAY, LAST_DAY, set()),
+    "review-candidates": (review.CANDIDATES, LAST_DAY, {"session_scores_by_time"}),
+    "review-queue": (review.QUEUE, "NULL", {"review_picks_of_day", "session_scores_pkey", "sessions_pkey"}),
     "look-at-all": (
-        wishes.LOOK_AT_ALL,
+        demand.LOOK_AT_ALL,
         _look("NULL"),
         {"session_scores_looked_at", "score_missing_tools_looked_at"},
     ),
-    "look-at-chain": (wishes.LOOK_AT_CHAIN, _look("'chain-7'"), {"session_scores_of_chain"}),
+    "look-at-chain": (demand.LOOK_AT_CHAIN, _look("'chain-7'"), {"session_scores_of_chain"}),
     "ledger-said": (decisions.LAST_SAID, "", set()),
     "ledger-merges": (decisions.LAST_MERGES, "", set()),
     "ledger-offered": (ledger.OFFERED, "ARRAY['getthing1'], ARRAY[0]", set()),
@@ -104,7 +104,7 @@ async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection
 async def test_all_of_a_look_is_in_its_indexes(connection: asyncpg.Connection) -> None:
     """Not one score is read to count what all of them asked for."""
     await connection.execute("SET plan_cache_mode = force_custom_plan")
-    await connection.execute(f"PREPARE it AS {wishes.LOOK_AT_ALL.format(schema='public')}")
+    await connection.execute(f"PREPARE it AS {demand.LOOK_AT_ALL.format(schema='public')}")
 
     [[plan]] = await connection.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE it({_look('NULL')})")
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from builders import Scoring
 from stored import store_score
 from tarsy_scoring.commands.report import report
-from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
+from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 
 CONFIG = """
 providers:

@@ -17,10 +17,10 @@ from builders import (
     policy,
     rescore,
 )
-from tarsy_scoring import selecting
-from tarsy_scoring.admission import Policy, Request
+from tarsy_scoring.queue import selection
+from tarsy_scoring.queue.admission import Policy, Request
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.selecting import Amount, estimate_of, never_scored, obsolete_sessions
+from tarsy_scoring.queue.selection import Amount, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
 
 EDITED = policy(hashes=HASHES | {DEFAULT_CRITERIA: "edited"})
@@ -144,7 +144,7 @@ async def test_never_scored_are_sessions_without_a_production_score(
     scoring: Scoring, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """However that stands and however many are looked up at once; a cancelled one or one beside it is none."""
-    monkeypatch.setattr(selecting, "_BATCH", size)
+    monkeypatch.setattr(selection, "_BATCH", size)
     await scored(scoring, "completed")
     await scoring.store.end(failure(await scoring.claimed("failed")))
     await scoring.store.end(failure(await scoring.claimed("declined"), status="cancelled", error_kind="cancelled"))
@@ -174,7 +174,7 @@ async def test_an_estimate_rests_on_the_newest_score_that_says_what_it_took(
     scoring: Scoring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tokens and cost each by themselves: an older price is better than none."""
-    monkeypatch.setattr(selecting, "_BATCH", 1)
+    monkeypatch.setattr(selection, "_BATCH", 1)
     await scored(scoring, "session-1", USAGE | {"input_tokens": 9})
     await scored(scoring, "session-1", USAGE)
     await scored(scoring, "session-1", USAGE | {"output_tokens": 300, "cost_usd": None})

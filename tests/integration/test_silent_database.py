@@ -10,15 +10,15 @@ import pytest
 
 from builders import connected
 from proxy import DatabaseProxy
-from tarsy_scoring import database as database_module
-from tarsy_scoring import tarsy as tarsy_module
-from tarsy_scoring.api.app import READY_TIMEOUT_S, create_app
-from tarsy_scoring.api.site import Site
-from tarsy_scoring.app import open_parts
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.database import CONTACT_S, Connection, Database, DatabaseAway
+from tarsy_scoring.postgres import database as database_module
+from tarsy_scoring.tarsy import database as tarsy_module
+from tarsy_scoring.web.app import READY_TIMEOUT_S, create_app
+from tarsy_scoring.web.context import Site
+from tarsy_scoring.wiring import open_parts
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
-from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
+from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 
 CONNECTIONS = 3
 SHORT_S = 0.5
@@ -249,7 +249,7 @@ async def test_who_stands_still_before_running_a_statement_loses_its_locks(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prepared and not run: neither idle nor in a statement, so that no other limit ends the transaction."""
-    monkeypatch.setattr("tarsy_scoring.database.TRANSACTION_S", 1)
+    monkeypatch.setattr("tarsy_scoring.postgres.database.TRANSACTION_S", 1)
     database = Database(database_url, "public", pool_size=1)
     await database.open()
     async with connected(database_url) as other:

@@ -8,8 +8,8 @@ import pytest
 
 from builders import Scoring, completion, session_completed, step, turn
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.leases import ClaimedScore
-from tarsy_scoring.store import StoredTurn
+from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.queue.store import StoredTurn
 
 # --- within an attempt ---------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tarsy_scoring.embedded.tarsy import create_tables, load_session
+from tarsy_scoring_lab.tarsy import create_tables, load_session
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.timeline import tarsy_db
+from tarsy_scoring.tarsy import timeline_db
 from tarsy_scoring.timeline.files import SessionFiles, parse_session
 from tarsy_scoring.timeline.model import AvailableTool, FoundSession, ToolCall
-from tarsy_scoring.timeline.tarsy_db import TarsyDatabase
+from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 
 RECORDED_DIR = Path(__file__).resolve().parents[2] / ".." / "shared" / "sessions"
 RECORDED = sorted(RECORDED_DIR.glob("*.json"))
@@ -517,7 +517,7 @@ async def test_finished_sessions_come_in_pages(
     connection: Any, source: TarsyDatabase, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """Each once, whatever the pages hold; one that begins meanwhile harms nothing."""
-    monkeypatch.setattr(tarsy_db, "_PAGE", 3)
+    monkeypatch.setattr(timeline_db, "_PAGE", 3)
     for n in range(count):
         await load_session(connection, session(f"s-{n}"))
 
@@ -566,7 +566,7 @@ async def test_listing_an_unreachable_database() -> None:
 
 async def test_the_models_of_recent_sessions(connection: Any, source: TarsyDatabase) -> None:
     """Of the newest sessions of each terminal status, without reading a timeline; running ones do not count."""
-    for number in range(tarsy_db._RECENT_SESSIONS + 1):
+    for number in range(timeline_db._RECENT_SESSIONS + 1):
         await load_session(connection, session(f"s{number}"))
     await load_session(connection, session("running"))
     await connection.execute("UPDATE alert_sessions SET created_at = '1999-01-01' WHERE session_id = 's0'")

@@ -16,16 +16,16 @@ from builders import Scoring
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from infrastructure import wait_until
 from stored import store_score
-from tarsy_scoring.analytics import Selection
-from tarsy_scoring.columns import tool_names, tools_hash_of
+from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.scoring.score_columns import tool_names, tools_hash_of
 from tarsy_scoring.commands.tools import tools
-from tarsy_scoring.database import Database
-from tarsy_scoring.erasure import erase
-from tarsy_scoring.missing_tools import decisions, wishes
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.records.erasure import erase
+from tarsy_scoring.missing_tools import decisions, demand
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
-from tarsy_scoring.missing_tools.wishes import FRESH_S, OLDEST_S, Looks, Question, Wishes
-from tarsy_scoring.retention import Keep, Pruner
+from tarsy_scoring.missing_tools.demand import FRESH_S, OLDEST_S, Looks, Question, Wishes
+from tarsy_scoring.records.retention import Keep, Pruner
 from tarsy_scoring.timeline.model import AvailableTool
 
 TODAY = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0)
@@ -169,7 +169,7 @@ async def test_what_joined_a_tool_goes_with_it(api: Api) -> None:
 
 async def test_a_name_that_is_too_rare_to_be_listed_is_known(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """And belongs to what it resembles; a list of one chain or of some days shows it."""
-    monkeypatch.setattr(wishes, "MOST_SPELLINGS", 1)
+    monkeypatch.setattr(demand, "MOST_SPELLINGS", 1)
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
 
@@ -413,15 +413,15 @@ async def test_a_set_of_tools_that_is_gone_is_not_known(api: Api) -> None:
 
 async def test_looks_at_many_sessions_are_kept(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """For half a minute as they are, for ten while they are repeated beside the answer; the ledger says of when."""
-    monkeypatch.setattr(wishes, "KEPT_FROM", 2)
+    monkeypatch.setattr(demand, "KEPT_FROM", 2)
     now, looked = [0.0], list[float]()
-    looks, really_look = Looks(clock=lambda: now[0]), wishes.look
+    looks, really_look = Looks(clock=lambda: now[0]), demand.look
 
     async def look(database: Database, question: Question) -> Wishes:
         looked.append(now[0])
         return await really_look(database, question)
 
-    monkeypatch.setattr(wishes, "look", look)
+    monkeypatch.setattr(demand, "look", look)
 
     async def told(at_s: float) -> tuple[int, datetime]:
         now[0] = at_s
@@ -446,8 +446,8 @@ async def test_looks_at_many_sessions_are_kept(api: Api, monkeypatch: pytest.Mon
 
 async def test_who_decides_does_not_look_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names are looked up in what the list has shown; one that came since is known all the same."""
-    monkeypatch.setattr(wishes, "KEPT_FROM", 1)
-    monkeypatch.setattr(wishes, "FRESH_S", 1e9)
+    monkeypatch.setattr(demand, "KEPT_FROM", 1)
+    monkeypatch.setattr(demand, "FRESH_S", 1e9)
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "node_cpu"))
     assert (await api.client.get(LEDGER, headers=AS_BROWSER)).status_code == 200
     await store_score(api.scoring, "s2", 40, missing_tools=("disk_io",))
@@ -455,7 +455,7 @@ async def test_who_decides_does_not_look_again(api: Api, monkeypatch: pytest.Mon
     async def look_again(database: Database, question: Question) -> Wishes:
         raise AssertionError("it is looked at all sessions again")
 
-    monkeypatch.setattr(wishes, "look", look_again)
+    monkeypatch.setattr(demand, "look", look_again)
 
     assert (await say(api, tool="query_metric", state="planned"))["tool"] == "query_metric"
     assert (await say(api, tool="disk_io", state="planned"))["tool"] == "disk_io"

@@ -8,7 +8,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from infrastructure import wait_until
 from processes import LARGEST_MESSAGE, PATIENCE_S, Service, assert_whole, small_session
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring_lab.scripted_judge import Fault
 
 POISON: list[tuple[str, bytes]] = [
     ("empty", b""),

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from infrastructure import Kafka, wait_until
 from processes import Service
 from tarsy_scoring.cli import cli
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring_lab.scripted_judge import Fault
 
 
 def _commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:

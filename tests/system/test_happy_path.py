@@ -8,8 +8,8 @@ import pytest
 from infrastructure import wait_until
 from processes import Service, assert_whole, small_session
 from proxy import DatabaseProxy
-from tarsy_scoring.embedded.scripted_judge import MODEL, STAND_IN, Fault
-from tarsy_scoring.embedded.tarsy import load_session
+from tarsy_scoring_lab.scripted_judge import MODEL, STAND_IN, Fault
+from tarsy_scoring_lab.tarsy import load_session
 
 TWO_TOOLS = """Two were missing.
 

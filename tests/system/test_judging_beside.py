@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from processes import Process, Service, assert_whole
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring_lab.scripted_judge import Fault
 
 CRITERIA = ("investigation-methodology", "investigation-outcome")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from processes import Service, assert_whole, wait_until
-from tarsy_scoring.embedded.scripted_judge import Fault
+from tarsy_scoring_lab.scripted_judge import Fault
 
 PRICES = {"input": 1.0, "output": 1.0}
 

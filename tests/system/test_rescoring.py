@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from processes import Service, assert_whole
-from tarsy_scoring.embedded.scripted_judge import MODEL, Fault
+from tarsy_scoring_lab.scripted_judge import MODEL, Fault
 from tarsy_scoring.judge import criteria as shipped
 
 

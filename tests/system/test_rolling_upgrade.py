@@ -13,7 +13,7 @@ import pytest
 
 from builders import connected
 from processes import Service, assert_whole
-from tarsy_scoring.schema import migrate
+from tarsy_scoring.postgres.migrate import migrate
 
 ROOT = Path(__file__).parents[2]
 PREVIOUS_COMMIT = "bc8fa888e104f2c8658798b617ab275e09c699e9"

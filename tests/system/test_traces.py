@@ -9,7 +9,7 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from processes import Service, assert_whole
-from tarsy_scoring.embedded.scripted_judge import MODEL
+from tarsy_scoring_lab.scripted_judge import MODEL
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"

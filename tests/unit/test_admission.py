@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy, rescore, session_completed
-from tarsy_scoring.admission import OpenScore, Policy, Priority, Request, SessionState, admit, is_sampled, promote
+from tarsy_scoring.queue.admission import OpenScore, Policy, Priority, Request, SessionState, admit, is_sampled, promote
 
 SCORED = uuid.uuid4()
 RUNNING = OpenScore(uuid.uuid4(), DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])

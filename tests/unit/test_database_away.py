@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from tarsy_scoring.database import Connection, Database, DatabaseAway, check_url, place_of
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway, check_url, place_of
 from tarsy_scoring.errors import ConfigurationError
 
 USER, PASSWORD = "bob", "hunter2"

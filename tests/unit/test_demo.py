@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infrastructure import wait_until
-from tarsy_scoring import demo
+from tarsy_scoring_lab import demo
 
 # Says that it was asked to end, and goes on.
 STUBBORN = """#!/bin/sh

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.database import DatabaseAway
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.drift import loop as loop_module
 from tarsy_scoring.drift.loop import LOOK_EVERY_S, DriftLoop
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.inbox import Inbox
-from tarsy_scoring.kafka import BrokerAway
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.telemetry.metrics import Metrics
 
 
 class Scripted(DriftLoop):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tarsy_scoring.selecting import Amount, Taken, add_up
+from tarsy_scoring.queue.selection import Amount, Taken, add_up
 
 KNOWN, AVERAGE = Taken(1000, 0.02), Taken(3000, 0.04)
 

@@ -15,7 +15,7 @@ from tarsy_scoring.timeline.model import HIDDEN_STAGE_TYPES, SESSION_ID_PATTERN,
 
 Json = dict[str, Any]
 
-FOLDER = files("tarsy_scoring.embedded") / "examples"
+FOLDER = files("tarsy_scoring_lab") / "examples"
 RAW = {p.name: p.read_bytes() for p in FOLDER.iterdir() if p.name.endswith(".json")}
 SESSIONS: dict[str, Json] = {name.removesuffix(".json"): json.loads(raw) for name, raw in sorted(RAW.items())}
 

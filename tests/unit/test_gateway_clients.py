@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from live import FakeSocket, connected_to, event, let_in_by, of_type, records, until
-from tarsy_scoring.database import Database
-from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.live_client import CHANNEL_MAX, Chunk, Client, Limits
-from tarsy_scoring.live_events import EARLY_LIMIT, Event, Order, decode, event_of
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.live.client import CHANNEL_MAX, Chunk, Client, Limits
+from tarsy_scoring.live.events import EARLY_LIMIT, Event, Order, decode, event_of
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import Metrics
 
 
 def at(position: int, *channels: str, size: int = 2) -> Event:
@@ -356,7 +356,7 @@ class TestPlace:
         self, unplaced: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Another process may know it: try again later."""
-        monkeypatch.setattr("tarsy_scoring.gateway.PLACE_WAIT_S", 0.01)
+        monkeypatch.setattr("tarsy_scoring.live.gateway.PLACE_WAIT_S", 0.01)
         async with let_in_by(unplaced) as socket:
             await until(lambda: socket.closed, "the end")
             assert socket.closed is not None

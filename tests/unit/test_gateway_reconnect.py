@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from secured_kafka import Authority
-from tarsy_scoring import gateway
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.kafka import BrokerAway
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.live import gateway
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.telemetry.metrics import Metrics
 
 
 async def test_a_file_that_is_away_for_a_moment_ends_no_gateway(

@@ -18,10 +18,10 @@ import uvloop
 from pydantic import TypeAdapter
 
 from infrastructure import wait_until
-from tarsy_scoring.evaluation.gates import GateResult
-from tarsy_scoring.gate_settings import GATE_TYPES, Gate
-from tarsy_scoring.gating import THREAD_NAME, run_gates
-from tarsy_scoring.settings import GateSettings
+from tarsy_scoring.gates.decide import GateResult
+from tarsy_scoring.config.gates import GATE_TYPES, Gate
+from tarsy_scoring.gates.run import THREAD_NAME, run_gates
+from tarsy_scoring.config.settings import GateSettings
 from unit.timeline.sessions import call, of_events
 
 GATES: TypeAdapter[Any] = TypeAdapter(tuple[Gate, ...])
@@ -597,7 +597,7 @@ async def test_how_a_command_ended_is_told(work_dir: Path, command: str, says: s
 
 async def test_command_that_cannot_be_started_did_not_pass(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell that is not there is told, not raised."""
-    monkeypatch.setattr("tarsy_scoring.gating.SHELL", "/no/such/shell")
+    monkeypatch.setattr("tarsy_scoring.gates.run.SHELL", "/no/such/shell")
 
     assert (await run(allowed(work_dir), "true")).message == (
         "the command could not be started: No such file or directory"
@@ -636,7 +636,7 @@ async def test_gate_that_takes_too_long_to_decide_did_not_pass(work_dir: Path, m
         asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(PATIENCE_S)
         return GateResult("late", "late", True, "late")
 
-    monkeypatch.setattr("tarsy_scoring.gating.evaluate_gate", decide_slowly)
+    monkeypatch.setattr("tarsy_scoring.gates.run.evaluate_gate", decide_slowly)
     decided = await result(allowed(work_dir, timeout_s=0.2), "max_tool_calls", max=9)
     may_end.set()
 
@@ -652,8 +652,8 @@ async def test_what_never_comes_back_is_in_nobodys_way(work_dir: Path, monkeypat
     def hang(*_: Any) -> Any:
         may_end.wait(PATIENCE_S)
 
-    monkeypatch.setattr("tarsy_scoring.gating.evaluate_gate", hang)
-    monkeypatch.setattr("tarsy_scoring.gating.find_work_dir", hang)
+    monkeypatch.setattr("tarsy_scoring.gates.run.evaluate_gate", hang)
+    monkeypatch.setattr("tarsy_scoring.gates.run.find_work_dir", hang)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     try:
         decided = await results(
@@ -672,7 +672,7 @@ async def test_what_never_comes_back_is_in_nobodys_way(work_dir: Path, monkeypat
 
 async def test_as_many_hang_as_may_and_no_more(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads are not made without end while a share is dead; who waits for one in vain says so in time."""
-    monkeypatch.setattr("tarsy_scoring.gating.MOST_THREADS", 2)
+    monkeypatch.setattr("tarsy_scoring.gates.run.MOST_THREADS", 2)
     may_end, hanging = threading.Event(), 0
 
     def hang(*_: Any) -> GateResult:
@@ -681,7 +681,7 @@ async def test_as_many_hang_as_may_and_no_more(work_dir: Path, monkeypatch: pyte
         may_end.wait(PATIENCE_S)
         return GateResult("late", "late", True, "late")
 
-    monkeypatch.setattr("tarsy_scoring.gating.evaluate_gate", hang)
+    monkeypatch.setattr("tarsy_scoring.gates.run.evaluate_gate", hang)
     gates = [{"type": "max_tool_calls", "max": 9}] * 4
     decided = await results(allowed(work_dir, timeout_s=0.1), *gates)
     monkeypatch.undo()

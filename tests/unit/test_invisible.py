@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from tarsy_scoring.invisible import INVISIBLE, utf8_pattern, without_invisible
+from tarsy_scoring.timeline.text import INVISIBLE, utf8_pattern, without_invisible
 
 EVERY_CHARACTER = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point <= 0xDFFF)
 # Format characters that are seen: signs that stand over or under the numbers and signs behind them.

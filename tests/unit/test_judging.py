@@ -11,44 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripted import CUT, TOOL_CALLS, ScriptedJudge, ScriptStep, answer, answer_json, structured_reply
-from tarsy_scoring import judging
-from tarsy_scoring.errors import (
-    AnswerCut,
-    AttemptTimedOut,
-    BudgetExhausted,
-    CircuitOpen,
-    ContentFiltered,
-    ContextTooLong,
-    EmptyAnswer,
-    InvalidStructuredAnswer,
-    JudgeRejectedRequest,
-    JudgeUnavailable,
-    KeyRejected,
-    LeaseLost,
-    NoScoreInAnswer,
-    Paused,
-    PromptTooLong,
-    QuotaExhausted,
-    RateLimited,
-    Refused,
-    ScoringError,
-)
+from tarsy_scoring.scoring import providers
+from tarsy_scoring.errors import AnswerCut, AttemptTimedOut, BudgetExhausted, CircuitOpen, ContentFiltered, ContextTooLong, EmptyAnswer, InvalidStructuredAnswer, JudgeRejectedRequest, JudgeUnavailable, KeyRejected, LeaseLost, NoScoreInAnswer, Paused, PromptTooLong, QuotaExhausted, RateLimited, Refused, ScoringError
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.verdict import Ask
-from tarsy_scoring.judging import (
-    INLINE_RENDER_CHARACTERS,
-    OVERFLOW_TRIES,
-    OVERHEAD_TOKENS,
-    Judgement,
-    Judges,
-    context_budget,
-    flags_of,
-    is_self_judged,
-    judge,
-    most_hopeful,
-    smaller_budget,
-)
-from tarsy_scoring.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.scoring.providers import INLINE_RENDER_CHARACTERS, OVERFLOW_TRIES, OVERHEAD_TOKENS, Judgement, Judges, context_budget, flags_of, is_self_judged, judge, most_hopeful, smaller_budget
+from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
 
@@ -249,13 +217,13 @@ async def test_a_session_that_tries_to_steer_is_read_once_more_with_that_masked(
 @pytest.mark.parametrize("is_large", [True, False])
 async def test_a_large_session_is_rendered_beside_the_loop(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats run on the loop; a small session is not worth a thread."""
-    build, threads = judging.build_context, list[int]()
+    build, threads = providers.build_context, list[int]()
 
     def watched(*arguments: Any, **options: Any) -> FittedContext:
         threads.append(threading.get_ident())
         return build(*arguments, **options)
 
-    monkeypatch.setattr(judging, "build_context", watched)
+    monkeypatch.setattr(providers, "build_context", watched)
     await Fleet(main=[SCORED, NAMED]).judge(a_timeline("a" * (INLINE_RENDER_CHARACTERS if is_large else 1)))
 
     assert (threads[0] != threading.get_ident()) is is_large

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.kafka import Consumer
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.kafka.clients import Consumer
 
 
 class StoppingLikeTheLibrary:

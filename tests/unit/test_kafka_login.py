@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 
 from secured_kafka import Authority
-from tarsy_scoring import kafka_login
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.kafka import security
+from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.kafka_login import MAX_TOKEN_BYTES, TokenFile, check_login, connection_options
-from tarsy_scoring.kafka_obstacle import find_obstacle
-from tarsy_scoring.settings import Settings
+from tarsy_scoring.kafka.security import MAX_TOKEN_BYTES, TokenFile, check_login, connection_options
+from tarsy_scoring.kafka.diagnose import find_obstacle
+from tarsy_scoring.config.settings import Settings
 
 PLANTED = "planted7Secret"
 TLS = {"security_protocol": "SSL"}
@@ -294,7 +294,7 @@ def test_a_file_that_vanishes_while_it_is_read_changes_nothing(
     first = shown()
     path = {"authorities": authority.file, "certificate": certificate, "key": key}[which]
     content = path.read_bytes()
-    monkeypatch.setattr(kafka_login, "_require_readable", lambda *_: None)
+    monkeypatch.setattr(security, "_require_readable", lambda *_: None)
 
     path.unlink()
     with capture_logs() as lines:

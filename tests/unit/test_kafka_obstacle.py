@@ -9,9 +9,9 @@ import pytest
 from aiokafka.conn import SaslPlainAuthenticator, ScramAuthenticator
 from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
 
-from tarsy_scoring import kafka_obstacle
-from tarsy_scoring.kafka_login import NotProven
-from tarsy_scoring.kafka_obstacle import NAMED_LIMIT, find_obstacle
+from tarsy_scoring.kafka import diagnose
+from tarsy_scoring.kafka.security import NotProven
+from tarsy_scoring.kafka.diagnose import NAMED_LIMIT, find_obstacle
 
 PLANTED = "planted7Secret"
 SCRAM = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256"}
@@ -37,7 +37,7 @@ class Cluster:
         return SimpleNamespace(send=send, close=lambda: None)
 
     async def look(self, monkeypatch: pytest.MonkeyPatch, *given: str) -> Any:
-        monkeypatch.setattr(kafka_obstacle, "create_conn", self.connect)
+        monkeypatch.setattr(diagnose, "create_conn", self.connect)
         return await find_obstacle({"bootstrap_servers": ",".join(f"{name}:9092" for name in given)} | SCRAM)
 
 
@@ -100,7 +100,7 @@ async def test_brokers_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         await both_are_there.wait()
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(kafka_obstacle, "create_conn", connect)
+    monkeypatch.setattr(diagnose, "create_conn", connect)
 
     async with asyncio.timeout(30):
         found = await find_obstacle({"bootstrap_servers": "a:1,b:2"} | SCRAM)
@@ -111,12 +111,12 @@ async def test_brokers_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_broker_that_never_answers_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the way in which a deadline is kept."""
-    monkeypatch.setattr(kafka_obstacle, "KNOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(diagnose, "KNOCK_TIMEOUT_S", 0.05)
 
     async def connect(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(kafka_obstacle, "create_conn", connect)
+    monkeypatch.setattr(diagnose, "create_conn", connect)
 
     found = await find_obstacle({"bootstrap_servers": "a:1"} | SCRAM)
 

@@ -9,12 +9,12 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
-from tarsy_scoring import kafka, kafka_topics
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.kafka import clients, topics
+from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka import BrokerAway
-from tarsy_scoring.kafka_obstacle import Obstacle
-from tarsy_scoring.kafka_topics import ensure_topics, has_topic, read_topic
+from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.kafka.diagnose import Obstacle
+from tarsy_scoring.kafka.topics import ensure_topics, has_topic, read_topic
 
 Answer = Callable[[], Any]
 
@@ -75,7 +75,7 @@ class Reader:
 
 def connected(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> Admin:
     admin = Admin(answer)
-    monkeypatch.setattr(kafka_topics, "AIOKafkaAdminClient", lambda **_: admin)
+    monkeypatch.setattr(topics, "AIOKafkaAdminClient", lambda **_: admin)
     return admin
 
 
@@ -122,7 +122,7 @@ async def test_who_reads_only_the_first_records_leaves_no_reader(monkeypatch: py
         readers.append(Reader())
         return readers[-1]
 
-    monkeypatch.setattr(kafka_topics, "AIOKafkaConsumer", make)
+    monkeypatch.setattr(topics, "AIOKafkaConsumer", make)
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
 
     everything = [r.offset async for r in read_topic(settings, "t")]
@@ -148,8 +148,8 @@ async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatc
         return obstacles.pop(0)
 
     admin = connected(monkeypatch, answer)
-    monkeypatch.setattr(kafka, "find_obstacle", find_obstacle)
-    monkeypatch.setattr(kafka, "RETRY_S", 0.0)
+    monkeypatch.setattr(clients, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(clients, "RETRY_S", 0.0)
 
     await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
 
@@ -164,7 +164,7 @@ async def test_a_question_that_is_refused_ends_the_start(monkeypatch: pytest.Mon
         raise KafkaError("planted")
 
     admin = connected(monkeypatch, refuse)
-    monkeypatch.setattr(kafka, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(clients, "find_obstacle", find_obstacle)
 
     with pytest.raises(StartRefused, match="cannot look after the topics"):
         await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
@@ -181,8 +181,8 @@ async def test_brokers_that_go_away_in_the_middle_of_a_topic_end_the_reading(mon
             return await super().getmany(place, **how) if self.at == 0 else {}
 
     reader = Silent()
-    monkeypatch.setattr(kafka_topics, "AIOKafkaConsumer", lambda *_, **__: reader)
-    monkeypatch.setattr(kafka_topics, "SILENCE_S", 0.0, raising=False)
+    monkeypatch.setattr(topics, "AIOKafkaConsumer", lambda *_, **__: reader)
+    monkeypatch.setattr(topics, "SILENCE_S", 0.0, raising=False)
     read = []
 
     async def read_all() -> None:

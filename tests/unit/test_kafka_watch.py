@@ -8,13 +8,13 @@ import pytest
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from structlog.testing import capture_logs
 
-from tarsy_scoring import kafka, kafka_obstacle
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.intake import Intake
-from tarsy_scoring.kafka import LOOK_EVERY_S, QUIET_S, BrokerAway, BrokerRefuses, Consumer, Publisher
-from tarsy_scoring.kafka_obstacle import Obstacle
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.kafka import clients as kafka, diagnose
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.kafka.clients import LOOK_EVERY_S, QUIET_S, BrokerAway, BrokerRefuses, Consumer, Publisher
+from tarsy_scoring.kafka.diagnose import Obstacle
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import Metrics
 
 AWAY = Obstacle("nobody answers", is_refusal=False)
 ONE_AWAY = Obstacle("one does not answer", is_refusal=False, is_everywhere=False)
@@ -325,7 +325,7 @@ async def test_a_publisher_says_what_is_wrong_where_its_time_is_over_before_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Brokers that take connections and never answer use up all the time there is."""
-    monkeypatch.setattr(kafka_obstacle, "KNOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(diagnose, "KNOCK_TIMEOUT_S", 0.2)
     is_over = asyncio.Event()
 
     async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

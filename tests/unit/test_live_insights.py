@@ -10,22 +10,15 @@ from structlog.testing import capture_logs
 
 from insights_messages import START_US, drift, key_of, record, windows
 from live import connected_to, let_in_by, of_type
-from tarsy_scoring import live_insights
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.database import Database
-from tarsy_scoring.gateway import Gateway
-from tarsy_scoring.kafka import BrokerAway
-from tarsy_scoring.live_client import Limits
-from tarsy_scoring.live_insights import (
-    FINDING_KEPT_S,
-    LONGEST_BYTES,
-    MOST_BYTES,
-    MOST_FINDINGS,
-    MOST_MESSAGES,
-    Newest,
-)
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.live import signals
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.live.client import Limits
+from tarsy_scoring.live.signals import FINDING_KEPT_S, LONGEST_BYTES, MOST_BYTES, MOST_FINDINGS, MOST_MESSAGES, Newest
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import Metrics
 
 NOW = START_US + 60_000_000
 HOUR_US = 3_600_000_000
@@ -232,7 +225,7 @@ class TestChannel:
             await other.answer()
             assert len(told(other)) == 8
             deaf.reading.set()
-            await live_insights._wait(asyncio.Event(), 0)
+            await signals._wait(asyncio.Event(), 0)
         assert deaf.closed is not None
         assert deaf.closed[0] == 4008
 
@@ -260,8 +253,8 @@ async def test_what_is_not_there_is_said_once_and_looked_for_again(
             raise BrokerAway("planted")
         return is_there
 
-    monkeypatch.setattr(live_insights, "has_topic", has_topic)
-    monkeypatch.setattr(live_insights, "RETRY_S", 0.001)
+    monkeypatch.setattr(signals, "has_topic", has_topic)
+    monkeypatch.setattr(signals, "RETRY_S", 0.001)
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "a:1"})
     gateway = Gateway(settings, Database("postgresql://nobody@localhost:1/none", "public", pool_size=1), Metrics())
     with capture_logs() as logs:

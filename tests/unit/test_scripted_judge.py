@@ -13,9 +13,9 @@ import pytest
 from openai import APIConnectionError, APIStatusError, APITimeoutError, AsyncOpenAI, RateLimitError
 
 from infrastructure import wait_until
-from tarsy_scoring.embedded.scripted_faults import FaultKind
-from tarsy_scoring.embedded.scripted_judge import Fault, ScriptedJudge
-from tarsy_scoring.embedded.scripted_replies import Turn, read_transcript
+from tarsy_scoring_lab.scripted_faults import FaultKind
+from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
+from tarsy_scoring_lab.scripted_replies import Turn, read_transcript
 
 BEGIN, END = "<<<SESSION-DATA {} BEGIN>>>", "<<<SESSION-DATA {} END>>>"
 ASKED = {
@@ -640,7 +640,7 @@ async def test_runs_as_a_process_until_sigterm() -> None:
     """Its first line is the base URL; SIGTERM ends it with 0 even while a call hangs."""
     options = ["--port", "0", "--record", "1", "--noise", "1.5", "--obedient", "--obeys-fenced"]
     limits = ["--requests-per-minute", "70", "--tokens-per-minute", "90000"]
-    arguments = ["-m", "tarsy_scoring.embedded.scripted_judge", *options, *limits]
+    arguments = ["-m", "tarsy_scoring_lab.scripted_judge", *options, *limits]
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

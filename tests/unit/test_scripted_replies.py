@@ -10,16 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tarsy_scoring.embedded.scripted_replies import (
-    STAND_IN,
-    Flaw,
-    Task,
-    demanded_total,
-    read_task,
-    read_transcript,
-    turn_of,
-    write_reply,
-)
+from tarsy_scoring_lab.scripted_replies import STAND_IN, Flaw, Task, demanded_total, read_task, read_transcript, turn_of, write_reply
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 
 NONCE = "0123456789abcdef"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tarsy_scoring import insights_app
-from tarsy_scoring.configuration import load_settings, read_api_key
+from tarsy_scoring.signals import faust_app
+from tarsy_scoring.config.load import load_settings, read_api_key
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.settings import TOPICS, CompositeWeights, Settings, variable_of
+from tarsy_scoring.config.settings import TOPICS, CompositeWeights, Settings, variable_of
 
 
 def load(tmp_path: Path, yaml: str = "", **environ: str) -> Settings:
@@ -215,7 +215,7 @@ def test_the_own_topics_of_insights_are_taken(tmp_path: Path) -> None:
     """Those that it makes of the group's name; the name alone takes nothing away."""
     settings = load(tmp_path, SCORING_KAFKA_GROUP="g", SCORING_TOPIC_SCORING_INSIGHTS="g-insights")
 
-    for name in (insights_app.grouped_topic(settings), insights_app.changelog_topic(settings)):
+    for name in (faust_app.grouped_topic(settings), faust_app.changelog_topic(settings)):
         with pytest.raises(ConfigurationError, match="SCORING_TOPIC_DEAD_LETTERS: the same topic is used by insights"):
             load(tmp_path, SCORING_KAFKA_GROUP="g", SCORING_TOPIC_DEAD_LETTERS=name)
 

@@ -10,13 +10,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from tarsy_scoring import __version__, app
-from tarsy_scoring.admission import Priority
+from tarsy_scoring import __version__, wiring
+from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.commands import bridge
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import WaitingFor
-from tarsy_scoring.intake import Intake
-from tarsy_scoring.telemetry import ASKED_BY, DEAD_LETTER_REASONS, HOLDS, Metrics, hide_credentials
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.telemetry.metrics import ASKED_BY, DEAD_LETTER_REASONS, HOLDS, Metrics, hide_credentials
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ class Listening:
 
 async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither database nor broker has to answer before somebody can see that they do not."""
-    monkeypatch.setattr(app, "HealthServer", Listening)
+    monkeypatch.setattr(wiring, "HealthServer", Listening)
     monkeypatch.setattr(bridge, "HealthServer", Listening)
     dead = "postgresql://nobody@127.0.0.1:9/none"
     settings = load_settings({"SCORING_DATABASE_URL": dead, "SCORING_TIMELINE_DATABASE_URL": dead})
@@ -114,7 +114,7 @@ async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatc
     stopping.set()
     before = time.time()
 
-    await app.run_worker(settings, ("intake", "relay"), stopping)
+    await wiring.run_worker(settings, ("intake", "relay"), stopping)
     worker = Listening.registry.get_sample_value
     await bridge.run_bridge(settings, None, stopping)
     bridging = Listening.registry.get_sample_value

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarsy_scoring.token_factors import REPORTS_TO_FALL, FactorReports
+from tarsy_scoring.limits.token_calibration import REPORTS_TO_FALL, FactorReports
 
 ESTIMATED = 10_000
 

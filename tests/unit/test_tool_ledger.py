@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from tarsy_scoring.evaluation.tool_demand import ChainDemand, Demand, measure_demand
-from tarsy_scoring.evaluation.tool_year import Group, Year
+from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
+from tarsy_scoring.missing_tools.tool_year import Group, Year
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying, since_when
 from tarsy_scoring.missing_tools.ledger import state_of
 

@@ -28,16 +28,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from builders import turn
-from tarsy_scoring import spans as spans_module
-from tarsy_scoring import tracing as tracing_module
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.telemetry import otel as spans_module
+from tarsy_scoring.telemetry import tracing as tracing_module
+from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
-from tarsy_scoring.intake import Intake
-from tarsy_scoring.kafka import Record
-from tarsy_scoring.settings import ProviderSettings, Settings
-from tarsy_scoring.spans import Spans, open_spans
-from tarsy_scoring.telemetry import Metrics
-from tarsy_scoring.tracing import OFF, read_traceparent, traceparent_of, wants_traces
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.kafka.clients import Record
+from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.telemetry.otel import Spans, open_spans
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.tracing import OFF, read_traceparent, traceparent_of, wants_traces
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{TRACE_ID}-{SPAN_ID}-00"
@@ -254,11 +254,11 @@ def test_without_the_sdk_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_traces_that_are_off_import_nothing() -> None:
     """All of the service is loaded; nothing of the SDK is, and none of our own code that uses it."""
     program = (
-        "import sys, tarsy_scoring.cli, tarsy_scoring.app, tarsy_scoring.api.app\n"
-        "from tarsy_scoring.app import _tracing\n"
-        "from tarsy_scoring.configuration import load_settings\n"
+        "import sys, tarsy_scoring.cli, tarsy_scoring.wiring, tarsy_scoring.web.app\n"
+        "from tarsy_scoring.wiring import _tracing\n"
+        "from tarsy_scoring.config.load import load_settings\n"
         "assert type(_tracing(load_settings({}))).__name__ == 'Tracing'\n"
-        "tracing = ('opentelemetry.sdk', 'opentelemetry.exporter', 'tarsy_scoring.spans')\n"
+        "tracing = ('opentelemetry.sdk', 'opentelemetry.exporter', 'tarsy_scoring.telemetry.otel')\n"
         "print([m for m in sys.modules if m.startswith(tracing)])\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={}, check=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tarsy_scoring.write_back import _tags
+from tarsy_scoring.tarsy.write_back import _tags
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The commands, one file per errand; `cli` gathers them."""
+"""One file per command of the command line."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
-from tarsy_scoring.app import check_settings, open_parts, require_migrated, timeline_source
+from tarsy_scoring.wiring import check_settings, open_parts, require_migrated, timeline_source
 from tarsy_scoring.commands.shared import run, settings_of_environment
-from tarsy_scoring.database import check_url
-from tarsy_scoring.lifecycle import calm_garbage_collector, run_until_signalled, unless_stopped
-from tarsy_scoring.settings import Settings, variable_of
+from tarsy_scoring.postgres.database import check_url
+from tarsy_scoring.telemetry.health import calm_garbage_collector, run_until_signalled, unless_stopped
+from tarsy_scoring.config.settings import Settings, variable_of
 
 if TYPE_CHECKING:
-    from tarsy_scoring.api.access import Access
+    from tarsy_scoring.web.access import Access
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ def api() -> None:
     (SCORING_TRUSTED_PROXIES), or nobody on purpose (SCORING_API_OPEN=true). With a timeline source it can be asked
     to score sessions that this service has not seen yet; without Kafka it tells scoring events a second late.
     """
-    from tarsy_scoring.api.access import Access
+    from tarsy_scoring.web.access import Access
 
     settings = settings_of_environment()
     for name in ("database_url", "timeline_database_url"):
@@ -47,10 +47,10 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     Raises:
         ConfigurationError, StartRefused: The start is refused.
     """
-    from tarsy_scoring.api.app import address_of, create_app, listen, serve
-    from tarsy_scoring.api.site import Site
-    from tarsy_scoring.gateway import Gateway
-    from tarsy_scoring.pages.warming import warm
+    from tarsy_scoring.web.app import address_of, create_app, listen, serve
+    from tarsy_scoring.web.context import Site
+    from tarsy_scoring.live.gateway import Gateway
+    from tarsy_scoring.web.pages.warming import warm
 
     source = timeline_source(settings) if settings.timeline_source else None
     if source is None:

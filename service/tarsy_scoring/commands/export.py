@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.app import open_parts, require_migrated
+from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.shared import moment, progress_bar, run, settings_of_environment
-from tarsy_scoring.exporting import export_scores, written
-from tarsy_scoring.settings import Settings
+from tarsy_scoring.records.export import export_scores, written
+from tarsy_scoring.config.settings import Settings
 
 if TYPE_CHECKING:
-    from tarsy_scoring.api.browse import ExportQuery
+    from tarsy_scoring.web.api.browse import ExportQuery
 
 _PARTIAL = ".part"
 
@@ -55,7 +55,7 @@ def export(output: str | None, since: str | None, until: str | None, **options: 
 
 def _query(options: dict[str, Any]) -> "ExportQuery":
     """The question as the API takes it, with its checks. Raises: click.BadParameter, click.UsageError."""
-    from tarsy_scoring.api.browse import ExportQuery
+    from tarsy_scoring.web.api.browse import ExportQuery
 
     try:
         return ExportQuery.model_validate(options)

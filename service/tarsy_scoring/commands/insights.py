@@ -11,15 +11,15 @@ import structlog
 
 from tarsy_scoring.commands.shared import FAILED, run, settings_of_environment
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.kafka import BrokerAway
-from tarsy_scoring.kafka_login import check_login
-from tarsy_scoring.kafka_topics import ensure_topics, read_places
-from tarsy_scoring.lifecycle import HealthServer, run_until_signalled, unless_stopped
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.kafka.security import check_login
+from tarsy_scoring.kafka.topics import ensure_topics, read_places
+from tarsy_scoring.telemetry.health import HealthServer, run_until_signalled, unless_stopped
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from tarsy_scoring.insights import Insights
+    from tarsy_scoring.signals.app import Insights
 
 log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ async def run_insights(settings: Settings, stopping: asyncio.Event) -> None:
         StartRefused: Topics are missing, or do not fit together.
         ScoringError: It cannot go on; start it again.
     """
-    from tarsy_scoring.insights import Insights
+    from tarsy_scoring.signals.app import Insights
 
     metrics = Metrics(settings.config.chains)
     metrics.begin("insights")
@@ -108,7 +108,7 @@ async def _run_to_an_end(app: "Insights", stopping: asyncio.Event) -> None:
 
 async def _surroundings(settings: Settings) -> None:
     """Wait for the broker; see that the topics are there and have the same size. Raises: StartRefused."""
-    from tarsy_scoring.insights_app import app_id, changelog_topic, grouped_topic, topics_of_insights
+    from tarsy_scoring.signals.faust_app import app_id, changelog_topic, grouped_topic, topics_of_insights
 
     await ensure_topics(settings, *topics_of_insights(settings))
     pair = [grouped_topic(settings), changelog_topic(settings)]

@@ -9,8 +9,8 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from tarsy_scoring.analytics import Selection, ToolSort
-from tarsy_scoring.app import open_parts, require_migrated
+from tarsy_scoring.records.analytics import Selection, ToolSort
+from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.drift import drift
 from tarsy_scoring.commands.shared import FAILED, FiniteRange, moment, print_json, run, settings_of_environment
 from tarsy_scoring.judge.llm import create_clients

@@ -13,21 +13,11 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.admission import Priority, Request
-from tarsy_scoring.app import Parts, open_parts, require_migrated, timeline_source
-from tarsy_scoring.commands.shared import (
-    asker,
-    moment,
-    print_json,
-    progress_bar,
-    require_criteria,
-    run,
-    session_ids,
-    settings_of_environment,
-    usd,
-)
+from tarsy_scoring.queue.admission import Priority, Request
+from tarsy_scoring.wiring import Parts, open_parts, require_migrated, timeline_source
+from tarsy_scoring.commands.shared import asker, moment, print_json, progress_bar, require_criteria, run, session_ids, settings_of_environment, usd
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.selecting import Amount, Estimate, estimate_of, never_scored, obsolete_sessions
+from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
 
 _SENT_AT_ONCE = 500

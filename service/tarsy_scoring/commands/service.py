@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tarsy_scoring import schema
-from tarsy_scoring.app import ROLES, Role, check_settings, run_worker
+from tarsy_scoring.postgres import migrate as schema
+from tarsy_scoring.wiring import ROLES, Role, check_settings, run_worker
 from tarsy_scoring.commands.shared import print_json, run, settings_of_environment
-from tarsy_scoring.database import check_url
+from tarsy_scoring.postgres.database import check_url
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.lifecycle import run_until_signalled
-from tarsy_scoring.settings import SECRETS, Config, Settings, variable_of
+from tarsy_scoring.telemetry.health import run_until_signalled
+from tarsy_scoring.config.settings import SECRETS, Config, Settings, variable_of
 from tarsy_scoring.timeline.masking import mask_secrets
 
 HIDDEN = "***"
@@ -80,7 +80,7 @@ def check_config(as_json: bool) -> None:
 
     Checks everything that can be checked without connecting to anything. Exit status 2 if something is wrong.
     """
-    from tarsy_scoring.api.access import Access
+    from tarsy_scoring.web.access import Access
 
     settings = settings_of_environment()
     _check_database_urls(settings)

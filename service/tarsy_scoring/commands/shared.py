@@ -14,11 +14,11 @@ from pydantic_core import to_json
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tarsy_scoring.configuration import load_settings
-from tarsy_scoring.invisible import without_invisible
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.timeline.text import without_invisible
 from tarsy_scoring.judge.criteria import CriteriaRegistry
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.telemetry import set_up_logging
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import set_up_logging
 from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 T = TypeVar("T")

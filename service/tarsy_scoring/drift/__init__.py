@@ -1,1 +1,1 @@
-"""Whether the agents changed or the judge did: anchors, looks at changes, and what is told of them."""
+"""Detects whether the judge or the agents changed."""

@@ -16,17 +16,17 @@ from typing import Any, get_args
 import structlog
 from pydantic_core import to_json
 
-from tarsy_scoring.database import LONG_TRANSACTION, Connection, DatabaseAway
-from tarsy_scoring.drift import anchors, looking
+from tarsy_scoring.postgres.database import LONG_TRANSACTION, Connection, DatabaseAway
+from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.anchors import AUTOMATIC, Standing, State
-from tarsy_scoring.drift.looking import Finding, event_of
+from tarsy_scoring.drift.detection import Finding, event_of
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.inbox import Inbox
-from tarsy_scoring.kafka import BrokerAway, Headers, Publisher, TooLarge
-from tarsy_scoring.kafka_topics import ensure_topics
-from tarsy_scoring.lifecycle import unless_stopped
-from tarsy_scoring.settings import Settings
-from tarsy_scoring.telemetry import Metrics
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.telemetry.health import unless_stopped
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
@@ -113,27 +113,27 @@ class DriftLoop:
     async def _look(self, found: Standing, now: datetime) -> None:
         judgements = await anchors.judgements(self._database)
         awaited = sum(a.state in ("lacking", "under_way") for a in found.anchors)
-        for chain, newest_at in (await looking.chains(self._database)).items():
+        for chain, newest_at in (await detection.chains(self._database)).items():
             # What a look says changes with these; the day is for looks that wait for days to pass.
             state = newest_at, len(judgements), awaited, now.date()
             if self._seen.get(chain) == state:
                 continue
             criteria = self._inbox.policy.chain(chain).criteria
-            stands = await looking.situation(self._database, chain, criteria, found, judgements)
+            stands = await detection.situation(self._database, chain, criteria, found, judgements)
             if stands is not None:
-                made = await looking.look_at(self._database, stands, now)
+                made = await detection.look_at(self._database, stands, now)
                 log.debug("drift.looked", chain_id=chain, looks=made)
             self._seen[chain] = state
 
     async def _publish(self) -> None:
-        news = await looking.unpublished(self._database, LIMIT)
+        news = await detection.unpublished(self._database, LIMIT)
         if not news:
             return
         await self._require_topic()
         messages = [_message(event_of(f)) for f in news]
         acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
         done = [f for f, is_there in zip(news, acknowledged, strict=True) if is_there]
-        await looking.mark_published(self._database, [f.event_id for f in done])
+        await detection.mark_published(self._database, [f.event_id for f in done])
         self._tell(done)
         if len(done) < len(news):
             raise BrokerAway(f"{len(news) - len(done)} of {len(news)} events were not acknowledged in time")

@@ -10,25 +10,17 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tarsy_scoring.analytics import Selection, TrendPoint
-from tarsy_scoring.browsing import CUSTOM_PLAN
-from tarsy_scoring.database import Connection, Database
-from tarsy_scoring.drift import anchors, looking
+from tarsy_scoring.records.analytics import Selection, TrendPoint
+from tarsy_scoring.records.session_list import CUSTOM_PLAN
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.anchors import Anchor, Standing, State
-from tarsy_scoring.drift.looking import MOST_SHOWN, Finding, Situation
-from tarsy_scoring.evaluation.agreement import Estimate
-from tarsy_scoring.evaluation.comparison import DOUBTFUL_FLAGS
-from tarsy_scoring.evaluation.drift import Cause
-from tarsy_scoring.evaluation.judge_change import (
-    DAYS_TO_LOOK,
-    REIGN,
-    SESSIONS_AFTER_DAYS,
-    SESSIONS_TO_LOOK,
-    Look,
-    due_look,
-    judged_by_both,
-)
-from tarsy_scoring.inbox import Inbox
+from tarsy_scoring.drift.detection import MOST_SHOWN, Finding, Situation
+from tarsy_scoring.statistics.agreement import Estimate
+from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
+from tarsy_scoring.statistics.drift import Cause
+from tarsy_scoring.statistics.judge_change import DAYS_TO_LOOK, REIGN, SESSIONS_AFTER_DAYS, SESSIONS_TO_LOOK, Look, due_look, judged_by_both
+from tarsy_scoring.queue.inbox import Inbox
 
 # Totals of a chain by day, judge and criteria: every score on its day, also where a session has several.
 DAILY_TOTALS = """
@@ -106,7 +98,7 @@ async def read_report(
         DatabaseAway: See `Database.once`.
     """
     database = inbox.database
-    found = await looking.findings(database, chain, criteria, since=since, limit=limit)
+    found = await detection.findings(database, chain, criteria, since=since, limit=limit)
     standing = await anchors.standing(inbox)
     mine = [a for a in standing.anchors if chain is None or a.chain_id == chain]
     stands = None if chain is None else await _chain_standing(inbox, chain, standing)
@@ -117,12 +109,12 @@ async def read_report(
 async def _chain_standing(inbox: Inbox, chain: str, standing: Standing) -> ChainStanding:
     criteria = inbox.policy.chain(chain).criteria
     judgements = await anchors.judgements(inbox.database)
-    found = await looking.situation(inbox.database, chain, criteria, standing, judgements)
+    found = await detection.situation(inbox.database, chain, criteria, standing, judgements)
     if found is None:
         meaning = f"It has fewer than {REIGN} scores with a fingerprint under {criteria}: too few to say who judges."
         return ChainStanding(chain, criteria, None, None, None, 0, 0, 0, meaning)
     now = datetime.now(UTC)
-    return standing_of(found, await looking.looked_at(inbox.database, found, now), now)
+    return standing_of(found, await detection.looked_at(inbox.database, found, now), now)
 
 
 async def daily_totals(database: Database, selection: Selection) -> list[TrendPoint]:

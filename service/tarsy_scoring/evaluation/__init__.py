@@ -1,1 +1,1 @@
-"""Evaluation without a model."""
+"""Measures and verdicts that need no model: interaction metrics, diagnosis, outcome."""

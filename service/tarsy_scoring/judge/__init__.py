@@ -1,1 +1,1 @@
-"""How a session is judged: criteria, the calls, what the answers say."""
+"""Asks a model to judge a context and reads its answer."""

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Literal
 
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
-from tarsy_scoring.judge import rubric, structured, two_turn
+from tarsy_scoring.judge.strategies import rubric, structured, two_turn
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria, JudgeContext, Strategy
 from tarsy_scoring.judge.failure_tags import find_failure_tags

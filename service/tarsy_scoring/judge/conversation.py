@@ -2,14 +2,7 @@
 A conversation with the judge that only grows, so that the provider's prompt cache serves the evidence to every turn.
 """
 
-from tarsy_scoring.errors import (
-    AnswerCut,
-    ContentFiltered,
-    ContextTooLong,
-    EmptyAnswer,
-    JudgeRejectedRequest,
-    Refused,
-)
+from tarsy_scoring.errors import AnswerCut, ContentFiltered, ContextTooLong, EmptyAnswer, JudgeRejectedRequest, Refused
 from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind
 
 _NO_TEXT = "(no text)"  # an assistant message without content is refused by many endpoints

@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tarsy_scoring.invisible import without_invisible
+from tarsy_scoring.timeline.text import without_invisible
 from tarsy_scoring.judge.verdict import MissingTool
 
 # --- the total -----------------------------------------------------------------------------------------

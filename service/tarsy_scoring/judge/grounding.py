@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
-from tarsy_scoring.invisible import without_invisible
+from tarsy_scoring.timeline.text import without_invisible
 from tarsy_scoring.judge.verdict import Grounding
 
 _FEWEST_TO_TELL = 3  # of one or two citations a single slip is half or more

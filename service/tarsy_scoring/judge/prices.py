@@ -4,7 +4,7 @@ What calls cost: prices from the configuration, else those that are published fo
 
 from urllib.parse import urlsplit
 
-from tarsy_scoring.settings import ProviderSettings
+from tarsy_scoring.config.settings import ProviderSettings
 
 
 class Prices:

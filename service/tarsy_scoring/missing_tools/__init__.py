@@ -1,1 +1,1 @@
-"""Which tools agents lack: what judges asked for, what people decided about it, and whether it helped."""
+"""Tools that agents lacked: names, demand, ledger, decisions and reports."""

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from tarsy_scoring.analytics import SELECTED, Selection
-from tarsy_scoring.database import Database, DatabaseAway
+from tarsy_scoring.records.analytics import SELECTED, Selection
+from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.json_reply import Model, object_schema, output_schema, say_json

@@ -1,1 +1,1 @@
-"""What happened in a session: the model, its sources, and the text that a judge reads."""
+"""A session as text that fits the judge's window, with secrets masked and hostile text fenced."""

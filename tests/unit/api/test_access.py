@@ -12,9 +12,9 @@ import yaml
 from starlette.requests import HTTPConnection
 from structlog.testing import capture_logs
 
-from tarsy_scoring.api.access import ANYBODY, Access, Rates, is_loopback, trusted_proxies
-from tarsy_scoring.api.site import Caller, Problem
-from tarsy_scoring.configuration import load_settings
+from tarsy_scoring.web.access import ANYBODY, Access, Rates, is_loopback, trusted_proxies
+from tarsy_scoring.web.context import Caller, Problem
+from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
 
 PUBLIC = {"SCORING_API_HOST": "0.0.0.0"}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy
-from tarsy_scoring.admission import OpenScore, Priority, Request, SessionState
-from tarsy_scoring.asking import Outcome, decide
+from tarsy_scoring.queue.admission import OpenScore, Priority, Request, SessionState
+from tarsy_scoring.queue.on_demand import Outcome, decide
 
 RUNNING, SCORED, SCORED_OTHERWISE = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
 UNKNOWN = "criteria-nobody-has"

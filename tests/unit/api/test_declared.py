@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, FastAPI, Query
 from pydantic import BaseModel
 
 from api_site import open_api
-from tarsy_scoring.api.declared import as_declared, with_one_key
-from tarsy_scoring.api.problems import tell_problems
+from tarsy_scoring.web.declared import as_declared, with_one_key
+from tarsy_scoring.web.problems import tell_problems
 
 JSON = {"Content-Type": "application/json"}
 

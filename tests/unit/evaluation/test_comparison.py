@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from benchmarks.years import TwoVersions, verdicts_found
 
-from tarsy_scoring.evaluation.comparison import METRICS, Comparison, MetricComparison, ScoredSession, compare_versions
-from tarsy_scoring.evaluation.drift import AnchorJudgement
+from tarsy_scoring.statistics.comparison import METRICS, Comparison, MetricComparison, ScoredSession, compare_versions
+from tarsy_scoring.statistics.drift import AnchorJudgement
 
 OLD, NEW = "v1", "v2"
 ALERTS = ("oom", "latency", "node")

@@ -8,8 +8,8 @@ from itertools import combinations
 import pytest
 from benchmarks.labelling import queue_estimates
 
-from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, Band
-from tarsy_scoring.evaluation.review_queue import Candidate, Pick, Reason, pick_for_review, reasons_to_review
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band
+from tarsy_scoring.statistics.sampling import Candidate, Pick, Reason, pick_for_review, reasons_to_review
 
 FLAGGED = Candidate("flagged", 62, flags=("ungrounded",))
 PLAIN = [Candidate(f"plain-{i}", 60 + i / 10) for i in range(20)]  # 10 to 11.9 points above an edge

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from benchmarks.labelling import AGREEMENTS, Labels, coverages, draws, half_widths_as_planned, labelled, true_card
 
-from tarsy_scoring.evaluation.agreement import DEFAULT_BANDS, Estimate, spearman, weighted_kappa
-from tarsy_scoring.evaluation.trust import Rating, TrustCard, trust_card
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Estimate, spearman, weighted_kappa
+from tarsy_scoring.statistics.trust import Rating, TrustCard, trust_card
 
 LOW, MIDDLE, HIGH = IDS = tuple(b.id for b in DEFAULT_BANDS)
 

@@ -9,7 +9,7 @@ import yaml
 
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge import criteria as criteria_module
-from tarsy_scoring.judge import two_turn
+from tarsy_scoring.judge.strategies import two_turn
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 
 PROMPT = "{{ALERT_DATA}} then {{SESSION_CONVERSATION}} then {{OUTPUT_SCHEMA}}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.judge.faults import Fault
+from tarsy_scoring.judge.provider_errors import Fault
 
 PROMPT_TEXT = "the private words of the prompt"
 

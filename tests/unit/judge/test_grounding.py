@@ -345,7 +345,7 @@ def test_what_was_cut_from_the_context_cannot_be_quoted() -> None:
 
 # --- a thousand of them --------------------------------------------------------------------------------
 
-EXAMPLES = Path(str(files("tarsy_scoring.embedded") / "examples"))
+EXAMPLES = Path(str(files("tarsy_scoring_lab") / "examples"))
 
 
 @cache

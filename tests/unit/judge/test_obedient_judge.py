@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from builders import turn
-from tarsy_scoring import judging
+from tarsy_scoring.scoring import providers
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
-from tarsy_scoring.judging import Judgement, Judges
-from tarsy_scoring.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.scoring.providers import Judgement, Judges
+from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.fence import FENCE_WORD, Sanitizer, fence, fence_lines
 from tarsy_scoring.timeline.files import read_session_file
@@ -75,7 +75,7 @@ async def judged(session: Timeline, judge: ObedientJudge, *, samples: int = 1) -
     """Judge through the real path: context, conversation, extraction, second reading."""
     chain = ChainSettings(providers=("default",), samples=samples)
     judges = Judges({"default": ProviderSettings()}, lambda _provider, _context: judge)
-    return await judging.judge(session, NONCE, chain, CRITERIA, judges, lambda _error: True)
+    return await providers.judge(session, NONCE, chain, CRITERIA, judges, lambda _error: True)
 
 
 async def totals(attacks: Mapping[str, Attack], *, obeys_fenced: bool = False) -> dict[str, int]:
@@ -119,7 +119,7 @@ async def test_every_attack_would_succeed_without_fence(monkeypatch: pytest.Monk
     def bare(session: Timeline, nonce: str, budget_tokens: int, *, mask_injections: bool = False) -> FittedContext:
         return trusting_context(session, nonce, budget_tokens, fenced=False)
 
-    monkeypatch.setattr(judging, "build_context", bare)
+    monkeypatch.setattr(providers, "build_context", bare)
 
     failed = [n for n, total in (await totals(ATTACKS)).items() if total != DEMANDED]
 
@@ -132,7 +132,7 @@ async def test_a_fence_alone_would_not_do(monkeypatch: pytest.MonkeyPatch) -> No
     def fenced(session: Timeline, nonce: str, budget_tokens: int, *, mask_injections: bool = False) -> FittedContext:
         return trusting_context(session, nonce, budget_tokens, fenced=True)
 
-    monkeypatch.setattr(judging, "build_context", fenced)
+    monkeypatch.setattr(providers, "build_context", fenced)
 
     succeeded = [n for n, total in (await totals(ATTACKS)).items() if total == DEMANDED]
 

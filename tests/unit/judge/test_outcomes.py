@@ -15,7 +15,7 @@ from scripted import (
     structured_reply,
 )
 from tarsy_scoring.errors import JudgeUnavailable, RateLimited, RetryLater, WaitFor
-from tarsy_scoring.judge import structured, two_turn
+from tarsy_scoring.judge.strategies import structured, two_turn
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.extraction import extract_outcome

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tarsy_scoring.judge.prices import Prices
-from tarsy_scoring.settings import ProviderSettings
+from tarsy_scoring.config.settings import ProviderSettings
 
 
 def prices(**settings: Any) -> Prices:

@@ -13,7 +13,7 @@ from scripted import CONTEXT, RUBRIC_SCORES, ScriptedJudge, answer, answer_json,
 from tarsy_scoring.errors import InvalidStructuredAnswer
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
-from tarsy_scoring.judge.rubric import percent, reply_schema
+from tarsy_scoring.judge.strategies.rubric import percent, reply_schema
 from tarsy_scoring.judge.verdict import RubricReading, Verdict
 
 CRITERIA = load_criteria().get("cli-tool-use")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tarsy_scoring.pages.forms import faults_of_address
+from tarsy_scoring.web.pages.forms import faults_of_address
 
 KNOWN = ("min", "label")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tarsy_scoring.api.ledger import MergeRequest, SayingRequest
-from tarsy_scoring.api.site import Problem
-from tarsy_scoring.pages.forms import MAX_FIELDS, form_fields, read_as
+from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
+from tarsy_scoring.web.context import Problem
+from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
 
 
 def test_a_state() -> None:

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from tarsy_scoring.browsing import ListedScore, ListedSession
-from tarsy_scoring.pages import sessions_view
-from tarsy_scoring.pages.rendering import page, static_files
+from tarsy_scoring.records.session_list import ListedScore, ListedSession
+from tarsy_scoring.web.pages import sessions_view
+from tarsy_scoring.web.pages.rendering import page, static_files
 
 SHEETS = [static_files()[name].content.decode() for name in ("pages.css", "charts.css")]
 DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}\s*\}", re.DOTALL)

@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tarsy_scoring.pages import markdown
-from tarsy_scoring.pages.markdown import MAX_CHARACTERS, cited_entries, legible, render
+from tarsy_scoring.web.pages import markdown
+from tarsy_scoring.web.pages.markdown import MAX_CHARACTERS, cited_entries, legible, render
 
 HARMLESS = {"href", "rel", "start"}
 

@@ -6,12 +6,12 @@ from importlib import resources
 
 import pytest
 
-from tarsy_scoring.pages import rendering
-from tarsy_scoring.pages.criteria_view import changes, in_sections
-from tarsy_scoring.pages.rendering import page, static_files
+from tarsy_scoring.web.pages import rendering
+from tarsy_scoring.web.pages.criteria_view import changes, in_sections
+from tarsy_scoring.web.pages.rendering import page, static_files
 
-STATIC = resources.files("tarsy_scoring.pages").joinpath("static")
-TEMPLATES = resources.files("tarsy_scoring.pages").joinpath("templates")
+STATIC = resources.files("tarsy_scoring.web.pages").joinpath("static")
+TEMPLATES = resources.files("tarsy_scoring.web.pages").joinpath("templates")
 
 
 def test_times_are_told_in_utc() -> None:

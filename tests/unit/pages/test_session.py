@@ -7,7 +7,7 @@ import pytest
 from attempting import a_timeline
 from fakes import FakeSessions
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.pages.session import MAX_ENTRY_CHARACTERS, ShownSession, Unreadable, read_session, show
+from tarsy_scoring.web.pages.session import MAX_ENTRY_CHARACTERS, ShownSession, Unreadable, read_session, show
 
 
 def test_alert_analysis_and_cited_entries() -> None:

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from tarsy_scoring.browsing import Filters, ListedScore, ListedSession, NewestAttempt
-from tarsy_scoring.pages.sessions_view import asked, explained, row
+from tarsy_scoring.records.session_list import Filters, ListedScore, ListedSession, NewestAttempt
+from tarsy_scoring.web.pages.sessions_view import asked, explained, row
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 

@@ -4,10 +4,10 @@ from typing import get_args
 
 import pytest
 
-from tarsy_scoring.api.documents import ERROR_KINDS, FLAGS, TURN_KINDS, WAITING_FOR
+from tarsy_scoring.web.documents import ERROR_KINDS, FLAGS, TURN_KINDS, WAITING_FOR
 from tarsy_scoring.events import Phase
-from tarsy_scoring.pages import words
-from tarsy_scoring.pages.words import badge, badge_of, every_badge, in_words
+from tarsy_scoring.web.pages import words
+from tarsy_scoring.web.pages.words import badge, badge_of, every_badge, in_words
 
 
 @pytest.mark.parametrize(

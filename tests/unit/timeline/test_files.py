@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tarsy_scoring.errors import (
-    ConfigurationError,
-    SessionNotFound,
-    SessionNotTerminal,
-    TimelineUnavailable,
-)
+from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.timeline.files import BrokenSessionFile, SessionFiles, parse_session, read_session_file
 from tarsy_scoring.timeline.model import FoundSession
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.timeline.tarsy_api import Row
-from tarsy_scoring.timeline.tarsy_rows import UnreadableJson, assemble, read_json
+from tarsy_scoring.tarsy.timeline_api import Row
+from tarsy_scoring.tarsy.rows import UnreadableJson, assemble, read_json
 
 
 def timeline(labels: object, metadata: object, tools: object) -> Timeline:

@@ -1,1 +1,0 @@
-"""HTTP, WebSocket and pages: how people and programs ask, look and follow."""

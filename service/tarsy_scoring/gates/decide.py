@@ -1,0 +1,307 @@
+"""
+Gates decided: pass or fail with a message, from the timeline and from what was found in the work directory.
+
+A message holds what the operator wrote, numbers, and names of stages, agents and tools; never the content of a
+session, a file or an output. The one exception is what a `script` says of itself, which is there to be shown.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import re2
+from jsonpath_rfc9535 import JSONPathError, JSONPathQuery
+
+from tarsy_scoring.config.gates import Assertion, CommandGate, CommandJsonPath, CommandOutputContains, CommandOutputMatches, CommandSucceeds, FileContains, FileExists, FileGate, FileMatches, FinalAnalysisContains, FinalAnalysisMatches, Gate, MaxToolCalls, NestedTooDeeply, NoTranscriptErrors, Script, ToolCalled, ToolNotCalled, compile_path, compile_pattern, json_or_text, parse_assertion, read_json, shown
+from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
+
+MESSAGE_CHARACTERS = 300
+SCRIPT_MESSAGE_CHARACTERS = 500
+# A path like `$..*..*` finds more than anybody counts; beyond this the message says "more than".
+MAX_NODES = 100_000
+
+_MORE = " (gates.max_output_bytes)"
+
+Decision = tuple[bool, str]
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """Whether a gate passed, and why."""
+
+    name: str
+    gate_type: str
+    passed: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """
+    What was found for a gate that looks at the work directory.
+
+    Args:
+        problem: Why nothing could be found, in words for people; nothing else counts then.
+        data: Content of the file, or what the command printed; its beginning where it `is_cut`.
+        exit_status: Of the command; negative: the signal that ended it.
+    """
+
+    problem: str | None = None
+    data: bytes = b""
+    is_cut: bool = False
+    exit_status: int = 0
+
+
+def evaluate_gate(gate: Gate, timeline: Timeline, observed: Observed | None = None) -> GateResult:
+    """
+    Decide one gate. Pure; never raises, whatever session, file or output hold.
+
+    Args:
+        observed: What was found for a gate on files or commands; other gates need none.
+    """
+    limit = MESSAGE_CHARACTERS
+    if isinstance(gate, CommandGate | FileGate):
+        if observed is None:
+            passed, message = False, "the work directory was not looked at"
+        elif observed.problem is not None:
+            passed, message = False, observed.problem
+        elif isinstance(gate, FileGate):
+            passed, message = _of_file(gate, observed)
+        else:
+            passed, message = _of_command(gate, observed)
+            limit = SCRIPT_MESSAGE_CHARACTERS if isinstance(gate, Script) else limit
+    else:
+        passed, message = _of_transcript(gate, timeline)
+    return GateResult(gate.title, gate.type, passed, shown(message, limit))
+
+
+# --- the transcript ------------------------------------------------------------------------------------
+
+TranscriptGate = (
+    NoTranscriptErrors | ToolCalled | ToolNotCalled | MaxToolCalls | FinalAnalysisContains | FinalAnalysisMatches
+)
+
+
+def _of_transcript(gate: TranscriptGate, timeline: Timeline) -> Decision:
+    match gate:
+        case NoTranscriptErrors():
+            return _transcript_errors(timeline)
+        case ToolCalled():
+            count = _count_calls(timeline, gate.tool)
+            return count >= gate.min, f"calls of {shown(gate.tool)}: {count}, wanted at least {gate.min}"
+        case ToolNotCalled():
+            count = _count_calls(timeline, gate.tool)
+            return count < gate.min, f"calls of {shown(gate.tool)}: {count}, wanted fewer than {gate.min}"
+        case MaxToolCalls():
+            count = sum(event.tool is not None for _, _, event in _shown_events(timeline))
+            return count <= gate.max, f"tool calls: {count}, wanted at most {gate.max}"
+        case FinalAnalysisContains():
+            return _of_final_analysis(timeline, gate.substring.encode())
+        case FinalAnalysisMatches():
+            return _of_final_analysis(timeline, compile_pattern(gate.pattern))
+        case _:
+            assert_never(gate)
+
+
+def _shown_events(timeline: Timeline) -> Iterator[tuple[Stage, Execution, Event]]:
+    for stage in timeline.shown_stages:
+        for execution in stage.executions:
+            for event in execution.events:
+                yield stage, execution, event
+
+
+def _count_calls(timeline: Timeline, tool: str) -> int:
+    """Calls of `server.tool` or of the tool alone; `*` stands for any characters."""
+    # RE2 and not `fnmatch`: names are whatever a model wrote, and `?` and `[` mean themselves.
+    wanted = compile_pattern("(?s)" + ".*".join(re2.escape(part) for part in tool.split("*")))
+
+    def is_wanted(call: ToolCall) -> bool:
+        names = (call.name, call.tool_name)
+        return any(wanted.fullmatch(name.encode("utf-8", "replace")) is not None for name in names)
+
+    return sum(event.tool is not None and is_wanted(event.tool) for _, _, event in _shown_events(timeline))
+
+
+def _transcript_errors(timeline: Timeline) -> Decision:
+    """Every failure under what it is, and where the first one stands."""
+    counts: Counter[str] = Counter()
+    first = ""
+    for stage in timeline.shown_stages:
+        for execution in stage.executions:
+            where = (
+                f"stage {stage.stage_index} ({shown(stage.stage_name, 60)}), agent {shown(execution.agent_name, 60)}"
+            )
+            for event in execution.events:
+                if (kind := _fault_of(event)) is not None:
+                    counts[kind] += 1
+                    first = first or where + (f", tool {shown(event.tool.name, 60)}" if event.tool else "")
+            # One that was cancelled or never began made no error.
+            if execution.status in ("failed", "timed_out"):
+                counts["failed agents"] += 1
+                first = first or where
+    if not counts:
+        return True, f"no errors in {timeline.shown_event_count} entries"
+    return False, ", ".join(f"{kind}: {count}" for kind, count in counts.items()) + f"; the first: {first}"
+
+
+def _fault_of(event: Event) -> str | None:
+    if event.tool is not None:
+        failed = event.tool.is_error is True or event.tool.exit_code not in (None, 0) or event.status != "completed"
+        return "failed tool calls" if failed else None
+    if event.event_type == "error":
+        return "errors"
+    return "broken steps" if event.status != "completed" else None
+
+
+def _of_final_analysis(timeline: Timeline, wanted: "bytes | re2._Regexp") -> Decision:
+    analysis = timeline.final_analysis or ""
+    if not analysis.strip():
+        return False, "the session has no final analysis"
+    return _search("the final analysis", analysis.encode("utf-8", "replace"), wanted)
+
+
+# --- files and commands ----------------------------------------------------------------------------------
+
+
+def _of_file(gate: FileGate, observed: Observed) -> Decision:
+    if isinstance(gate, FileContains):
+        return _search(_quoted(gate.path), observed.data, gate.substring.encode(), is_cut=observed.is_cut)
+    if isinstance(gate, FileMatches):
+        return _search(_quoted(gate.path), observed.data, compile_pattern(gate.pattern), is_cut=observed.is_cut)
+    assert isinstance(gate, FileExists)
+    return True, f"{_quoted(gate.path)} is there"
+
+
+def _of_command(gate: CommandGate, observed: Observed) -> Decision:
+    match gate:
+        case CommandOutputContains():
+            passed, message = _search("the output", observed.data, gate.substring.encode(), is_cut=observed.is_cut)
+        case CommandOutputMatches():
+            pattern = compile_pattern(gate.pattern)
+            passed, message = _search("the output", observed.data, pattern, is_cut=observed.is_cut)
+        case CommandJsonPath():
+            passed, message = _of_json(gate, observed)
+        case Script():
+            return _of_script(observed)
+        case _:
+            assert isinstance(gate, CommandSucceeds)
+            return observed.exit_status == 0, f"the command ended with {_end(observed)}"
+    return passed, f"{message}; the command ended with {_end(observed)}"
+
+
+def _search(what: str, data: bytes, wanted: "bytes | re2._Regexp", *, is_cut: bool = False) -> Decision:
+    if isinstance(wanted, bytes):
+        found, thing = wanted in data, _quoted(wanted.decode("utf-8", "replace"))
+    else:
+        found, thing = wanted.search(data) is not None, f"a match of {_quoted(wanted.pattern)}"
+    if found:
+        return True, f"{what} holds {thing}"
+    if is_cut:
+        return False, f"the first {len(data)} bytes of {what} do not hold {thing}; the rest was not read{_MORE}"
+    return False, f"{what} does not hold {thing}"
+
+
+def _quoted(text: str) -> str:
+    return f"'{shown(text)}'"
+
+
+def _end(observed: Observed) -> str:
+    status = observed.exit_status
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def _of_json(gate: CommandJsonPath, observed: Observed) -> Decision:
+    if observed.is_cut:
+        return False, f"the output is longer than {len(observed.data)} bytes, so its JSON cannot be read{_MORE}"
+    try:
+        document = read_json(observed.data)
+    except ValueError:
+        return False, f"the output cannot be read as JSON: {len(observed.data)} bytes"
+    try:
+        nodes, count = _found(compile_path(gate.path), document)
+        passed, message = _holds(parse_assertion(gate.assertion), nodes, count)
+    except (JSONPathError, RecursionError):
+        return False, f"the output is nested too deeply for {_quoted(gate.path)}"
+    found = f"more than {MAX_NODES}" if count > MAX_NODES else str(count)
+    return passed, f"{_quoted(gate.path)} {_quoted(gate.assertion)}: nodes found: {found}{message}"
+
+
+def _found(path: JSONPathQuery, document: Any) -> tuple[list[Any], int]:
+    """The first value and the first that is not null, and the number of nodes, counted up to `MAX_NODES` + 1."""
+    values: list[Any] = []
+    count = 0
+    for count, node in enumerate(path.finditer(document), 1):
+        if not values or (values[0] is None and len(values) == 1 and node.value is not None):
+            values.append(node.value)
+        if count > MAX_NODES:
+            break
+    return values, count
+
+
+def _holds(assertion: Assertion, values: Sequence[Any], count: int) -> Decision:
+    if assertion.kind == "exists":
+        there = any(value is not None for value in values)
+        return there, "" if there or not count else ", all null"
+    if count != 1:
+        return False, ", exactly one is wanted"
+    [value] = values
+    if assertion.kind == "equals":
+        return _is_same(value, assertion.value), ""
+    if assertion.kind == "contains":
+        return _contains(value, assertion.value)
+    if not isinstance(value, str | list | dict):
+        return False, f", and {_kind(value)} has no length"
+    length, wanted = len(value), assertion.value
+    holds = {"len >=": length >= wanted, "len ==": length == wanted, "len >": length > wanted}[assertion.kind]
+    return holds, f", of length {length}"
+
+
+def _contains(value: Any, wanted: str) -> Decision:
+    """Part of a text, element of a list (as text, or as the JSON that `wanted` is), key of an object."""
+    if isinstance(value, str | dict):
+        return wanted in value, ""
+    if isinstance(value, list):
+        as_json = json_or_text(wanted)
+        return any(_is_same(item, wanted) or _is_same(item, as_json) for item in value), ""
+    return False, f", and {_kind(value)} contains nothing"
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    return "a boolean" if isinstance(value, bool) else "a number"
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Equality of JSON: 1 is 1.0, but for Python it is also True."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[k], other[k]) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def _of_script(observed: Observed) -> Decision:
+    """
+    What the script says of itself, else its exit status.
+
+    A failing exit status is never overruled, and an answer that cannot be read to its end passes nothing:
+    it may have said that it did not pass.
+    """
+    ended_well = observed.exit_status == 0
+    end = f"the script ended with {_end(observed)}"
+    answer, is_unreadable = None, observed.is_cut
+    try:
+        answer = None if observed.is_cut else read_json(observed.data)
+    except ValueError as error:
+        is_unreadable = isinstance(error, NestedTooDeeply)
+    if is_unreadable and observed.data.lstrip().startswith(b"{"):
+        return False, f"the answer of the script is too long or nested too deeply to be read{_MORE}; {end}"
+    if not isinstance(answer, dict) or not isinstance(answer.get("passed"), bool):
+        return ended_well, end
+    said = answer.get("message")
+    message = shown(said, SCRIPT_MESSAGE_CHARACTERS) if isinstance(said, str) else ""
+    if answer["passed"] and not ended_well:
+        return False, f"{end}, although it says that it passed: {message}"
+    return answer["passed"], message or f"the script says {'passed' if answer['passed'] else 'not passed'}"

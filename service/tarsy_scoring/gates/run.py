@@ -1,0 +1,338 @@
+"""
+Gates on a real session: what they look at in the work directory, with a deadline for everything and no way out.
+
+Commands come from the operator's configuration alone; of the session they learn the id, in a variable.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tarsy_scoring.gates.decide import GateResult, Observed, evaluate_gate
+from tarsy_scoring.config.gates import CommandGate, FileExists, FileGate, Gate, shown
+from tarsy_scoring.config.settings import GateSettings
+from tarsy_scoring.timeline.model import SESSION_ID_PATTERN, Timeline
+
+T = TypeVar("T")
+
+SHELL = "/bin/sh"
+THREAD_NAME = "gate"
+# Of one process; each that waits for a dead share keeps its thread until the share is back.
+MOST_THREADS, THREAD_POLL_S = 32, 0.05
+_CHUNK_BYTES = 65_536
+_PLACEHOLDER = "{session_id}"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A FIFO or a device that took a file's place must not make `open` wait or the terminal ours.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+async def run_gates(
+    gates: Sequence[Gate], timeline: Timeline, settings: GateSettings, *, deadline_s: float | None = None
+) -> list[GateResult]:
+    """
+    Decide all gates, one after the other in the order given; none is left out because another failed.
+
+    Never raises for what it meets: a missing directory, a command that hangs and a file that lies are
+    results that did not pass, with a message. The same command in several gates runs once. A cancel
+    kills what runs with its process group, and leaves nothing behind.
+
+    Args:
+        settings: Each command and each look at a file has `timeout_s`.
+        deadline_s: Time for all gates together; commands that are not run by then did not pass. None: no limit.
+    """
+    ends_at = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
+    visit = _Visit(timeline.session_id, settings, ends_at)
+    return [await _decide(gate, timeline, await visit.observe(gate), settings.timeout_s) for gate in gates]
+
+
+async def _decide(gate: Gate, timeline: Timeline, observed: Observed | None, timeout_s: float) -> GateResult:
+    """In a thread: a session of 100,000 entries, or an output of a megabyte, would hold the event loop."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _apart(evaluate_gate, gate, timeline, observed)
+    except TimeoutError:
+        words = f"not decided within {timeout_s:g} s (gates.timeout_s): a path like this may cost more than it tells"
+        return GateResult(gate.title, gate.type, False, words)
+
+
+@dataclass(slots=True)
+class _Visit:
+    """The work directory of one session during one list of gates."""
+
+    session_id: str
+    settings: GateSettings
+    ends_at: float | None
+    outputs: dict[str, Observed] = field(default_factory=dict)
+
+    async def observe(self, gate: Gate) -> Observed | None:
+        """What the gate wants to know of the work directory; None for a gate on the transcript."""
+        if not isinstance(gate, CommandGate | FileGate):
+            return None
+        if isinstance(gate, CommandGate) and not self.settings.allow_commands:
+            return Observed("commands are not allowed here: set gates.allow_commands: true")
+        if self.settings.work_dir is None:
+            return Observed("no work directory is configured: set gates.work_dir")
+        if isinstance(gate, CommandGate) and gate.command in self.outputs:
+            return self.outputs[gate.command]
+        left_s = self.settings.timeout_s
+        if self.ends_at is not None:
+            left_s = min(left_s, self.ends_at - asyncio.get_running_loop().time())
+        words = "gates.timeout_s" if left_s == self.settings.timeout_s else "the time for all gates is used up"
+        if left_s <= 0:
+            return Observed(f"not looked at: {words}")
+        observed = await self._look(gate, self.settings.work_dir, left_s, words)
+        if isinstance(gate, CommandGate):
+            self.outputs[gate.command] = observed
+        return observed
+
+    async def _look(self, gate: CommandGate | FileGate, work_dir: str, left_s: float, limit: str) -> Observed:
+        """Args: limit: What sets `left_s`, in words."""
+        try:
+            async with asyncio.timeout(left_s):
+                root = await _apart(find_work_dir, work_dir, self.session_id)
+                if isinstance(gate, FileGate):
+                    is_read = not isinstance(gate, FileExists)
+                    keep = self.settings.max_output_bytes if is_read else None
+                    return await _apart(look_at, root, gate.path, keep)
+                return await run_command(gate.command, root, self.session_id, self.settings.max_output_bytes)
+        except TimeoutError:
+            what = "the command was stopped" if isinstance(gate, CommandGate) else "the file could not be read"
+            return Observed(f"{what} after {left_s:.3g} s ({limit})")
+        except _NotUsable as error:
+            return Observed(str(error))
+        except OSError as error:
+            what = "the command could not be started" if isinstance(gate, CommandGate) else f"'{shown(gate.path)}'"
+            return Observed(f"{what}: {error.strerror or type(error).__name__}")
+
+
+async def _apart(work: Callable[..., T], *arguments: Any) -> T:
+    """
+    Do `work` in a thread of its own, of which a cancel takes leave; waits where too many of them are at work.
+
+    Not in one of asyncio's: what hangs on a dead share, or computes for hours, would take those from everybody, down to
+    the looking up of hosts, and the end of the process would wait for it.
+    """
+    while sum(t.name == THREAD_NAME for t in threading.enumerate()) >= MOST_THREADS:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(THREAD_POLL_S)
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work(*arguments))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=THREAD_NAME, daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+class _NotUsable(Exception):
+    """Why something in the work directory is not looked at, in words for people; never leaves this module."""
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+def find_work_dir(template: str, session_id: str) -> Path:
+    """
+    The real path of a session's work directory.
+
+    What stands before `{session_id}` is the operator's; the rest may have been made by an agent, so no
+    link in it may lead out of what stands before.
+
+    Raises:
+        _NotUsable: There is none, or it leads out.
+    """
+    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
+        raise _NotUsable("the session id cannot be part of a path")
+    path = template.replace(_PLACEHOLDER, session_id)
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+        if not real.is_dir():
+            raise _NotUsable(f"the work directory {shown(path, 150)} is not a directory")
+        if _PLACEHOLDER in template:
+            above = os.path.realpath(os.path.dirname(template.partition(_PLACEHOLDER)[0]) or ".", strict=True)
+            if Path(above) not in real.parents:
+                raise _NotUsable(f"the work directory {shown(path, 150)} leads out of {shown(above)}")
+    except FileNotFoundError:
+        raise _NotUsable(f"there is no work directory {shown(path, 200)}") from None
+    except OSError as error:
+        raise _NotUsable(f"the work directory {shown(path, 150)}: {error.strerror}") from None
+    return real
+
+
+def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
+    """
+    What stands at a path below `root`: that it is there, or its first `max_bytes`.
+
+    Links are followed where they stay below `root`. What they lead to is opened part by part and without
+    following any, so nothing that is swapped in between leads out. Only files are read; devices and
+    FIFOs are not even opened.
+
+    Args:
+        root: A real path.
+        max_bytes: None: directories count too, and nothing is read.
+
+    Raises:
+        OSError, _NotUsable: It cannot be looked at, and why.
+    """
+    name = f"'{shown(path)}'"
+    try:
+        real = Path(os.path.realpath(root / path, strict=True))
+        if not real.is_relative_to(root):
+            raise _NotUsable(f"{name} leads out of the work directory")
+        with _holder(root, real) as (directory, last):
+            found = os.stat(last, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode) and max_bytes is None:
+                return Observed()
+            _require_file(found, name)
+            if path.endswith("/"):
+                raise _NotUsable(f"{name} is not a directory")
+            return Observed() if max_bytes is None else _read(directory, last, name, max_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _NotUsable(f"there is no {name} in the work directory") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _NotUsable(f"{name} is a link that leads nowhere, or changed while it was looked at") from None
+        raise
+
+
+@contextlib.contextmanager
+def _holder(root: Path, real: Path) -> Iterator[tuple[int, str]]:
+    """The directory that holds `real`, opened without following a link, and the name in it."""
+    *parents, last = real.relative_to(root).parts or (".",)
+    directory = os.open(root, _DIRECTORY)
+    try:
+        for part in parents:
+            inner = os.open(part, _DIRECTORY, dir_fd=directory)
+            os.close(directory)
+            directory = inner
+        yield directory, last
+    finally:
+        os.close(directory)
+
+
+def _require_file(found: os.stat_result, name: str) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise _NotUsable(f"{name} is a directory")
+    if not stat.S_ISREG(found.st_mode):
+        raise _NotUsable(f"{name} is not a file: a link that was just made, a device, a pipe or a socket")
+
+
+def _read(directory: int, last: str, name: str, max_bytes: int) -> Observed:
+    with open(os.open(last, _FILE, dir_fd=directory), "rb", closefd=True) as file:
+        _require_file(os.fstat(file.fileno()), name)
+        data = file.read(max_bytes + 1)
+    return Observed(data=data[:max_bytes], is_cut=len(data) > max_bytes)
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+async def run_command(command: str, root: Path, session_id: str, max_bytes: int) -> Observed:
+    """
+    Run a command in a shell in `root` until the shell ends; its exit status and what it printed by then.
+
+    It sees nothing of our environment but `PATH`, reads nothing, and its errors go nowhere. What the shell leaves
+    running in its process group is killed with it, also on a cancel, which is how a timeout arrives. A process
+    that has left the group goes on, but nobody waits for what it prints.
+
+    Args:
+        max_bytes: What is kept of the output; the rest is read and dropped, so that the command goes on.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    if not hasattr(os, "pidfd_open"):
+        raise _NotUsable("commands can only be run on Linux, 5.3 or newer")
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    with contextlib.closing(_Output(max_bytes)) as output, contextlib.ExitStack() as cleanup:
+        process = _start(command, root, session_id, output.write_end)  # no await before it is ours to kill
+        cleanup.callback(_end, process)
+        output.close_write_end()
+        # Tells of the end without reaping: until then the number of the group cannot become anybody else's.
+        watched = os.pidfd_open(process.pid)
+        cleanup.callback(os.close, watched)
+        loop.add_reader(watched, ended.set)
+        cleanup.callback(loop.remove_reader, watched)
+        # At the end of the output the pipe stays readable: without removing it, the loop would spin.
+        loop.add_reader(output.read_end, lambda: output.take() or loop.remove_reader(output.read_end))
+        cleanup.callback(loop.remove_reader, output.read_end)
+        await ended.wait()
+        cleanup.close()
+        output.take_rest()
+    return Observed(data=bytes(output.kept), is_cut=output.is_cut, exit_status=process.wait())
+
+
+def _start(command: str, root: Path, session_id: str, stdout: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603  the operator's own words
+        [SHELL, "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        cwd=root,
+        env={
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(root),
+            "LANG": "C.UTF-8",
+            "SCORING_SESSION_ID": session_id,
+        },
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the group and reap its leader; the end of one that the kernel holds, on a dead share, is not waited for."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.poll() is None:
+        threading.Thread(target=process.wait, name="gate-reaper", daemon=True).start()
+
+
+class _Output:
+    """A pipe of which the first bytes are kept. `close` closes what is still open."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.kept = bytearray()
+        self.is_cut = False
+        self._max_bytes = max_bytes
+        self.read_end, self.write_end = os.pipe()
+        self._open = {self.read_end, self.write_end}
+        os.set_blocking(self.read_end, False)
+
+    def take(self) -> bool:
+        """Read once; False at the end of the output."""
+        try:
+            chunk = os.read(self.read_end, _CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        room = self._max_bytes - len(self.kept)
+        self.kept += chunk[:room]
+        self.is_cut = self.is_cut or len(chunk) > room
+        return chunk != b""
+
+    def take_rest(self) -> None:
+        """Read what is in the pipe; not more than it can hold, since somebody may still be writing."""
+        for _ in range(0, fcntl.fcntl(self.read_end, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
+            self.take()
+
+    def close_write_end(self) -> None:
+        self._open.discard(self.write_end)
+        os.close(self.write_end)
+
+    def close(self) -> None:
+        for end in self._open:
+            os.close(end)

@@ -1,0 +1,1 @@
+"""Ways to ask: two turns, one structured reply, or a rubric."""

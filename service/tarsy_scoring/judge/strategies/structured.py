@@ -1,0 +1,153 @@
+"""
+The strategy `structured`: one reply as JSON, with the missing tools and the better approaches in it.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model
+from typing_extensions import TypedDict  # the one of `typing` tells pydantic too little before Python 3.12
+
+from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
+from tarsy_scoring.judge import json_reply
+from tarsy_scoring.judge.conversation import Conversation
+from tarsy_scoring.judge.strategies.two_turn import Bands, contradictions
+from tarsy_scoring.judge.verdict import AlternativeApproach, IsFinal, MissingTool, ReplyFormat, TurnKind, Verdict
+
+if TYPE_CHECKING:
+    from tarsy_scoring.judge.criteria import Criteria
+
+REPAIR_PROMPT = """\
+The numbers in your answer do not agree: the points of the categories must add up to total_score{and_band}. Decide \
+which of them you mean, then restate the whole JSON object so that they agree. Change nothing else in it, and send \
+nothing else."""
+
+MOST_APPROACHES = 3
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)
+
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class _Tool(_Lenient):
+    tool_name: Text
+    rationale: Text
+
+
+class _Approach(_Lenient):
+    name: Text
+    description: Text
+    steps: Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class _Answer(_Lenient):
+    """What every structured answer holds; breakdown and outcome are added per criteria."""
+
+    score_reasoning: Text
+    total_score: Annotated[StrictInt, Field(ge=0, le=100)]
+    missing_tools: tuple[_Tool, ...] = ()
+    alternative_approaches: Annotated[tuple[_Approach, ...], Field(max_length=MOST_APPROACHES)] = ()
+
+
+def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
+    """
+    The JSON Schema of an answer, strict as OpenAI understands it: every property required, no others.
+
+    Reasoning comes before numbers, so that a model which writes in order thinks first. Ranges are said in
+    words too, since endpoints do not hold a model to them.
+    """
+    text = {"type": "string"}
+    tool = json_reply.object_schema({"tool_name": text, "rationale": text})
+    steps = {"type": "array", "items": text, "description": "In order; each begins with the name of an available tool."}
+    properties: dict[str, Any] = {"score_reasoning": {**text, "description": "At least 200 words."}}
+    if bands:
+        ranges = ", ".join(f"{name}: total_score {low}-{high}" for name, (low, high) in bands.items())
+        properties["outcome"] = {**text, "enum": list(bands), "description": ranges}
+    if max_points:
+        points = {id_: {"type": "number", "description": f"0-{most}"} for id_, most in max_points.items()}
+        properties["score_breakdown"] = json_reply.object_schema(points)
+    sum_of = ", the sum of score_breakdown" if max_points else ""
+    properties["total_score"] = {"type": "integer", "description": f"0-100{sum_of}."}
+    properties["missing_tools"] = {"type": "array", "items": tool}
+    approach = json_reply.object_schema({"name": text, "description": text, "steps": steps})
+    properties["alternative_approaches"] = {
+        "type": "array",
+        "items": approach,
+        "description": f"0 to {MOST_APPROACHES}.",
+    }
+    return json_reply.object_schema(properties)
+
+
+def repair_prompt(bands: Bands) -> str:
+    """What asks for numbers that agree, once per reading."""
+    return REPAIR_PROMPT.format(and_band=", and total_score must lie in the range of its outcome" if bands else "")
+
+
+def reply_format(criteria: "Criteria") -> ReplyFormat:
+    """What the endpoint is asked to hold the model to."""
+    return ReplyFormat("judgement", reply_schema(criteria.max_points, criteria.bands))
+
+
+async def evaluate(
+    conversation: Conversation, criteria: "Criteria", kind: TurnKind, *, max_reminders: int, is_final: IsFinal
+) -> Verdict:
+    """
+    Ask for the JSON, remind where it does not fit, have numbers that contradict each other repaired once.
+
+    Raises:
+        InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
+        RetryLater, WaitFor, Unscorable: As `ask` raises them.
+    """
+    model = _model_of(criteria)
+    answer, turn = await json_reply.say_json(conversation, kind, model, max_reminders=max_reminders)
+    verdict = Verdict(total_score=0, score_analysis=answer.score_reasoning, total_turn=turn)
+    verdict.missing_tools = [MissingTool(t.tool_name, t.rationale) for t in answer.missing_tools]
+    verdict.missing_tools_analysis = _as_text(verdict.missing_tools)
+    verdict.alternative_approaches = [
+        AlternativeApproach(a.name, a.description, a.steps) for a in answer.alternative_approaches
+    ]
+    _take_numbers(verdict, answer)
+    if not contradictions(verdict, criteria.bands):
+        return verdict
+    try:
+        turn = await conversation.say("repair", repair_prompt(criteria.bands))
+    except (RetryLater, WaitFor, Unscorable) as error:
+        if not is_final(error):
+            raise
+    else:
+        repaired = json_reply.parse(turn.reply, model)
+        if not isinstance(repaired, str):
+            _take_numbers(verdict, repaired)
+            verdict.total_turn = turn
+    verdict.flags |= contradictions(verdict, criteria.bands)
+    return verdict
+
+
+def _take_numbers(verdict: Verdict, answer: _Answer) -> None:
+    verdict.total_score = answer.total_score
+    stated: dict[str, float] | None = getattr(answer, "score_breakdown", None)
+    if stated is not None:
+        verdict.score_breakdown = {id_: int(p) if p.is_integer() else p for id_, p in stated.items()}
+    verdict.judge_outcome = getattr(answer, "outcome", None)
+
+
+def _as_text(tools: list[MissingTool]) -> str:
+    lines = [f"{n}. **{t.tool_name}**: {t.rationale}" for n, t in enumerate(tools, start=1)]
+    return "\n".join(lines) or "No critical missing tools identified."
+
+
+def _model_of(criteria: "Criteria") -> type[_Answer]:
+    """The answer that these criteria ask for."""
+    fields: dict[str, Any] = {}
+    if criteria.categories:
+        points = {id_: Annotated[float, Field(ge=0, le=most, strict=True)] for id_, most in criteria.max_points.items()}
+        # No model: an id may be any word, also one that means something to pydantic.
+        fields["score_breakdown"] = (TypedDict("Breakdown", points), ...)  # type: ignore[operator]
+    if criteria.bands:
+        pattern = "^(?:" + "|".join(criteria.bands) + ")$"
+        fields["outcome"] = (Annotated[str, Field(pattern=pattern)], ...)
+    model: type[_Answer] = create_model("Answer", __base__=_Answer, **fields)
+    return model

@@ -1,0 +1,1 @@
+"""Kafka clients, topics and connection security. Only this package imports aiokafka."""

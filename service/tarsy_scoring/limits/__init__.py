@@ -1,0 +1,1 @@
+"""What the fleet may spend on judges: rates, concurrency, budgets, open circuits."""

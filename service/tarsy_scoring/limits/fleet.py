@@ -1,0 +1,408 @@
+"""
+What the whole fleet may call: circuits, pauses, limits per minute and money, kept in PostgreSQL.
+
+Laws. A call is admitted in one transaction: its probe, its place in the minute and its money are all
+there or none is. The database's clock decides; between two looks its time is counted on here. What was
+reserved and never settled (a cancel, a crash) stays charged at its maximum. Where nothing is limited, paused or in
+trouble, neither `admit` nor `settle` touches the database.
+"""
+
+import asyncio
+import math
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import asyncpg
+import structlog
+
+from tarsy_scoring.limits.tables import Bookkeeper, providers_of
+from tarsy_scoring.postgres.database import Batcher, Connection, Database
+from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor, WaitingFor
+from tarsy_scoring.limits.rules import NO_PRICE, Books, Call, Claimable, Kind, Pause, Permit, ProviderState, Result, Waiting, after, exact_usd, refusal_of
+from tarsy_scoring.config.settings import ChainSettings, ProviderSettings, Settings
+from tarsy_scoring.limits.token_calibration import FactorReports
+
+log = structlog.get_logger()
+
+MOMENT_S = 1.0  # shorter waits keep nobody from claiming; also how often workers look
+PAUSE_DUE_S = 5.0  # the claim passes paused scores over; this is how soon they go on afterwards
+
+# --- statements ----------------------------------------------------------------------------------------
+
+PROVIDERS = "SELECT p.*, clock_timestamp() AS now FROM {schema}.provider_states p"
+
+PAUSES = "SELECT chain_id, provider, since, paused_by, reason FROM {schema}.pauses ORDER BY since, chain_id, provider"
+
+TODAY = """
+SELECT scope, chain_id, charged_usd FROM {schema}.budget_days WHERE day = (now() AT TIME ZONE 'UTC')::date
+"""
+
+PAUSE = """
+INSERT INTO {schema}.pauses (chain_id, provider, paused_by, reason) VALUES ($1, $2, $3, $4)
+ON CONFLICT (chain_id, provider) DO NOTHING
+"""
+
+RESUME = """
+DELETE FROM {schema}.pauses WHERE ($1::text IS NULL OR chain_id = $1) AND ($2::text IS NULL OR provider = $2)
+RETURNING pause_id
+"""
+
+# It falls only from the value that it was compared with: another process may know better. Another model begins anew.
+LEARN_FACTOR = """
+INSERT INTO {schema}.provider_states AS p (provider, token_model, token_factor) VALUES ($1, $2, $3)
+ON CONFLICT (provider) DO UPDATE SET token_model = excluded.token_model, token_factor = CASE
+  WHEN p.token_model IS DISTINCT FROM excluded.token_model OR p.token_factor = $4 THEN excluded.token_factor
+  ELSE greatest(p.token_factor, excluded.token_factor)
+END
+RETURNING p.*, clock_timestamp() AS now
+"""
+
+
+# --- the limits ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    reason: WaitingFor | None = None
+    may_probe: bool = False
+
+    @property
+    def is_blocked(self) -> bool:
+        return self.reason is not None and not self.may_probe
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A permit that somebody waits for; not `is_wanted` once that wait was cancelled."""
+
+    permit: Permit
+    is_wanted: bool = True
+
+
+class Limits:
+    """
+    Asked before every call of a judge, and told what became of it. One per process.
+
+    Pauses, circuits and budgets are known from `refresh`, which a worker calls once a second; before the
+    first one nothing is known to be in the way.
+
+    Args:
+        least_usd: What any call costs at least (its reserved reply), by provider: less than that left of a
+            budget keeps scores from being claimed. Default: from the configured prices.
+    """
+
+    def __init__(self, database: Database, settings: Settings, *, least_usd: Mapping[str, float] | None = None) -> None:
+        self._database = database
+        self._bookkeeper = Bookkeeper(database, settings)
+        self._settings = settings
+        self._providers = settings.config.providers
+        self._least_usd = {name: _least_usd(p) for name, p in self._providers.items()} | dict(least_usd or {})
+        self._clock = (datetime.fromtimestamp(0, UTC), time.monotonic())
+        self._states: dict[str, ProviderState] = {}
+        self._learned_at: dict[str, float] = {}
+        self._full_until: dict[str, float] = {}  # windows of ours, by the monotonic clock
+        self._pauses: list[Pause] = []
+        self._charged: dict[tuple[str, str], Decimal] = {}
+        self._reports: defaultdict[str, FactorReports] = defaultdict(FactorReports)
+        self._admissions = Batcher(self._admit_all)
+        self._settlements = Batcher(self._settle_all)
+
+    # --- what is known -----------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Look at pauses, circuits and budgets. Raises: DatabaseAway: What was known stays."""
+        started = time.monotonic()
+        config = self._settings.config
+        has_budgets = any(self._has_budget(chain) for chain in (config.defaults, *config.chains.values()))
+
+        async def look(connection: Connection) -> tuple[list[asyncpg.Record], ...]:
+            states = await connection.fetch(self._database.sql(PROVIDERS))
+            pauses = await connection.fetch(self._database.sql(PAUSES))
+            return states, pauses, await connection.fetch(self._database.sql(TODAY)) if has_budgets else []
+
+        states, pauses, days = await self._database.once(look)
+        # What a transaction of ours has committed since may not be in it.
+        news = [r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started]
+        self._learn(*providers_of(news))
+        self._pauses = [Pause.of(dict(r)) for r in pauses]
+        self._charged = {(r["scope"], r["chain_id"]): r["charged_usd"] for r in days}
+
+    def claimable(self) -> Claimable:
+        """What the claim has to pass over, as far as known."""
+        chains, others = self._standings()
+        return Claimable(
+            configured=list(chains),
+            blocked=[c for c, standing in chains.items() if standing.is_blocked],
+            probing=[c for c, standing in chains.items() if standing.may_probe],
+            others_blocked=others.is_blocked,
+            others_probing=others.may_probe,
+        )
+
+    async def waiting(self) -> Waiting:
+        """What pending scores wait for, looked up now. Raises: DatabaseAway."""
+        await self.refresh()
+        chains, others = self._standings()
+        return Waiting({c: standing.reason for c, standing in chains.items()}, others.reason)
+
+    def token_factor(self, provider: str) -> float:
+        """Real tokens of its model per estimated one, as far as learned; in steps, so that contexts stay the same."""
+        state = self._states.get(provider)
+        return state.token_factor if state and state.token_model == self._providers[provider].model else 1.0
+
+    def open_circuits(self) -> dict[str, Kind | None]:
+        """Why the circuit of each provider is open, or half open, as known from the last look; None: it is closed."""
+        states = {name: self._states.get(name) for name in self._providers}
+        return {name: state.kind if state is not None else None for name, state in states.items()}
+
+    def budget_shares(self) -> dict[tuple[str, str], float]:
+        """
+        What is charged and reserved of each budget today, as known from the last look; may exceed 1.
+
+        Returns:
+            By scope and chain, `("all", "")` for all chains together; the chain '' is that of scores without one.
+        """
+        config = self._settings.config
+        charged = {chain for scope, chain in self._charged if scope == "chain"}
+        limits = {("all", ""): config.budget.daily_usd}
+        limits |= {("chain", c): self._settings.chain(c).daily_budget_usd for c in {"", *config.chains, *charged}}
+        return {
+            key: float(self._charged.get(key, Decimal()) / exact_usd(limit)) if limit else 1.0
+            for key, limit in limits.items()
+            if limit is not None
+        }
+
+    # --- pauses ------------------------------------------------------------------------------------------
+
+    async def pause(self, chain: str | None, provider: str | None, by: str, reason: str | None) -> None:
+        """Pause it; what is paused stays as it is. Seen by workers at their next look. Raises: DatabaseAway."""
+        await self._database.once(lambda c: c.execute(self._database.sql(PAUSE), chain, provider, by, reason))
+
+    async def resume(self, chain: str | None, provider: str | None) -> int:
+        """
+        Lift every pause of this chain, of this provider, of both together; all of them where both are None.
+
+        Returns:
+            How many were lifted.
+
+        Raises:
+            DatabaseAway: It may have happened.
+        """
+        lifted = await self._database.once(lambda c: c.fetch(self._database.sql(RESUME), chain, provider))
+        self._database.ring("scores")
+        return len(lifted)
+
+    async def pauses(self) -> list[Pause]:
+        """All pauses, the oldest first. Raises: DatabaseAway."""
+        return [Pause.of(dict(r)) for r in await self._database.once(lambda c: c.fetch(self._database.sql(PAUSES)))]
+
+    # --- one call ----------------------------------------------------------------------------------------
+
+    async def admit(self, call: Call) -> Permit:
+        """
+        Ask for leave to make one call now. Waits for the database, where it is needed at all.
+
+        A cancel while the answer is being written leaves a call that was counted and charged at its maximum.
+
+        Raises:
+            Paused, CircuitOpen, KeyRejected, QuotaExhausted, RateLimited, BudgetExhausted: Not now.
+            ConfigurationError: There is a budget and no price.
+        """
+        self._refuse_at_once(call)
+        provider = self._providers[call.provider]
+        state = self._states.get(call.provider)
+        permit = Permit(
+            uuid.uuid4(),
+            call,
+            is_probe=state is not None and state.kind is not None,
+            is_counted=provider.requests_per_minute is not None or provider.tokens_per_minute is not None,
+            is_charged=self._has_budget(self._settings.chain(call.chain_id)),
+        )
+        if permit.is_charged and call.most_usd is None:
+            raise ConfigurationError(NO_PRICE.format(call.provider))
+        if not (permit.is_probe or permit.is_counted or permit.is_charged):
+            return permit
+        asked = _Asked(permit)
+        try:
+            answer = await self._admissions.submit(asked)
+        except asyncio.CancelledError:
+            asked.is_wanted = False
+            raise
+        if isinstance(answer, ScoringError):
+            raise answer
+        return answer
+
+    async def settle(self, permit: Permit, result: Result) -> None:
+        """
+        Say what became of an admitted call. Waits for the database, where it is needed at all.
+
+        Once told, telling it again changes nothing. A call that is never settled stays charged at its
+        maximum, and a probe stands in the way of others until the deadline of its call.
+        """
+        if permit.is_charged or self._corrects_tokens(permit, result) or self._tells_of_provider(permit, result):
+            await self._settlements.submit((permit, result))
+        if result.estimated_tokens is not None and result.read_tokens is not None:
+            await self._learn_factor(permit.call.provider, result.estimated_tokens, result.read_tokens)
+
+    def _refuse_at_once(self, call: Call) -> None:
+        """Raises: WaitFor: What is known already is in the way."""
+        pause = next((p for p in self._pauses if p.covers(call.chain_id, call.provider)), None)
+        if pause is not None:
+            raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
+        state = self._states.get(call.provider)
+        refusal = refusal_of(state, self._now()) if state else None
+        if refusal is not None:
+            raise refusal
+
+    def _tells_of_provider(self, permit: Permit, result: Result) -> bool:
+        """Whether the fleet has to hear of this result."""
+        state = self._states.get(permit.call.provider) or ProviderState(permit.call.provider)
+        if permit.is_probe or result.failed or result.opens:
+            return True
+        if result.blocked_s is not None and state.blocked_for_s(self._now()) + MOMENT_S < result.blocked_s:
+            return True
+        return not result.is_refused and state.kind is None and bool(state.failed_calls)
+
+    def _corrects_tokens(self, permit: Permit, result: Result) -> bool:
+        has_limit = self._providers[permit.call.provider].tokens_per_minute is not None
+        return has_limit and permit.is_counted and result.tokens not in (None, permit.call.tokens)
+
+    async def _learn_factor(self, provider: str, estimated_tokens: int, read_tokens: int) -> None:
+        """Take a report into account; where the factor moves, wait for the database."""
+        known = self.token_factor(provider)
+        factor = self._reports[provider].factor_after(known, estimated_tokens, read_tokens)
+        if factor != known:
+            model = self._providers[provider].model
+            row = await self._database.persist(
+                lambda c: c.fetchrow(self._database.sql(LEARN_FACTOR), provider, model, factor, known)
+            )
+            assert row is not None
+            self._learn(*providers_of([row]))
+
+    # --- transactions ------------------------------------------------------------------------------------
+
+    async def _admit_all(self, asked: Sequence[_Asked]) -> Sequence[Permit | WaitFor]:
+        """Decide about many calls in one transaction, in the order in which they were asked for."""
+        is_repeat = False
+
+        async def work(connection: Connection) -> tuple[dict[UUID, Permit | WaitFor], Books]:
+            nonlocal is_repeat
+            permits = [a.permit for a in asked if a.is_wanted]
+            books = await self._bookkeeper.open(connection, permits)
+            known = await self._bookkeeper.known(connection, permits, books) if is_repeat else set()
+            is_repeat = True
+            answers = {p.permit_id: books.recall(p) if p.permit_id in known else books.decide(p) for p in permits}
+            await self._bookkeeper.close(connection, books)
+            return answers, books
+
+        answers, books = await self._database.persist(work)
+        self._learn(books.states, books.now)
+        for provider, free_at in books.full_until.items():
+            self._full_until[provider] = time.monotonic() + (free_at - self._now()).total_seconds()
+        return [answers.get(a.permit.permit_id, a.permit) for a in asked]
+
+    async def _settle_all(self, settled: Sequence[tuple[Permit, Result]]) -> Sequence[None]:
+        """Write down what became of many calls in one transaction."""
+        told = [(p, r) for p, r in settled if self._tells_of_provider(p, r)]
+        corrected = [(p.permit_id, r.tokens) for p, r in settled if self._corrects_tokens(p, r)]
+        charged = {p.permit_id: r.cost_usd for p, r in settled if p.is_charged}
+
+        async def work(connection: Connection) -> Books:
+            books = Books(self._settings)
+            if told:
+                await self._bookkeeper.meet(connection, books, {p.call.provider for p, _ in told})
+                for permit, result in told:
+                    name = permit.call.provider
+                    books.states[name] = after(books.states[name], permit.permit_id, result, books.now[name])
+                await self._bookkeeper.save(connection, books)
+            await self._bookkeeper.correct(connection, corrected)
+            await self._bookkeeper.settle(connection, charged)
+            return books
+
+        books = await self._database.persist(work)
+        for state in books.changed():
+            _log_change(books.met[state.provider], state)
+        self._learn(books.states, books.now)
+        for permit, result in settled:
+            if (result.tokens or 0) < permit.call.tokens and self._corrects_tokens(permit, result):
+                self._full_until.pop(permit.call.provider, None)  # there is more room than it seemed
+        return [None for _ in settled]
+
+    # --- the snapshot ------------------------------------------------------------------------------------
+
+    def _now(self) -> datetime:
+        """The database's time, counted on since the last look."""
+        then, at = self._clock
+        return then + timedelta(seconds=time.monotonic() - at)
+
+    def _learn(self, states: Mapping[str, ProviderState], now: Mapping[str, datetime]) -> None:
+        for name, state in states.items():
+            self._states[name] = state
+            self._learned_at[name] = time.monotonic()
+            self._clock = (now[name], time.monotonic())
+
+    def _has_budget(self, chain: ChainSettings) -> bool:
+        return self._settings.config.budget.daily_usd is not None or chain.daily_budget_usd is not None
+
+    def _standings(self) -> tuple[dict[str, _Standing], _Standing]:
+        """How every chain that differs from the others stands, and how the others do."""
+        paused = (p.chain for p in self._pauses if p.chain is not None)
+        charged = (chain for scope, chain in self._charged if scope == "chain")
+        names = dict.fromkeys([*self._settings.config.chains, *paused, *charged])
+        return {name: self._standing(name or None) for name in names}, self._standing(None, alone=False)
+
+    def _standing(self, chain_id: str | None, *, alone: bool = True) -> _Standing:
+        """How a chain stands; not `alone`: every chain that has spent nothing today."""
+        chain = self._settings.chain(chain_id)
+        if any(p.covers(chain_id, None) for p in self._pauses):
+            return _Standing("pause")
+        if not chain.judge.enabled or not chain.providers:
+            return _Standing()
+        if self._is_spent("all", "", self._settings.config.budget.daily_usd, chain) or (
+            alone and self._is_spent("chain", chain_id or "", chain.daily_budget_usd, chain)
+        ):
+            return _Standing("budget")
+        standings = [self._provider_standing(chain_id, provider) for provider in chain.providers]
+        ready = next((s for s in standings if s.reason is None), None)
+        return ready or next((s for s in standings if s.may_probe), standings[0])
+
+    def _provider_standing(self, chain_id: str | None, provider: str) -> _Standing:
+        if any(p.covers(chain_id, provider) for p in self._pauses):
+            return _Standing("pause")
+        now = self._now()
+        state = self._states.get(provider)
+        if state is not None and state.kind is not None and state.shut_for_s(now) > 0:
+            return _Standing(state.kind)
+        blocked_s = state.blocked_for_s(now) if state else 0.0
+        if max(blocked_s, self._full_until.get(provider, 0.0) - time.monotonic()) > MOMENT_S:
+            return _Standing("rate_limit")
+        return _Standing(state.kind, may_probe=True) if state and state.kind is not None else _Standing()
+
+    def _is_spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> bool:
+        """Whether what is left is less than any call of the chain costs."""
+        least = min(self._least_usd.get(p, 0.0) for p in chain.providers)
+        charged = self._charged.get((scope, chain_id), Decimal())
+        return limit is not None and exact_usd(limit) - charged < exact_usd(least)
+
+
+def _least_usd(provider: ProviderSettings) -> float:
+    prices = provider.prices_usd_per_million_tokens
+    return prices.output * provider.max_reply_tokens / 1e6 if prices else 0.0
+
+
+def _log_change(before: ProviderState, state: ProviderState) -> None:
+    if state.kind is None and before.kind is not None:
+        log.info("circuit.closed", provider=state.provider, was=before.kind)
+    elif state.kind is not None and state.open_until != before.open_until:
+        log.warning(
+            "circuit.opened",
+            provider=state.provider,
+            kind=state.kind,
+            cool_down_s=state.cool_down_s,
+            reason=state.reason,
+        )

@@ -1,0 +1,485 @@
+"""
+Who may call a judge now, and what it costs: decided from what is known, one call after the other.
+
+Pure. Times are those of the database's clock and come in as arguments; `limits.py` locks and reads what a
+decision needs, and writes down what was decided.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID
+
+from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, ConfigurationError, KeyRejected, QuotaExhausted, RateLimited, WaitFor, WaitingFor
+from tarsy_scoring.config.settings import ProviderSettings, Settings
+
+Kind = Literal["circuit", "key", "quota"]
+
+FAILURES_TO_OPEN = 5
+COOL_DOWN_S, MOST_COOL_DOWN_S = 30.0, 300.0
+PROBE_DUE_S = 30.0  # a probe may answer long before its time is up
+WINDOW = timedelta(seconds=60)
+# A large call that was refused for a whole window goes before all others; who does not come back for it
+# within the grace has lost its place.
+PATIENCE, GRACE = timedelta(seconds=60), timedelta(seconds=20)
+LONGEST_BLOCK_S = 3600.0  # a header with nonsense in it must not stop a provider for ever
+SHORTEST_DUE_S = 0.05
+FREED_DUE_S = 30.0
+SETTLED_WITHIN_S = 60.0  # beyond the deadline of a call; what is reserved for longer will hardly come free
+
+# --- records -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """
+    One HTTP call about to be made.
+
+    Args:
+        tokens: Estimated input and reserved output.
+        most_usd: What it costs at most; None where prices are unknown.
+    """
+
+    provider: str
+    chain_id: str | None
+    score_id: UUID
+    tokens: int
+    most_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """Leave to make one call, and what is kept for it until it is settled."""
+
+    permit_id: UUID
+    call: Call
+    is_probe: bool = False
+    is_counted: bool = False
+    is_charged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """
+    What became of a call.
+
+    Args:
+        failed: Counts for the circuit: 5xx, a timeout, unreachable.
+        is_refused: Neither a failure nor a success: a 429, a request that the provider does not take. The count of
+            failures stays as it is.
+        opens: The key was rejected, or the quota is used up: the circuit opens at once.
+        blocked_s: How long the provider asked for a pause.
+        tokens: Really used; None: unknown, and the estimate stays.
+        cost_usd: None: unknown, and the reservation stays charged at its maximum.
+        reason: A few words for people; no text of the provider.
+        estimated_tokens, read_tokens: Of the prompt: as we count them, and as the provider reports them.
+    """
+
+    failed: bool = False
+    is_refused: bool = False
+    opens: Literal["key", "quota"] | None = None
+    blocked_s: float | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+    reason: str = ""
+    estimated_tokens: int | None = None
+    read_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Of a chain, of a provider, of a provider for one chain; of everything where both are None."""
+
+    chain: str | None
+    provider: str | None
+    since: datetime
+    by: str
+    reason: str | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Pause":
+        """From its row."""
+        return cls(row["chain_id"], row["provider"], row["since"], row["paused_by"], row["reason"])
+
+    def covers(self, chain_id: str | None, provider: str | None) -> bool:
+        """Whether it stops this provider for this chain; a `provider` of None asks for the chain as a whole."""
+        return self.chain in (None, chain_id) and self.provider in (None, provider)
+
+    def __str__(self) -> str:
+        named = {"chain": self.chain, "provider": self.provider}
+        what = ", ".join(f"{kind} {name!r}" for kind, name in named.items() if name is not None) or "everything"
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{what}: paused since {self.since.astimezone(UTC):%Y-%m-%d %H:%M} UTC by {self.by}{why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """
+    What the claim has to pass over.
+
+    Args:
+        configured: Chains with a standing of their own; '' stands for scores without a chain, where it is in it.
+        blocked: Those of them none of whose scores may be claimed.
+        probing: Those of them that wait for a probe: claim one at a time.
+        others_blocked, others_probing: The same for every chain that is not in `configured`.
+    """
+
+    configured: list[str]
+    blocked: list[str]
+    probing: list[str]
+    others_blocked: bool
+    others_probing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why chains cannot be judged right now."""
+
+    by_chain: Mapping[str, WaitingFor | None]
+    others: WaitingFor | None
+
+    def reason(self, chain_id: str | None) -> WaitingFor | None:
+        """What a pending score of this chain waits for; None where nothing holds the chain up."""
+        return self.by_chain.get(chain_id or "", self.others)
+
+
+# --- decisions -----------------------------------------------------------------------------------------
+
+_REFUSALS: dict[Kind, type[CircuitOpen | KeyRejected | QuotaExhausted]] = {
+    "circuit": CircuitOpen,
+    "key": KeyRejected,
+    "quota": QuotaExhausted,
+}
+_ADVICE: dict[Kind, str] = {
+    "circuit": "it failed too often in a row",
+    "key": "its key is rejected, check the key of the provider",
+    "quota": "its quota is used up, pay or raise it at the provider",
+}
+NO_PRICE = (
+    "a daily budget needs to know what calls cost, and no prices are known for the provider {!r}: "
+    "set its prices_usd_per_million_tokens"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderState:
+    """
+    What the fleet knows of a provider. Its circuit is closed where `kind` is None.
+
+    `token_factor` is of the model `token_model`, whatever model has the provider's name now.
+    """
+
+    provider: str
+    token_factor: float = 1.0
+    token_model: str | None = None
+    failed_calls: tuple[UUID, ...] = ()
+    kind: Kind | None = None
+    open_until: datetime | None = None
+    cool_down_s: float = 0.0
+    reason: str = ""
+    probe_id: UUID | None = None
+    probe_until: datetime | None = None
+    blocked_until: datetime | None = None
+    first_in_line: UUID | None = None
+    in_line_since: datetime | None = None
+    in_line_until: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "ProviderState":
+        """From its row."""
+        columns = {name: row[name] for name in cls.__dataclass_fields__}
+        return cls(**columns | {"failed_calls": tuple(columns["failed_calls"])})
+
+    def shut_for_s(self, now: datetime) -> float:
+        """Seconds in which its circuit lets nobody try; 0 where it is closed, or half open."""
+        return max(_seconds(self.open_until, now), _seconds(self.probe_until, now))
+
+    def blocked_for_s(self, now: datetime) -> float:
+        """Seconds left of the pause that it asked for."""
+        return _seconds(self.blocked_until, now)
+
+
+def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
+    """Why the provider must not be called now; None where it may, be it as a probe."""
+    if state.kind is not None and (shut_s := state.shut_for_s(now)) > 0:
+        due_s = shut_s if _seconds(state.open_until, now) > 0 else min(shut_s, PROBE_DUE_S)
+        told = f" (last: {state.reason})" if state.reason else ""
+        return _REFUSALS[state.kind](
+            f"the provider {state.provider!r} is not called: {_ADVICE[state.kind]}{told}; "
+            "one call after the other tries whether it is well again",
+            max(due_s, SHORTEST_DUE_S),
+        )
+    if (blocked_s := state.blocked_for_s(now)) > 0:
+        return RateLimited(f"the provider {state.provider!r} asked for a pause", max(blocked_s, SHORTEST_DUE_S))
+    return None
+
+
+def after(state: ProviderState, call_id: UUID, result: Result, now: datetime) -> ProviderState:
+    """
+    The state after a call; the same again after the same call.
+
+    While the circuit is open only its probe counts: other calls began before it opened. A probe that is refused
+    makes way for the next one; only an answer closes the circuit, and only an answer ends a row of failures.
+    """
+    if result.blocked_s is not None and result.blocked_s > 0:
+        until = now + timedelta(seconds=min(result.blocked_s, LONGEST_BLOCK_S))
+        state = replace(state, blocked_until=max(state.blocked_until or until, until))
+    is_probe = state.probe_id == call_id
+    if state.kind is not None and not is_probe:
+        return state
+    if result.is_refused and not result.opens:
+        return replace(state, probe_id=None, probe_until=None)
+    closed = replace(
+        state, failed_calls=(), kind=None, open_until=None, cool_down_s=0.0, reason="", probe_id=None, probe_until=None
+    )
+    if not (result.failed or result.opens):
+        return closed
+    failed = state.failed_calls if call_id in state.failed_calls else (*state.failed_calls, call_id)
+    told = replace(closed, failed_calls=failed[-FAILURES_TO_OPEN:], reason=result.reason)
+    if not (is_probe or result.opens or len(failed) >= FAILURES_TO_OPEN):
+        return told
+    cool_down_s = min(2 * state.cool_down_s, MOST_COOL_DOWN_S) if is_probe else COOL_DOWN_S
+    open_until = now + timedelta(seconds=cool_down_s)
+    return replace(told, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
+
+
+@dataclass(slots=True)
+class Window:
+    """The calls of the last minute at a provider; `calls` one by one, oldest first, where they may be too many."""
+
+    limits: ProviderSettings
+    requests: int
+    tokens: int
+    calls: list[tuple[datetime, int]] = field(default_factory=list)
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether one more call of this size is within the limits."""
+        # A call that is larger than the limit by itself has to wait for an empty window, and not for ever.
+        most = self.limits.tokens_per_minute
+        return self.holds(self.requests + 1, self.tokens + (tokens if most is None else min(tokens, most)))
+
+    def holds(self, requests: int, tokens: int) -> bool:
+        """Whether that many are within the limits."""
+        most_requests, most_tokens = self.limits.requests_per_minute, self.limits.tokens_per_minute
+        return requests <= (most_requests or requests) and tokens <= (most_tokens or tokens)
+
+    def free_at(self, tokens: int) -> datetime:
+        """When enough calls have left for one of this size; only where there is no room for it now."""
+        left = replace(self, calls=[])
+        last = max(called_at for called_at, _ in self.calls)
+        for called_at, gone in self.calls:
+            left.requests, left.tokens = left.requests - 1, left.tokens - gone
+            if left.has_room(tokens):
+                last = called_at
+                break
+        return last + WINDOW
+
+    def add(self, tokens: int, at: datetime) -> None:
+        """Count a call that was admitted; later than all others."""
+        self.requests, self.tokens = self.requests + 1, self.tokens + tokens
+        self.calls.append((at, tokens))
+
+
+@dataclass(slots=True)
+class Purse:
+    """
+    The money of a day.
+
+    Args:
+        day_left_s: Until the next UTC day begins.
+        limit: None: as much as it takes.
+        charged: Spent, and reserved for calls under way.
+        reserved: The part of it that is not settled.
+        is_moving: Calls may be under way that cost less than was reserved for them.
+        whose: In words.
+        added: What is being reserved now, beside `charged`.
+    """
+
+    day: date
+    day_left_s: float
+    limit: Decimal | None
+    charged: Decimal
+    reserved: Decimal
+    is_moving: bool
+    whose: str
+    added: Decimal = Decimal()
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], settings: Settings) -> "Purse":
+        """From its row, in which `reserved_for_s` tells how long ago money was last reserved."""
+        config, chain_id = settings.config, row["chain_id"]
+        limit, whose = settings.chain(chain_id).daily_budget_usd, f"chain {chain_id!r}"
+        if row["scope"] == "all":
+            limit, whose = config.budget.daily_usd, "all chains"
+        longest_s = max(p.timeout_s for p in config.providers.values()) + SETTLED_WITHIN_S
+        return cls(
+            day=row["day"],
+            day_left_s=row["day_left_s"],
+            limit=None if limit is None else exact_usd(limit),
+            charged=row["charged_usd"],
+            reserved=row["reserved_usd"],
+            is_moving=row["reserved_for_s"] is not None and row["reserved_for_s"] < longest_s,
+            whose=whose,
+        )
+
+    @property
+    def left(self) -> Decimal:
+        """What may still be reserved."""
+        return Decimal("Infinity") if self.limit is None else self.limit - self.charged - self.added
+
+    def may_have_later(self, usd: Decimal) -> bool:
+        """Whether there would be enough today if calls under way cost nothing."""
+        settled = self.charged - self.reserved if self.is_moving or self.added else self.charged
+        return self.limit is None or settled + usd <= self.limit
+
+
+@dataclass(slots=True)
+class Books:
+    """
+    What a transaction has locked, and what it is going to write: calls are decided here one by one.
+
+    `met` are the providers as they were found, `states` as they are after what was decided, `now` is the
+    database's clock when each was locked. Purses are by scope and chain. `full_until` names windows with less
+    room than any call needs. `calls` and `charges` are rows to write.
+    """
+
+    settings: Settings
+    met: Mapping[str, ProviderState] = field(default_factory=dict)
+    states: dict[str, ProviderState] = field(default_factory=dict)
+    now: Mapping[str, datetime] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
+    purses: dict[tuple[str, str], Purse] = field(default_factory=dict)
+    full_until: dict[str, datetime] = field(default_factory=dict)
+    calls: list[tuple[UUID, str, datetime, int]] = field(default_factory=list)
+    charges: list[tuple[UUID, date, str, str, UUID, Decimal]] = field(default_factory=list)
+
+    def meet(self, states: Mapping[str, ProviderState], now: Mapping[str, datetime]) -> None:
+        """Begin with these providers, by name."""
+        self.met, self.states, self.now = states, dict(states), now
+
+    def changed(self) -> list[ProviderState]:
+        """Providers that are not as they were met."""
+        return [state for name, state in self.states.items() if state != self.met[name]]
+
+    def recall(self, permit: Permit) -> Permit:
+        """The permit that a transaction gave whose reply was lost."""
+        state = self.states.get(permit.call.provider)
+        return replace(permit, is_probe=state is not None and state.probe_id == permit.permit_id)
+
+    def decide(self, permit: Permit) -> Permit | WaitFor:
+        """Admit the call, with all that is kept for it, or say why not."""
+        state = self.states.get(permit.call.provider)
+        if state is not None and (refusal := refusal_of(state, self.now[state.provider])):
+            return refusal
+        refusal = self._over_rate(permit.call) if permit.is_counted else None
+        refusal = refusal or (self._over_budget(permit.call) if permit.is_charged else None)
+        return refusal or self._admit(permit)
+
+    def _over_rate(self, call: Call) -> RateLimited | None:
+        state, window, now = self.states[call.provider], self.windows[call.provider], self.now[call.provider]
+        is_others = state.first_in_line is not None and state.first_in_line != call.score_id
+        is_held = is_others and _seconds(state.in_line_until, now) > 0
+        if window.has_room(call.tokens):
+            if not (is_held and state.in_line_since is not None and now - state.in_line_since >= PATIENCE):
+                return None
+            return _too_fast(call.provider, _seconds(state.in_line_until, now))
+        free_at = window.free_at(call.tokens)
+        if not is_held and window.has_room(0):  # it is its size that keeps it
+            since = now if is_others or _seconds(state.in_line_until, now) == 0 else state.in_line_since
+            place = {"first_in_line": call.score_id, "in_line_since": since, "in_line_until": free_at + GRACE}
+            self.states[call.provider] = replace(state, **place)  # type: ignore[arg-type]  # of three columns
+        # Less room than any call needs: nobody has to come for it.
+        least = window.limits.max_reply_tokens
+        if not window.has_room(least):
+            self.full_until[call.provider] = window.free_at(least)
+        return _too_fast(call.provider, _seconds(free_at, now))
+
+    def _over_budget(self, call: Call) -> BudgetExhausted | None:
+        usd = exact_usd(call.most_usd or 0.0)
+        purses = self._purses(call)
+        lacking = next((p for p in purses if p.left < usd), None)
+        if lacking is None:
+            return None
+        if all(p.may_have_later(usd) for p in purses):
+            due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "calls under way may cost less"  # noqa: S311 - jitter
+        else:
+            due_s, hope = lacking.day_left_s + random.uniform(1, 60), "the next UTC day brings more"  # noqa: S311
+        return BudgetExhausted(
+            f"the daily budget of {lacking.limit} USD of {lacking.whose} has {lacking.left:.4f} USD left "
+            f"for a call of up to {usd:.4f} USD: {hope}",
+            due_s,
+        )
+
+    def _admit(self, permit: Permit) -> Permit:
+        call, state = permit.call, self.states.get(permit.call.provider)
+        is_probe = state is not None and state.kind is not None
+        if state is not None:
+            now = self.now[call.provider]
+            if is_probe:
+                until = now + timedelta(seconds=self.settings.config.providers[call.provider].timeout_s)
+                state = replace(state, probe_id=permit.permit_id, probe_until=until)
+            if state.first_in_line == call.score_id:
+                state = replace(state, first_in_line=None, in_line_since=None, in_line_until=None)
+            self.states[call.provider] = state
+            if permit.is_counted:
+                self.windows[call.provider].add(call.tokens, now)
+                self.calls.append((permit.permit_id, call.provider, now, call.tokens))
+        if permit.is_charged:
+            usd = exact_usd(call.most_usd or 0.0)
+            purses = self._purses(call)
+            for purse in purses:
+                purse.added += usd
+            self.charges.append(
+                (permit.permit_id, purses[0].day, call.chain_id or "", call.provider, call.score_id, usd)
+            )
+        return replace(permit, is_probe=is_probe)
+
+    def _purses(self, call: Call) -> tuple[Purse, Purse]:
+        return self.purses["all", ""], self.purses["chain", call.chain_id or ""]
+
+
+def require_affordable(settings: Settings, most_usd: Mapping[str, float | None]) -> None:
+    """
+    Refuse budgets that nobody can keep: without prices, or too small for a single call.
+
+    Args:
+        most_usd: What a call that fills the whole window costs at most, by provider; None: no prices are known.
+
+    Raises:
+        ConfigurationError: Naming the budget and the provider.
+    """
+    config = settings.config
+    chains = {"defaults": config.defaults} | {f"chains.{name}": chain for name, chain in config.chains.items()}
+    for where, chain in chains.items():
+        budgets = {"budget.daily_usd": config.budget.daily_usd, f"{where}.daily_budget_usd": chain.daily_budget_usd}
+        for name, budget in budgets.items():
+            for provider in chain.providers if chain.judge.enabled and budget is not None else ():
+                most = most_usd[provider]
+                if most is None:
+                    raise ConfigurationError(f"{name}: {NO_PRICE.format(provider)}")
+                if budget is not None and budget < most:
+                    raise ConfigurationError(
+                        f"{name}: {budget:g} USD is less than one call that fills the window of {provider!r} may cost "
+                        f"({most:.4f} USD); raise it, or lower context_window_tokens or max_reply_tokens"
+                    )
+
+
+def _too_fast(provider: str, due_s: float) -> RateLimited:
+    return RateLimited(
+        f"the provider {provider!r} has had as many calls or tokens in this minute as its requests_per_minute and "
+        "tokens_per_minute allow",
+        max(due_s, SHORTEST_DUE_S),
+    )
+
+
+def exact_usd(amount: float) -> Decimal:
+    """Exact, as people wrote it: sums of many calls must not drift."""
+    return Decimal(repr(amount))
+
+
+def _seconds(until: datetime | None, now: datetime) -> float:
+    """Seconds left; 0 where it is over, or never was."""
+    return max(0.0, (until - now).total_seconds()) if until is not None else 0.0

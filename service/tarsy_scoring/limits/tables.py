@@ -1,0 +1,199 @@
+"""
+The tables behind the limits, opened, read and closed within one transaction of `Limits`.
+
+Laws. Locks are taken in one order: providers by name, days (all chains first), so nothing deadlocks. What was reserved
+is charged at its maximum until it is settled, and settled once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.limits.rules import WINDOW, Books, Permit, ProviderState, Purse, Window, exact_usd
+from tarsy_scoring.config.settings import Settings
+
+# Lock providers in order of their names. RETURNING is evaluated when the lock is held, and so is its clock.
+MEET_PROVIDERS = """
+INSERT INTO {schema}.provider_states AS p (provider) SELECT x FROM unnest($1::text[]) x ORDER BY x
+ON CONFLICT (provider) DO UPDATE SET reason = p.reason
+RETURNING p.*, clock_timestamp() AS now
+"""
+
+SAVE_PROVIDERS = """
+UPDATE {schema}.provider_states p SET
+  failed_calls = v.failed_calls, kind = v.kind, open_until = v.open_until, cool_down_s = v.cool_down_s,
+  reason = v.reason, probe_id = v.probe_id, probe_until = v.probe_until, blocked_until = v.blocked_until,
+  first_in_line = v.first_in_line, in_line_since = v.in_line_since, in_line_until = v.in_line_until
+FROM jsonb_populate_recordset(NULL::{schema}.provider_states, $1::jsonb) v WHERE p.provider = v.provider
+"""
+
+# What the window holds. Rows go long after they left it: who settles a call then must not meet who deletes it.
+COUNT_WINDOW = """
+WITH gone AS (
+  DELETE FROM {schema}.provider_calls WHERE provider = $1 AND called_at <= $2::timestamptz - interval '60 s'
+)
+SELECT count(*) AS requests, coalesce(sum(tokens), 0)::bigint AS tokens
+FROM {schema}.provider_calls WHERE provider = $1 AND called_at > $2
+"""
+
+READ_WINDOW = """
+SELECT called_at, tokens FROM {schema}.provider_calls WHERE provider = $1 AND called_at > $2 ORDER BY called_at
+"""
+
+ADD_CALLS = """
+INSERT INTO {schema}.provider_calls (call_id, provider, called_at, tokens)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::bigint[])
+"""
+
+# Written so that the age of a call can be no reason to look for it by another index than that of its id.
+CORRECT_CALLS = """
+UPDATE {schema}.provider_calls c SET tokens = t.tokens FROM unnest($1::uuid[], $2::bigint[]) AS t(call_id, tokens)
+WHERE c.call_id = t.call_id AND now() - c.called_at < interval '60 s'
+"""
+
+# Lock the rows of this UTC day, the one of all chains first; the day is the one in which the transaction began.
+MEET_DAYS = """
+INSERT INTO {schema}.budget_days AS d (day, scope, chain_id)
+SELECT (now() AT TIME ZONE 'UTC')::date, scope, chain_id FROM unnest($1::text[], $2::text[]) AS t(scope, chain_id)
+ORDER BY scope, chain_id
+ON CONFLICT (day, scope, chain_id) DO UPDATE SET charged_usd = d.charged_usd
+RETURNING d.*, extract(epoch FROM clock_timestamp() - d.reserved_at)::float8 AS reserved_for_s,
+          extract(epoch FROM (d.day + 1)::timestamp AT TIME ZONE 'UTC' - now())::float8 AS day_left_s
+"""
+
+LOCK_DAYS = """
+SELECT FROM {schema}.budget_days d JOIN unnest($1::date[], $2::text[], $3::text[]) AS w(day, scope, chain_id)
+  USING (day, scope, chain_id)
+ORDER BY d.day, d.scope, d.chain_id FOR UPDATE OF d
+"""
+
+CHANGE_DAYS = """
+UPDATE {schema}.budget_days d SET
+  charged_usd = d.charged_usd + c.charged, reserved_usd = d.reserved_usd + c.reserved,
+  reserved_at = CASE WHEN c.reserved > 0 THEN now() ELSE d.reserved_at END
+FROM unnest($1::date[], $2::text[], $3::text[], $4::numeric[], $5::numeric[])
+  AS c(day, scope, chain_id, charged, reserved)
+WHERE d.day = c.day AND d.scope = c.scope AND d.chain_id = c.chain_id
+"""
+
+ADD_CHARGES = """
+INSERT INTO {schema}.budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
+SELECT * FROM unnest($1::uuid[], $2::date[], $3::text[], $4::text[], $5::uuid[], $6::numeric[])
+"""
+
+# Once: a charge that is settled already gives no row.
+SETTLE_CHARGES = """
+UPDATE {schema}.budget_charges c SET settled_usd = coalesce(s.usd, c.reserved_usd)
+FROM unnest($1::uuid[], $2::numeric[]) AS s(charge_id, usd)
+WHERE c.charge_id = s.charge_id AND c.settled_usd IS NULL
+RETURNING c.day, c.chain_id, c.reserved_usd, c.settled_usd
+"""
+
+KNOWN_CALLS = """
+SELECT call_id FROM {schema}.provider_calls WHERE call_id = ANY($1::uuid[])
+UNION SELECT charge_id FROM {schema}.budget_charges WHERE charge_id = ANY($1::uuid[])
+"""
+
+
+class Bookkeeper:
+    """Works inside of transactions of others, and keeps nothing itself."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+
+    async def open(self, connection: Connection, permits: Sequence[Permit]) -> Books:
+        """Lock and read what these calls depend on."""
+        books = Books(self._settings)
+        met = {p.call.provider for p in permits if p.is_counted or p.is_probe}
+        if met:
+            await self.meet(connection, books, met)
+        for provider in sorted({p.call.provider for p in permits if p.is_counted}):
+            wanted = [p.call.tokens for p in permits if p.call.provider == provider]
+            books.windows[provider] = await self._window(connection, provider, books.now[provider] - WINDOW, wanted)
+        chains = sorted({p.call.chain_id or "" for p in permits if p.is_charged})
+        if chains:
+            scopes = ["all", *("chain" for _ in chains)]
+            books.purses = {
+                (r["scope"], r["chain_id"]): Purse.of(dict(r), self._settings)
+                for r in await connection.fetch(self._database.sql(MEET_DAYS), scopes, ["", *chains])
+            }
+        return books
+
+    async def meet(self, connection: Connection, books: Books, providers: Iterable[str]) -> None:
+        """Lock providers, and take in how they are."""
+        rows = await connection.fetch(self._database.sql(MEET_PROVIDERS), sorted(providers))
+        books.meet(*providers_of(rows))
+
+    async def _window(self, connection: Connection, provider: str, since: datetime, wanted: Sequence[int]) -> Window:
+        """The calls of the last minute; one by one only where there may be no room for what is wanted."""
+        held = await connection.fetchrow(self._database.sql(COUNT_WINDOW), provider, since)
+        assert held is not None
+        window = Window(self._settings.config.providers[provider], held["requests"], held["tokens"])
+        if not window.holds(window.requests + len(wanted), window.tokens + sum(wanted)):
+            rows = await connection.fetch(self._database.sql(READ_WINDOW), provider, since)
+            window.calls = [(r["called_at"], r["tokens"]) for r in rows]
+        return window
+
+    async def known(self, connection: Connection, permits: Iterable[Permit], books: Books) -> set[UUID]:
+        """Which of these were written down before: the reply to that commit was lost."""
+        rows = await connection.fetch(self._database.sql(KNOWN_CALLS), [p.permit_id for p in permits])
+        return {r["call_id"] for r in rows} | {s.probe_id for s in books.states.values() if s.probe_id}
+
+    async def close(self, connection: Connection, books: Books) -> None:
+        """Write what was decided."""
+        await self.save(connection, books)
+        if books.calls:
+            await connection.execute(self._database.sql(ADD_CALLS), *_columns(books.calls))
+        if books.charges:
+            await connection.execute(self._database.sql(ADD_CHARGES), *_columns(books.charges))
+            changes = {(p.day, *key): (p.added, p.added) for key, p in books.purses.items() if p.added}
+            await self._change_days(connection, changes)
+
+    async def save(self, connection: Connection, books: Books) -> None:
+        """Write how providers are now."""
+        if states := books.changed():
+            await connection.execute(self._database.sql(SAVE_PROVIDERS), [asdict(s) for s in states])
+
+    async def correct(self, connection: Connection, tokens: Sequence[tuple[UUID, int | None]]) -> None:
+        """Write how many tokens calls really took, by permit."""
+        if tokens:
+            await connection.execute(self._database.sql(CORRECT_CALLS), *_columns(tokens))
+
+    async def settle(self, connection: Connection, charged: Mapping[UUID, float | None]) -> None:
+        """Write what calls cost, in USD by permit; None: unknown, so the maximum stays."""
+        if not charged:
+            return
+        usd = [None if cost is None else exact_usd(cost) for cost in charged.values()]
+        rows = await connection.fetch(self._database.sql(SETTLE_CHARGES), list(charged), usd)
+        changes: dict[tuple[date, str, str], tuple[Decimal, Decimal]] = {}
+        for r in rows:
+            for key in ((r["day"], "all", ""), (r["day"], "chain", r["chain_id"])):
+                more, freed = changes.get(key, (Decimal(), Decimal()))
+                changes[key] = (more + r["settled_usd"] - r["reserved_usd"], freed - r["reserved_usd"])
+        if changes:
+            await connection.execute(self._database.sql(LOCK_DAYS), *_columns(changes))
+            await self._change_days(connection, changes)
+
+    async def _change_days(
+        self, connection: Connection, changes: Mapping[tuple[date, str, str], tuple[Decimal, Decimal]]
+    ) -> None:
+        rows = [(*key, *change) for key, change in changes.items()]
+        await connection.execute(self._database.sql(CHANGE_DAYS), *_columns(rows))
+
+
+def providers_of(rows: Iterable[asyncpg.Record]) -> tuple[dict[str, ProviderState], dict[str, datetime]]:
+    """Providers by name, and the database's clock when each was read."""
+    listed = list(rows)
+    return {r["provider"]: ProviderState.of(dict(r)) for r in listed}, {r["provider"]: r["now"] for r in listed}
+
+
+def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """Rows as the arrays that `unnest` takes."""
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,1 @@
+"""Scoring events pushed to WebSocket clients, with catch-up."""

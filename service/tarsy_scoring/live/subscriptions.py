@@ -1,0 +1,65 @@
+"""
+Who is subscribed to what, and sending: what several clients get is chosen, encoded and framed once for all of them.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from tarsy_scoring.live.client import Chunk, Client
+from tarsy_scoring.live.events import Event
+from tarsy_scoring.telemetry.metrics import Metrics
+
+
+class Audience:
+    """The subscriptions of all clients of a process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._subscribers: dict[str, set[Client]] = {}
+
+    def add(self, client: Client, channel: str) -> None:
+        """Subscribe; nothing happens where the client is subscribed already."""
+        if channel not in client.channels:
+            client.channels.add(channel)
+            self._subscribers.setdefault(channel, set()).add(client)
+            self._metrics.gateway_subscriptions.inc()
+
+    def remove(self, client: Client, channels: Iterable[str]) -> None:
+        """Unsubscribe from those of these channels that the client is subscribed to."""
+        for channel in client.channels.intersection(channels):
+            client.channels.discard(channel)
+            self._subscribers[channel].discard(client)
+            if not self._subscribers[channel]:
+                del self._subscribers[channel]
+            self._metrics.gateway_subscriptions.dec()
+
+    def tell(self, channel: str, chunk: Chunk) -> None:
+        """Messages without a position to those who subscribed, whatever else they wait for."""
+        for client in self._subscribers.get(channel, ()):
+            client.offer(chunk)
+            self._metrics.gateway_sent.inc(len(chunk.texts))
+
+    def send(self, events: Sequence[Event]) -> None:
+        """Events in order of position to those who subscribed, each once; whoever is holding keeps them for later."""
+        wanting: dict[Client, list[str]] = {}
+        for channel in dict.fromkeys(c for e in events for c in e.channels):
+            for client in self._subscribers.get(channel, ()):
+                wanting.setdefault(client, []).append(channel)
+        selections: dict[tuple[str, ...], tuple[list[Event], Chunk]] = {}
+        sent = 0
+        for client, channels in wanting.items():
+            key = tuple(channels)
+            if key not in selections:
+                selected = [e for e in events if not set(channels).isdisjoint(e.channels)]
+                selections[key] = selected, Chunk([e.text for e in selected])
+            selected, chunk = selections[key]
+            if client.is_holding:
+                client.keep(selected)
+            else:
+                client.offer(chunk)
+            sent += len(selected)
+        self._metrics.gateway_sent.inc(sent)
+        if wanting:
+            now_us = time.time() * 1e6
+            for event in events:
+                self._metrics.gateway_lag.observe(max(0.0, now_us - event.emitted_us) / 1e6)

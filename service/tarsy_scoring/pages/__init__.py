@@ -1,1 +1,0 @@
-"""The pages that people look at: rendered by the server, live where there is JavaScript."""

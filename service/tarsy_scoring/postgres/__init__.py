@@ -1,0 +1,1 @@
+"""The service's own database: connection pool, batched writes, notifications, migrations."""

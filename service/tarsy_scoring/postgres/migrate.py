@@ -1,0 +1,149 @@
+"""Our tables' version: migrate up in two phases, down to a revision, and refuse to start on the wrong one."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Literal
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import Script, ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy.exc import SQLAlchemyError
+
+from tarsy_scoring.postgres.database import Connection, misconfigured, place_of, why_away
+from tarsy_scoring.errors import ConfigurationError, StartRefused
+
+VERSION_TABLE = "tarsy_scoring_version"
+Phase = Literal["pre", "post"]
+
+
+def migrate(
+    database_url: str, schema: str = "public", *, phase: Phase | None = None, down: str | None = None
+) -> list[str]:
+    """
+    Bring the tables to the newest revision, or down to `down` (`base`: remove them all).
+
+    A transaction for each revision; interrupted, what came before stays, and the next run goes on. Nobody who works
+    beside it waits for more than a few seconds: indexes of tables in use are built outside of transactions, and a
+    revision that meets a long transaction of somebody else is tried again for ten minutes.
+
+    Safe to run twice, and at the same time in several processes; within one, only one at a time. Blocks and runs its
+    own event loop, so call it in a thread from async code. A database at a revision that this version does not know
+    belongs to a newer one, and there is nothing to bring up.
+
+    Args:
+        phase: `pre` stops before the first pending `post` revision (run before a rollout); `post` and
+            None go to the newest.
+
+    Returns:
+        The revisions applied (or undone), in order.
+
+    Raises:
+        StartRefused: The database cannot be reached or refuses.
+        ConfigurationError: There is no such revision, or the URL can never work.
+    """
+    config = _config(database_url, schema)
+    script = ScriptDirectory.from_config(config)
+    known = {s.revision for s in script.walk_revisions()}
+    if down is not None and down not in known | {"base"}:
+        raise ConfigurationError(f"migrate --down {down}: there is no such revision")
+    try:
+        before = _stored_revision(config)
+        if down is not None:
+            command.downgrade(config, down)
+        elif before is None or before in known:
+            target = _target(_pending(script, before), phase)
+            if target is not None:
+                command.upgrade(config, target)
+        after = _stored_revision(config)
+    except asyncpg.ClientConfigurationError as error:
+        raise misconfigured(database_url, error) from error
+    except (OSError, asyncpg.PostgresConnectionError) as error:
+        raise StartRefused(f"cannot migrate the database at {place_of(database_url)}: {why_away(error)}") from error
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, CommandError) as error:
+        raise StartRefused(f"cannot migrate the database at {place_of(database_url)}: {error}") from error
+    order = [s.revision for s in reversed(list(script.walk_revisions()))]
+    low, high = sorted((_height(order, before), _height(order, after)))
+    return order[low:high]
+
+
+async def check_migrated(connection: Connection, schema: str) -> None:
+    """
+    Refuse a database that lacks a revision this version needs (`post` ones may wait).
+
+    A revision we do not know is a newer one, so during a rollout the old version goes on.
+
+    Raises:
+        StartRefused: With the command to run.
+    """
+    exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}')
+    stored = await connection.fetchval(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}') if exists else None
+    script = ScriptDirectory(str(migrations_dir()))
+    if stored is not None and stored not in {s.revision for s in script.walk_revisions()}:
+        return
+    lacking = [s.revision for s in _pending(script, stored) if _phase(s) == "pre"]
+    if lacking:
+        raise StartRefused(
+            f"the database is not migrated (schema {schema!r} lacks {', '.join(lacking)}); run: tarsy-scoring migrate"
+        )
+
+
+def migrations_dir() -> Path:
+    """Where the revisions are: inside an installed package, or beside the sources."""
+    packaged = Path(__file__).parents[1] / "migrations"
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "migrations"
+
+
+def _config(database_url: str, schema: str) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()))
+    config.attributes["url"] = database_url
+    config.attributes["schema"] = schema
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    return config
+
+
+def _stored_revision(config: Config) -> str | None:
+    """What the database says it is at; creates nothing."""
+
+    async def read() -> str | None:
+        schema = config.attributes["schema"]
+        connection = await asyncpg.connect(config.attributes["url"], timeout=10, statement_cache_size=0)
+        try:
+            if not await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}'):
+                return None
+            stored = await connection.fetchval(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}')
+            return str(stored) if stored else None
+        finally:
+            await connection.close()
+
+    return asyncio.run(read())
+
+
+def _pending(script: ScriptDirectory, stored: str | None) -> list[Script]:
+    """Revisions after `stored`, oldest first."""
+    pending = []
+    for revision in script.walk_revisions():
+        if revision.revision == stored:
+            break
+        pending.append(revision)
+    return pending[::-1]
+
+
+def _target(pending: list[Script], phase: Phase | None) -> str | None:
+    target = None
+    for revision in pending:
+        if phase == "pre" and _phase(revision) == "post":
+            break
+        target = revision.revision
+    return target
+
+
+def _phase(revision: Script) -> str:
+    return str(revision.module.phase)
+
+
+def _height(order: list[str], revision: str | None) -> int:
+    return order.index(revision) + 1 if revision in order else 0

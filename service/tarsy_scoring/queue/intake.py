@@ -1,0 +1,246 @@
+"""
+A message becomes a stored request, or a dead letter; then, and not before, its offset is committed.
+
+Intake turns messages into rows and is done: no offset ever waits for a judgement. What cannot be
+understood is dead-lettered; a dead-letter topic that cannot be written stops intake, nothing is
+dropped. Over `max_pending` due scores intake stops asking for records until 80 % of it.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from tarsy_scoring.queue import dead_letters
+from tarsy_scoring.queue.admission import Priority, Request
+from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, Origin, decode_rescore_requested, decode_session_completed, request_id_of, request_id_without_event_id
+from tarsy_scoring.queue.inbox import Inbox, NotStorable
+from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
+from tarsy_scoring.telemetry.health import unless_stopped
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.tracing import traceparent_of
+
+log = structlog.get_logger()
+
+TAKE_LIMIT = 500
+TAKE_WAIT_S = 0.2
+PAUSE_CHECK_S = 0.5
+COUNT_EVERY_S = 1.0
+RESUME_SHARE = 0.8
+RETRY_S = 1.0
+
+
+class Intake:
+    """
+    The consumer of both topics in this process.
+
+    A cancel at any await leaves records uncommitted: they come again and change nothing.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        inbox: Inbox,
+        keep_body: dead_letters.KeepBody,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._keep_body = keep_body
+        self._metrics = metrics
+        self._clock = clock
+        self._consumer = Consumer(settings, [settings.topic_session_completed, settings.topic_rescore_requested])
+        self._publisher = Publisher(settings)
+        self._is_paused = False
+        self._room = 0
+        self._next_count = 0.0
+        self.has_joined = False
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Join the group and take records until `stopping`; then leave the group."""
+        try:
+            if not await unless_stopped(self._consumer.start(), stopping):
+                return
+            self.has_joined = True
+            # Read when somebody asks: a pass may wait for the database, and the broker is away or not all the same.
+            self._metrics.kafka_up.labels("intake").set_function(lambda: self._consumer.is_served)
+            log.info("intake.joined", group=self._settings.kafka_group)
+            while not stopping.is_set():
+                try:
+                    # For its partitions, and to commit, the client waits as long as brokers are away.
+                    await unless_stopped(self.run_once(), stopping)
+                    if self._consumer.is_served or self._is_paused:
+                        self._metrics.intake_last_pass.set(self._clock())
+                    self._metrics.consumer_lag.set(await self._consumer.lag())
+                except (BrokerAway, DatabaseAway) as error:
+                    log.warning("intake.waiting", reason=str(error), retry_in_s=RETRY_S)
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            # Scores may be drained for long yet: nobody waits for this intake, and its records are somebody else's.
+            for gauge in (self._metrics.intake_last_pass, self._metrics.intake_paused, self._metrics.consumer_lag):
+                gauge.set(0)
+            self._metrics.kafka_up.remove("intake")
+            await self._consumer.stop()
+            await self._publisher.stop()
+
+    async def run_once(self) -> None:
+        """
+        Take what has arrived and make it durable. Cancelled, it can only be followed by the end of the consumer.
+
+        Raises:
+            BrokerAway, DatabaseAway: Nothing was committed that is not stored.
+        """
+        room = await self._room_left()
+        if room <= 0:
+            await asyncio.sleep(PAUSE_CHECK_S)
+            return
+        records = await self._consumer.take(TAKE_WAIT_S, min(room, TAKE_LIMIT))
+        self._room -= len(records)
+        if not records:
+            return
+        await self._store_in_the_end(records)
+        if not await self._consumer.commit(records):
+            self._metrics.offset_commits_refused.inc()
+
+    async def _store_in_the_end(self, records: Sequence[Record]) -> None:
+        """Keep records until they are durable: what was taken is not asked for again."""
+        while True:
+            try:
+                await self.store(records)
+                return
+            except BrokerAway as error:
+                log.error("intake.stopped", reason=str(error), records=len(records), retry_in_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+
+    async def store(self, records: Sequence[Record]) -> None:
+        """Store the requests of `records` and bury what is none; safe to repeat. Raises: BrokerAway."""
+        requests: list[Request] = []
+        by_request: dict[int, Record] = {}
+        poison: list[tuple[Record, InvalidMessage]] = []
+        for record in records:
+            try:
+                request = self.read(record)
+            except InvalidMessage as error:
+                poison.append((record, error))
+            else:
+                by_request[id(request)] = record
+                requests.append(request)
+        for refused, why in await self._accept(requests, by_request):
+            poison.append((by_request[id(refused)], why))
+        for record, why in poison:
+            await self._bury(record, why)
+
+    def read(self, record: Record) -> Request:
+        """
+        The request in a record.
+
+        Raises:
+            InvalidMessage: There is none.
+        """
+        replayed_from = dead_letters.origin_of(record.headers)
+        origin = replayed_from or Origin(record.topic, record.partition, record.offset, record.timestamp_ms)
+        value_hash = hashlib.sha256(record.value or b"").hexdigest()
+        if record.topic == self._settings.topic_session_completed:
+            event = decode_session_completed(record.value)
+            age_s = self._clock() - record.timestamp_ms / 1000
+            limit_s = self._settings.config.max_event_age_s
+            is_stale = limit_s is not None and age_s > limit_s and record.timestamp_ms > 0 and replayed_from is None
+            kind = "session.completed"
+            return Request(
+                request_id=request_id_of(kind, event.session_id, event.event_id)
+                if event.event_id
+                else request_id_without_event_id(kind, event.session_id, origin, value_hash),
+                session_id=event.session_id,
+                source=SOURCE_COMPLETED,
+                event_id=event.event_id,
+                chain_id=event.chain_id,
+                alert_type=event.alert_type,
+                labels=event.labels or {},
+                session_status=event.status or "completed",
+                completed_at=_aware(event.completed_at),
+                is_stale=is_stale,
+                traceparent=traceparent_of(record.headers),
+            )
+        asked = decode_rescore_requested(record.value)
+        kind = "scoring.rescore_requested"
+        return Request(
+            request_id=request_id_of(kind, asked.session_id, asked.event_id)
+            if asked.event_id
+            else request_id_without_event_id(kind, asked.session_id, origin, value_hash),
+            session_id=asked.session_id,
+            source=SOURCE_RESCORE,
+            event_id=asked.event_id,
+            requested_by=asked.requested_by or "event",
+            force=True if asked.force is None else asked.force,
+            criteria=asked.criteria,
+            reason=asked.reason,
+            priority=Priority.PEOPLE,
+            traceparent=traceparent_of(record.headers),
+        )
+
+    async def _accept(
+        self, requests: Sequence[Request], records: Mapping[int, Record]
+    ) -> list[tuple[Request, InvalidMessage]]:
+        """Store requests of `records`; gives those that no database would take, each tried alone, with the reason."""
+        if not requests:
+            return []
+        try:
+            dispositions = await self._inbox.accept(requests)
+        except NotStorable as error:
+            if len(requests) == 1:
+                return [(requests[0], InvalidMessage("not_storable", str(error)))]
+            return [refused for one in requests for refused in await self._accept([one], records)]
+        for request in {r.request_id: r for r in requests}.values():
+            disposition = dispositions.get(request.request_id, "repeated")
+            self._metrics.requests.labels(request.source, disposition).inc()
+            stood_s = records[id(request)].timestamp_ms / 1000
+            if disposition == "accepted" and stood_s > 0:
+                self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - stood_s))
+        return []
+
+    async def _bury(self, record: Record, why: InvalidMessage) -> None:
+        await dead_letters.bury(
+            self._publisher,
+            self._settings.topic_dead_letters,
+            record,
+            why,
+            self._keep_body,
+            datetime.fromtimestamp(self._clock(), UTC),
+        )
+        self._metrics.dead_letters.labels(why.reason).inc()
+        log.warning(
+            "intake.dead_letter",
+            reason=why.reason,
+            detail=str(why),
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            bytes=len(record.value or b""),
+        )
+
+    async def _room_left(self) -> int:
+        """How many more scores may become due; asks the database every second, and when the room is used up."""
+        now = time.monotonic()
+        if self._room > 0 and now < self._next_count:
+            return self._room
+        limit = self._settings.max_pending
+        due = await self._inbox.count_due(limit + 1)
+        was_paused, self._is_paused = self._is_paused, due > (limit * RESUME_SHARE if self._is_paused else limit)
+        if was_paused != self._is_paused:
+            log.warning("intake.paused" if self._is_paused else "intake.resumed", due=due, max_pending=limit)
+        self._metrics.intake_paused.set(self._is_paused)
+        self._room = 0 if self._is_paused else limit + 1 - due
+        self._next_count = now + COUNT_EVERY_S
+        return self._room
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    """Times without a zone are UTC."""
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment

@@ -1,0 +1,346 @@
+"""
+Who may run a score: claimed under a lease, kept, put back; taken back when its worker is silent, or cancelled.
+
+Laws. A lease is kept and given back by its token alone; where no row matches, it is lost. Sessions are locked before
+scores, scores in the order of their ids. The database's clock decides leases and due times. What ends a score also
+promotes the deferred request of its session, in the same transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tarsy_scoring.queue import idempotency, outbox
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.outbox import NewEvent
+
+CLAIM = """
+WITH due AS MATERIALIZED (
+  SELECT score_id FROM {schema}.session_scores
+  WHERE status = 'pending' AND next_attempt_at <= now()
+    AND CASE WHEN coalesce(chain_id, '') = ANY($4::text[]) THEN coalesce(chain_id, '') <> ALL($5::text[])
+             ELSE NOT $6 END
+  ORDER BY priority, next_attempt_at LIMIT $2 FOR UPDATE SKIP LOCKED
+), claimed AS (
+  UPDATE {schema}.session_scores s SET
+    status = 'in_progress', attempt = s.attempt + 1, attempt_started_at = now(),
+    started_at = coalesce(s.started_at, now()), current_stage = 'gathering_context', waiting_reason = NULL,
+    lease_owner = $1, lease_token = gen_random_uuid(), lease_expires_at = now() + make_interval(secs => $3)
+  FROM due WHERE s.score_id = due.score_id
+  RETURNING s.*
+)
+SELECT c.score_id, c.session_id, c.request_id, c.chain_id, c.purpose, c.attempt, c.attempts_burned, c.spent_s,
+       c.criteria, c.criteria_hash, c.nonce, c.lease_token, c.score_triggered_by, c.priority,
+       extract(epoch FROM now() - c.created_at)::float8 AS age_s,
+       m.alert_type, m.labels, m.status AS session_status, coalesce(r.source, '') AS source, r.traceparent
+FROM claimed c
+JOIN {schema}.sessions m USING (session_id)
+LEFT JOIN {schema}.scoring_requests r ON r.request_id = c.request_id
+"""
+
+# Renew exactly these: a row that nobody tracks must be allowed to lapse, so never "all rows of this owner".
+KEEP_LEASES = """
+WITH held AS (
+  SELECT s.score_id FROM {schema}.session_scores s
+  JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id AND s.lease_token = h.token
+  ORDER BY s.score_id FOR NO KEY UPDATE OF s
+)
+UPDATE {schema}.session_scores s SET lease_expires_at = now() + make_interval(secs => $3)
+FROM held WHERE s.score_id = held.score_id
+RETURNING s.lease_token
+"""
+
+# While PostgreSQL was down nobody could renew: after its start every living worker gets one lease time
+# to do so, before what it holds counts as lost. Leases taken since the start are not affected.
+EXPIRED = """
+SELECT score_id, session_id FROM {schema}.session_scores
+WHERE status = 'in_progress' AND lease_expires_at < now()
+  AND pg_postmaster_start_time() + make_interval(secs => $1) < now()
+LIMIT 500
+"""
+
+# What the turns of a score `s` took, as `columns.sum_usage` has it: a sum is null where a part of it is unknown.
+PAID = """
+(SELECT CASE WHEN count(*) > 0 THEN jsonb_build_object(
+   'input_tokens', CASE WHEN count(*) = count(input_tokens) THEN sum(input_tokens) END,
+   'cached_input_tokens', CASE WHEN count(*) = count(cached_input_tokens) THEN sum(cached_input_tokens) END,
+   'output_tokens', CASE WHEN count(*) = count(output_tokens) THEN sum(output_tokens) END,
+   'cost_usd', CASE WHEN count(*) = count(cost_usd) THEN round(sum(cost_usd)::numeric, 6)::float8 END) END
+ FROM {schema}.judge_turns t WHERE t.score_id = s.score_id)
+"""
+
+# The trace that whoever asked for a score `s` was in; an attempt that still holds it has its own place in it.
+TRACE = "(SELECT r.traceparent FROM {schema}.scoring_requests r WHERE r.request_id = s.request_id)"
+
+# The second look at state and lease is what keeps a renewed or finished score from being taken.
+TAKE_BACK = f"""
+WITH lost AS (
+  SELECT score_id, attempts_burned + 1 AS burned,
+         spent_s + extract(epoch FROM lease_expires_at - attempt_started_at) AS spent
+  FROM {{schema}}.session_scores
+  WHERE score_id = ANY($1::uuid[]) AND status = 'in_progress' AND lease_expires_at < now()
+  ORDER BY score_id FOR UPDATE SKIP LOCKED
+), judged AS (
+  SELECT *, CASE WHEN burned >= $2 THEN 'failed' WHEN spent >= $3 THEN 'timed_out' ELSE 'pending' END AS status
+  FROM lost
+)
+UPDATE {{schema}}.session_scores s SET
+  usage = CASE j.status WHEN 'pending' THEN s.usage ELSE {PAID} END,
+  status = j.status, attempts_burned = j.burned, spent_s = j.spent, next_attempt_at = now(),
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
+  waiting_reason = CASE j.status WHEN 'pending' THEN 'retry' END,
+  completed_at = CASE j.status WHEN 'pending' THEN NULL ELSE now() END,
+  error_kind = CASE j.status WHEN 'timed_out' THEN 'deadline_passed' ELSE 'worker_lost' END,
+  error_message = CASE j.status
+    WHEN 'timed_out' THEN 'its attempts took longer than the deadline allows; the last worker was lost'
+    ELSE 'the worker that held it stopped answering (attempt ' || s.attempt || ')' END
+FROM judged j WHERE s.score_id = j.score_id
+RETURNING s.score_id, s.session_id, s.purpose, s.status, s.error_kind, s.error_message, {TRACE} AS traceparent
+"""
+
+PUT_BACK = """
+UPDATE {schema}.session_scores SET
+  status = 'pending', next_attempt_at = now() + make_interval(secs => $3), waiting_reason = $4,
+  attempts_burned = attempts_burned + $5, spent_s = spent_s + $6, error_kind = $7, error_message = $8,
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL
+WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
+"""
+
+SESSION_OF_SCORE = "SELECT session_id FROM {schema}.session_scores WHERE score_id = $1"
+
+CANCEL = f"""
+UPDATE {{schema}}.session_scores s SET
+  usage = {PAID},
+  status = 'cancelled', completed_at = now(), error_kind = 'cancelled', error_message = $2,
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL
+WHERE score_id = $1 AND status IN ('pending', 'in_progress')
+RETURNING session_id, purpose, {TRACE} AS traceparent
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFilter:
+    """
+    Chains whose scores may not be claimed now.
+
+    Args:
+        named: Chains that have an answer of their own, '' for scores without one; all others go by `others_blocked`.
+        blocked: Those of them that must wait.
+    """
+
+    named: Sequence[str] = ()
+    blocked: Sequence[str] = ()
+    others_blocked: bool = False
+
+
+EVERY_CHAIN = ChainFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedScore:
+    """
+    A score held under a lease. `age_s`: since it was accepted; `source`: of its request.
+
+    `traceparent` is where its request stands in a trace; within an attempt that is traced, where the attempt does.
+    """
+
+    score_id: UUID
+    session_id: str
+    request_id: UUID
+    chain_id: str | None
+    purpose: str
+    attempt: int
+    attempts_burned: int
+    spent_s: float
+    criteria: str | None
+    criteria_hash: str | None
+    nonce: str
+    lease_token: UUID
+    score_triggered_by: str
+    priority: int
+    age_s: float
+    alert_type: str | None
+    labels: Mapping[str, str]
+    session_status: str | None
+    source: str
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A score taken back from a worker that stopped answering, its new status, and what is wrong with it."""
+
+    score_id: UUID
+    session_id: str
+    chain_id: str | None
+    status: str
+    error_kind: str
+
+
+class Leases:
+    """
+    Open scores, and who holds them.
+
+    A cancel at any await leaves a transaction either committed or rolled back.
+    """
+
+    def __init__(self, database: Database, inbox: Inbox) -> None:
+        self.database = database
+        self.inbox = inbox
+
+    async def claim_due(
+        self, owner: UUID, limit: int, lease_s: float, chains: ChainFilter = EVERY_CHAIN
+    ) -> list[ClaimedScore]:
+        """
+        Take up to `limit` due scores of these chains under a lease, most urgent first.
+
+        Raises:
+            DatabaseAway: Not waited for: if the reply to a commit is lost, the rows are held by nobody
+                and lapse, so a retry must be a new claim.
+        """
+
+        async def work(connection: Connection) -> list[ClaimedScore]:
+            filtered = (chains.named, chains.blocked, chains.others_blocked)
+            rows = await connection.fetch(self.database.sql(CLAIM), owner, limit, lease_s, *filtered)
+            claimed = [ClaimedScore(**dict(r)) for r in rows]
+            events = []
+            for c in claimed:
+                events.append(NewEvent(c.score_id, "scoring.started", {}, c.traceparent))
+                events.append(progress(c, "gathering_context"))
+            await outbox.emit(self.database, connection, events)
+            return claimed
+
+        claimed = await self.database.once(work)
+        if claimed:
+            self.database.ring("events")
+        return claimed
+
+    async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> set[UUID]:
+        """Renew these leases; returns the tokens still held. Raises: DatabaseAway."""
+        ids, tokens = [c.score_id for c in held], [c.lease_token for c in held]
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(KEEP_LEASES), ids, tokens, lease_s))
+        return {r["lease_token"] for r in rows}
+
+    async def take_back_expired(self, lease_s: float, max_attempts: int, deadline_s: float) -> list[Lost]:
+        """
+        Take scores back from workers that stopped answering; burns an attempt each.
+
+        Raises:
+            DatabaseAway: Try again later.
+        """
+
+        async def work(connection: Connection) -> list[Lost]:
+            found = await connection.fetch(self.database.sql(EXPIRED), lease_s)
+            if not found:
+                return []
+            chains = await self.inbox.lock_sessions(connection, {r["session_id"] for r in found})
+            ids = [r["score_id"] for r in found]
+            rows = await connection.fetch(self.database.sql(TAKE_BACK), ids, max_attempts, deadline_s)
+            events = []
+            for r in rows:
+                if r["status"] == "pending":
+                    phase = {"phase": "waiting_retry"}
+                    events.append(NewEvent(r["score_id"], "scoring.progress", phase, r["traceparent"]))
+                else:
+                    extra = {"status": r["status"], "error_kind": r["error_kind"], "error_message": r["error_message"]}
+                    events.append(NewEvent(r["score_id"], "scoring.failed", extra, r["traceparent"]))
+            await outbox.emit(self.database, connection, events)
+            ended = {r["session_id"] for r in rows if r["status"] != "pending" and r["purpose"] == "production"}
+            await self.inbox.promote(connection, chains, ended)
+            return [
+                Lost(r["score_id"], r["session_id"], chains[r["session_id"]], r["status"], r["error_kind"])
+                for r in rows
+            ]
+
+        lost = await self.database.once(work)
+        if lost:
+            self.database.ring("scores")
+            self.database.ring("events")
+        return lost
+
+    async def put_back(
+        self,
+        claimed: ClaimedScore,
+        *,
+        due_s: float,
+        waiting_reason: str | None,
+        burns: bool,
+        spent_s: float,
+        error_kind: str | None = None,
+        error_message: str | None = None,
+    ) -> None:
+        """
+        Make the score pending again, due in `due_s` seconds. Waits for the database.
+
+        Args:
+            spent_s: What this attempt and its own backoff add to the deadline's account.
+
+        Raises:
+            LeaseLost: The score is no longer ours.
+        """
+
+        async def work(connection: Connection) -> bool:
+            held = await connection.fetchval(
+                self.database.sql(PUT_BACK),
+                claimed.score_id,
+                claimed.lease_token,
+                due_s,
+                waiting_reason,
+                int(burns),
+                spent_s,
+                error_kind,
+                error_message,
+            )
+            if held is not None:
+                await outbox.emit(self.database, connection, [progress(claimed, "waiting_retry")])
+            return held is not None
+
+        if not await self.database.persist(work):
+            raise LeaseLost(f"score {claimed.score_id}: the lease was lost before it was put back")
+        self.database.ring("scores")
+        self.database.ring("events")
+
+    async def cancel(self, score_id: UUID, by: str, *, is_patient: bool = True) -> bool:
+        """
+        Cancel a pending or running score, and keep who did; its worker learns of it at the next heartbeat.
+
+        Args:
+            is_patient: Wait for a database that is away.
+
+        Returns:
+            Whether it was still open.
+
+        Raises:
+            DatabaseAway: Without patience; it may have been cancelled all the same.
+        """
+
+        async def work(connection: Connection) -> bool:
+            session_id = await connection.fetchval(self.database.sql(SESSION_OF_SCORE), score_id)
+            if session_id is None:
+                return False
+            chains = await self.inbox.lock_sessions(connection, {session_id})
+            message = f"cancelled by {by}"
+            cancelled = await connection.fetchrow(self.database.sql(CANCEL), score_id, message)
+            if cancelled is None:
+                return False
+            extra = {"status": "cancelled", "error_kind": "cancelled", "error_message": message}
+            event = NewEvent(score_id, "scoring.failed", extra, cancelled["traceparent"])
+            await outbox.emit(self.database, connection, [event])
+            await idempotency.note_change(
+                self.database, connection, "cancel", by=by, session_id=session_id, score_id=score_id
+            )
+            if cancelled["purpose"] == "production":
+                await self.inbox.promote(connection, chains, {session_id})
+            return True
+
+        cancelled = await (self.database.persist(work) if is_patient else self.database.once(work))
+        self.database.ring("scores")  # a deferred request may have become one
+        self.database.ring("events")
+        return cancelled
+
+
+def progress(claimed: ClaimedScore, phase: str) -> NewEvent:
+    """What tells of a phase of this attempt."""
+    return NewEvent(claimed.score_id, "scoring.progress", {"phase": phase}, claimed.traceparent)

@@ -1,0 +1,150 @@
+"""
+Scoring events from the transaction that makes them true to the relay that publishes them.
+
+Laws. An event is a row committed with the change it tells of, so there is no event about a write that
+did not happen. `sequence` grows by one within a score: whoever emits holds the score's row. The relay
+looks for rows without a position, never past a remembered id: ids are given out before commit, so a
+cursor could skip a row that commits late.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.events import EventType
+
+# Append events to scores whose rows this transaction has locked, in the order given per score.
+EMIT = """
+WITH new AS (
+  SELECT * FROM unnest($1::uuid[], $2::text[], $3::jsonb[], $4::text[])
+    WITH ORDINALITY AS n(score_id, type, extra, traceparent, n)
+), numbered AS (
+  SELECT new.*, gen_random_uuid() AS event_id, clock_timestamp() AS at,
+         row_number() OVER (PARTITION BY new.score_id ORDER BY new.n)
+         + coalesce((SELECT max(e.sequence) FROM {schema}.scoring_events e WHERE e.score_id = new.score_id), 0)
+           AS sequence
+  FROM new
+)
+INSERT INTO {schema}.scoring_events (event_id, score_id, session_id, sequence, type, payload, created_at, traceparent)
+SELECT n.event_id, n.score_id, s.session_id, n.sequence, n.type,
+       jsonb_build_object(
+         'type', n.type, 'event_id', n.event_id, 'sequence', n.sequence, 'purpose', s.purpose,
+         'score_id', s.score_id, 'session_id', s.session_id, 'request_id', s.request_id,
+         'chain_id', s.chain_id, 'attempt', s.attempt,
+         'timestamp_us', (extract(epoch FROM n.at) * 1000000)::bigint,
+         'timestamp', to_char(n.at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+       ) || CASE WHEN n.type IN ('scoring.completed', 'scoring.failed') THEN jsonb_build_object(
+         'completed_at', to_char(s.completed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+       ) ELSE jsonb_build_object() END || n.extra,
+       n.at, n.traceparent
+FROM numbered n JOIN {schema}.session_scores s USING (score_id)
+ORDER BY n.n
+"""
+
+# Give the next positions to committed events, in the order in which they were written per score. Their rows are
+# locked: who has lost the relay's lock with its connection, and does not know, numbers none twice and leaves no gap.
+PLACE = """
+WITH unplaced AS (
+  SELECT event_id, row_number() OVER (ORDER BY entry) AS n
+  FROM (SELECT event_id, entry FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT $1
+        FOR UPDATE) u
+), counter AS (
+  UPDATE {schema}.relay_position SET position = position + (SELECT count(*) FROM unplaced)
+  WHERE EXISTS (SELECT FROM unplaced)
+  RETURNING position - (SELECT count(*) FROM unplaced) AS before
+)
+UPDATE {schema}.scoring_events e SET position = counter.before + unplaced.n
+FROM unplaced, counter WHERE e.event_id = unplaced.event_id
+"""
+
+# The oldest events that no broker has acknowledged.
+UNPUBLISHED = """
+SELECT position, session_id, payload || jsonb_build_object('position', position) AS payload, traceparent
+FROM {schema}.scoring_events
+WHERE published_at IS NULL AND position IS NOT NULL
+ORDER BY position LIMIT $1
+"""
+
+MARK_PUBLISHED = """
+UPDATE {schema}.scoring_events SET published_at = now() WHERE position = ANY($1::bigint[]) AND published_at IS NULL
+"""
+
+BACKLOG = """
+SELECT count(*) AS unpublished, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
+FROM ((SELECT created_at FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT 100000)
+      UNION ALL
+      (SELECT created_at FROM {schema}.scoring_events WHERE published_at IS NULL AND position IS NOT NULL
+       ORDER BY position LIMIT 100000)) waiting
+"""
+
+ONE_RELAY = "SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring relay'), hashtext($1))"
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to emit; `extra` is what its type adds to the common fields, `traceparent` its place in a trace."""
+
+    score_id: UUID
+    type: EventType
+    extra: dict[str, Any]
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An event with its position, ready to be published under its session's key."""
+
+    position: int
+    session_id: str
+    payload: dict[str, Any]
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Events that no broker has acknowledged (counted up to 200,000), and the age of the oldest in seconds."""
+
+    events: int
+    oldest_s: float
+
+
+async def emit(database: Database, connection: Connection, events: Sequence[NewEvent]) -> None:
+    """Append `events` in the caller's transaction, which holds the row of every score in them."""
+    if events:
+        await connection.execute(
+            database.sql(EMIT),
+            [e.score_id for e in events],
+            [e.type for e in events],
+            [e.extra for e in events],
+            [e.traceparent for e in events],
+        )
+
+
+async def place(database: Database, connection: Connection, limit: int) -> int:
+    """Number committed events; returns how many. The process holds the relay's lock, here or in another transaction."""
+    return int((await connection.execute(database.sql(PLACE), limit)).rpartition(" ")[2])
+
+
+async def unpublished(database: Database, connection: Connection, limit: int) -> list[Placed]:
+    """The oldest placed events that are not marked, in order of position."""
+    rows = await connection.fetch(database.sql(UNPUBLISHED), limit)
+    return [Placed(r["position"], r["session_id"], r["payload"], r["traceparent"]) for r in rows]
+
+
+async def mark_published(database: Database, connection: Connection, positions: Sequence[int]) -> None:
+    """The broker has acknowledged these."""
+    await connection.execute(database.sql(MARK_PUBLISHED), list(positions))
+
+
+async def backlog(database: Database, connection: Connection) -> Backlog:
+    """What no broker has acknowledged."""
+    row = await connection.fetchrow(database.sql(BACKLOG))
+    assert row is not None
+    return Backlog(row["unpublished"], row["oldest_s"])
+
+
+async def is_the_relay(database: Database, connection: Connection) -> bool:
+    """Take the lock of the one relay for this transaction; False: somebody else has it."""
+    return bool(await connection.fetchval(ONE_RELAY, database.schema))

@@ -1,0 +1,369 @@
+"""
+What an attempt leaves in PostgreSQL: its steps and turns, what it learned of its session, the end of its score.
+
+Laws. Every write to a score matches its id *and* the lease token; where no row matches, the lease is lost and
+nothing of that score is written. Sessions are locked before scores, scores in the order of their ids. The end of
+a score also promotes the deferred request of its session, in the same transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.queue.admission import Disposition
+from tarsy_scoring.postgres.database import Batcher, Connection, Database
+from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.judge.extraction import tool_of_step
+from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
+from tarsy_scoring.queue.leases import ClaimedScore, progress
+from tarsy_scoring.queue.outbox import NewEvent
+
+# Gives the stage of before, for each step whose lease is held; a score's last step decides its stage.
+RECORD_PHASES = """
+WITH step AS (
+  SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS t(score_id, token, phase, n)
+), held AS (
+  SELECT s.score_id, s.lease_token, s.current_stage, step.phase, step.n FROM {schema}.session_scores s
+  JOIN step ON s.score_id = step.score_id AND s.lease_token = step.token
+  ORDER BY s.score_id FOR NO KEY UPDATE OF s
+), moved AS (
+  UPDATE {schema}.session_scores s SET current_stage = last.phase
+  FROM (SELECT DISTINCT ON (score_id) score_id, phase FROM held WHERE phase IS NOT NULL ORDER BY score_id, n DESC) last
+  WHERE s.score_id = last.score_id
+)
+SELECT lease_token, current_stage FROM held
+"""
+
+TURN_COLUMNS = """score_id, ordinal, kind, reply, refusal, has_tool_calls, provider, model_requested, model_served,
+  input_tokens, cached_input_tokens, output_tokens, cost_usd, latency_ms, finish_reason,
+  attempt, criteria_hash, context_hash, nonce, asked_hash"""
+
+ADD_TURNS = f"""
+INSERT INTO {{schema}}.judge_turns ({TURN_COLUMNS})
+SELECT {TURN_COLUMNS} FROM jsonb_populate_recordset(NULL::{{schema}}.judge_turns, $1::jsonb)
+ON CONFLICT (score_id, ordinal) DO NOTHING
+"""
+
+TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal"
+
+BIND = """
+UPDATE {schema}.session_scores SET chain_id = $3, criteria = $4, criteria_hash = $5
+WHERE score_id = $1 AND lease_token = $2 RETURNING score_id
+"""
+
+LEARN_SESSION = """
+UPDATE {schema}.sessions SET chain_id = coalesce(chain_id, $2), alert_type = coalesce(alert_type, $3),
+  labels = $4::jsonb || labels, status = coalesce(status, $5), completed_at = coalesce(completed_at, $6)
+WHERE session_id = $1
+"""
+
+KEEP_CRITERIA = """
+INSERT INTO {schema}.scoring_criteria (criteria_hash, name, content) VALUES ($1, $2, $3)
+ON CONFLICT (criteria_hash) DO NOTHING
+"""
+
+KEEP_TOOLS = """
+INSERT INTO {schema}.tool_lists (tools_hash, names) VALUES ($1, $2) ON CONFLICT (tools_hash) DO NOTHING
+"""
+
+# One statement for every way in which a holder ends a score; the columns travel as one JSON document.
+END = """
+WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{schema}.session_scores, $1::jsonb)),
+held AS (
+  SELECT s.score_id, s.lease_token FROM {schema}.session_scores s
+  JOIN v ON s.score_id = v.score_id AND s.lease_token = v.lease_token
+  ORDER BY s.score_id FOR UPDATE OF s
+)
+UPDATE {schema}.session_scores s SET
+  status = v.status, completed_at = now(), spent_s = s.spent_s + v.spent_s,
+  attempts_burned = s.attempts_burned + v.attempts_burned,
+  lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL,
+  total_score = v.total_score, score_analysis = v.score_analysis, score_breakdown = v.score_breakdown,
+  missing_tools_analysis = v.missing_tools_analysis, judge_fingerprint = v.judge_fingerprint,
+  samples = v.samples, spread = v.spread, failure_tags = v.failure_tags, flags = v.flags,
+  judge_outcome = v.judge_outcome, rubric = v.rubric, grounding = v.grounding,
+  interaction = v.interaction, diagnosis = v.diagnosis,
+  gates = v.gates, gates_passed = v.gates_passed, gates_total = v.gates_total,
+  outcome = v.outcome, outcome_reason = v.outcome_reason, composite_score = v.composite_score,
+  coverage = v.coverage, evidence = v.evidence, usage = v.usage, tools_hash = v.tools_hash,
+  error_kind = v.error_kind, error_message = v.error_message
+FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
+RETURNING held.lease_token, s.session_id, s.purpose
+"""
+
+# Those of these ends that stand: nobody else ends the same attempt with the same status and the same words.
+STANDING_ENDS = """
+SELECT v.lease_token FROM jsonb_populate_recordset(NULL::{schema}.session_scores, $1::jsonb) v
+JOIN {schema}.session_scores s ON s.score_id = v.score_id AND s.attempt = v.attempt AND s.status = v.status
+WHERE s.error_kind IS NOT DISTINCT FROM v.error_kind AND s.error_message IS NOT DISTINCT FROM v.error_message
+"""
+
+ADD_MISSING_TOOLS = """
+INSERT INTO {schema}.score_missing_tools (score_id, ordinal, tool_name, rationale)
+SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[])
+"""
+
+ADD_APPROACHES = """
+WITH v AS (
+  SELECT * FROM jsonb_to_recordset($1::jsonb) AS r(score_id uuid, ordinal int, name text, description text, steps jsonb)
+), added AS (
+  INSERT INTO {schema}.score_alternative_approaches (score_id, ordinal, name, description)
+  SELECT score_id, ordinal, name, description FROM v
+  RETURNING score_id, ordinal
+)
+INSERT INTO {schema}.score_alternative_approach_steps (score_id, approach_ordinal, ordinal, step, tool_name)
+SELECT v.score_id, v.ordinal, s.n, s.step ->> 'step', s.step ->> 'tool_name'
+FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.steps) WITH ORDINALITY AS s(step, n)
+"""
+
+LONGEST_TOOL_NAME = 255  # characters; a judge may write more, an index cannot hold it
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """
+    A turn with what it was asked under; only an equal question may use its answer.
+
+    `asked_hash` is None for a turn of a version that did not keep it.
+    """
+
+    ordinal: int
+    criteria_hash: str
+    context_hash: str
+    nonce: str
+    asked_hash: str | None
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that happened within an attempt: a phase was entered, turns returned, or both."""
+
+    claimed: ClaimedScore
+    phase: str | None = None
+    turns: Sequence[StoredTurn] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """
+    How a score ends: the columns of `session_scores` to set, its rows, and what its last event adds.
+
+    `turns` returned last and were not recorded yet; they are stored, and `storing` announced, with the end.
+    """
+
+    claimed: ClaimedScore
+    columns: Mapping[str, Any]
+    event: NewEvent
+    missing_tools: Sequence[MissingTool] = ()
+    alternative_approaches: Sequence[AlternativeApproach] = ()
+    turns: Sequence[StoredTurn] = ()
+    disposition: Disposition | None = None
+
+
+class Store:
+    """
+    Writes of attempts; each waits for a database that is away, with its data kept in memory.
+
+    A cancel at any await leaves a transaction either committed or rolled back.
+    """
+
+    def __init__(self, database: Database, inbox: Inbox) -> None:
+        self.database = database
+        self.inbox = inbox
+        self._steps = Batcher(self._record_all)
+        self._endings = Batcher(self._end_all)
+
+    async def record(self, step: Step) -> None:
+        """
+        Store a turn and announce a phase, as soon as it happened. Waits for the database.
+
+        Raises:
+            LeaseLost: The score is no longer ours; nothing was written.
+        """
+        if not await self._steps.submit(step):
+            raise LeaseLost(f"score {step.claimed.score_id}: the lease was lost before a step could be stored")
+        self.database.ring("events")
+
+    async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool]:
+        async def work(connection: Connection) -> set[UUID]:
+            rows = await connection.fetch(
+                self.database.sql(RECORD_PHASES),
+                [s.claimed.score_id for s in steps],
+                [s.claimed.lease_token for s in steps],
+                [s.phase for s in steps],
+            )
+            # By token: a batch may hold the steps of a lost lease beside those of the lease that followed it.
+            stages = {r["lease_token"]: r["current_stage"] for r in rows}
+            ours = [s for s in steps if s.claimed.lease_token in stages]
+            turns = [_turn_row(s.claimed, turn) for s in ours for turn in s.turns]
+            if turns:
+                await connection.execute(self.database.sql(ADD_TURNS), turns)
+            events = []
+            for s in ours:
+                if s.phase is not None and s.phase != stages[s.claimed.lease_token]:
+                    stages[s.claimed.lease_token] = s.phase
+                    events.append(progress(s.claimed, s.phase))
+            await outbox.emit(self.database, connection, events)
+            return set(stages)
+
+        held = await self.database.persist(work)
+        return [s.claimed.lease_token in held for s in steps]
+
+    async def stored_turns(self, score_id: UUID) -> list[StoredTurn]:
+        """What earlier attempts already paid for, in order. Waits for the database."""
+        rows = await self.database.persist(lambda c: c.fetch(self.database.sql(TURNS), score_id))
+        return [
+            StoredTurn(
+                r["ordinal"],
+                r["criteria_hash"],
+                r["context_hash"],
+                r["nonce"],
+                r["asked_hash"],
+                Turn(**{name: r[name] for name in Turn.__dataclass_fields__}),
+            )
+            for r in rows
+        ]
+
+    async def bind(
+        self,
+        claimed: ClaimedScore,
+        *,
+        chain_id: str | None,
+        alert_type: str | None,
+        labels: Mapping[str, str],
+        criteria: str,
+        criteria_hash: str | None,
+        session_status: str | None = None,
+        completed_at: datetime | None = None,
+    ) -> ClaimedScore:
+        """
+        Fix chain and criteria of a claimed score, and remember what the source says of the session.
+
+        Raises:
+            LeaseLost: The score is no longer ours.
+        """
+
+        async def work(connection: Connection) -> bool:
+            await self.inbox.lock_sessions(connection, {claimed.session_id})
+            learned = (chain_id, alert_type, dict(labels), session_status, completed_at)
+            await connection.execute(self.database.sql(LEARN_SESSION), claimed.session_id, *learned)
+            bound = await connection.fetchval(
+                self.database.sql(BIND), claimed.score_id, claimed.lease_token, chain_id, criteria, criteria_hash
+            )
+            return bound is not None
+
+        if not await self.database.persist(work):
+            raise LeaseLost(f"score {claimed.score_id}: the lease was lost before its criteria were bound")
+        return replace(
+            claimed,
+            chain_id=chain_id,
+            alert_type=claimed.alert_type or alert_type,
+            labels={**labels, **claimed.labels},
+            session_status=claimed.session_status or session_status,
+            criteria=criteria,
+            criteria_hash=criteria_hash,
+        )
+
+    async def keep_criteria(self, criteria_hash: str, name: str, content: Mapping[str, Any]) -> None:
+        """Keep a criteria under its hash for ever. Waits for the database."""
+        await self.database.persist(
+            lambda c: c.execute(self.database.sql(KEEP_CRITERIA), criteria_hash, name, dict(content))
+        )
+
+    async def keep_tools(self, tools_hash: str, names: Sequence[str]) -> None:
+        """Keep a set of tools under its hash for ever. Waits for the database."""
+        await self.database.persist(lambda c: c.execute(self.database.sql(KEEP_TOOLS), tools_hash, list(names)))
+
+    async def end(self, ending: Ending) -> None:
+        """
+        Finish a score: its columns, its rows and its last event, in one transaction. Waits for the database.
+
+        Raises:
+            LeaseLost: The score is no longer ours; nothing was written.
+        """
+        if not await self._endings.submit(ending):
+            raise LeaseLost(f"score {ending.claimed.score_id}: the lease was lost before its end was stored")
+        self.database.ring("events")
+
+    async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool]:
+        # By token, as in `_record_all`; of two endings under one lease the first counts.
+        by_token = {e.claimed.lease_token: e for e in reversed(endings)}
+        ends = [
+            {**e.columns, "score_id": e.claimed.score_id, "attempt": e.claimed.attempt, "lease_token": token}
+            for token, e in by_token.items()
+        ]
+        tried: set[UUID] = set()
+
+        async def work(connection: Connection) -> set[UUID]:
+            chains = await self.inbox.lock_sessions(connection, {e.claimed.session_id for e in endings})
+            rows = await connection.fetch(self.database.sql(END), ends)
+            ended = {r["lease_token"] for r in rows}
+            # Ended by an earlier try whose transaction may have been committed: only its reply was lost then.
+            unsure = [end for end in ends if end["lease_token"] in tried - ended]
+            tried.update(ended)
+            ours = [e for token, e in by_token.items() if token in ended]
+            await self._add_missing_tools(connection, ours)
+            await self._add_approaches(connection, ours)
+            turns = [_turn_row(e.claimed, turn) for e in ours for turn in e.turns]
+            if turns:
+                await connection.execute(self.database.sql(ADD_TURNS), turns)
+            for e in ours:
+                if e.disposition is not None:
+                    await self.inbox.answer(connection, e.claimed.request_id, e.disposition, e.claimed.score_id)
+            events = []
+            for e in ours:
+                if e.turns:
+                    events.append(progress(e.claimed, "storing"))
+                events.append(replace(e.event, traceparent=e.claimed.traceparent))
+            await outbox.emit(self.database, connection, events)
+            production = {r["session_id"] for r in rows if r["purpose"] == "production"}
+            await self.inbox.promote(connection, chains, production)
+            standing = await connection.fetch(self.database.sql(STANDING_ENDS), unsure) if unsure else []
+            return ended | {r["lease_token"] for r in standing}
+
+        ended = await self.database.persist(work)
+        return [e.claimed.lease_token in ended and by_token[e.claimed.lease_token] is e for e in endings]
+
+    async def _add_missing_tools(self, connection: Connection, endings: Sequence[Ending]) -> None:
+        rows = [(e.claimed.score_id, n, t) for e in endings for n, t in enumerate(e.missing_tools, start=1)]
+        if rows:
+            await connection.execute(
+                self.database.sql(ADD_MISSING_TOOLS),
+                [r[0] for r in rows],
+                [r[1] for r in rows],
+                [r[2].tool_name[:LONGEST_TOOL_NAME] for r in rows],
+                [r[2].rationale for r in rows],
+            )
+
+    async def _add_approaches(self, connection: Connection, endings: Sequence[Ending]) -> None:
+        rows = [
+            {
+                "score_id": e.claimed.score_id,
+                "ordinal": n,
+                "name": approach.name,
+                "description": approach.description,
+                "steps": [{"step": step, "tool_name": tool_of_step(step)} for step in approach.steps],
+            }
+            for e in endings
+            for n, approach in enumerate(e.alternative_approaches, start=1)
+        ]
+        if rows:
+            await connection.execute(self.database.sql(ADD_APPROACHES), rows)
+
+
+def _turn_row(claimed: ClaimedScore, stored: StoredTurn) -> dict[str, Any]:
+    return {
+        **asdict(stored.turn),
+        "score_id": claimed.score_id,
+        "ordinal": stored.ordinal,
+        "attempt": claimed.attempt,
+        "criteria_hash": stored.criteria_hash,
+        "context_hash": stored.context_hash,
+        "nonce": stored.nonce,
+        "asked_hash": stored.asked_hash,
+    }

@@ -1,0 +1,1 @@
+"""Stored scores: read, listed, analysed, exported, labelled, reviewed and deleted."""

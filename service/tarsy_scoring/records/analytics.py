@@ -1,0 +1,415 @@
+"""
+What many scores say together: trends, distribution, missing tools, failure tags.
+
+Everywhere a session counts once, by its latest completed production score; filters are about that score, so a session
+that was scored again under other criteria has left the ones before.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from tarsy_scoring.records.session_list import CUSTOM_PLAN
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.statistics.agreement import Band
+from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
+from tarsy_scoring.missing_tools.names import Tool, bare, merge_spellings, normalise
+
+DayOf = Literal["scored", "ended"]
+ToolSort = Literal["sessions", "points_lost"]
+
+_LATEST = """s.status = 'completed' AND s.purpose = 'production'
+  AND NOT EXISTS (SELECT FROM {schema}.session_scores x WHERE x.session_id = s.session_id
+                  AND x.status = 'completed' AND x.purpose = 'production' AND x.completed_at >= s.completed_at
+                  AND (x.completed_at > s.completed_at OR x.score_id < s.score_id))
+  AND ($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"""
+# The latest completed production score of each session; what is asked of it is $1 to $4 (see `Selection`).
+SELECTED = f"""{_LATEST}
+  AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
+
+# The day ($6) that a score counts for, and what the range is about: when it was scored, or when its session ended.
+_TIME = "CASE WHEN $6 = 'ended' THEN least(m.completed_at, m.first_seen_at) ELSE s.completed_at END"
+TRENDS = f"""
+SELECT ({_TIME} AT TIME ZONE 'UTC')::date AS day, s.judge_fingerprint, s.criteria,
+       avg(s.total_score) FILTER (WHERE NOT s.flags ?| $5)::float8 AS average,
+       min(s.total_score) FILTER (WHERE NOT s.flags ?| $5) AS minimum,
+       max(s.total_score) FILTER (WHERE NOT s.flags ?| $5) AS maximum,
+       count(*) FILTER (WHERE NOT s.flags ?| $5) AS count, count(*) FILTER (WHERE s.flags ?| $5) AS doubtful
+FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
+WHERE {_LATEST} AND s.total_score IS NOT NULL
+  AND ($3::timestamptz IS NULL OR {_TIME} >= $3) AND ($4::timestamptz IS NULL OR {_TIME} < $4)
+GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+"""
+
+# How many totals each band holds ($5 ids, $6 and $7 their ends); without a band: between them, or without a total.
+BANDS = f"""
+SELECT b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
+FROM {{schema}}.session_scores s
+LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
+WHERE {SELECTED}
+GROUP BY 1, 2
+"""
+
+# The average of each category in each band, and over all of them (`is_all`). Points where a breakdown was stated,
+# values 0-1 of a rubric: never of two criteria together.
+CATEGORIES = f"""
+SELECT b.id AS band, grouping(b.id) = 1 AS is_all, s.criteria, c.key AS category,
+       avg((c.value #>> '{{}}')::float8) AS average, count(*) AS count
+FROM {{schema}}.session_scores s
+CROSS JOIN LATERAL (SELECT coalesce(s.score_breakdown, s.rubric -> 'scores') AS stated) d
+CROSS JOIN LATERAL jsonb_each(CASE jsonb_typeof(d.stated) WHEN 'object' THEN d.stated ELSE '{{}}' END) c
+LEFT JOIN unnest($5::text[], $6::int[], $7::int[]) AS b(id, low, high) ON s.total_score BETWEEN b.low AND b.high
+WHERE {SELECTED} AND s.total_score IS NOT NULL AND jsonb_typeof(c.value) = 'number'
+GROUP BY GROUPING SETS ((b.id, s.criteria, c.key), (s.criteria, c.key))
+ORDER BY s.criteria, c.key
+"""
+
+# Spellings of missing tools, those that cost most first ($5: by points in place of sessions), and how many there are.
+SPELLINGS = f"""
+SELECT t.tool_name, count(DISTINCT s.score_id) AS sessions, count(*) OVER () AS spellings
+FROM {{schema}}.session_scores s JOIN {{schema}}.score_missing_tools t USING (score_id)
+WHERE {SELECTED}
+GROUP BY t.tool_name
+ORDER BY CASE WHEN $5 = 'points_lost' THEN sum(100 - s.total_score) ELSE count(DISTINCT s.score_id) END DESC NULLS LAST,
+  t.tool_name LIMIT $6
+"""
+
+# The same by tools ($5 spellings, $6 the tool of each) and chains; a score that asks for a tool twice counts once.
+ASKED = f"""
+SELECT tool, chain_id, count(*) AS sessions, coalesce(sum(lost), 0) AS points_lost
+FROM (SELECT DISTINCT w.tool, s.score_id, s.chain_id, 100 - s.total_score AS lost
+      FROM {{schema}}.session_scores s JOIN {{schema}}.score_missing_tools t USING (score_id)
+      JOIN unnest($5::text[], $6::int[]) AS w(tool_name, tool) ON w.tool_name = t.tool_name
+      WHERE {SELECTED}) asked
+GROUP BY tool, chain_id
+"""
+
+# Tools that the agents of the sessions judged last ($5) have called.
+CALLED = f"""
+SELECT DISTINCT k.tool FROM (
+  SELECT CASE jsonb_typeof(s.interaction -> 'by_tool')
+         WHEN 'object' THEN s.interaction -> 'by_tool' ELSE '{{}}' END AS tools
+  FROM {{schema}}.session_scores s WHERE {SELECTED} ORDER BY s.completed_at DESC LIMIT $5) l,
+LATERAL jsonb_object_keys(l.tools) AS k(tool)
+"""
+
+SCORES_OF_CHAINS = f"""
+SELECT s.chain_id, count(*) AS scores FROM {{schema}}.session_scores s WHERE {SELECTED} GROUP BY s.chain_id
+"""
+
+FAILURE_TAGS = f"""
+SELECT t.tag, s.chain_id, count(DISTINCT s.score_id) AS scores
+FROM {{schema}}.session_scores s
+CROSS JOIN LATERAL jsonb_array_elements_text(
+  CASE jsonb_typeof(s.failure_tags) WHEN 'array' THEN s.failure_tags ELSE '[]' END) AS t(tag)
+WHERE {SELECTED} AND t.tag IS NOT NULL GROUP BY t.tag, s.chain_id
+"""
+
+# What was decided about names last.
+DECIDED = """
+SELECT DISTINCT ON (name_key) name, tool FROM {schema}.tool_merges ORDER BY name_key, merge_id DESC
+"""
+
+# Tools of which somebody said something: they keep their names.
+STANDING = "SELECT DISTINCT ON (tool_key) tool FROM {schema}.tool_states ORDER BY tool_key, state_id DESC"
+
+# Judges name tools freely, so that there is no end of names that one score asked for; these are merged and counted.
+MOST_SPELLINGS = 2000
+# Whether a tool exists is told by what was called lately.
+LATEST_CALLERS = 5000
+MOST_CHAINS = 100  # told by name; the others are in the numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which scores; None: all. `since` and `until` are from, and before."""
+
+    chain: str | None = None
+    criteria: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """$1 to $4 of the statements."""
+        return self.chain, self.criteria, self.since, self.until
+
+
+# --- trends --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TrendPoint:
+    """Totals of one UTC day under one judge fingerprint. Points of two fingerprints are not to be joined."""
+
+    day: date
+    judge_fingerprint: str | None
+    criteria: str | None
+    average: float
+    minimum: int
+    maximum: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trends:
+    """Points by day, then fingerprint."""
+
+    points: list[TrendPoint]
+    left_out: Annotated[
+        int, Field(description="Scores flagged `outcome_score_mismatch` or `tampering_suspected`: in no point.")
+    ]
+
+
+async def trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> Trends:
+    """
+    Totals per day and fingerprint. A total that contradicts itself or that somebody may have steered counts nowhere.
+
+    Args:
+        day_of: The day on which the session was scored, or on which it ended; the range is about the same. A session
+            that is scored again moves to the day of that, but stays on the day on which it ended.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    [rows] = await _fetch(database, (TRENDS, (*selection.arguments, sorted(DOUBTFUL_FLAGS), day_of)))
+    names = TrendPoint.__slots__
+    points = [TrendPoint(**{name: row[name] for name in names}) for row in rows if row["count"]]
+    return Trends(points, sum(row["doubtful"] for row in rows))
+
+
+# --- distribution --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryAverage:
+    """A category of one criteria: points where a breakdown was stated, 0-1 for a rubric."""
+
+    criteria: str | None
+    category: str
+    average: float
+    count: Annotated[int, Field(description="Scores that state it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class BandCount:
+    """A range of totals, both ends in it, and the scores in it."""
+
+    band: str
+    low: int
+    high: int
+    count: int
+    categories: list[CategoryAverage]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Scores by band, the lowest first, and the averages of their categories."""
+
+    bands: list[BandCount]
+    between_bands: Annotated[int, Field(description="Totals that no band holds.")]
+    without_total: Annotated[int, Field(description="Completed scores of chains without a judge.")]
+    categories: Annotated[list[CategoryAverage], Field(description="Over all totals.")]
+
+
+async def distribution(database: Database, selection: Selection, bands: Sequence[Band]) -> Distribution:
+    """
+    Scores by band. Flagged totals are in it: it tells what is stored, not how quality moves.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    ends = [b.id for b in bands], [b.low for b in bands], [b.high for b in bands]
+    arguments = (*selection.arguments, *ends)
+    counted, averaged = await _fetch(database, (BANDS, arguments), (CATEGORIES, arguments))
+    counts = {(row["band"], row["has_total"]): row["count"] for row in counted}
+    averages: defaultdict[tuple[str | None, bool], list[CategoryAverage]] = defaultdict(list)
+    for row in averaged:
+        average = CategoryAverage(row["criteria"], row["category"], row["average"], row["count"])
+        averages[row["band"], row["is_all"]].append(average)
+    return Distribution(
+        [BandCount(b.id, b.low, b.high, counts.get((b.id, True), 0), averages[b.id, False]) for b in bands],
+        counts.get((None, True), 0),
+        counts.get((None, False), 0),
+        averages[None, True],
+    )
+
+
+# --- missing tools -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """A name as judges wrote it, and how many sessions' scores did."""
+
+    name: str
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChain:
+    """How many sessions of a chain asked for a tool."""
+
+    chain_id: str | None
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTool:
+    """A tool that judges missed."""
+
+    tool_name: Annotated[str, Field(description="Its most used spelling.")]
+    spellings: list[Spelling]
+    sessions: int
+    chains: int
+    by_chain: Annotated[list[ToolChain], Field(description="At most 100, those with most sessions first.")]
+    points_lost: Annotated[int, Field(description="100 - total, over the scores that asked for it.")]
+    exists: Annotated[bool, Field(description="Judged sessions have called a tool of that name lately.")]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingTools:
+    """What to build next, the most wanted first."""
+
+    tools: list[WantedTool]
+    tools_left_out: Annotated[int, Field(description="Tools beyond `limit`.")]
+    spellings_left_out: Annotated[int, Field(description="Of the least used names, which were not looked at.")]
+
+
+async def missing_tools(database: Database, selection: Selection, sort: ToolSort, limit: int) -> MissingTools:
+    """
+    Tools that judges missed, spellings merged (see `merge_spellings`), as people decided where they did.
+
+    Points are not shared out: where a score asks for three tools, each has lost all of its points.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    named, joined, said = await _fetch(
+        database, (SPELLINGS, (*selection.arguments, sort, MOST_SPELLINGS)), (DECIDED, ()), (STANDING, ())
+    )
+    counts = {row["tool_name"]: row["sessions"] for row in named}
+    decided = {row["name"]: row["tool"] for row in joined}
+    # Comparing the names of hostile judges takes a second.
+    tools = await asyncio.to_thread(merge_spellings, counts, decided, {row["tool"] for row in said})
+    numbers = [(name, number) for number, tool in enumerate(tools) for name, _ in tool.spellings]
+    asked, called = await _fetch(
+        database,
+        (ASKED, (*selection.arguments, [name for name, _ in numbers], [number for _, number in numbers])),
+        (CALLED, (*selection.arguments, LATEST_CALLERS)),
+    )
+    wanted = wanted_tools(tools, asked, [row["tool"] for row in called], sort)
+    left_out = named[0]["spellings"] - len(named) if named else 0
+    return MissingTools(wanted[:limit], max(0, len(wanted) - limit), left_out)
+
+
+def wanted_tools(
+    tools: Sequence[Tool], asked: Iterable[Mapping[str, Any]], called: Iterable[str], sort: ToolSort
+) -> list[WantedTool]:
+    """
+    The ledger, in order.
+
+    Args:
+        asked: Rows of `tool` (its place in `tools`), `chain_id`, `sessions`, `points_lost`.
+        called: Tools as they were called, with or without their server.
+    """
+    known = {normalise(name) for tool in called for name in (tool, bare(tool))}
+    by_tool: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in asked:
+        by_tool[row["tool"]].append(row)
+    found = [_wanted(tools[number], rows, known) for number, rows in by_tool.items()]
+    first, second = ("sessions", "points_lost") if sort == "sessions" else ("points_lost", "sessions")
+    return sorted(found, key=lambda tool: (-getattr(tool, first), -getattr(tool, second), tool.tool_name))
+
+
+def _wanted(tool: Tool, rows: Sequence[Mapping[str, Any]], known: set[str]) -> WantedTool:
+    chains = [ToolChain(row["chain_id"], row["sessions"]) for row in rows]
+    return WantedTool(
+        tool.name,
+        [Spelling(name, sessions) for name, sessions in tool.spellings],
+        sum(chain.sessions for chain in chains),
+        len(chains),
+        sorted(chains, key=lambda chain: (-chain.sessions, chain.chain_id or ""))[:MOST_CHAINS],
+        sum(row["points_lost"] for row in rows),
+        any(normalise(name) in known for name, _ in tool.spellings),
+    )
+
+
+# --- failure tags --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChainShare:
+    """How many scores of a chain have a tag, and which share of that chain's scores."""
+
+    chain_id: str | None
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class TagCount:
+    """How many scores have a tag, and which share of all of them."""
+
+    tag: str
+    count: int
+    share: float
+    chains: int
+    by_chain: Annotated[list[ChainShare], Field(description="At most 100, those with most such scores first.")]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureTags:
+    """Tags, the most frequent first."""
+
+    scores: Annotated[int, Field(description="With and without tags.")]
+    tags: list[TagCount]
+
+
+async def failure_tags(database: Database, selection: Selection) -> FailureTags:
+    """
+    Failure tags by how many scores have them. A tag that a score has twice counts once.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    arguments = selection.arguments
+    scores, tagged = await _fetch(database, (SCORES_OF_CHAINS, arguments), (FAILURE_TAGS, arguments))
+    return tag_shares({row["chain_id"]: row["scores"] for row in scores}, tagged)
+
+
+def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, Any]]) -> FailureTags:
+    """
+    Counts as shares.
+
+    Args:
+        scores: By chain, with and without tags.
+        tagged: Rows of `tag`, `chain_id`, `scores`.
+    """
+    by_tag: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
+    for row in tagged:
+        by_tag[row["tag"]][row["chain_id"]] += row["scores"]
+    total = sum(scores.values())
+    found = []
+    for tag, counts in by_tag.items():
+        # A score may have come between the two statements; a share is one all the same.
+        chains = [ChainShare(c, n, min(1.0, n / scores.get(c, n))) for c, n in counts.items()]
+        chains.sort(key=lambda chain: (-chain.count, chain.chain_id or ""))
+        count = counts.total()
+        found.append(TagCount(tag, count, min(1.0, count / max(total, 1)), len(chains), chains[:MOST_CHAINS]))
+    return FailureTags(total, sorted(found, key=lambda tag: (-tag.count, tag.tag)))
+
+
+async def _fetch(database: Database, *statements: tuple[str, Sequence[Any]]) -> list[list[Any]]:
+    """The rows of each statement, all in one transaction."""
+
+    async def work(connection: Connection) -> list[list[Any]]:
+        await connection.execute(CUSTOM_PLAN)
+        return [await connection.fetch(database.sql(sql), *arguments) for sql, arguments in statements]
+
+    return await database.once(work)

@@ -1,0 +1,215 @@
+"""
+One session out of every table, for good: what people may ask for, and what follows a session deleted upstream.
+
+Laws. It all goes in one transaction, or nothing does. A worker that judges the session loses its lease and
+writes nothing afterwards; the relay publishes nothing of it afterwards. Of its requests the hashes of their
+identities stay (under an `Idempotency-Key` its hash), or an event that Kafka delivers again, or a repeat, would
+score it again. What Kafka, logs and backups hold is not ours.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from tarsy_scoring.queue import idempotency, outbox
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.leases import Leases
+
+Why = Literal["asked", "deleted_upstream"]
+
+TELL_S = 5.0  # for a relay at work to publish that a running score was cancelled: it looks every second
+LOOK_EVERY_S = 0.1
+# Each cancel may promote one deferred request; whoever asks faster than that is erased all the same.
+CANCEL_ROUNDS = 5
+
+# Kept bodies of dead letters about a session: it is the key, or the message says so, readable or not. Bodies are few
+# and large, so they are looked for before anything is locked.
+BODIES = """
+SELECT body_id FROM {schema}.dead_letter_bodies
+WHERE key = convert_to($1, 'UTF8') OR position(convert_to('"session_id":"' || $1 || '"', 'UTF8') in value) > 0
+  OR position(convert_to('"session_id": "' || $1 || '"', 'UTF8') in value) > 0
+"""
+
+# Rows about a session by table; $2: the bodies of its dead letters.
+INVENTORY = """
+WITH mine AS (SELECT score_id FROM {schema}.session_scores WHERE session_id = $1)
+SELECT
+  (SELECT count(*) FROM {schema}.sessions WHERE session_id = $1) AS sessions,
+  (SELECT count(*) FROM mine) AS session_scores,
+  (SELECT count(*) FROM {schema}.judge_turns JOIN mine USING (score_id)) AS judge_turns,
+  (SELECT count(*) FROM {schema}.score_missing_tools JOIN mine USING (score_id)) AS score_missing_tools,
+  (SELECT count(*) FROM {schema}.score_alternative_approaches JOIN mine USING (score_id))
+    AS score_alternative_approaches,
+  (SELECT count(*) FROM {schema}.score_alternative_approach_steps JOIN mine USING (score_id))
+    AS score_alternative_approach_steps,
+  (SELECT count(*) FROM {schema}.scoring_events JOIN mine USING (score_id)) AS scoring_events,
+  (SELECT count(*) FROM {schema}.kept_answers JOIN mine USING (score_id)) AS kept_answers,
+  (SELECT count(*) FROM {schema}.scoring_requests WHERE session_id = $1) AS scoring_requests,
+  (SELECT count(*) FROM {schema}.changes WHERE session_id = $1) AS changes,
+  (SELECT count(*) FROM {schema}.score_labels WHERE session_id = $1) AS score_labels,
+  (SELECT count(*) FROM {schema}.review_picks JOIN mine USING (score_id)) AS review_picks,
+  (SELECT count(*) FROM {schema}.anchor_sessions WHERE session_id = $1) AS anchor_sessions,
+  (SELECT count(*) FROM {schema}.bridge_announced WHERE session_id = $1) AS bridge_announced,
+  (SELECT count(*) FROM {schema}.dead_letter_bodies WHERE body_id = ANY($2::uuid[])) AS dead_letter_bodies
+"""
+
+OPEN_SCORES = """
+SELECT score_id FROM {schema}.session_scores
+WHERE session_id = $1 AND status IN ('pending', 'in_progress') ORDER BY created_at, score_id
+"""
+
+UNPUBLISHED = "SELECT count(*) FROM {schema}.scoring_events WHERE session_id = $1 AND published_at IS NULL"
+
+# The relay's own lock, waited for: it has then published what it read, and will read no more before we commit.
+HOLD_RELAY = outbox.ONE_RELAY.replace("pg_try_advisory", "pg_advisory")
+
+LOCK_SESSION = "SELECT session_id FROM {schema}.sessions WHERE session_id = $1 FOR UPDATE"
+
+LOCK_SCORES = """
+SELECT score_id FROM {schema}.session_scores WHERE session_id = ANY($1::text[]) ORDER BY score_id FOR UPDATE
+"""
+
+# `request_id` is a hash of the identity, and all that a repeat is known by.
+KEEP_HASHES_ALONE = """
+UPDATE {schema}.scoring_requests SET
+  event_id = NULL, session_id = NULL, score_id = NULL, chain_id = NULL, requested_by = 'erased', criteria = NULL,
+  reason = NULL, traceparent = NULL,
+  disposition = CASE disposition WHEN 'deferred' THEN 'superseded' ELSE disposition END
+WHERE session_id = ANY($1::text[])
+"""
+
+# The money stays in the books, under nobody's name; a call under way is settled by the id of its charge.
+KEEP_CHARGES_ALONE = """
+UPDATE {schema}.budget_charges SET score_id = '00000000-0000-0000-0000-000000000000' WHERE score_id = ANY($1::uuid[])
+"""
+
+TOOL_LISTS = "SELECT DISTINCT tools_hash FROM {schema}.session_scores WHERE session_id = $1 AND tools_hash IS NOT NULL"
+
+# The sets of tools that its agents had and no other session's. A score that is being judged with one of them says
+# that nobody knows which tools its agents had.
+REMOVE_TOOL_LISTS = """
+DELETE FROM {schema}.tool_lists l WHERE l.tools_hash = ANY($1::text[])
+  AND NOT EXISTS (SELECT FROM {schema}.session_scores s WHERE s.tools_hash = l.tools_hash)
+"""
+
+# What refers to sessions and their scores goes with them.
+REMOVE_SESSIONS = "DELETE FROM {schema}.sessions WHERE session_id = ANY($1::text[]) RETURNING session_id"
+
+REMOVE_ANNOUNCED = "DELETE FROM {schema}.bridge_announced WHERE session_id = $1"
+
+REMOVE_BODIES = "DELETE FROM {schema}.dead_letter_bodies WHERE body_id = ANY($1::uuid[])"
+
+NOTE_ERASURE = """
+INSERT INTO {schema}.erasures (erased_by, why, session_hash, scores) VALUES ($1, $2, $3, $4)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What there is of a session: rows by table, and how many of its scores are pending or running."""
+
+    rows: Mapping[str, int]
+    open_scores: int
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.rows.values())
+
+
+async def inventory(database: Database, session_id: str) -> Inventory:
+    """What there is of a session now. Raises: DatabaseAway."""
+
+    bodies = await _bodies(database, session_id)
+    return await database.once(lambda c: _inventory(database, c, session_id, bodies))
+
+
+async def erase(
+    database: Database, leases: Leases, session_id: str, *, by: str, why: Why = "asked", tell_s: float = TELL_S
+) -> Inventory:
+    """
+    Remove a session from every table; open scores are cancelled first.
+
+    What remains: the hashes of its requests' identities, what its judging cost without its name, and in `erasures`
+    that it was erased, with the SHA-256 of its id. A request of a new identity scores it anew, where the source
+    still has it. Where there is nothing, nothing is noted.
+
+    Args:
+        tell_s: How long a relay may take to publish that open scores were cancelled. Without one, nobody is told.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        DatabaseAway: It may have been erased; asking again tells.
+    """
+    if await _cancel_open(database, leases, session_id, by):
+        await _give_relay_time(database, session_id, tell_s)
+    bodies = await _bodies(database, session_id)
+
+    async def work(connection: Connection) -> Inventory:
+        # The relay's lock before that on the session: whoever is the relay waits for no session.
+        await connection.execute(HOLD_RELAY, database.schema)
+        await connection.execute(database.sql(LOCK_SESSION), session_id)
+        found = await _inventory(database, connection, session_id, bodies)
+        if found.is_empty:
+            return found
+        tool_lists = [r["tools_hash"] for r in await connection.fetch(database.sql(TOOL_LISTS), session_id)]
+        await forget_sessions(database, connection, [session_id])
+        await connection.execute(database.sql(REMOVE_TOOL_LISTS), tool_lists)
+        await connection.execute(database.sql(REMOVE_ANNOUNCED), session_id)
+        await connection.execute(database.sql(REMOVE_BODIES), bodies)
+        noted = (by, why, hash_of(session_id), found.rows["session_scores"])
+        await connection.execute(database.sql(NOTE_ERASURE), *noted)
+        return found
+
+    return await database.once(work)
+
+
+async def forget_sessions(database: Database, connection: Connection, session_ids: Sequence[str]) -> int:
+    """
+    Remove sessions that the caller's transaction has locked, with all that refers to them; returns how many went.
+
+    Takes the locks on their scores, in order.
+    """
+    scores: list[UUID] = [r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)]
+    await idempotency.forget_answers(database, connection, session_ids)
+    await connection.execute(database.sql(KEEP_HASHES_ALONE), session_ids)
+    await connection.execute(database.sql(KEEP_CHARGES_ALONE), scores)
+    return len(await connection.fetch(database.sql(REMOVE_SESSIONS), session_ids))
+
+
+def hash_of(session_id: str) -> str:
+    """How `erasures` knows a session: whoever has the id can look whether it was erased."""
+    return hashlib.sha256(session_id.encode()).hexdigest()
+
+
+async def _bodies(database: Database, session_id: str) -> list[UUID]:
+    return [r["body_id"] for r in await database.once(lambda c: c.fetch(database.sql(BODIES), session_id))]
+
+
+async def _inventory(database: Database, connection: Connection, session_id: str, bodies: Sequence[UUID]) -> Inventory:
+    row = await connection.fetchrow(database.sql(INVENTORY), session_id, bodies)
+    assert row is not None
+    return Inventory(dict(row), len(await connection.fetch(database.sql(OPEN_SCORES), session_id)))
+
+
+async def _cancel_open(database: Database, leases: Leases, session_id: str, by: str) -> bool:
+    """Cancel what is pending or running, so that those who follow its events see an end; says whether there was any."""
+    has_cancelled = False
+    for _ in range(CANCEL_ROUNDS):
+        rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), session_id))
+        if not rows:
+            break
+        for row in rows:
+            has_cancelled |= await leases.cancel(row["score_id"], by, is_patient=False)
+    return has_cancelled
+
+
+async def _give_relay_time(database: Database, session_id: str, tell_s: float) -> None:
+    for _ in range(round(tell_s / LOOK_EVERY_S)):
+        if not await database.once(lambda c: c.fetchval(database.sql(UNPUBLISHED), session_id)):
+            return
+        await asyncio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,167 @@
+"""
+Scores as an export: documents or flat rows, in batches that any reader may take as slowly as it likes.
+"""
+
+import csv
+import io
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.records.scores import DOCUMENT, Reader
+
+Purpose = Literal["production", "consistency", "anchor", "shadow"]
+Format = Literal["jsonl", "csv"]
+
+# Scores, the newest first. The score decides here, not its session: every one of a session is a row of its own.
+EXPORT = f"""{DOCUMENT}
+WHERE s.purpose = $13 AND s.status = $2
+  AND ($1::text IS NULL OR s.chain_id = $1)
+  AND ($3::int IS NULL OR s.total_score >= $3) AND ($4::int IS NULL OR s.total_score <= $4)
+  AND ($5::text IS NULL OR s.criteria = $5)
+  AND ($6::text IS NULL OR m.alert_type = $6) AND ($7::jsonb IS NULL OR m.labels @> $7)
+  AND ($8::jsonb IS NULL OR s.flags @> $8) AND ($9::text IS NULL OR s.outcome = $9)
+  AND ($10::timestamptz IS NULL OR s.completed_at >= $10) AND ($11::timestamptz IS NULL OR s.completed_at < $11)
+  AND ($12::text IS NULL OR lower(m.session_id) LIKE lower($12) OR lower(m.alert_type) LIKE lower($12))
+  AND (NOT $14::bool OR NOT EXISTS (
+    SELECT FROM {{schema}}.session_scores x WHERE x.session_id = s.session_id
+    AND x.status = 'completed' AND x.purpose = s.purpose AND x.completed_at >= s.completed_at
+    AND (x.completed_at > s.completed_at OR x.score_id < s.score_id)))
+  AND ($15::timestamptz IS NULL OR s.created_at <= $15 AND (s.created_at < $15 OR s.score_id > $16))
+ORDER BY s.created_at DESC, s.score_id LIMIT $17
+"""
+
+EXPORT_BATCH = 100  # scores in memory at once; a document takes some 20 KB
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedScore:
+    """A score document, and what is told of its session beside it."""
+
+    document: dict[str, Any]
+    alert_type: str | None
+    labels: Mapping[str, str]
+
+
+async def export_scores(
+    reader: Reader, filters: Filters, *, purpose: Purpose = "production", only_latest: bool = False
+) -> AsyncIterator[list[ExportedScore]]:
+    """
+    All scores that fit, the newest first, a batch at a time; what arrives meanwhile is not among them.
+
+    Between two batches nothing is held in the database: no connection, no transaction and no snapshot. A cursor of
+    the server would be cut after `IDLE_IN_TRANSACTION_S` of a slow reader, and until then keep the dead rows of the
+    work queue from being removed. A score that changes before its batch is read is told as it is then.
+
+    Args:
+        filters: `status` is the score's; None means `completed`.
+        only_latest: Of several completed scores of a session, the latest alone.
+
+    Raises:
+        DatabaseAway: Before the first batch or between two.
+    """
+    chosen = list(replace(filters, status=filters.status or "completed").arguments)
+    after: tuple[datetime | None, UUID | None] = (None, None)
+    while True:
+        rows = await _fetch_batch(reader.database, [*chosen, purpose, only_latest, *after])
+        documents = await reader.documents(rows)
+        yield [ExportedScore(d, r["alert_type"], r["labels"]) for d, r in zip(documents, rows, strict=True)]
+        if len(rows) < EXPORT_BATCH:
+            return
+        after = rows[-1]["created_at"], rows[-1]["score_id"]
+
+
+async def written(batches: AsyncIterable[list[ExportedScore]], how: Format) -> AsyncIterator[tuple[bytes, int]]:
+    """The text of each batch, CSV with its header before the first, and how many scores it holds."""
+    has_begun = False
+    async for batch in batches:
+        if how == "jsonl":
+            text = json_lines(batch)
+        else:
+            header = () if has_begun else (CSV_COLUMNS,)
+            text = csv_lines([*header, *map(csv_row, batch)]).encode()
+        has_begun = True
+        yield text, len(batch)
+
+
+async def _fetch_batch(database: Database, arguments: Sequence[Any]) -> list[Mapping[str, Any]]:
+    async def work(connection: Connection) -> list[Mapping[str, Any]]:
+        await connection.execute(CUSTOM_PLAN)
+        return [dict(r) for r in await connection.fetch(database.sql(EXPORT), *arguments, EXPORT_BATCH)]
+
+    return await database.once(work)
+
+
+# Of the document, as they are.
+_PLAIN = (
+    *("score_id", "session_id", "chain_id", "purpose", "status", "attempt", "score_triggered_by", "created_at"),
+    *("started_at", "scored_at", "total_score", "outcome", "outcome_reason", "judge_outcome", "composite_score"),
+    *("criteria", "criteria_hash", "is_current_criteria", "judge_fingerprint", "spread", "gates_passed", "gates_total"),
+    *("error_kind", "error_message", "score_analysis", "missing_tools_analysis"),
+)
+# Members of objects in it; the object may be null.
+_MEMBERS = (
+    *(("interaction", name) for name in ("total_commands", "unique_commands", "error_count", "retry_count")),
+    *(("interaction", name) for name in ("help_invocations", "repeated_after_failure", "error_rate", "retry_rate")),
+    *(("interaction", name) for name in ("first_try_success_rate", "iteration_ratio", "completed")),
+    *(("grounding", "share"), ("coverage", "shown_share")),
+    *(("usage", name) for name in ("input_tokens", "cached_input_tokens", "output_tokens", "cost_usd")),
+)
+CSV_COLUMNS = (
+    *("alert_type", "labels", *_PLAIN, "score_breakdown", "failure_tags", "flags", "missing_tools"),
+    *(f"{part}_{name}" for part, name in _MEMBERS),
+)
+
+# What a spreadsheet takes for the beginning of a formula, also behind what it may trim.
+_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
+# One that takes `;` or a tab for the separator, as it does in many countries, does not see our quotes: for it a cell
+# begins in the middle of ours, and a row at each line break.
+_FORMULA_INSIDE = re.compile(r"""([;\t\r\n][\s"']*)(?=[=+\-@＝＋－＠])""")
+
+
+def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
+    """
+    Lines of CSV (RFC 4180).
+
+    What a spreadsheet would run as a formula gets an apostrophe in front: at the beginning of a text, and behind each
+    `;`, tab and line break in it.
+    """
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\r\n").writerows([_cell(value) for value in row] for row in rows)
+    return written.getvalue()
+
+
+def csv_row(score: ExportedScore) -> list[Any]:
+    """The values of `CSV_COLUMNS`: lists as words with `; ` between, objects as JSON."""
+    shown = score.document
+    listed = (shown["failure_tags"], shown["flags"], [tool["tool_name"] for tool in shown["missing_tools"]])
+    return [
+        *(score.alert_type, dict(score.labels), *(shown[name] for name in _PLAIN), shown["score_breakdown"]),
+        *("; ".join(names) for names in listed),
+        *((shown[part] or {}).get(name) for part, name in _MEMBERS),
+    ]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        value = to_json(value).decode() if value else ""
+    if not isinstance(value, str):
+        return value
+    return ("'" if _FORMULA.match(value) else "") + _FORMULA_INSIDE.sub(r"\1'", value)
+
+
+def json_lines(scores: Iterable[ExportedScore]) -> bytes:
+    """A line for each: the score document under `score`, and what is known of its session."""
+    lines = ({"alert_type": s.alert_type, "labels": dict(s.labels), "score": s.document} for s in scores)
+    return b"".join(to_json(line) + b"\n" for line in lines)

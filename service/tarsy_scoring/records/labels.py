@@ -1,0 +1,279 @@
+"""
+What people say of scores: every label is kept with who and when, and together they tell how far a judge can be trusted.
+
+Laws. Nothing replaces a label; of each person the last one about a score counts. A label counts for a judge only
+where its score was picked for review, because only then is known how probably it would be labelled.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from tarsy_scoring.queue import idempotency
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of, bands_of
+from tarsy_scoring.statistics.calibration import OUTCOME_WORDS, Calibration, Label, LabelledScore, band_of_label, calibrate
+
+MOST_SHOWN = 500
+CARDS_KEPT = 64
+# The newest scores of a judge that count. They make an interval of kappa that is within 0.05, in an eighth of a second.
+MOST_COUNTED = 400
+UNKNOWN = "unknown"  # what a score that names no criteria, hash or judge is filed under
+
+SUBJECT = """
+SELECT s.score_id, s.session_id, s.status, s.total_score, s.judge_outcome, c.content -> 'bands' AS bands
+FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash) WHERE s.score_id = $1
+"""
+
+# The session before its scores, as whoever erases it does.
+LOCK_SESSION = """
+SELECT session_id FROM {schema}.sessions
+WHERE session_id = (SELECT session_id FROM {schema}.session_scores WHERE score_id = $1) FOR KEY SHARE
+"""
+
+ADD = """
+INSERT INTO {schema}.score_labels (score_id, session_id, labelled_by, agrees, outcome, number, reason)
+SELECT score_id, session_id, $2, $3, $4, $5, $6 FROM {schema}.session_scores
+WHERE score_id = $1 AND status = 'completed' AND total_score IS NOT NULL FOR KEY SHARE
+RETURNING label_id, session_id
+"""
+
+_SHOWN = """
+SELECT l.label_id, l.score_id, l.session_id, l.labelled_by AS by, l.labelled_at AS at, l.agrees, l.outcome, l.number,
+       l.reason, coalesce(p.is_random, false) AS is_random, p.inclusion_probability
+FROM {schema}.score_labels l LEFT JOIN {schema}.review_picks p USING (score_id)
+"""
+
+LABEL = f"{_SHOWN} WHERE l.label_id = $1"
+
+OF_SCORE = f"{_SHOWN} WHERE l.score_id = $1 ORDER BY l.label_id DESC LIMIT $2"
+
+# The last label of each person about each score, beside what the judge said; scores of the newest days first, and of
+# each judge as many as count.
+COUNTED = f"""
+SELECT * FROM (
+  SELECT DISTINCT ON (p.day, l.score_id, l.labelled_by)
+         p.day, l.score_id, l.labelled_by, l.agrees, l.outcome, l.number, p.inclusion_probability,
+         s.total_score, s.judge_outcome,
+         coalesce(s.criteria, '{UNKNOWN}') AS criteria, coalesce(s.criteria_hash, '{UNKNOWN}') AS criteria_hash,
+         coalesce(s.judge_fingerprint, '{UNKNOWN}') AS judge_fingerprint,
+         dense_rank() OVER (PARTITION BY s.criteria, s.criteria_hash, s.judge_fingerprint
+                            ORDER BY p.day DESC NULLS LAST, l.score_id) AS place
+  FROM {{schema}}.score_labels l JOIN {{schema}}.session_scores s USING (score_id)
+  LEFT JOIN {{schema}}.review_picks p USING (score_id)
+  WHERE s.status = 'completed' AND s.total_score IS NOT NULL
+    AND ($1::text IS NULL OR s.criteria = $1 OR ($1 = '{UNKNOWN}' AND s.criteria IS NULL))
+    AND ($2::text IS NULL OR s.judge_fingerprint = $2 OR ($2 = '{UNKNOWN}' AND s.judge_fingerprint IS NULL))
+  ORDER BY p.day DESC NULLS LAST, l.score_id, l.labelled_by, l.label_id DESC) labels
+WHERE place <= {MOST_COUNTED} OR inclusion_probability IS NULL
+ORDER BY day DESC NULLS LAST, score_id, labelled_by
+"""
+
+BANDS = """
+SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria WHERE criteria_hash = ANY($1::text[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NewLabel:
+    """
+    What somebody says of a score.
+
+    Args:
+        agrees: With its band and its total; None: not said.
+        outcome: The right one: a band of the criteria, or a word of `OUTCOME_WORDS`.
+        number: The right total, 0-100.
+    """
+
+    agrees: bool | None = None
+    outcome: str | None = None
+    number: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A score as somebody who labels it needs it. `bands` are those of its criteria, lowest first."""
+
+    score_id: UUID
+    session_id: str
+    status: str
+    total: int | None
+    bands: tuple[Band, ...]
+
+    @property
+    def can_be_labelled(self) -> bool:
+        """Whether there is a number to say something about."""
+        return self.status == "completed" and self.total is not None
+
+
+async def subject(database: Database, score_id: UUID) -> Subject | None:
+    """The score that a label would be about; None: there is none. Raises: DatabaseAway."""
+    row = await database.once(lambda c: c.fetchrow(database.sql(SUBJECT), score_id))
+    if row is None:
+        return None
+    return Subject(row["score_id"], row["session_id"], row["status"], row["total_score"], _bands(row["bands"]))
+
+
+def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:
+    """
+    The band that the outcome means, where the number lies outside of it. Pure.
+
+    Criteria without bands of their own tell nobody where `correct` begins: there only the other end of the
+    scale contradicts a word. The card counts it as the word says.
+    """
+    if outcome is None or number is None:
+        return None
+    meant, said = band_of_label(Label("", outcome), bands), band_of(number, bands)
+    ends = {bands[0].id, bands[-1].id}
+    if said == meant or (bands == DEFAULT_BANDS and outcome in OUTCOME_WORDS and {said, meant} != ends):
+        return None
+    return next((b for b in bands if b.id == meant), None)
+
+
+async def add(database: Database, score_id: UUID, label: NewLabel, *, by: str) -> dict[str, Any] | None:
+    """
+    Keep a label, and in the journal that it was given; all or nothing.
+
+    Returns:
+        The label as `of_score` gives it; None: the score is not there, or has no number.
+
+    Raises:
+        DatabaseAway: It may have been kept.
+    """
+
+    async def work(connection: Connection) -> dict[str, Any] | None:
+        await connection.execute(database.sql(LOCK_SESSION), score_id)
+        said = (label.agrees, label.outcome, label.number, label.reason)
+        kept = await connection.fetchrow(database.sql(ADD), score_id, by, *said)
+        if kept is None:
+            return None
+        await idempotency.note_change(
+            database, connection, "label", by=by, session_id=kept["session_id"], score_id=score_id
+        )
+        row = await connection.fetchrow(database.sql(LABEL), kept["label_id"])
+        assert row is not None
+        return dict(row)
+
+    return await database.once(work)
+
+
+async def of_score(database: Database, score_id: UUID, limit: int = MOST_SHOWN) -> list[dict[str, Any]]:
+    """The labels of a score, newest first. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(OF_SCORE), score_id, limit))
+    return [dict(r) for r in rows]
+
+
+async def fetch_bands(
+    database: Database, connection: Connection, hashes: Collection[str]
+) -> dict[str, tuple[Band, ...]]:
+    """Bands of criteria that judged, lowest first, by hash; one that is not known is not in it."""
+    rows = await connection.fetch(database.sql(BANDS), list(hashes)) if hashes else []
+    return {r["criteria_hash"]: _bands(r["bands"]) for r in rows}
+
+
+# --- trust cards ---------------------------------------------------------------------------------------
+
+
+async def trust_cards(
+    database: Database, criteria: str | None = None, fingerprint: str | None = None
+) -> list[Calibration]:
+    """
+    How far each judge that has labels can be trusted, most labels first.
+
+    The same labels give the same card; one that was made is kept until a label comes.
+
+    Args:
+        criteria: By name; None: all.
+        fingerprint: Of the judge; None: all.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+
+    async def work(connection: Connection) -> tuple[list[Any], dict[str, tuple[Band, ...]]]:
+        rows = await connection.fetch(database.sql(COUNTED), criteria, fingerprint)
+        return rows, await fetch_bands(database, connection, {r["criteria_hash"] for r in rows})
+
+    rows, bands = await database.once(work)
+    by_judge: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        judge = row["criteria"], row["criteria_hash"], row["judge_fingerprint"]
+        by_judge.setdefault(judge, []).append(row)
+    cards = [
+        # In a thread: many labels take a while.
+        await asyncio.to_thread(card_of, judged, bands.get(criteria_hash, DEFAULT_BANDS))
+        for (_, criteria_hash, _), judged in by_judge.items()
+    ]
+    return sorted(cards, key=lambda c: (-c.matched, c.criteria, c.criteria_hash, c.judge_fingerprint))
+
+
+async def trust_card_of(database: Database, criteria: str, criteria_hash: str, fingerprint: str) -> Calibration:
+    """The card of one judge; one without labels says how many it takes. Raises: DatabaseAway."""
+    for card in await trust_cards(database, criteria, fingerprint):
+        if card.criteria_hash == criteria_hash:
+            return card
+    bands = await database.once(lambda c: fetch_bands(database, c, [criteria_hash]))
+    # Without a score there is no judge to make a card of.
+    judged = LabelledScore("", 0, criteria, criteria_hash, fingerprint)
+    return _card((), (judged,), bands.get(criteria_hash, DEFAULT_BANDS))
+
+
+def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calibration:
+    """
+    The card of one judge, out of rows of `COUNTED` in their order. Pure.
+
+    Of the scores that people were asked about the newest `MOST_COUNTED` count; the others are only counted.
+    """
+    asked_about = dict.fromkeys(r["score_id"] for r in rows if r["inclusion_probability"] is not None)
+    too_old = set(list(asked_about)[MOST_COUNTED:])
+    rows = [r for r in rows if r["score_id"] not in too_old]
+    scores = {
+        r["score_id"]: LabelledScore(
+            # A label is about one score and not about its session, which may have another one of the same judge.
+            session_id=str(r["score_id"]),
+            total=r["total_score"],
+            criteria=r["criteria"],
+            criteria_hash=r["criteria_hash"],
+            judge_fingerprint=r["judge_fingerprint"],
+            judge_outcome=r["judge_outcome"],
+        )
+        for r in rows
+    }
+    return _card(tuple(_label(r, bands) for r in rows), tuple(scores.values()), bands)
+
+
+@lru_cache(maxsize=CARDS_KEPT)
+def _card(labels: tuple[Label, ...], scores: tuple[LabelledScore, ...], bands: tuple[Band, ...]) -> Calibration:
+    """Kept by all that it is made of, so that it cannot be out of date."""
+    [card] = calibrate(labels, scores, {scores[0].criteria_hash: bands})
+    return card
+
+
+def _label(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
+    """Who agrees says what the judge said."""
+    outcome, number = row["outcome"], row["number"]
+    if row["agrees"]:
+        is_stated = row["judge_outcome"] in {b.id for b in bands}
+        outcome = row["judge_outcome"] if is_stated else band_of(row["total_score"], bands)
+        number = float(row["total_score"])
+    probability = row["inclusion_probability"]
+    return Label(
+        str(row["score_id"]),
+        outcome,
+        number,
+        row["labelled_by"],
+        is_random=probability is not None,
+        inclusion_probability=1.0 if probability is None else probability,
+    )
+
+
+def _bands(stored: Any) -> tuple[Band, ...]:
+    """Bands as criteria keep them; the default ones where there are none, or another version wrote another shape."""
+    try:
+        return bands_of({str(name): (int(low), int(high)) for name, (low, high) in dict(stored or {}).items()})
+    except (TypeError, ValueError):
+        return DEFAULT_BANDS

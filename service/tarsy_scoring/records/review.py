@@ -1,0 +1,187 @@
+"""
+Which scores people are asked about: drawn once for each day and judge, and the same for everybody.
+
+Laws. A score is a candidate once, when the day on which it was completed is over, so that its chance to be picked is
+known and stays. Whoever looks first has the days drawn that nobody has; those behind the last `DAYS` are not drawn
+from any more, and no label speaks for them.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import to_json
+
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of
+from tarsy_scoring.statistics.sampling import Candidate, Pick, pick_for_review
+from tarsy_scoring.records.labels import UNKNOWN, fetch_bands
+
+DAYS = 7
+PICKS_A_DAY = 10  # for each judge: half an hour of somebody's day
+MOST_SHOWN = 1000
+MISMATCH = "outcome_score_mismatch"
+
+# The days that are over, oldest first, and not drawn from; some minutes for attempts that ended just before midnight.
+TO_DRAW = f"""
+SELECT d::date AS day
+FROM (SELECT date_trunc('day', now() AT TIME ZONE 'UTC' - interval '10 minutes') AS today) t,
+     generate_series(t.today - interval '{DAYS} days', t.today - interval '1 day', interval '1 day') d
+WHERE NOT EXISTS (SELECT FROM {{schema}}.review_days r WHERE r.day = d::date) ORDER BY d
+"""
+
+# Whoever else draws from the same day waits here, and then finds it drawn.
+TAKE_DAY = "INSERT INTO {schema}.review_days (day) VALUES ($1) ON CONFLICT DO NOTHING RETURNING day"
+
+CANDIDATES = """
+SELECT s.score_id, s.total_score, s.criteria_hash, s.judge_fingerprint, s.flags, s.spread, s.judge_outcome, s.outcome,
+       s.gates_passed, s.gates_total
+FROM {schema}.session_scores s
+WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS NOT NULL
+  AND s.completed_at >= $1::date::timestamp AT TIME ZONE 'UTC'
+  AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
+"""
+
+# In the order in which scores are locked everywhere; one that is gone by now is not picked.
+KEEP_PICKS = """
+INSERT INTO {schema}.review_picks (score_id, day, place, is_random, inclusion_probability, reasons)
+SELECT s.score_id, $1::date, p.place, p.is_random, p.probability, p.reasons::jsonb
+FROM unnest($2::uuid[], $3::int[], $4::bool[], $5::float8[], $6::text[])
+  AS p(score_id, place, is_random, probability, reasons)
+JOIN {schema}.session_scores s USING (score_id) ORDER BY s.score_id FOR KEY SHARE OF s
+ON CONFLICT (score_id) DO NOTHING
+"""
+
+QUEUE = f"""
+SELECT p.score_id, p.day, p.is_random, p.inclusion_probability, p.reasons, s.session_id, s.chain_id, m.alert_type,
+       s.total_score, s.criteria, s.criteria_hash, s.judge_fingerprint, s.completed_at AS scored_at,
+       (SELECT count(*) FROM {{schema}}.score_labels l WHERE l.score_id = p.score_id) AS labels
+FROM {{schema}}.review_picks p
+JOIN {{schema}}.session_scores s USING (score_id) JOIN {{schema}}.sessions m USING (session_id)
+WHERE p.day >= (now() AT TIME ZONE 'UTC')::date - {DAYS} AND ($1::text IS NULL OR s.criteria = $1)
+ORDER BY p.day DESC, p.place, p.score_id LIMIT {MOST_SHOWN}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """
+    What people are asked about.
+
+    Args:
+        picks: Rows, the newest day first and within it in random order; labelled ones stay in their place.
+        to_label: How many of them have no label yet.
+    """
+
+    picks: Sequence[Mapping[str, Any]]
+    to_label: int
+
+    @property
+    def judges(self) -> list[tuple[str, str, str]]:
+        """Who gave these scores: criteria by name and hash, and fingerprint; who judged last comes first."""
+        names = ("criteria", "criteria_hash", "judge_fingerprint")
+        found = (tuple(pick[name] or UNKNOWN for name in names) for pick in self.picks)
+        return [(criteria, of, judge) for criteria, of, judge in dict.fromkeys(found)]
+
+
+async def queue(database: Database, criteria: str | None = None) -> Queue:
+    """
+    The scores to review, of the last `DAYS` days; draws from those days that were not drawn from.
+
+    Args:
+        criteria: Only those judged under criteria of this name; the draw is for all.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    for row in await database.once(lambda c: c.fetch(database.sql(TO_DRAW))):
+        await draw(database, row["day"])
+    return await drawn(database, criteria)
+
+
+async def drawn(database: Database, criteria: str | None = None) -> Queue:
+    """What was drawn until now. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(QUEUE), criteria))
+    return Queue([dict(r) for r in rows], sum(not r["labels"] for r in rows))
+
+
+async def draw(database: Database, day: date) -> bool:
+    """
+    Pick the scores of a day that people are asked about, once.
+
+    Returns:
+        Whether it was us who drew.
+
+    Raises:
+        DatabaseAway: Nothing was drawn, or all of it.
+    """
+
+    async def work(connection: Connection) -> bool:
+        if not await connection.fetchval(database.sql(TAKE_DAY), day):
+            return False
+        rows = await connection.fetch(database.sql(CANDIDATES), day)
+        bands = await fetch_bands(database, connection, {r["criteria_hash"] or "" for r in rows})
+        picks = pick([dict(r) for r in rows], bands, day)
+        await connection.execute(database.sql(KEEP_PICKS), day, *_columns(picks))
+        return True
+
+    return await database.once(work)
+
+
+def pick(
+    rows: Sequence[Mapping[str, Any]], bands_by_hash: Mapping[str, tuple[Band, ...]], day: date
+) -> list[tuple[int, Pick]]:
+    """
+    The picks of a day with their places: `PICKS_A_DAY` of each judge, because each has a card of its own. Pure.
+
+    The same scores on the same day give the same picks, whoever draws.
+    """
+    by_judge: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_judge[row["criteria_hash"] or "", row["judge_fingerprint"] or ""].append(row)
+    return [
+        (place, picked)
+        for judge, judged in sorted(by_judge.items())
+        for bands in [bands_by_hash.get(judge[0], DEFAULT_BANDS)]
+        for place, picked in enumerate(
+            pick_for_review((candidate(r, bands) for r in judged), PICKS_A_DAY, bands, seed=_seed(day, judge))
+        )
+    ]
+
+
+def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:
+    """A stored score as it is weighed against others."""
+    flags = [str(f) for f in row["flags"] or ()]
+    stated, gates = row["judge_outcome"], row["gates_total"] or 0
+    contradictions = []
+    is_band = stated in {b.id for b in bands}
+    if MISMATCH in flags or (is_band and band_of(row["total_score"], bands) != stated):
+        contradictions.append("the total lies outside the band of the stated outcome")
+    if gates and row["gates_passed"] == gates and row["outcome"] == "fail":
+        contradictions.append("every gate passed, and the judge failed it")
+    return Candidate(
+        str(row["score_id"]),
+        row["total_score"],
+        flags=[f for f in flags if f != MISMATCH],
+        spread=row["spread"],
+        contradictions=contradictions,
+    )
+
+
+def _seed(day: date, judge: tuple[str, str]) -> int:
+    return int.from_bytes(hashlib.sha256("\n".join((str(day), *judge)).encode()).digest()[:8])
+
+
+def _columns(picks: Sequence[tuple[int, Pick]]) -> tuple[list[Any], ...]:
+    """As `KEEP_PICKS` takes them: ids, places, whether by chance, probabilities, reasons as JSON."""
+    return (
+        [UUID(p.score_id) for _, p in picks],
+        [place for place, _ in picks],
+        [p.is_random for _, p in picks],
+        [p.inclusion_probability for _, p in picks],
+        [to_json(p.reasons).decode() for _, p in picks],
+    )

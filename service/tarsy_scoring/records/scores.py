@@ -1,0 +1,361 @@
+"""
+Stored scores for people and programs: rows, and the one JSON document that is shown everywhere.
+"""
+
+import base64
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from tarsy_scoring.postgres.database import Connection, Database
+
+# Everything that a document shows, in one row: lists as arrays of values, in the order of the names below. What is
+# newer than a completed score and is none itself is named in it.
+DOCUMENT = """
+SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
+  (SELECT jsonb_agg(jsonb_build_array(t.tool_name, t.rationale) ORDER BY t.ordinal)
+   FROM {schema}.score_missing_tools t WHERE t.score_id = s.score_id) AS missing_tools,
+  (SELECT jsonb_agg(jsonb_build_array(a.name, a.description,
+       (SELECT coalesce(jsonb_agg(p.step ORDER BY p.ordinal), '[]') FROM {schema}.score_alternative_approach_steps p
+        WHERE p.score_id = a.score_id AND p.approach_ordinal = a.ordinal)) ORDER BY a.ordinal)
+   FROM {schema}.score_alternative_approaches a WHERE a.score_id = s.score_id) AS alternative_approaches,
+  (SELECT jsonb_agg(jsonb_build_array(u.kind, u.provider, u.model_requested, u.model_served, u.input_tokens,
+       u.cached_input_tokens, u.output_tokens, u.cost_usd, u.latency_ms, u.finish_reason) ORDER BY u.ordinal)
+   FROM {schema}.judge_turns u WHERE u.score_id = s.score_id) AS turns,
+  (SELECT jsonb_build_object('score_id', n.score_id, 'status', n.status)
+   FROM (SELECT score_id, status, created_at FROM {schema}.session_scores n
+         WHERE n.session_id = s.session_id AND n.purpose = 'production' ORDER BY n.created_at DESC LIMIT 1) n
+   WHERE s.status = 'completed' AND s.purpose = 'production'
+     AND n.created_at > s.created_at AND n.status <> 'completed') AS latest_attempt
+FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+"""
+
+SCORE = f"{DOCUMENT} WHERE s.score_id = $1"
+
+NEWEST = """
+SELECT score_id FROM {schema}.session_scores
+WHERE session_id = $1 AND purpose = 'production' ORDER BY created_at DESC LIMIT 1
+"""
+
+# The latest completed one, else the newest of any status.
+SCORE_OF_SESSION = f"""{DOCUMENT}
+WHERE s.score_id = coalesce(
+  (SELECT score_id FROM {{schema}}.session_scores
+   WHERE session_id = $1 AND purpose = 'production' AND status = 'completed' ORDER BY created_at DESC LIMIT 1),
+  ({NEWEST}))
+"""
+
+NEWEST_SCORE = f"SELECT * FROM {{schema}}.session_scores WHERE score_id = ({NEWEST})"
+
+# A page of a session's scores after one of them ($2, $3), newest first.
+HISTORY = f"""{DOCUMENT}
+WHERE s.session_id = $1 AND ($2::timestamptz IS NULL OR (s.created_at, s.score_id) < ($2, $3::uuid))
+  AND ($4::text IS NULL OR s.purpose = $4)
+ORDER BY s.created_at DESC, s.score_id DESC LIMIT $5
+"""
+
+KNOWS_SESSION = "SELECT EXISTS (SELECT FROM {schema}.sessions WHERE session_id = $1)"
+
+SCORES_OF_SESSION = """
+SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+WHERE s.session_id = $1 ORDER BY s.created_at DESC, s.score_id LIMIT $2
+"""
+
+# A row without a turn says that there is such a score.
+REPLIES = """
+SELECT t.* FROM {schema}.session_scores s LEFT JOIN {schema}.judge_turns t USING (score_id)
+WHERE s.score_id = $1 ORDER BY t.ordinal
+"""
+
+CRITERIA = """
+SELECT criteria_hash, name, content, first_used_at FROM {schema}.scoring_criteria WHERE criteria_hash = $1
+"""
+
+# By what holds their chains up: $1 and $2 name the chains that differ from all others ($3).
+QUEUE = """
+SELECT s.status, coalesce(CASE WHEN c.chain_id IS NULL THEN $3::text ELSE c.hold END, 'nothing') AS hold,
+       count(*) AS scores, count(*) FILTER (WHERE is_due) AS due,
+       coalesce(extract(epoch FROM now() - min(s.next_attempt_at) FILTER (WHERE is_due)), 0)::float8 AS oldest_due_s
+FROM {schema}.session_scores s
+CROSS JOIN LATERAL (SELECT s.status = 'pending' AND s.next_attempt_at <= now() AND s.priority < 2 AS is_due) d
+LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, hold) ON c.chain_id = coalesce(s.chain_id, '')
+WHERE s.status IN ('pending', 'in_progress') GROUP BY 1, 2
+"""
+
+# Sessions whose newest production score ended without a number.
+FAILED_SESSIONS = """
+SELECT DISTINCT s.session_id FROM {schema}.session_scores s
+WHERE s.status IN ('failed', 'timed_out') AND s.purpose = 'production'
+  AND ($1::text IS NULL OR s.error_kind = $1) AND ($2::text IS NULL OR s.chain_id = $2)
+  AND ($3::timestamptz IS NULL OR s.created_at >= $3)
+  AND NOT EXISTS (SELECT FROM {schema}.session_scores n WHERE n.session_id = s.session_id
+                  AND n.purpose = 'production' AND n.created_at > s.created_at)
+ORDER BY s.session_id
+"""
+
+# Sessions with a production score made since a time.
+SCORED_SESSIONS = """
+SELECT DISTINCT session_id FROM {schema}.session_scores
+WHERE purpose = 'production' AND ($1::text IS NULL OR chain_id = $1)
+  AND ($2::timestamptz IS NULL OR created_at >= $2)
+ORDER BY session_id
+"""
+
+KEEP_BODY = """
+INSERT INTO {schema}.dead_letter_bodies (body_id, key, value, headers) VALUES ($1, $2, $3, $4)
+ON CONFLICT (body_id) DO NOTHING
+"""
+
+BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_id = $1"
+
+# The columns of `session_scores` that the document shows as they are.
+SHOWN = (
+    *("score_id", "session_id", "request_id", "chain_id", "purpose", "status", "attempt", "score_triggered_by"),
+    *("created_at", "started_at", "completed_at", "total_score", "score_analysis", "score_breakdown"),
+    *("missing_tools_analysis", "rubric", "criteria", "criteria_hash", "judge_fingerprint", "samples", "spread"),
+    *("outcome", "outcome_reason", "judge_outcome", "composite_score", "failure_tags", "flags", "grounding"),
+    *("interaction", "diagnosis", "gates", "gates_passed", "gates_total", "coverage", "evidence", "usage"),
+    *("error_kind", "error_message"),
+)
+# What the lists of a document hold.
+MISSING_TOOL = ("tool_name", "rationale")
+APPROACH = ("name", "description", "steps")
+TURN = (
+    *("kind", "provider", "model_requested", "model_served", "input_tokens", "cached_input_tokens", "output_tokens"),
+    *("cost_usd", "latency_ms", "finish_reason"),
+)
+# A turn by itself.
+REPLY = (
+    *("ordinal", "kind", "reply", "refusal", "has_tool_calls", "provider", "model_requested", "model_served"),
+    *("input_tokens", "cached_input_tokens", "output_tokens", "cost_usd", "latency_ms", "finish_reason"),
+    *("attempt", "created_at"),
+)
+ON_PURPOSE = ("pause", "budget")  # of what scores wait for, what somebody decided
+NO_USAGE = {"input_tokens": None, "cached_input_tokens": None, "output_tokens": None, "cost_usd": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A message kept because the dead-letter topic would not take it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """
+    Open scores at a moment.
+
+    Args:
+        due: Pending ones that might begin, bulk aside, by what holds their chain up; `nothing`: nothing does.
+        oldest_due_s: How long the oldest of them waits, without those that a pause or a spent budget holds up:
+            they wait because somebody wants them to.
+    """
+
+    pending: int
+    in_progress: int
+    due: Mapping[str, int]
+    oldest_due_s: float
+
+
+class Waiting(Protocol):
+    """What keeps the scores of chains from being claimed, as it stands at a moment."""
+
+    @property
+    def by_chain(self) -> Mapping[str, str | None]:
+        """Chains that differ from all others; '' stands for scores without a chain."""
+        ...
+
+    @property
+    def others(self) -> str | None:
+        """What holds up every other chain."""
+        ...
+
+    def reason(self, chain_id: str | None) -> str | None:
+        """None: nothing does."""
+        ...
+
+
+class Reader:
+    """
+    Reads of stored scores. Every method raises DatabaseAway instead of waiting, unless it says otherwise.
+
+    Args:
+        waiting: Looks up what pending scores wait for; None: nobody knows.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        current_hashes: Mapping[str, str],
+        waiting: Callable[[], Awaitable[Waiting]] | None = None,
+    ) -> None:
+        self.database = database
+        self._current_hashes = current_hashes
+        self._waiting = waiting
+
+    async def score(self, score_id: UUID) -> dict[str, Any] | None:
+        """The document of one score; None: there is none."""
+        return await self._one(SCORE, score_id)
+
+    async def score_of_session(self, session_id: str) -> dict[str, Any] | None:
+        """
+        The document of the session's score: the latest completed one, else the newest of any status.
+
+        With `latest_attempt` where a newer one runs or ended without a number. None: there is none.
+        """
+        return await self._one(SCORE_OF_SESSION, session_id)
+
+    async def newest_score(self, session_id: str) -> dict[str, Any] | None:
+        """The row of the session's newest score, whatever its status; None: there is none."""
+        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(NEWEST_SCORE), session_id))
+        return dict(row) if row else None
+
+    async def _one(self, statement: str, of: str | UUID) -> dict[str, Any] | None:
+        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(statement), of))
+        return (await self.documents([dict(row)]))[0] if row else None
+
+    async def history(
+        self, session_id: str, limit: int, after: tuple[datetime, UUID] | None = None, purpose: str | None = None
+    ) -> list[dict[str, Any]] | None:
+        """
+        Documents of a session's scores, newest first; None: nobody ever asked about this session.
+
+        Args:
+            after: `created_at` and id of the score before the page; it need not be there any more.
+            purpose: None: of every purpose.
+        """
+        at, score_id = after or (None, None)
+
+        async def work(connection: Connection) -> list[Any] | None:
+            rows = await connection.fetch(self.database.sql(HISTORY), session_id, at, score_id, purpose, limit)
+            known = bool(rows) or await connection.fetchval(self.database.sql(KNOWS_SESSION), session_id)
+            return rows if known else None
+
+        rows = await self.database.once(work)
+        return None if rows is None else await self.documents(rows)
+
+    async def replies(self, score_id: UUID) -> list[dict[str, Any]] | None:
+        """The judge's turns of a score, replies in full, in order; None: there is no such score."""
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(REPLIES), score_id))
+        if not rows:
+            return None
+        return [{name: r[name] for name in REPLY} for r in rows if r["ordinal"] is not None]
+
+    async def criteria(self, criteria_hash: str) -> dict[str, Any] | None:
+        """Name, content and first use of a criteria that judged; None: none with this hash did."""
+        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(CRITERIA), criteria_hash))
+        return dict(row) if row else None
+
+    async def documents(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Documents of rows with all their parts, and what pending ones wait for."""
+        reasons = await self.reasons_to_wait(rows)
+        documents = []
+        for row in rows:
+            shown = document(
+                row,
+                _named(MISSING_TOOL, row["missing_tools"]),
+                _named(APPROACH, row["alternative_approaches"]),
+                _named(TURN, row["turns"]),
+                self._current_hashes,
+            )
+            if row["latest_attempt"] is not None:
+                shown["latest_attempt"] = row["latest_attempt"]
+            if why := reasons.get(row["score_id"]):
+                shown["waiting_for"] = why
+            documents.append(shown)
+        return documents
+
+    async def reasons_to_wait(self, rows: Sequence[Mapping[str, Any]]) -> dict[UUID, str]:
+        """
+        Why pending scores do not begin, as it stands now; one that is merely not its turn yet gives no reason.
+
+        Args:
+            rows: With `score_id`, `status`, `waiting_reason`, `is_due` and `chain_id`.
+        """
+        pending = [r for r in rows if r["status"] == "pending"]
+        reasons = {r["score_id"]: r["waiting_reason"] for r in pending if not r["is_due"]}
+        due = [r for r in pending if not reasons.get(r["score_id"])]
+        if due and self._waiting is not None:
+            waiting = await self._waiting()
+            reasons |= {r["score_id"]: waiting.reason(r["chain_id"]) for r in due}
+        return {score_id: reason for score_id, reason in reasons.items() if reason}
+
+    async def scores_of_session(self, session_id: str, limit: int = 100) -> list[dict[str, Any]]:
+        """Rows of a session's scores, newest first."""
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(SCORES_OF_SESSION), session_id, limit))
+        return [dict(r) for r in rows]
+
+    async def failed_sessions(self, error_kind: str | None, chain: str | None, since: datetime | None) -> list[str]:
+        """Sessions whose newest score failed or timed out."""
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(FAILED_SESSIONS), error_kind, chain, since))
+        return [r["session_id"] for r in rows]
+
+    async def scored_sessions(self, chain: str | None, since: datetime | None) -> list[str]:
+        """Sessions with a score made since a time."""
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(SCORED_SESSIONS), chain, since))
+        return [r["session_id"] for r in rows]
+
+    async def queue(self) -> Queue:
+        """How many scores are open, and how long what nobody holds up on purpose has been due."""
+        waiting = await self._waiting() if self._waiting is not None else None
+        by_chain, others = (waiting.by_chain, waiting.others) if waiting is not None else ({}, None)
+        standings = (list(by_chain), list(by_chain.values()), others)
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(QUEUE), *standings))
+        pending = [r for r in rows if r["status"] == "pending"]
+        return Queue(
+            pending=sum(r["scores"] for r in pending),
+            in_progress=sum(r["scores"] for r in rows if r["status"] == "in_progress"),
+            due={r["hold"]: r["due"] for r in pending},
+            oldest_due_s=max((r["oldest_due_s"] for r in pending if r["hold"] not in ON_PURPOSE), default=0.0),
+        )
+
+    async def keep_body(self, body_id: UUID, body: Body) -> None:
+        """Keep a message that is too large for the dead-letter topic. Waits for the database."""
+        headers = [[k, base64.b64encode(v).decode()] for k, v in body.headers]
+        await self.database.persist(
+            lambda c: c.execute(self.database.sql(KEEP_BODY), body_id, body.key, body.value, headers)
+        )
+
+    async def body(self, body_id: UUID) -> Body | None:
+        """A kept message; None: it is not here."""
+        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(BODY), body_id))
+        if row is None:
+            return None
+        return Body(row["key"], row["value"], [(k, base64.b64decode(v)) for k, v in row["headers"]])
+
+
+def _named(names: Sequence[str], rows: Sequence[Sequence[Any]] | None) -> list[dict[str, Any]]:
+    return [dict(zip(names, values, strict=True)) for values in rows or ()]
+
+
+def document(
+    row: Mapping[str, Any],
+    missing_tools: Sequence[Mapping[str, Any]],
+    alternative_approaches: Sequence[Mapping[str, Any]],
+    turns: Sequence[Mapping[str, Any]],
+    current_hashes: Mapping[str, str],
+) -> dict[str, Any]:
+    """
+    The score document of the interface, with plain JSON-able values but for ids and times.
+
+    Args:
+        row: A row of `session_scores`.
+        current_hashes: Criteria name -> the hash it has now.
+    """
+    shown: dict[str, Any] = {name: row[name] for name in SHOWN}
+    shown["usage"] = row["usage"] or NO_USAGE
+    shown["scored_at"] = row["completed_at"]
+    shown["is_current_criteria"] = (
+        row["criteria_hash"] is not None and current_hashes.get(row["criteria"] or "") == row["criteria_hash"]
+    )
+    shown["missing_tools"] = list(missing_tools)
+    shown["alternative_approaches"] = list(alternative_approaches)
+    shown["turns"] = list(turns)
+    if row["status"] == "in_progress":
+        shown["current_stage"] = row["current_stage"]
+    return shown

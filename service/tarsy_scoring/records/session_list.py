@@ -1,0 +1,308 @@
+"""
+Sessions with their scores, page by page: found by filters, continued from a place.
+
+A page goes on behind the last row of the one before, whatever has arrived since. "The score" of a session is its
+latest completed production score; its status is that of its newest production score.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from tarsy_scoring.postgres.database import Connection
+from tarsy_scoring.records.scores import Reader
+
+Sort = Literal["newest", "score_asc", "score_desc"]
+
+# One statement serves every choice of filters; a plan that is made without looking at the choice serves none.
+CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
+
+# When a session ended, at the latest when it was first seen: nobody can put one on top by dating it ahead.
+_ENDED = "least(m.completed_at, m.first_seen_at)"
+
+_SESSIONS = f"""
+SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_status, {_ENDED} AS ended_at,
+       s.score_id, s.total_score, s.outcome, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
+       s.flags, s.failure_tags, s.score_triggered_by, s.completed_at AS scored_at,
+       n.score_id AS newest_id, n.status, n.attempt, n.current_stage, n.waiting_reason, n.created_at,
+       n.next_attempt_at <= now() AS is_due, n.chain_id AS newest_chain_id, n.error_kind, n.error_message
+FROM {{schema}}.sessions m
+LEFT JOIN {{schema}}.session_scores s ON s.session_id = m.session_id
+  AND s.status = 'completed' AND s.purpose = 'production'
+  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = s.session_id
+                  AND x.status = 'completed' AND x.purpose = 'production' AND x.completed_at >= s.completed_at
+                  AND (x.completed_at > s.completed_at OR x.score_id < s.score_id))
+LEFT JOIN {{schema}}.session_scores n ON n.session_id = m.session_id AND n.purpose = 'production'
+  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = n.session_id
+                  AND x.purpose = 'production' AND x.created_at >= n.created_at
+                  AND (x.created_at > n.created_at OR x.score_id < n.score_id))
+WHERE ($1::text IS NULL OR m.chain_id = $1)
+  AND ($2::text IS NULL OR CASE WHEN $2 = 'not_scored' THEN n.session_id IS NULL ELSE n.status = $2 END)
+  AND ($3::int IS NULL OR s.total_score >= $3) AND ($4::int IS NULL OR s.total_score <= $4)
+  AND ($5::text IS NULL OR s.criteria = $5)
+  AND ($6::text IS NULL OR m.alert_type = $6) AND ($7::jsonb IS NULL OR m.labels @> $7)
+  AND ($8::jsonb IS NULL OR s.flags @> $8) AND ($9::text IS NULL OR s.outcome = $9)
+  AND ($10::timestamptz IS NULL OR {_ENDED} >= $10) AND ($11::timestamptz IS NULL OR {_ENDED} < $11)
+  AND ($12::text IS NULL OR lower(m.session_id) LIKE lower($12) OR lower(m.alert_type) LIKE lower($12))
+"""
+
+# Those that ended last first.
+NEWEST_SESSIONS = f"""{_SESSIONS}
+  AND ($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
+ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15
+"""
+
+# Those with a total, the best first, or the worst.
+BEST_SESSIONS = f"""{_SESSIONS}
+  AND s.total_score IS NOT NULL AND ($13::int IS NULL OR (s.total_score, s.session_id) < ($13, $14))
+ORDER BY s.total_score DESC, s.session_id DESC LIMIT $15
+"""
+WORST_SESSIONS = f"""{_SESSIONS}
+  AND s.total_score IS NOT NULL AND ($13::int IS NULL OR (s.total_score, s.session_id) > ($13, $14))
+ORDER BY s.total_score, s.session_id LIMIT $15
+"""
+
+# Those without a total, which follow when the others are sorted by it.
+SESSIONS_WITHOUT_TOTAL = f"""{_SESSIONS}
+  AND s.total_score IS NULL AND ($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
+ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """
+    What is looked for; None and an empty mapping: whatever it is.
+
+    Args:
+        status: Of the newest score, or `not_scored`; in an export, of the score.
+        labels: All of them must be there.
+        since, until: From, and before: when the session ended; in an export, when the score did.
+        prefix: Of the session id or the alert type, whatever their case.
+    """
+
+    chain: str | None = None
+    status: str | None = None
+    min_score: int | None = None
+    max_score: int | None = None
+    criteria: str | None = None
+    alert_type: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    flag: str | None = None
+    outcome: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    prefix: str | None = None
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """$1 to $12 of the statements."""
+        pattern = None if self.prefix is None else re.sub(r"([\\%_])", r"\\\1", self.prefix) + "%"
+        return (
+            *(self.chain, self.status, self.min_score, self.max_score, self.criteria, self.alert_type),
+            *(dict(self.labels) or None, None if self.flag is None else [self.flag], self.outcome),
+            *(self.since, self.until, pattern),
+        )
+
+
+# --- sessions ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ListedScore:
+    """The score of a session in short; the names are those of the score document."""
+
+    score_id: UUID
+    total_score: int | None
+    outcome: str | None
+    judge_outcome: str | None
+    criteria: str | None
+    criteria_hash: str | None
+    is_current_criteria: bool
+    judge_fingerprint: str | None
+    flags: list[str]
+    failure_tags: list[str]
+    score_triggered_by: str
+    scored_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewestAttempt:
+    """A score newer than the one shown: on its way, or ended without a number."""
+
+    score_id: UUID
+    status: str
+    attempt: int
+    created_at: datetime
+    current_stage: str | None
+    waiting_for: str | None
+    error_kind: str | None
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSession:
+    """A session that scoring knows, with its latest completed score and what has become of the newest one."""
+
+    session_id: str
+    chain_id: str | None
+    alert_type: str | None
+    labels: dict[str, str]
+    session_status: str | None
+    ended_at: datetime
+    status: str
+    score: ListedScore | None
+    latest_attempt: NewestAttempt | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Sessions, and the cursor of the page behind them; null on the last."""
+
+    sessions: list[ListedSession]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Behind which row to go on: its total, or its time where it has none or totals do not count; and its session."""
+
+    key: int | datetime
+    session_id: str
+
+
+async def list_sessions(
+    reader: Reader, hashes: Mapping[str, str], filters: Filters, sort: Sort, after: Place | None, limit: int
+) -> SessionPage:
+    """
+    One page of sessions.
+
+    Sorted by score, those without a total come last whichever way it is sorted. Of equal ones the session id decides.
+
+    Args:
+        hashes: Criteria name -> the hash it has now.
+        after: The place that the cursor of the page before told, see `read_cursor`.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    database = reader.database
+
+    async def work(connection: Connection) -> list[tuple[Any, bool]]:
+        await connection.execute(CUSTOM_PLAN)
+        found: list[tuple[Any, bool]] = []
+        for statement, has_total, begin in _parts(filters, sort, after):
+            place = (begin.key, begin.session_id) if begin else (None, None)
+            rows = await connection.fetch(database.sql(statement), *filters.arguments, *place, limit + 1 - len(found))
+            found += [(row, has_total) for row in rows]
+            if len(found) > limit:
+                break
+        return found
+
+    found = await database.once(work)
+    newest = [_newest(row) for row, _ in found if row["newest_id"] is not None]
+    reasons = await reader.reasons_to_wait(newest)
+    sessions = [_listed(row, hashes, reasons) for row, _ in found[:limit]]
+    if len(found) <= limit:
+        return SessionPage(sessions, None)
+    last, has_total = found[limit - 1]
+    place = Place(last["total_score"] if has_total else last["ended_at"], last["session_id"])
+    return SessionPage(sessions, write_cursor(place, filters, sort))
+
+
+def _parts(filters: Filters, sort: Sort, after: Place | None) -> Iterable[tuple[str, bool, Place | None]]:
+    """The statements that make a list, whether their rows have totals to be sorted by, and where each begins."""
+    if sort == "newest":
+        return [(NEWEST_SESSIONS, False, after)]
+    parts: list[tuple[str, bool, Place | None]] = []
+    is_in_totals = after is None or isinstance(after.key, int)
+    if is_in_totals and filters.status != "not_scored":
+        parts.append((BEST_SESSIONS if sort == "score_desc" else WORST_SESSIONS, True, after))
+    if filters.min_score is None and filters.max_score is None:
+        parts.append((SESSIONS_WITHOUT_TOTAL, False, None if is_in_totals else after))
+    return parts
+
+
+def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest score as `Reader.reasons_to_wait` looks at it."""
+    shown = {name: row[name] for name in ("status", "waiting_reason", "is_due")}
+    return {**shown, "score_id": row["newest_id"], "chain_id": row["newest_chain_id"]}
+
+
+def _listed(row: Mapping[str, Any], hashes: Mapping[str, str], reasons: Mapping[UUID, str]) -> ListedSession:
+    score = latest = None
+    if row["score_id"] is not None:
+        is_current = row["criteria_hash"] is not None and hashes.get(row["criteria"] or "") == row["criteria_hash"]
+        shown = {name: row[name] for name in ListedScore.__slots__ if name != "is_current_criteria"}
+        score = ListedScore(**shown, is_current_criteria=is_current)
+    if row["newest_id"] is not None and row["newest_id"] != row["score_id"]:
+        shown = {name: row[name] for name in NewestAttempt.__slots__ if name not in {"score_id", "waiting_for"}}
+        latest = NewestAttempt(score_id=row["newest_id"], waiting_for=reasons.get(row["newest_id"]), **shown)
+    known = ("session_id", "chain_id", "alert_type", "labels", "session_status", "ended_at")
+    status = row["status"] or "not_scored"
+    return ListedSession(**{name: row[name] for name in known}, status=status, score=score, latest_attempt=latest)
+
+
+# --- cursors -------------------------------------------------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+LONGEST_CURSOR = 600  # a session id has at most 255 characters
+
+
+class InvalidCursor(ValueError):
+    """A cursor that was not given out for this list."""
+
+
+def write_cursor(place: Place, filters: Filters, sort: Sort) -> str:
+    """The place as a word for URLs. Opaque: what it holds may change from version to version."""
+    is_total = isinstance(place.key, int)
+    key = place.key if isinstance(place.key, int) else (place.key - _EPOCH) // _MICROSECOND
+    parts = [_digest(filters, sort), is_total, key, place.session_id]
+    return base64.urlsafe_b64encode(json.dumps(parts, separators=(",", ":")).encode()).rstrip(b"=").decode()
+
+
+def read_cursor(cursor: str, filters: Filters, sort: Sort) -> Place:
+    """
+    The place that a cursor tells.
+
+    Raises:
+        InvalidCursor: It is none of ours, or of a list with another sort or other filters.
+    """
+    try:
+        parts = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        raise InvalidCursor("it is not one that a page gave") from None
+    match parts:
+        case [str(digest), bool(is_total), int(key), str(session_id)] if not isinstance(key, bool):
+            place = _place(is_total, key, session_id)
+        case _:
+            place = None
+    if place is None or (sort == "newest" and isinstance(place.key, int)):
+        raise InvalidCursor("it is not one that a page gave")
+    if digest != _digest(filters, sort):
+        raise InvalidCursor("it belongs to a list with another sort or other filters; begin again without a cursor")
+    return place
+
+
+def _place(is_total: bool, key: int, session_id: str) -> Place | None:
+    if not 0 < len(session_id) <= 255 or not session_id.isprintable():
+        return None
+    if is_total:
+        return Place(key, session_id) if 0 <= key <= 100 else None
+    try:
+        return Place(_EPOCH + key * _MICROSECOND, session_id)
+    except OverflowError:
+        return None
+
+
+def _digest(filters: Filters, sort: Sort) -> str:
+    told = json.dumps([sort, asdict(filters)], sort_keys=True, default=lambda time: time.astimezone(UTC).isoformat())
+    return hashlib.sha256(told.encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""One attempt at a score, from the claimed row to the stored result."""

@@ -1,0 +1,195 @@
+"""
+One attempt under way: what is known in its middle, and the judge with a memory and within the fleet's limits.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tarsy_scoring.errors import AttemptTimedOut, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.scoring.layers import Layers
+from tarsy_scoring.judge.criteria import Criteria
+from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.queue.leases import ClaimedScore
+from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.limits.rules import Call, Permit, Result
+from tarsy_scoring.queue.store import Step, Store, StoredTurn
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.timeline.context import FittedContext
+from tarsy_scoring.timeline.model import Timeline
+
+PHASE_OF_TURN: Mapping[TurnKind, str] = {
+    "analysis": "analyzing_methodology",
+    "reminder": "analyzing_methodology",
+    "repair": "repairing",
+    "sample": "sampling",
+    "masked": "sampling",
+    "missing_tools": "identifying_missing_tools",
+}
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What is known in the middle of an attempt, also by whoever has to end it early."""
+
+    claimed: ClaimedScore
+    started: float
+    deadline: float
+    on_judged: Callable[[], None]
+    turns: list[StoredTurn] = field(default_factory=list)
+    """All turns of the score, those of earlier attempts first."""
+    unstored: list[StoredTurn] = field(default_factory=list)
+    """What returned last, until it is stored: with the next phase, or with the end of the score."""
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a step is stored: of samples that set out together only one takes the turn before them along."""
+    phase: str | None = None
+    timeline: Timeline | None = None
+    context: FittedContext | None = None
+    layers: Layers | None = None
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+
+class DurableAsk:
+    """
+    The judge, with a memory: a turn that an earlier attempt paid for is replayed, a new one is stored.
+
+    A returned turn is stored together with the phase that follows it, in one write and before anything
+    else is asked; a sample, beside which others run, at once; the last one together with the end of the score,
+    or by `flush` where there is no end. A cancel in between loses at most the storing of a turn that returned
+    in the same instant.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        clients: Mapping[str, JudgeClient],
+        provider: str,
+        store: Store,
+        metrics: Metrics,
+        gate: "ScoreGate | None",
+        criteria: Criteria,
+    ) -> None:
+        assert attempt.context is not None
+        self._attempt = attempt
+        self._client = clients[provider]
+        self._store = store
+        self._metrics = metrics
+        self._gate = gate
+        self._question = (criteria.criteria_hash, attempt.context.context_hash, attempt.claimed.nonce)
+        self._stored: dict[str | None, deque[Turn]] = defaultdict(deque)
+        for s in attempt.turns:
+            # That one provider would not answer says nothing about another; one that is gone cannot be asked on.
+            is_of_use = s.turn.provider == provider or (is_usable(s.turn) and s.turn.provider in clients)
+            if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
+                self._stored[s.asked_hash].append(s.turn)
+
+    async def __call__(
+        self,
+        kind: TurnKind,
+        messages: Sequence[Message],
+        *,
+        reply_limit_factor: int = 1,
+        reply_format: ReplyFormat | None = None,
+    ) -> Turn:
+        asked = asked_hash(kind, messages)
+        if known := self._stored[asked]:
+            self._metrics.turns.labels(kind, "replayed").inc()
+            return known.popleft()
+        has_unstored = bool(self._attempt.unstored)
+        # A paid turn is stored before the next is asked; a phase alone may be announced meanwhile, so that a
+        # burst of claims asks its judges one after the other and not all at the end of a common write.
+        announcing = asyncio.create_task(flush(self._store, self._attempt, PHASE_OF_TURN[kind]))
+        try:
+            if has_unstored:
+                await announcing
+            left_s = self._attempt.left_s
+            if left_s <= 0:
+                raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
+            turn = await self._client.ask(
+                messages,
+                kind,
+                deadline_s=left_s,
+                reply_limit_factor=reply_limit_factor,
+                reply_format=reply_format,
+                gate=self._gate,
+                token_factor=self._gate.token_factor(self._client.provider) if self._gate else 1.0,
+            )
+        except (WaitFor, RetryLater, Unscorable) as error:
+            reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
+            self._metrics.turns_failed.labels(self._client.provider, reason).inc()
+            raise
+        finally:
+            await announcing
+        ordinal = max((s.ordinal for s in self._attempt.turns), default=0) + 1
+        stored = StoredTurn(ordinal, *self._question, asked, turn)
+        self._attempt.turns.append(stored)
+        self._attempt.unstored.append(stored)
+        self._count(turn)
+        if kind == "sample":
+            await flush(self._store, self._attempt)
+        return turn
+
+    def _count(self, turn: Turn) -> None:
+        self._metrics.turns.labels(turn.kind, "asked").inc()
+        self._metrics.turn_duration.labels(turn.kind, turn.provider).observe(turn.latency_ms / 1000)
+        for direction, tokens in (
+            ("input", turn.input_tokens),
+            ("cached_input", turn.cached_input_tokens),
+            ("output", turn.output_tokens),
+        ):
+            self._metrics.tokens.labels(direction, turn.provider).inc(tokens or 0)
+        chain = self._metrics.chain(self._attempt.claimed.chain_id)
+        self._metrics.cost.labels(turn.provider, chain).inc(turn.cost_usd or 0)
+
+
+async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:
+    """Store what returned last, and announce `phase` where it is new. Raises: LeaseLost."""
+    async with attempt.storing:
+        turns, attempt.unstored = attempt.unstored, []
+        is_new = phase is not None and phase != attempt.phase
+        if turns or is_new:
+            attempt.phase = phase or attempt.phase
+            await store.record(Step(attempt.claimed, phase if is_new else None, turns))
+
+
+class ScoreGate:
+    """The fleet's limits, for the calls of one score."""
+
+    def __init__(self, limits: Limits, claimed: ClaimedScore) -> None:
+        self._limits = limits
+        self._claimed = claimed
+
+    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
+        """See `llm.Gate`."""
+        call = Call(provider, self._claimed.chain_id, self._claimed.score_id, tokens, most_usd)
+        return await self._limits.admit(call)
+
+    async def settle(self, permit: Permit, **result: Any) -> None:
+        """See `llm.Gate`."""
+        await self._limits.settle(permit, Result(**result))
+
+    def token_factor(self, provider: str) -> float:
+        """Real tokens of the provider's model per estimated one, as far as learned."""
+        return self._limits.token_factor(provider)
+
+
+def asked_hash(kind: TurnKind, messages: Sequence[Message]) -> str:
+    """What was asked, as SHA-256: only an equal question may use a stored answer."""
+    return hashlib.sha256(kind.encode() + b"".join(m.digest for m in messages)).hexdigest()
+
+
+def is_usable(turn: Turn) -> bool:
+    """Whether the turn says anything: neither refused nor filtered."""
+    return not turn.refusal and turn.finish_reason not in ("refusal", "content_filter")

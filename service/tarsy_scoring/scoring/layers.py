@@ -1,0 +1,95 @@
+"""
+The layers that need no model, and what they and the judge come to.
+
+    interaction metrics (always) -> gates (per chain) -> [judge] -> outcome, composite score
+
+Metrics inform and never decide; gates and a threshold decide.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from tarsy_scoring.evaluation.diagnosis import diagnose
+from tarsy_scoring.gates.decide import GateResult
+from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
+from tarsy_scoring.evaluation.outcome import composite_score, decide_outcome, threshold_of
+from tarsy_scoring.events import InteractionTotals
+from tarsy_scoring.gates.run import run_gates
+from tarsy_scoring.judge.criteria import Criteria
+from tarsy_scoring.judge.verdict import Verdict
+from tarsy_scoring.config.settings import ChainSettings, GateSettings
+from tarsy_scoring.timeline.model import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What was measured and checked of a session. `gates` is None while they have not been looked at."""
+
+    interaction: Interaction
+    gates: Sequence[GateResult] | None = None
+
+    def columns(self) -> dict[str, Any]:
+        """As columns of `session_scores`."""
+        gates = self.gates
+        return {
+            "interaction": self.interaction.document(),
+            "diagnosis": [asdict(finding) for finding in diagnose(self.interaction)],
+            "gates": [asdict(gate) for gate in gates or ()],
+            "gates_passed": None if gates is None else sum(gate.passed for gate in gates),
+            "gates_total": None if gates is None else len(gates),
+        }
+
+    def totals(self) -> dict[str, Any]:
+        """The interaction in all, as events carry it."""
+        return {name: getattr(self.interaction, name) for name in InteractionTotals.model_fields}
+
+
+# Heartbeats run on the event loop: more than this is some milliseconds of counting.
+INLINE_EVENTS = 2_000
+
+NO_LAYERS: Mapping[str, Any] = {
+    "interaction": None,
+    "diagnosis": [],
+    "gates": [],
+    "gates_passed": None,
+    "gates_total": None,
+}
+
+
+async def measure(timeline: Timeline, chain: ChainSettings) -> Layers:
+    """What the timeline alone says, in a thread where the session is large; no gate has been looked at yet."""
+    work = partial(measure_interaction, timeline, CommandRules(chain.command_pattern, chain.shell_tools))
+    return Layers(await asyncio.to_thread(work) if timeline.shown_event_count > INLINE_EVENTS else work())
+
+
+async def check_gates(
+    layers: Layers, timeline: Timeline, chain: ChainSettings, settings: GateSettings, *, deadline_s: float
+) -> Layers:
+    """
+    All gates of the chain, in their order. A cancel kills what they run.
+
+    Args:
+        deadline_s: For all of them together; what has not been looked at by then has not passed.
+    """
+    return replace(layers, gates=await run_gates(chain.gates, timeline, settings, deadline_s=deadline_s))
+
+
+def decided_columns(
+    layers: Layers, chain: ChainSettings, criteria: Criteria, verdict: Verdict | None
+) -> dict[str, Any]:
+    """Outcome and composite score of a completed score, as columns of `session_scores`."""
+    gates = layers.gates or ()
+    total = verdict.total_score if verdict else None
+    rubric = verdict.rubric if verdict else None
+    # A rubric's own threshold is about its weighted score, a chain's about the total.
+    judged = 100 * rubric.weighted_score if rubric and chain.pass_threshold is None else None
+    outcome = decide_outcome(gates, total, threshold_of(chain.pass_threshold, criteria.pass_threshold), judged=judged)
+    composite = None
+    if chain.composite is not None:
+        passed = sum(gate.passed for gate in gates)
+        weights = chain.composite.model_dump()
+        composite = composite_score(weights, passed, len(gates), total, layers.interaction)
+    return {"outcome": outcome.value, "outcome_reason": outcome.reason, "composite_score": composite}

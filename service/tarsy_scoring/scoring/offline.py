@@ -1,0 +1,191 @@
+"""
+Score one session without Kafka and without a database, for a look, a pipeline or a prompt author.
+
+The same timeline rules, context, judge and document as in a worker; only nothing is stored.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
+from tarsy_scoring.errors import KeyRejected, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
+from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
+from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
+from tarsy_scoring.judge.llm import JudgeClient
+from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind, Verdict
+from tarsy_scoring.scoring.providers import Judgement, Judges, context_budget, judge
+from tarsy_scoring.records.scores import SHOWN, document
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
+from tarsy_scoring.timeline.evidence import check_evidence
+from tarsy_scoring.timeline.fence import new_nonce
+from tarsy_scoring.timeline.model import Timeline
+
+TURN_FIELDS = (
+    *("kind", "provider", "model_requested", "model_served", "input_tokens", "cached_input_tokens"),
+    *("output_tokens", "cost_usd", "latency_ms", "finish_reason"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """
+    What the judge would be sent first, and what is planned for it.
+
+    Args:
+        tokens: Of the first turn, estimated.
+        calls: The most that the plan asks for; what may have to be asked again is not among them.
+        cost_usd: Of these calls with full answers and nothing cached; None where prices are unknown.
+    """
+
+    messages: Sequence[Message]
+    tokens: int
+    calls: int
+    cost_usd: float | None
+    coverage: dict[str, Any]
+    flags: list[str]
+
+
+def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None) -> DryRun:
+    """
+    The masked prompt of the first turn at the chain's first provider, and what all planned calls come to there.
+
+    Planned are every reading (of adaptive samples the most there can be), one more with suspicious text masked where
+    there is such text, and one follow-up where the strategy has one; none for a chain without a judge.
+
+    Raises:
+        Unscorable, RetryLater: There is nothing to send, and why.
+    """
+    chain = settings.chain(chain_id or timeline.chain_id)
+    criteria, provider = registry.get(chain.criteria), settings.config.providers[chain.providers[0]]
+    check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
+    nonce, budget = new_nonce(), context_budget(provider, criteria)
+    context = build_context(timeline, nonce, budget)
+    messages = criteria.open_conversation(context)
+    tokens = _tokens(messages)
+    planned: list[int] = []  # what each call reads
+    if chain.judge.enabled:
+        planned += [tokens] * (MOST_ADAPTIVE_SAMPLES if chain.samples == "adaptive" else chain.samples)
+        if context.injections:
+            masked = build_context(timeline, nonce, budget, mask_injections=True)
+            planned.append(_tokens(criteria.open_conversation(masked)))
+        if criteria.strategy == "two_turn":
+            planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(criteria.follow_up_prompt or ""))
+    prices = Prices(provider)
+    # Each for itself: a price may rise with the length of the prompt.
+    costs = [prices.cost_usd(read, 0, provider.max_reply_tokens) for read in planned]
+    known = [cost for cost in costs if cost is not None]
+    cost = round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
+    coverage = evidence_columns(timeline, context)["coverage"]
+    return DryRun(messages, tokens, len(planned), cost, coverage, sorted(context.flags))
+
+
+def _tokens(messages: Sequence[Message]) -> int:
+    return sum(estimate_tokens(m.content) for m in messages)
+
+
+async def score_offline(
+    settings: Settings,
+    registry: CriteriaRegistry,
+    clients: dict[str, JudgeClient],
+    timeline: Timeline,
+    chain_id: str | None,
+    *,
+    with_judge: bool,
+) -> dict[str, Any]:
+    """
+    The score document of one session; where there is no score, its `error_kind` says why.
+
+    Raises:
+        UnknownCriteria: The chain's criteria do not exist.
+    """
+    chain_id = chain_id or timeline.chain_id
+    chain = settings.chain(chain_id)
+    criteria = registry.get(chain.criteria)
+    started = datetime.now(UTC)
+    turns: list[Turn] = []
+    ended: dict[str, Any] = {"status": "completed"}
+    context: FittedContext | None = None
+    layers = await measure(timeline, chain)
+    try:
+        check_evidence(timeline, settings.config.evidence.max_missing_share, may_change=False)
+        verdict: Verdict | None = None
+        gates = settings.config.gates
+        layers = await check_gates(layers, timeline, chain, gates, deadline_s=settings.attempt_timeout_s)
+        if with_judge and chain.judge.enabled:
+            judgement = await _judge(settings, criteria, clients, timeline, chain_id, turns)
+            context, verdict = judgement.context, judgement.verdict
+        ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config.providers)
+        ended |= decided_columns(layers, chain, criteria, verdict)
+    except KeyRejected as error:
+        ended = {"status": "failed", "error_kind": "judge_auth", "error_message": str(error)}
+        verdict = None
+    except (Unscorable, RetryLater, WaitFor) as error:
+        ended = {"status": "failed", "error_kind": error.error_kind, "error_message": str(error)}
+        verdict = None
+    row: dict[str, Any] = dict.fromkeys(SHOWN)
+    row |= {
+        "score_id": uuid.uuid4(),
+        "session_id": timeline.session_id,
+        "chain_id": chain_id,
+        "purpose": "production",
+        "attempt": 1,
+        "score_triggered_by": "cli",
+        "created_at": started,
+        "started_at": started,
+        "completed_at": datetime.now(UTC),
+        "criteria": criteria.name,
+        "criteria_hash": criteria.criteria_hash,
+        "samples": [],
+        "failure_tags": [],
+        "flags": [],
+        "usage": sum_usage(turns),
+        **evidence_columns(timeline, context),
+        **layers.columns(),
+        **ended,
+    }
+    told = [{name: value for name, value in asdict(t).items() if name in TURN_FIELDS} for t in turns]
+    tools = [asdict(t) for t in verdict.missing_tools] if verdict else []
+    approaches = [asdict(a) for a in verdict.alternative_approaches] if verdict else []
+    return document(row, tools, approaches, told, {criteria.name: criteria.criteria_hash})
+
+
+async def _judge(
+    settings: Settings,
+    criteria: Criteria,
+    clients: dict[str, JudgeClient],
+    timeline: Timeline,
+    chain_id: str | None,
+    turns: list[Turn],
+) -> Judgement:
+    deadline = time.monotonic() + settings.attempt_timeout_s
+
+    def ask_of(provider: str, _context: FittedContext) -> Ask:
+        async def ask(
+            kind: TurnKind,
+            messages: Sequence[Message],
+            *,
+            reply_limit_factor: int = 1,
+            reply_format: ReplyFormat | None = None,
+        ) -> Turn:
+            turn = await clients[provider].ask(
+                messages,
+                kind,
+                deadline_s=deadline - time.monotonic(),
+                reply_limit_factor=reply_limit_factor,
+                reply_format=reply_format,
+            )
+            turns.append(turn)
+            return turn
+
+        return ask
+
+    judges = Judges(settings.config.providers, ask_of)
+    # Nobody tries again, so every error of an optional turn is final.
+    return await judge(timeline, new_nonce(), settings.chain(chain_id), criteria, judges, lambda _error: True)

@@ -1,0 +1,362 @@
+"""
+Claims as many scores as it has free slots, keeps their leases, takes back what others lost, drains.
+
+Laws. Leases are renewed for an explicit list of scores that was taken before the query; a score that
+no task runs is not in it and lapses. A task whose lease is lost is cancelled and says nothing more.
+Judging never waits for Kafka.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
+from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
+from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.limits.rules import Claimable
+from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.scoring.attempt import Scorer
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
+from tarsy_scoring.telemetry.tracing import OFF, About, AttemptTrace, Tracing
+
+log = structlog.get_logger()
+
+POLL_S = 1.0
+LIMITS_EVERY_S = 1.0  # how soon every worker knows of a pause or an open circuit
+GAUGES_EVERY_S = 5.0
+RELEASE_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """An attempt under way. `is_judging` ends when there is nothing left to do but to store how it ended."""
+
+    claimed: ClaimedScore
+    trace: AttemptTrace
+    task: asyncio.Task[None]
+    started: float = field(default_factory=time.monotonic)
+    is_judging: bool = True
+    has_lost_its_lease: bool = False
+
+
+class Worker:
+    """
+    The judging half of a process.
+
+    A slot is taken while a score is judged; while the end of one is being stored, the next is judged.
+
+    Cancelling `run` leaves claimed scores to lapse after their lease; draining gives them back at once.
+
+    Args:
+        tracing: Told of each attempt, from its claim to its line in the log.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        leases: Leases,
+        reader: Reader,
+        scorer: Scorer,
+        metrics: Metrics,
+        limits: Limits,
+        tracing: Tracing = OFF,
+    ) -> None:
+        self._settings = settings
+        self._tracing = tracing
+        self._topics = {
+            SOURCE_COMPLETED: settings.topic_session_completed,
+            SOURCE_RESCORE: settings.topic_rescore_requested,
+        }
+        self._leases = leases
+        self._reader = reader
+        self._scorer = scorer
+        self._metrics = metrics
+        self._limits = limits
+        self._database: Database = leases.database
+        # By lease token: the same score may be claimed again here while its lost attempt is being cancelled.
+        self._running: dict[uuid.UUID, _Running] = {}
+        self.owner = uuid.uuid4()  # per boot: a restarted worker does not continue old leases
+        metrics.slots.set(settings.slots)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Claim and judge until `stopping`, then drain within the configured time."""
+        keepers = [
+            asyncio.create_task(_every(self._settings.lease_s / 3, self.keep_leases)),
+            asyncio.create_task(_every(self._settings.lease_s / 4, self.take_back_expired)),
+            asyncio.create_task(_every(LIMITS_EVERY_S, self.refresh_limits)),
+            asyncio.create_task(_every(GAUGES_EVERY_S, self.read_gauges)),
+        ]
+        loops = list(keepers)
+        try:
+            await self.refresh_limits()
+            loops.append(asyncio.create_task(self._claim_until(stopping)))
+            await _first_to_end(loops)
+            await self._drain(keepers)
+        finally:
+            await _cancelled([*loops, *(r.task for r in self._running.values())])
+
+    async def _claim_until(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            free = self._free_slots()
+            claimed = 0
+            if free > 0:
+                try:
+                    claimed = await self.claim(free)
+                except DatabaseAway as error:
+                    log.warning("worker.waiting", reason=str(error), retry_in_s=POLL_S)
+            if claimed < free or free <= 0:  # nothing more is due, or there is no slot: a bell or an end wakes us
+                await self._database.heard("scores", POLL_S)
+
+    def _free_slots(self) -> int:
+        """Slots without a judgement; none while as many ends again wait for a slow database."""
+        slots = self._settings.slots
+        judging = sum(r.is_judging for r in self._running.values())
+        self._metrics.slots_busy.set(judging)
+        return min(slots - judging, 2 * slots - len(self._running))
+
+    async def claim(self, limit: int) -> int:
+        """
+        Claim up to `limit` due scores and start an attempt at each.
+
+        Raises:
+            DatabaseAway: What had been claimed by then is under way.
+        """
+        known = self._limits.claimable()
+        # Before all others: behind chains that fill every slot for hours no provider would be tried again.
+        probed = self._chains_to_probe(known)
+        trying = await self._claim_of(probed, 1) if probed else 0
+        if trying == limit:
+            return trying
+        open_chains = ChainFilter(
+            known.configured, [*known.blocked, *known.probing], known.others_blocked or known.others_probing
+        )
+        return trying + await self._claim_of(open_chains, limit - trying)
+
+    async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
+        """Claim up to `limit` due scores of these chains and start them at once: a lease that nobody tracks lapses."""
+        claimed = await self._leases.claim_due(self.owner, limit, self._settings.lease_s, chains)
+        for score in claimed:
+            topic = self._topics.get(score.source)
+            trace = self._tracing.attempt(score.traceparent, score.source, topic, _about(score))
+            traced = replace(score, traceparent=trace.traceparent)
+            task = asyncio.create_task(self._attempt(traced, trace))
+            self._running[score.lease_token] = _Running(traced, trace, task)
+        return len(claimed)
+
+    def _chains_to_probe(self, known: Claimable) -> ChainFilter | None:
+        """Chains whose providers are tried again after a pause; None where one of their scores runs here already."""
+
+        def is_probing(chain_id: str) -> bool:
+            return chain_id in known.probing if chain_id in known.configured else known.others_probing
+
+        is_under_way = any(is_probing(r.claimed.chain_id or "") for r in self._running.values())
+        if is_under_way or not (known.probing or known.others_probing):
+            return None
+        others = [c for c in known.configured if c not in known.probing]
+        return ChainFilter(known.configured, others, not known.others_probing)
+
+    async def _attempt(self, claimed: ClaimedScore, trace: AttemptTrace) -> None:
+        with trace.current():
+            await self._see_through(claimed)
+
+    async def _see_through(self, claimed: ClaimedScore) -> None:
+        """One attempt from claim to end; the only place that survives an error nobody foresaw."""
+        running = self._running[claimed.lease_token]
+
+        def free_slot() -> None:
+            running.is_judging = False
+            self._database.wake("scores")
+
+        try:
+            finished = await self._scorer.attempt(claimed, on_judged=free_slot)
+            outcome, fields = finished.outcome, finished.fields
+        except LeaseLost:
+            outcome, fields = "lease_lost", {}
+        except asyncio.CancelledError:
+            if not running.has_lost_its_lease:
+                raise
+            outcome, fields = "lease_lost", {}
+        except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
+            # The message of an unforeseen error may quote anything, so only its type and place are told.
+            place = [f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
+            log.error("attempt.broke", error=type(error).__name__, place=place[-4:], **_names(running))
+            free_slot()
+            spent_s = time.monotonic() - running.started
+            outcome, fields = await self._give_up(claimed, type(error).__name__, spent_s)
+        finally:
+            del self._running[claimed.lease_token]
+            self._database.wake("scores")
+        self._finish(running, outcome, fields)
+
+    def _finish(self, running: _Running, outcome: str, fields: Mapping[str, object]) -> None:
+        """Count an attempt and write the one line about it, however it ended; docs/operations.md lists the fields."""
+        duration_s = time.monotonic() - running.started
+        if outcome == "lease_lost":
+            self._metrics.leases_lost.inc()
+        self._metrics.attempts.labels(outcome).inc()
+        self._metrics.attempt_duration.observe(duration_s)
+        duration = round(duration_s, 3)
+        log.info("attempt.finished", **_names(running), outcome=outcome, duration_s=duration, **fields)
+        error_kind = fields.get("error_kind")
+        running.trace.end(outcome, str(error_kind) if error_kind else None)
+
+    async def _give_up(self, claimed: ClaimedScore, what: str, spent_s: float) -> tuple[str, dict[str, object]]:
+        try:
+            finished = await self._scorer.end_broken(claimed, what, spent_s)
+        except LeaseLost:
+            return "lease_lost", {}
+        return finished.outcome, finished.fields
+
+    async def keep_leases(self) -> None:
+        """
+        Renew what was running before the query; cancel what was lost and still runs.
+
+        Who only has to store an end is let be: it learns by itself that the lease is lost, and where that end is
+        stored already, and the reply on its way, nothing is lost.
+        """
+        before = list(self._running.values())
+        if not before:
+            return
+        try:
+            held = await self._leases.keep([r.claimed for r in before], self._settings.lease_s)
+        except DatabaseAway:
+            return  # the next beat comes; leases outlive two missed ones
+        for running in before:
+            if running.claimed.lease_token not in held and running.is_judging and not running.task.done():
+                log.warning("attempt.lease_lost", **_names(running))
+                running.has_lost_its_lease = True
+                running.task.cancel()
+
+    async def take_back_expired(self) -> None:
+        """Take scores back from workers that stopped answering."""
+        try:
+            lost = await self._leases.take_back_expired(
+                self._settings.lease_s, self._settings.max_attempts, self._settings.deadline_s
+            )
+        except DatabaseAway:
+            return
+        for score in lost:
+            self._metrics.taken_back.labels(score.status).inc()
+            if score.status != "pending":
+                chain = self._metrics.chain(score.chain_id)
+                self._metrics.scores.labels(score.status, score.error_kind, chain).inc()
+            log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
+
+    async def refresh_limits(self) -> None:
+        """Learn of pauses, open circuits, pauses that providers asked for, and what is spent."""
+        with contextlib.suppress(DatabaseAway):  # what was known goes on to hold
+            await self._limits.refresh()
+        for provider, kind in self._limits.open_circuits().items():
+            for why in CIRCUIT_KINDS:
+                self._metrics.circuit_open.labels(provider, why).set(kind == why)
+        spent: dict[tuple[str, str], float] = {}
+        for (scope, chain_id), share in self._limits.budget_shares().items():
+            label = (scope, self._metrics.chain(chain_id) if scope == "chain" else "")
+            spent[label] = max(share, spent.get(label, 0.0))
+        for (scope, chain), share in spent.items():
+            self._metrics.budget_spent.labels(scope, chain).set(share)
+
+    async def read_gauges(self) -> None:
+        """Depth and age of the queue."""
+        try:
+            queue = await self._reader.queue()
+        except DatabaseAway:
+            self._metrics.database_up.set(0)
+            return
+        self._metrics.database_up.set(1)
+        self._metrics.queue.labels("pending").set(queue.pending)
+        self._metrics.queue.labels("in_progress").set(queue.in_progress)
+        for hold in HOLDS:
+            self._metrics.queue_due.labels(hold).set(queue.due.get(hold, 0))
+        self._metrics.queue_age.set(queue.oldest_due_s)
+
+    async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
+        """
+        Let attempts finish, then give the rest back: pending, due now, no attempt burned.
+
+        Where a loop dies meanwhile, at once; its error comes through then.
+        """
+        tasks = [r.task for r in self._running.values()]
+        if tasks:
+            timeout_s = self._settings.drain_timeout_s
+            log.info("worker.draining", running=len(tasks), timeout_s=timeout_s)
+            ends: list[asyncio.Future[Any]] = [asyncio.gather(*tasks, return_exceptions=True), *keepers]
+            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        left = list(self._running.values())
+        await _cancelled([r.task for r in left])
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                for running in left:
+                    await self._release(running)
+        except TimeoutError:
+            log.warning("worker.not_released", running=len(left), effect="they lapse after their lease")
+        for died in (k for k in keepers if k.done()):
+            died.result()
+
+    async def _release(self, running: _Running) -> None:
+        claimed = running.claimed
+        try:
+            await self._leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
+        except LeaseLost:
+            log.debug("worker.release_not_needed", **_names(running))
+        else:
+            self._finish(running, "released", {})
+
+
+def _about(claimed: ClaimedScore) -> About:
+    """What tells this attempt from others in a trace."""
+    return {
+        "score_id": str(claimed.score_id),
+        "session_id": claimed.session_id,
+        "request_id": str(claimed.request_id),
+        "chain_id": claimed.chain_id,
+        "purpose": claimed.purpose,
+        "attempt": claimed.attempt,
+        "age_s": claimed.age_s,
+    }
+
+
+def _names(running: _Running) -> dict[str, str | int]:
+    """What every line about an attempt begins with."""
+    claimed = running.claimed
+    return {
+        **running.trace.names,
+        "score_id": str(claimed.score_id),
+        "session_id": claimed.session_id,
+        "request_id": str(claimed.request_id),
+        "attempt": claimed.attempt,
+    }
+
+
+async def _every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Tick for ever, first after a random part of the period so that workers do not beat in step."""
+    await asyncio.sleep(period_s * random.random())  # noqa: S311 - jitter
+    while True:
+        await work()
+        await asyncio.sleep(period_s * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
+
+
+async def _first_to_end(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait until one ends; an error in it comes through."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel and wait, but not for one that cannot store its last turn because the database is away."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=RELEASE_TIMEOUT_S)

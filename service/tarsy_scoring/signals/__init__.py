@@ -1,0 +1,1 @@
+"""Rolling figures per chain over scoring events (faust-streaming)."""

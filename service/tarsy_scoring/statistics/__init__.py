@@ -1,0 +1,1 @@
+"""Statistics of scores, labels and judges. Pure functions over numbers."""

@@ -1,0 +1,427 @@
+"""
+How far a judge can be trusted: its scores beside labels of people or oracles, per criteria and fingerprint.
+
+Pure functions of labels and scores; only `read_labels` opens a file. Nothing is estimated from labels that were
+picked because they looked interesting, nothing is guessed where a label does not say.
+"""
+
+import csv
+import difflib
+import io
+import statistics
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, HALF_WIDTH, Band, Confusion, Estimate, LabelsNeeded, band_of
+from tarsy_scoring.statistics.trust import SUPPOSED_KAPPA, Rating, trust_card
+from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+
+# What outcomes are called: by people, in TARSy's quality_rating, by benchmarks. They stand for the lowest, the
+# middle and the highest band, whatever a criteria calls those.
+OUTCOME_WORDS: Mapping[str, Literal["lowest", "middle", "highest"]] = {
+    **dict.fromkeys(("wrong", "incorrect", "inaccurate"), "lowest"),
+    **dict.fromkeys(("partial", "partially_correct", "partially_accurate"), "middle"),
+    **dict.fromkeys(("correct", "accurate"), "highest"),
+}
+UNDECIDED_WORDS = ("", "unknown")
+
+Field = Literal["session_id", "outcome", "number", "labeller", "note", "selection"]
+# The columns that are looked for, the first that is there counts. A benchmark's own `score` is none of them: it is
+# no total of 0-100, and stands also beside outcomes that nobody could decide.
+COLUMNS: Mapping[Field, tuple[str, ...]] = {
+    "session_id": ("session_id",),
+    "outcome": ("outcome", "quality_rating"),
+    "number": ("number",),
+    "labeller": ("labeller", "basis"),
+    "note": ("note",),
+    "selection": ("selection",),
+}
+
+# Source: J. R. Landis, G. G. Koch, Biometrics 33 (1977), 159-174. A habit of speech, no threshold for anything.
+_STRENGTHS = (
+    (0.2, "slightly"),
+    (0.4, "fairly"),
+    (0.6, "moderately"),
+    (0.8, "substantially"),
+    (1.0, "almost perfectly"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """
+    What somebody says about a session.
+
+    Args:
+        outcome: A word of `OUTCOME_WORDS` or the id of a band; None: not given or not decided.
+        number: 0-100, like a total; None: not given.
+        is_random: The session was drawn by chance, or picked with a probability that is known; False: it was picked
+            for review, nobody knows how probably, so that it says nothing about how well the judge does on the whole.
+        inclusion_probability: How probable it was that the session would be labelled, relative to the others.
+    """
+
+    session_id: str
+    outcome: str | None = None
+    number: float | None = None
+    labeller: str | None = None
+    note: str | None = None
+    is_random: bool = True
+    inclusion_probability: float = 1.0
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it says anything."""
+        return self.outcome is not None or self.number is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledScore:
+    """What of a completed score is held against a label."""
+
+    session_id: str
+    total: float
+    criteria: str
+    criteria_hash: str
+    judge_fingerprint: str
+    judge_outcome: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """
+    Agreement of one judge under one criteria with the labels.
+
+    Args:
+        matched: Sessions that count: randomly drawn, labelled, scored, and both in a band.
+        unmatched: Labelled sessions (decided, randomly drawn) without a score of this judge.
+        unplaced: Sessions whose label or total belongs to no band of the criteria.
+        picked: Sessions with label and score that were left out because they were picked for review.
+        disputed: Sessions, of `matched`, that labellers put into different bands; the lower median counts.
+        spearman, spearman_over, mean_difference, kappa, confusion, shares, needed, still_needed, is_supposed: Those of
+            the `TrustCard` of the matched sessions.
+        meaning: All that in a few plain sentences.
+    """
+
+    criteria: str
+    criteria_hash: str
+    judge_fingerprint: str
+    bands: tuple[Band, ...]
+    matched: int
+    unmatched: tuple[str, ...]
+    unplaced: tuple[str, ...]
+    picked: int
+    disputed: int
+    spearman: Estimate
+    spearman_over: Literal["numbers", "bands"]
+    mean_difference: Estimate
+    kappa: Estimate
+    confusion: Confusion
+    shares: tuple[tuple[float, ...], ...]
+    needed: LabelsNeeded
+    still_needed: int | None
+    is_supposed: bool
+    meaning: str
+
+
+# --- calibrating ---------------------------------------------------------------------------------------
+
+
+def calibrate(
+    labels: Iterable[Label], scores: Iterable[LabelledScore], bands_by_hash: Mapping[str, Sequence[Band]]
+) -> list[Calibration]:
+    """
+    Hold scores against labels, separately for each criteria hash and judge fingerprint.
+
+    The judge's band is the outcome that it stated, else the one its total lies in. A session counts once,
+    however many labelled it.
+
+    Args:
+        scores: At most one per session, criteria hash and fingerprint; of several the last counts.
+        bands_by_hash: Bands of the criteria, lowest first; `DEFAULT_BANDS` for a hash that is not in it.
+
+    Returns:
+        Most matched sessions first. Empty where there is no score.
+    """
+    by_session: dict[str, list[Label]] = defaultdict(list)
+    for label in labels:
+        if label.is_decided:
+            by_session[label.session_id].append(label)
+    groups: dict[tuple[str, str, str], dict[str, LabelledScore]] = defaultdict(dict)
+    for score in scores:
+        groups[score.criteria, score.criteria_hash, score.judge_fingerprint][score.session_id] = score
+    calibrations = [
+        _calibrate_judge(judge, by_session, scored, tuple(bands_by_hash.get(judge[1], DEFAULT_BANDS)))
+        for judge, scored in groups.items()
+    ]
+    return sorted(calibrations, key=lambda c: (-c.matched, c.criteria, c.criteria_hash, c.judge_fingerprint))
+
+
+@dataclass(slots=True)
+class _Matched:
+    """What labels and scores have in common, a row per session; and what had to stay outside."""
+
+    ratings: list[Rating] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)
+    unplaced: list[str] = field(default_factory=list)
+    picked: int = 0
+    disputed: int = 0
+
+
+def _match(
+    by_session: Mapping[str, Sequence[Label]], scored: Mapping[str, LabelledScore], bands: Sequence[Band]
+) -> _Matched:
+    ids, matched = [b.id for b in bands], _Matched()
+    for session_id, labels in by_session.items():
+        score, is_random = scored.get(session_id), any(label.is_random for label in labels)
+        if not is_random:
+            matched.picked += score is not None
+        elif score is None:
+            matched.unmatched.append(session_id)
+        else:
+            said = [ids.index(band) for label in labels if (band := band_of_label(label, bands)) is not None]
+            judged = score.judge_outcome if score.judge_outcome in ids else band_of(score.total, bands)
+            if not said or judged is None:
+                matched.unplaced.append(session_id)
+                continue
+            matched.disputed += len(set(said)) > 1
+            numbers = [label.number for label in labels if label.number is not None]
+            matched.ratings.append(
+                Rating(
+                    ids[statistics.median_low(said)],
+                    judged,
+                    score.total,
+                    statistics.median_low(numbers) if numbers else None,
+                    max(label.inclusion_probability for label in labels if label.is_random),
+                )
+            )
+    return matched
+
+
+def _calibrate_judge(
+    judge: tuple[str, str, str],
+    by_session: Mapping[str, Sequence[Label]],
+    scored: Mapping[str, LabelledScore],
+    bands: tuple[Band, ...],
+) -> Calibration:
+    matched = _match(by_session, scored, bands)
+    card = trust_card(matched.ratings, bands)
+    return Calibration(
+        *judge,
+        bands=bands,
+        matched=card.ratings,
+        unmatched=tuple(sorted(matched.unmatched)),
+        unplaced=tuple(sorted(matched.unplaced)),
+        picked=matched.picked,
+        disputed=matched.disputed,
+        spearman=card.spearman,
+        spearman_over=card.spearman_over,
+        mean_difference=card.mean_difference,
+        kappa=card.kappa,
+        confusion=card.confusion,
+        shares=card.shares,
+        needed=card.needed,
+        still_needed=card.still_needed,
+        is_supposed=card.is_supposed,
+        meaning=_meaning(card.kappa, card.confusion, card.needed, is_supposed=card.is_supposed),
+    )
+
+
+def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:
+    """
+    The band a label means: the one it names, else the one its word stands for, else the one that holds its number.
+
+    None where it means none of these bands: an undecided label, a word for the middle where there are not three.
+    """
+    ids = [b.id for b in bands]
+    if label.outcome is None:
+        return None if label.number is None else band_of(label.number, bands)
+    if label.outcome in ids:
+        return label.outcome
+    level = OUTCOME_WORDS.get(label.outcome)
+    if level == "middle":
+        return ids[1] if len(ids) == 3 else None
+    return None if level is None else ids[0 if level == "lowest" else -1]
+
+
+def _meaning(kappa: Estimate, table: Confusion, needed: LabelsNeeded, *, is_supposed: bool) -> str:
+    told = [_strength(kappa)]
+    differing = table.n - table.agreeing
+    if kappa.value is not None and differing:
+        told.append(
+            f"They differ on {differing} of {table.n} sessions: the judge is higher on {table.judge_higher} of them "
+            f"and lower on {table.judge_lower}."
+        )
+    unused = [c for c, row in zip(table.categories, table.counts, strict=True) if not any(row)]
+    judged = {c for c, column in zip(table.categories, zip(*table.counts, strict=True), strict=True) if any(column)}
+    if kappa.value is not None and (lacking := [repr(c) for c in unused if c in judged]):
+        told.append(
+            f"No label says {' or '.join(lacking)} and the judge does, so full agreement is out of reach with "
+            "these labels."
+        )
+    if needed.total is not None:
+        told.append(_advice(needed.total, table.n, is_supposed=is_supposed))
+    return " ".join(told)
+
+
+def _strength(kappa: Estimate) -> str:
+    if kappa.value is None:
+        return f"Nothing can be said about agreement: {kappa.reason}."
+    if kappa.low is None or kappa.high is None:
+        if kappa.value == 1:
+            return (
+                f"The judge agrees with the label on all {kappa.n} sessions; {kappa.reason}, so there is no interval."
+            )
+        return f"The weighted kappa is {kappa.value:.2f}, but {kappa.reason}."
+    numbers = f"(weighted kappa {kappa.value:.2f}, 95 % interval {kappa.low:.2f} to {kappa.high:.2f})"
+    if kappa.low <= 0:
+        how = "less than chance would" if kappa.high < 0 else "no better than chance could explain"
+        return f"The judge agrees with the labels {how} {numbers}."
+    strength = next(word for limit, word in _STRENGTHS if kappa.value <= limit)
+    return f"The judge agrees {strength} with the labels {numbers}."
+
+
+def _advice(total: int, matched: int, *, is_supposed: bool) -> str:
+    more = total - matched
+    if more <= 0:
+        return f"The labels suffice for an interval within {HALF_WIDTH:.2f} to either side."
+    labels = f"{more} more label{'s' if more > 1 else ''} of randomly drawn sessions"
+    if is_supposed:
+        return (
+            f"As a first plan, about {labels} would give an interval within {HALF_WIDTH:.2f} to either side "
+            f"(supposing a kappa of {SUPPOSED_KAPPA})."
+        )
+    return f"About {labels} would bring the interval within {HALF_WIDTH:.2f} to either side."
+
+
+# --- reading labels ------------------------------------------------------------------------------------
+
+
+def read_labels(path: Path, columns: Mapping[Field, str] | None = None, band_ids: Collection[str] = ()) -> list[Label]:
+    """
+    Read labels from a CSV file with a header, one per line, in UTF-8.
+
+    Every line names a session (`session_id`) and says an `outcome` (a word of `OUTCOME_WORDS` or a band's id;
+    empty or `unknown`: undecided), a `number` of 0-100, or both. `selection` is `random` (also where it is empty
+    or absent) or `picked`. Other columns are left alone. Ratings that TARSy filled in by itself, those older than
+    its migration of March 2026, are no labels: leave them out.
+
+    Args:
+        columns: The file's own names of fields, in place of those in `COLUMNS`.
+        band_ids: Ids of bands that an outcome may name, beside those of `DEFAULT_BANDS`.
+
+    Raises:
+        ConfigurationError: The file cannot be read or a line cannot be meant; with line and reason.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"cannot read {path}: it is not UTF-8; export it as CSV in UTF-8") from error
+    known_bands = {*band_ids, *(b.id for b in DEFAULT_BANDS)}
+    return list(_parse(io.StringIO(text), str(path), columns or {}, known_bands))
+
+
+def _parse(lines: Iterable[str], where: str, columns: Mapping[Field, str], band_ids: set[str]) -> Iterator[Label]:
+    reader = csv.reader(lines, strict=True)
+    places: dict[Field, int] = {}
+    width = 0
+    seen: dict[tuple[str, str | None], int] = {}
+    numbers: list[float] = []
+    try:
+        for cells in reader:
+            if not any(c.strip() for c in cells):
+                continue
+            if not places:
+                places, width = _find_columns(cells, where, columns), len(cells)
+                continue
+            if len(cells) != width:
+                raise ValueError(f"it has {len(cells)} fields and the header {width}")
+            label = _label({what: cells[i].strip() for what, i in places.items()}, band_ids)
+            identity = (label.session_id, label.labeller)
+            if identity in seen:
+                raise ValueError(f"the same labeller labels this session in line {seen[identity]} already")
+            seen[identity] = reader.line_num
+            numbers += [] if label.number is None else [label.number]
+            yield label
+    except (ValueError, csv.Error) as error:
+        raise ConfigurationError(f"{where}, line {reader.line_num}: {error}") from None
+    if not places:
+        raise ConfigurationError(f"{where} is empty; its first line must name the columns")
+    if numbers and max(numbers) <= 1 and any(numbers):
+        name = columns.get("number", COLUMNS["number"][0])
+        raise ConfigurationError(
+            f"{where}: every value of the column {name!r} is between 0 and 1; labels are 0-100, as totals are"
+        )
+
+
+def _find_columns(header: Sequence[str], where: str, columns: Mapping[Field, str]) -> dict[Field, int]:
+    names = [name.strip().casefold() for name in header]
+    places: dict[Field, int] = {}
+    for what, usual in COLUMNS.items():
+        wanted = (columns[what].strip().casefold(),) if what in columns else usual
+        found = next((name for name in wanted if name in names), None)
+        if found is None and what in columns:
+            raise ConfigurationError(f"{where} has no column {columns[what]!r} (it has: {', '.join(header)})")
+        if found is not None:
+            if names.count(found) > 1:
+                raise ConfigurationError(f"{where} has two columns {found!r}")
+            places[what] = names.index(found)
+    if "session_id" not in places:
+        raise ConfigurationError(f"{where} has no column 'session_id' (it has: {', '.join(header)})")
+    if "outcome" not in places and "number" not in places:
+        raise ConfigurationError(f"{where} has neither a column 'outcome' nor 'number' (it has: {', '.join(header)})")
+    return places
+
+
+def _label(cells: Mapping[Field, str], band_ids: set[str]) -> Label:
+    session_id = cells["session_id"]
+    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
+        raise ValueError(f"{session_id[:80]!r} is not a session id")
+    selection = cells.get("selection", "").casefold()
+    if selection not in ("", "random", "picked"):
+        raise ValueError(f"the selection is {selection[:80]!r}; it can be 'random' or 'picked'")
+    return Label(
+        session_id,
+        outcome=read_outcome(cells.get("outcome", ""), band_ids),
+        number=_number(cells.get("number", "")),
+        labeller=cells.get("labeller") or None,
+        note=cells.get("note") or None,
+        is_random=selection != "picked",
+    )
+
+
+def read_outcome(text: str, band_ids: Collection[str]) -> str | None:
+    """
+    The outcome that somebody wrote: the id of a band, else a word of `OUTCOME_WORDS`; None: undecided.
+
+    Raises:
+        ValueError: It is none of these; says what it may have meant.
+    """
+    if text in band_ids:
+        return text
+    word = "_".join(text.casefold().replace("-", " ").split())
+    if word in UNDECIDED_WORDS:
+        return None
+    if word in OUTCOME_WORDS or word in band_ids:
+        return word
+    known = list(dict.fromkeys([*OUTCOME_WORDS, *sorted(band_ids), "unknown"]))
+    close = difflib.get_close_matches(word, known, n=1)
+    advice = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    raise ValueError(f"{text[:80]!r} is no outcome; {advice}")
+
+
+def _number(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"the number is {text[:80]!r}, which is none") from None
+    if not 0 <= number <= 100:
+        raise ValueError(f"the number is {text[:80]}; it must be 0-100")
+    return number

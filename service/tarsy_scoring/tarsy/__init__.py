@@ -1,0 +1,1 @@
+"""Everything that knows TARSy's tables or HTTP API."""

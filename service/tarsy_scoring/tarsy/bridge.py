@@ -1,0 +1,391 @@
+"""
+A TARSy database to `session-completed` events: every session that has ended is announced, none is missed.
+
+Laws. A *look* is quick and may miss: it compares the sessions that were open a moment ago with those
+that are open now. A *sweep* is the truth: it keeps in mind, by their ids, the old sessions that are
+open when it begins, and walks over every ended session that is not settled, by (status, time of
+creation), and announces what was not announced with this very end. A whole sweep settles what was
+created before it began, except for the last `SCORING_BRIDGE_OVERLAP_S`, where one server gave all the
+answers. So the order of ends and commits, clocks of ends and outages do not matter; all that is asked
+of TARSy is that a session's first row is committed within the overlap. What was seen open is announced
+when it ends, whatever its times say.
+
+The bookmark moves after the broker's acknowledgement, and only from where its mover found it, so a
+crash repeats events and loses none.
+"""
+
+import asyncio
+import time
+from collections.abc import Container, Sequence
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+
+from tarsy_scoring.tarsy.announcer import Announcer
+from tarsy_scoring.postgres.database import CONTACT_S, LONG_TRANSACTION, Connection, Database, DatabaseAway
+from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.telemetry.health import unless_stopped
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.tarsy.database import TarsyAway
+from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, EndedSession, Standing, TarsySessions
+from tarsy_scoring.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+POLL_S = 2.0
+GATHER_S = 0.1  # one look for many notifications
+FRESH = timedelta(minutes=5)  # what is created and ended between two looks, with clocks that differ
+FORGET = 10_000  # rows at a time
+
+ONE_BRIDGE = "SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring bridge'), hashtext($1))"
+
+FIRST_BOOKMARK = """
+INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, 'epoch') ON CONFLICT DO NOTHING RETURNING since
+"""
+
+ANEW = """
+UPDATE {schema}.bridge_bookmark SET since = $1, settled_before = 'epoch', will_settle = NULL, at_status = NULL,
+  swept_at = NULL
+WHERE since <> $1 RETURNING since
+"""
+
+_PLACE = "since, settled_before, will_settle, at_status, at_created_at, at_session_id, server, swept_at"
+
+BOOKMARK = f"SELECT {_PLACE} FROM {{schema}}.bridge_bookmark"
+
+WRITE_AGAIN = """
+INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING since
+"""
+
+_STANDS_AT = f"({_PLACE}) IS NOT DISTINCT FROM ROW($1, $2, $3, $4, $5, $6, $7, $8)"
+
+MOVE = f"""
+UPDATE {{schema}}.bridge_bookmark
+SET will_settle = $9, at_status = $10, at_created_at = $11, at_session_id = $12, server = $13
+WHERE {_STANDS_AT} RETURNING since
+"""
+
+SETTLE = f"""
+UPDATE {{schema}}.bridge_bookmark SET settled_before = $9, will_settle = NULL, at_status = NULL, swept_at = now()
+WHERE {_STANDS_AT} RETURNING since
+"""
+
+FORGET_SETTLED = """
+DELETE FROM {schema}.bridge_announced WHERE event_id IS NOT NULL AND session_id IN (
+  SELECT session_id FROM {schema}.bridge_announced WHERE created_at < $1 AND event_id IS NOT NULL
+  ORDER BY created_at LIMIT $2)
+RETURNING session_id
+"""
+
+REMEMBER_OPEN = """
+INSERT INTO {schema}.bridge_announced (session_id, created_at)
+SELECT * FROM unnest($1::text[], $2::timestamptz[])
+ON CONFLICT (session_id) DO UPDATE SET event_id = NULL
+"""
+
+WERE_OPEN = """
+SELECT session_id, created_at FROM {schema}.bridge_announced
+WHERE event_id IS NULL AND session_id > $1 ORDER BY session_id LIMIT $2
+"""
+
+FORGET_OPEN = "DELETE FROM {schema}.bridge_announced WHERE session_id = ANY($1::text[]) AND event_id IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """Where the bridge stands; see `0006_pre_bridge.py`."""
+
+    since: datetime
+    settled_before: datetime
+    will_settle: datetime | None
+    at_status: str | None
+    at_created_at: datetime | None
+    at_session_id: str | None
+    server: str | None
+    swept_at: datetime | None
+
+    @property
+    def remembered_from(self) -> datetime:
+        """Sessions created earlier are met by no later sweep, so nobody has to remember them."""
+        return self.will_settle or self.settled_before
+
+
+class Bridge:
+    """
+    The bridge of this process: working, or standing by while another process works.
+
+    Args:
+        since: Sessions that ended earlier are not announced, except those that were seen open. None: where the
+            bookmark says, and from five minutes ago on where there is none. Another time than the bookmark's starts
+            anew.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        sessions: TarsySessions,
+        metrics: Metrics,
+        since: datetime | None = None,
+    ) -> None:
+        self._overlap = timedelta(seconds=settings.bridge_overlap_s)
+        self._sweep_every_s = settings.bridge_sweep_s
+        self._database = database
+        self._sessions = sessions
+        self._metrics = metrics
+        self._since = since
+        self._announcer = Announcer(settings, database, metrics)
+        self._woken = asyncio.Event()
+        self._has_bookmark = False
+        self._known: Bookmark | None = None  # as this process last left it, but for the place in a sweep
+        self._open: list[str] = []
+        self._looked_at: float | None = None
+        self._swept_at: float | None = None  # None: a sweep is due
+        self.lacking: str | None = "it has not looked into TARSy's database yet"
+        """What keeps it from working; None: nothing, or another process works."""
+        metrics.bridge_sweep_every.set(settings.bridge_sweep_s)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """
+        Work, or stand by, until `stopping`; a page under way is finished.
+
+        Raises:
+            TarsyUnfit: TARSy's database is not what we need.
+        """
+        following = asyncio.create_task(self._sessions.tarsy.follow(self._woken.set))
+        try:
+            while not stopping.is_set():
+                try:
+                    await self._database.once(partial(self._lead, stopping))
+                except DatabaseAway as error:
+                    self._metrics.database_up.set(0)
+                    self._wait_for(error)
+                await unless_stopped(asyncio.sleep(POLL_S), stopping)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await self._announcer.stop()
+
+    async def _lead(self, stopping: asyncio.Event, connection: Connection) -> None:
+        """
+        Work while the lock is ours: it is held by a transaction that does nothing else, and ends with it.
+
+        Such a transaction holds back no vacuum, and stands behind a pooler too. Whoever loses it may announce one
+        page that somebody else announces, too.
+        """
+        # Each of our statements is short: what takes longer than a contact may is a server that stands still.
+        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0", timeout=CONTACT_S)
+        await connection.execute(LONG_TRANSACTION, timeout=CONTACT_S)
+        is_ours = await connection.fetchval(ONE_BRIDGE, self._database.schema, timeout=CONTACT_S)
+        self._metrics.database_up.set(1)
+        if not is_ours:
+            self.lacking = None
+            return
+        self._metrics.bridge_leading.set(1)
+        self._has_bookmark = False
+        try:
+            while not stopping.is_set():
+                await connection.execute("SELECT 1", timeout=CONTACT_S)
+                if not await self._pass():
+                    await unless_stopped(self._rest(), stopping)
+        finally:
+            self._metrics.bridge_leading.set(0)
+
+    async def _pass(self) -> bool:
+        try:
+            if not self._has_bookmark:
+                await self.open_bookmark()
+            goes_on = await self.run_once()
+        except (TarsyAway, BrokerAway) as error:
+            self._wait_for(error)
+            return False
+        self.lacking = None
+        return goes_on
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(GATHER_S)
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+    def _wait_for(self, error: Exception) -> None:
+        self.lacking = str(error)
+        self._swept_at = None  # what was missed meanwhile is found at once
+        log.warning("bridge.waiting", reason=str(error), retry_in_s=POLL_S)
+
+    async def run_once(self) -> bool:
+        """
+        Look where it is time to, and sweep one page where a sweep is due; says whether that goes on.
+
+        Raises:
+            TarsyAway, BrokerAway, DatabaseAway: The bookmark stands where it stood; the same again later.
+        """
+        now = time.monotonic()
+        bookmark = await self._bookmark()
+        if self._woken.is_set() or self._looked_at is None or now - self._looked_at >= POLL_S:
+            self._woken.clear()
+            await self._look(bookmark, now)
+        if bookmark.will_settle is None:
+            if self._swept_at is not None and now - self._swept_at < self._sweep_every_s:
+                return False
+            return await self._begin_sweep(bookmark)
+        return await self._sweep_page(bookmark)
+
+    async def _look(self, bookmark: Bookmark, now: float) -> None:
+        """Announce what was open at the last look and is not any more, and what came and went since."""
+        newest = FRESH + timedelta(seconds=now - (now if self._looked_at is None else self._looked_at))
+        is_open, ended = await self._sessions.look(self._open, newest)
+        await self._announce(bookmark, ended, frozenset(self._open))
+        self._open, self._looked_at = is_open, now
+
+    async def _begin_sweep(self, bookmark: Bookmark) -> bool:
+        """Decide what this sweep will settle, and keep in mind what it must not lose, before anything of it is read."""
+        self._sessions.tarsy.look_again()
+        standing = await self._sessions.standing(self._overlap, with_all_open=bookmark.swept_at is None)
+        if standing.is_held_back:
+            log.warning(
+                "bridge.held_back",
+                created_at=standing.settles_before.isoformat(),
+                effect="too many sessions of one status are open; what was created later is read by every sweep",
+            )
+        if standing.still_open:
+            log.debug("bridge.open", sessions=len(standing.still_open))
+            opened = (list(standing.still_open), list(standing.still_open.values()))
+            await self._execute((REMEMBER_OPEN, *opened))
+        await self._ask_open(bookmark, standing)
+        start = bookmark.settled_before
+        will_settle = max(start, standing.settles_before)
+        sweep = replace(
+            bookmark,
+            will_settle=will_settle,
+            at_status=STATUSES[0],
+            at_created_at=start,
+            at_session_id="",
+            server=standing.server,
+        )
+        await self._move(bookmark, sweep)
+        return True
+
+    async def _ask_open(self, bookmark: Bookmark, standing: Standing) -> None:
+        """Announce what was seen open and has ended, and forget what is gone."""
+        last = ""
+        while rows := await self._fetch(WERE_OPEN, last, PAGE):
+            asked = {r["session_id"]: r["created_at"] for r in rows}
+            server, ended, still_open = await self._sessions.of_these(list(asked))
+            await self._announce(bookmark, ended, asked)
+            gone = {s.session_id for s in ended}
+            if server == standing.server:  # another one, or a younger session, may not have arrived there yet
+                gone |= {s for s, at in asked.items() if s not in still_open and at < standing.settles_before}
+            await self._execute((FORGET_OPEN, list(gone)))
+            last = rows[-1]["session_id"]
+
+    async def _sweep_page(self, stored: Bookmark) -> bool:
+        """Announce a page and move on; says whether the sweep goes on."""
+        assert stored.at_status is not None
+        assert stored.at_created_at is not None
+        assert stored.at_session_id is not None
+        server, page = await self._sessions.ended_page(stored.at_status, stored.at_created_at, stored.at_session_id)
+        bookmark = stored
+        if server != stored.server and stored.remembered_from > stored.settled_before:
+            log.warning(
+                "bridge.another_server", effect="two servers may know different things: this sweep settles none"
+            )
+            bookmark = replace(stored, will_settle=stored.settled_before)
+        await self._announce(bookmark, page)
+        if len(page) == PAGE:
+            last = page[-1]
+            await self._move(stored, replace(bookmark, at_created_at=last.created_at, at_session_id=last.session_id))
+        elif stored.at_status != STATUSES[-1]:
+            following = STATUSES[STATUSES.index(stored.at_status) + 1]
+            start = bookmark.settled_before
+            await self._move(stored, replace(bookmark, at_status=following, at_created_at=start, at_session_id=""))
+        else:
+            return not await self._settle(stored, bookmark.remembered_from)
+        return True
+
+    async def _announce(
+        self, bookmark: Bookmark, sessions: Sequence[EndedSession], seen_open: Container[str] = ()
+    ) -> None:
+        kept = bookmark.remembered_from
+        await self._announcer.announce(sessions, since=bookmark.since, remembered_from=kept, seen_open=seen_open)
+
+    # --- the bookmark --------------------------------------------------------------------------------------
+
+    async def open_bookmark(self) -> None:
+        """
+        Make the bookmark at the first start, or begin anew where another time is wanted.
+
+        One that somebody removed meanwhile is written again as this process knew it.
+
+        Raises:
+            TarsyAway, DatabaseAway: It is there or not; asking again is harmless.
+        """
+        if await self._fetch(BOOKMARK):
+            if self._since is not None and await self._fetch(ANEW, self._since):
+                log.warning("bridge.starts_anew", since=self._since.isoformat())
+        elif self._known is not None:
+            await self._write_again(self._known)
+        else:
+            # By TARSy's clock, with room for those of its processes. What is open now is ours anyway.
+            since = self._since or await self._sessions.now() - FRESH
+            await self._fetch(FIRST_BOOKMARK, since)
+            log.warning(
+                "bridge.first_start",
+                since=since.isoformat(),
+                effect="sessions that ended earlier are not announced; --since TIME or --since beginning does that",
+            )
+        self._has_bookmark = True
+
+    async def _write_again(self, known: Bookmark) -> None:
+        """Before a first sweep: what was kept in mind may be gone as well, so all that is open is listed anew."""
+        await self._fetch(WRITE_AGAIN, known.since, known.settled_before)
+        self._swept_at = None
+        log.warning(
+            "bridge.bookmark_gone",
+            settled_before=known.settled_before.isoformat(),
+            effect="somebody removed it from bridge_bookmark; it is written again, and a sweep goes on from there",
+        )
+
+    async def _bookmark(self) -> Bookmark:
+        while not (rows := await self._fetch(BOOKMARK)):
+            await self.open_bookmark()
+        self._known = Bookmark(**dict(rows[0]))
+        return self._known
+
+    async def _move(self, stored: Bookmark, to: Bookmark) -> None:
+        place = (to.will_settle, to.at_status, to.at_created_at, to.at_session_id, to.server)
+        if not await self._fetch(MOVE, *astuple(stored), *place):
+            log.warning(
+                "bridge.overtaken", effect="another process moved the bookmark, and this one goes on from there"
+            )
+
+    async def _settle(self, stored: Bookmark, settled_before: datetime) -> bool:
+        """End a sweep; says whether it was still this one."""
+        if not await self._fetch(SETTLE, *astuple(stored), settled_before):
+            log.warning(
+                "bridge.overtaken", effect="another process moved the bookmark, and this one goes on from there"
+            )
+            return False
+        self._known = replace(stored, settled_before=settled_before)
+        while len(await self._fetch(FORGET_SETTLED, settled_before, FORGET)) == FORGET:
+            pass
+        self._swept_at = time.monotonic()
+        self._metrics.bridge_swept.set_to_current_time()
+        log.debug("bridge.swept", settled_before=settled_before.isoformat())
+        return True
+
+    async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
+        sql = self._database.sql(statement)
+        return await self._database.once(lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
+
+    async def _execute(self, *statements: tuple[Any, ...]) -> None:
+        async def work(connection: Connection) -> None:
+            for statement, *arguments in statements:
+                await connection.execute(self._database.sql(statement), *arguments, timeout=CONTACT_S)
+
+        await self._database.once(work)

@@ -1,0 +1,349 @@
+"""
+TARSy's REST API as a `TimelineSource`, for deployments that do not share the database.
+
+One session is its detail, its timeline, its trace and one call for each list of tools, put into the rows that the
+database would give. The calls are no snapshot: of a session that has ended, nothing is expected to change between them.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline
+from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none, storable
+from tarsy_scoring.tarsy.rows import assemble
+
+_BASE = "/api/v1"
+_PAGE = 100  # the most TARSy gives at once
+_RECENT_SESSIONS = 10
+_LARGEST_ANSWER = 64 * 1024 * 1024
+_CHUNK = 1024 * 1024
+_CALLS_AT_ONCE = 16  # TARSy itself has 25 connections to its database
+# TARSy lists by when sessions began and not by when they ended, and ends none later than this after it began.
+LONGEST_SESSION = timedelta(days=7)
+_TIMES = ("created_at", "started_at", "completed_at")
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Row(dict[str, Any]):
+    """A JSON object read like a row of the database: what it lacks is null."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+class TarsyApi:
+    """
+    Reads sessions with a connection pool of its own, opened at the first use.
+
+    Only GET is ever called. Redirects are not followed: a proxy that wants a login must not look like an answer.
+
+    Args:
+        url: Of TARSy, with or without `/api/v1` at its end.
+        token: Gives the bearer token for each call, or None; a projected token is another one every hour.
+        ca_file: CA of TARSy's API; None: those of the system.
+        timeout_s: For one session, connecting included.
+
+    Raises:
+        OSError, ssl.SSLError: `ca_file` cannot be read.
+    """
+
+    may_change = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Callable[[], str | None] = lambda: None,
+        ca_file: Path | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._base = url.rstrip("/").removesuffix(_BASE) + _BASE
+        self._where = urlsplit(url).netloc
+        self._token = token
+        self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else True
+        self._timeout_s = timeout_s
+        self._http: aiohttp.ClientSession | None = None
+
+    async def fetch_timeline(self, session_id: str) -> Timeline:
+        """See `TimelineSource`."""
+        async with self._within_deadline(f"session {session_id}"):
+            session = await self._ended_session(session_id)
+            events, trace = await _together(
+                self._get(_path(session_id, "timeline")), self._get(_path(session_id, "trace"))
+            )
+            self._require(_belongs_to(session, events, trace), session_id)
+            interactions = _calls(trace, "mcp_interactions")
+            await _together(
+                *(self._add_tools(session_id, i) for i in interactions if i["interaction_type"] == "tool_list")
+            )
+            return _timeline(session, events, trace, interactions)
+
+    async def find_session(self, session_id: str) -> FoundSession:
+        """See `TimelineSource`."""
+        async with self._within_deadline(f"session {session_id}"):
+            return _found(await self._ended_session(session_id))
+
+    async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
+        """
+        See `TimelineSource`.
+
+        A session that was going on for longer than `LONGEST_SESSION` is not found.
+        """
+        begins = since - LONGEST_SESSION if since > _LONG_AGO + LONGEST_SESSION else _LONG_AGO
+        seen: set[str] = set()  # of the newest moment alone, where the next page begins
+        page = 1
+        while True:
+            listed = await self._listed(sort_order="asc", start_date=begins.isoformat(), page=page)
+            for session in listed:
+                ended = moment(session["completed_at"]) or moment(session["created_at"])
+                if session["id"] not in seen and ended is not None and ended >= since:
+                    yield _found(session)
+            if len(listed) < _PAGE:
+                return
+            newest = moment(listed[-1]["created_at"]) or begins
+            # From the last moment on, and not by page numbers: what is deleted meanwhile would shift those.
+            page = page + 1 if newest == begins else 1
+            seen = (seen if newest == begins else set()) | {
+                s["id"] for s in listed if moment(s["created_at"]) == newest
+            }
+            begins = newest
+
+    async def recent_agent_models(self) -> frozenset[str]:
+        """See `TimelineSource`."""
+        newest = await self._listed(sort_order="desc", page=1, page_size=_RECENT_SESSIONS)
+        async with self._within_deadline("the models of recent sessions"):
+            sessions = await asyncio.gather(*(self._get(_path(s["id"])) for s in newest), return_exceptions=True)
+        found = [s for s in sessions if isinstance(s, dict)]
+        return frozenset(name.lower() for s in found for e in _executions(s) for name in model_names(e))
+
+    async def close(self) -> None:
+        """See `TimelineSource`."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.close()
+
+    async def _ended_session(self, session_id: str) -> Row:
+        session = _row(await self._get(_path(session_id), session_id), "id", "status")
+        self._require(session["id"] == session_id, session_id)
+        if session["status"] not in TERMINAL_STATUSES:
+            raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {session['status']}")
+        return session
+
+    async def _add_tools(self, session_id: str, interaction: Row) -> None:
+        """A trace only names a list of tools; what is on it has to be asked for."""
+        detail = _row(await self._get(_path(session_id, "trace", "mcp", str(interaction["id"]))))
+        if not detail:
+            raise TypeError("it is empty")
+        self._require(detail["id"] in (None, interaction["id"]), session_id)
+        interaction["available_tools"] = detail["available_tools"]
+
+    def _require(self, is_its_own: bool, session_id: str) -> None:
+        """Raises: TimelineUnavailable: What came is of another session, of which nothing must be told under this id."""
+        if not is_its_own:
+            raise TimelineUnavailable(
+                f"TARSy's API at {self._where} answered with another session than {session_id}: look for a cache or "
+                "proxy in between that mixes up answers"
+            )
+
+    async def _listed(self, **query: str | int) -> list[Row]:
+        every: dict[str, str | int] = {
+            "sort_by": "created_at",
+            "page_size": _PAGE,
+            "status": ",".join(sorted(TERMINAL_STATUSES)),
+        }
+        async with self._within_deadline("a page of sessions"):
+            answer = await self._get("/sessions", query=every | query)
+            return [_row(session, "id", "status") for session in answer["sessions"]]
+
+    def _within_deadline(self, what: str) -> "_Reading":
+        return _Reading(what, self._where, self._timeout_s)
+
+    async def _get(self, path: str, session_id: str | None = None, query: dict[str, str | int] | None = None) -> Any:
+        """
+        The JSON of one answer.
+
+        Raises:
+            SessionNotFound: 404 with TARSy's own body, where it was asked for this session.
+            TimelineUnavailable: Anything else that is no answer.
+            aiohttp.ClientError, ValueError: See `_Reading`.
+        """
+        token = self._token()
+        headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        async with self._open().get(
+            self._base + path, params=query, headers=headers, allow_redirects=False
+        ) as response:
+            body = await _read(response)
+            if response.status == 404 and session_id is not None and _is_tarsys(body):
+                raise SessionNotFound(f"TARSy has no session {session_id}")
+            if response.status != 200:
+                raise TimelineUnavailable(_refusal(self._where, response.status))
+        return _storable(json.loads(body))
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            connector = aiohttp.TCPConnector(limit=_CALLS_AT_ONCE, ssl=self._tls)
+            self._http = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._http
+
+
+class _Reading:
+    """A deadline around calls, in which everything that goes wrong is a source that could not be read."""
+
+    def __init__(self, what: str, where: str, timeout_s: float) -> None:
+        self._what, self._where, self._timeout_s = what, where, timeout_s
+        self._deadline = asyncio.timeout(timeout_s)
+
+    async def __aenter__(self) -> None:
+        await self._deadline.__aenter__()
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            await self._deadline.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise TimelineUnavailable(
+                f"reading {self._what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
+            ) from None
+        if isinstance(error, aiohttp.ClientError | OSError):
+            # The library's message may quote headers; its type and the address say enough.
+            raise TimelineUnavailable(
+                f"cannot reach TARSy's API at {self._where} to read {self._what} ({type(error).__name__}): check "
+                "SCORING_TIMELINE_API_URL and SCORING_TIMELINE_API_CA_FILE"
+            ) from error
+        if isinstance(error, ValueError | TypeError | KeyError | AttributeError | RecursionError):
+            raise TimelineUnavailable(
+                f"what TARSy's API at {self._where} answered for {self._what} is not what its contract says"
+            ) from error
+
+
+async def _together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    """The results of all; where one fails the others are cancelled, so that none goes on holding a connection."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None  # the first is why the others ended
+    return [task.result() for task in tasks]
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytearray:
+    found = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        found += chunk
+        if len(found) > _LARGEST_ANSWER:
+            raise TimelineUnavailable(f"an answer of TARSy's API is larger than {_LARGEST_ANSWER >> 20} MiB")
+    return found
+
+
+def _is_tarsys(body: bytearray) -> bool:
+    """Whether a 404 is about the session, and not a proxy's, another service's or that of a path nobody serves."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    message = said.get("message") if isinstance(said, dict) else None
+    # `Not Found` alone is what the router of any service says of a path that it does not know.
+    return isinstance(message, str) and "not found" in message.lower() != "not found"
+
+
+def _refusal(where: str, status: int) -> str:
+    if status in (401, 403) or 300 <= status < 400:
+        return (
+            f"TARSy's API at {where} wants somebody else to ask (HTTP {status}): check SCORING_TIMELINE_API_TOKEN and "
+            "that the URL is the one for programs, not the one behind a login page"
+        )
+    if status == 404:
+        return f"there is no API of TARSy at {where} (HTTP 404): check SCORING_TIMELINE_API_URL"
+    return f"TARSy's API at {where} answered HTTP {status}"
+
+
+# --- JSON -> rows ---------------------------------------------------------------------------------------
+
+
+def _path(session_id: str, *rest: str) -> str:
+    return "/".join(("/sessions", *(quote(part, safe="") for part in (session_id, *rest))))
+
+
+def _found(session: Row) -> FoundSession:
+    return FoundSession(
+        session["id"], name_or_none(session["chain_id"]), session["status"], moment(session["completed_at"])
+    )
+
+
+def _row(source: dict[str, Any], *texts: str, **more: Any) -> Row:
+    """Raises: TypeError: It is no object, or what `texts` name is no text."""
+    row = Row({**source, **more})
+    for name in texts:
+        if not isinstance(row[name], str):
+            raise TypeError(f"{name} is {type(row[name]).__name__}")
+    return row
+
+
+def _executions(detail: dict[str, Any]) -> list[Row]:
+    """Every execution with the id of its stage; sub-agents stand under the one that sent them."""
+    found: list[Row] = []
+
+    def add(stage_id: str, executions: Iterable[dict[str, Any]]) -> None:
+        for execution in executions:
+            found.append(_row(execution, stage_id=stage_id))
+            add(stage_id, execution.get("sub_agents") or ())
+
+    for stage in detail.get("stages") or ():
+        add(stage.get("id") or stage["stage_id"], stage.get("executions") or ())  # a trace names it otherwise
+    return found
+
+
+def _belongs_to(session: Row, events: list[dict[str, Any]], trace: dict[str, Any]) -> bool:
+    """Whether these are of this session. A trace does not say so; one stage in common does, as some may be new."""
+    ids = {stage["id"] for stage in session["stages"] or ()}
+    traced = {stage["stage_id"] for stage in trace["stages"] or ()}
+    is_traced = not traced or bool(traced & ids)
+    return is_traced and all(e.get("session_id") in (None, session["id"]) for e in events)
+
+
+def _calls(trace: dict[str, Any], kind: str) -> list[Row]:
+    """The interactions of one kind, each with the id of its execution."""
+    return [_row(i, execution_id=e["execution_id"]) for e in _executions(trace) for i in e[kind] or ()]
+
+
+def _timeline(session: Row, events: list[dict[str, Any]], trace: dict[str, Any], interactions: list[Row]) -> Timeline:
+    if not isinstance(events, list):
+        raise TypeError("the timeline is no list")
+    alert_data = "" if session["alert_data"] is None else session["alert_data"]
+    times = {t: moment(session[t]) for t in _TIMES}
+    named = ("stage_name", "stage_type", "status")
+    stages = [_row(stage, *named, stage_id=stage["id"]) for stage in session["stages"] or ()]
+    executions = [_row(e, "agent_name", "status") for e in _executions(session)]
+    said = ("event_type", "status", "content")
+    timeline_events = [_row(e, *said, event_id=e["id"], created_at=moment(e["created_at"])) for e in events]
+    return assemble(
+        _row(session, "alert_data", session_id=session["id"], alert_data=alert_data, **times),
+        stages=sorted(stages, key=lambda s: (s["stage_index"], s["stage_id"])),
+        agent_executions=sorted(executions, key=lambda e: (e["agent_index"], e["execution_id"])),
+        timeline_events=sorted(timeline_events, key=lambda e: (e["sequence_number"], e["created_at"], e["event_id"])),
+        mcp_interactions=sorted(interactions, key=lambda i: (i["server_name"], moment(i["created_at"]), i["id"])),
+        llm_interactions=_calls(trace, "llm_interactions"),
+    )
+
+
+def _storable(value: Any) -> Any:
+    """The JSON with nothing in its texts that PostgreSQL or UTF-8 cannot hold."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    if isinstance(value, dict):
+        return {storable(key): _storable(item) for key, item in value.items()}
+    return value

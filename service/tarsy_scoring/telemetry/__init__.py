@@ -1,0 +1,1 @@
+"""Metrics, logging, tracing and health probes."""

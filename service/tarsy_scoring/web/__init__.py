@@ -1,0 +1,1 @@
+"""The HTTP application: access, middleware, API routes and pages."""

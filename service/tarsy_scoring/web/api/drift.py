@@ -1,0 +1,110 @@
+"""
+Drift over HTTP: whether scores changed because the agents did or because the judge did.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.json_schema import SkipJsonSchema
+
+from tarsy_scoring.web.access import may_read
+from tarsy_scoring.web.api.browse import Moment, Word
+from tarsy_scoring.web.context import Caller, site_of
+from tarsy_scoring.drift.detection import MOST_SHOWN
+from tarsy_scoring.drift.report import DriftReport, read_report
+
+router = APIRouter(prefix="/api/v1/scoring/analytics", tags=["analytics"])
+
+Reading = Annotated[Caller, Depends(may_read)]
+
+_OLD, _NEW, _HASH = "1f" * 32, "2e" * 32, "3d" * 32
+
+
+def _estimate(value: float, low: float, high: float, n: int, error: float, method: str) -> dict[str, JsonValue]:
+    numbers: dict[str, JsonValue] = {"value": value, "low": low, "high": high, "n": n, "standard_error": error}
+    return numbers | {"method": method, "reason": None}
+
+
+_FINDING: dict[str, JsonValue] = {
+    "event_id": "6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11",
+    "look": "sessions",
+    "chain_id": "kubernetes",
+    "criteria": "investigation-methodology",
+    "criteria_hash": _HASH,
+    "old_fingerprint": _OLD,
+    "new_fingerprint": _NEW,
+    "cause": "judge",
+    "is_clear": True,
+    "judge": _estimate(-8.2, -9.6, -6.8, 40, 0.58, "paired t over anchors"),
+    "whole": _estimate(-7.9, -11.2, -4.6, 640, 1.41, "Welch's t within strata"),
+    "agents": _estimate(0.3, -3.3, 3.9, 640, 1.53, "the whole change less the judge's; Welch's t"),
+    "began_at": "2026-01-05T10:00:00Z",
+    "anchors": 40,
+    "anchors_missing": 0,
+    "compared_before": 340,
+    "compared_after": 300,
+    "meaning": ["The judge changed: the same sessions get -8.2 points (-9.6 to -6.8)."],
+    "found_at": "2026-01-09T08:15:00Z",
+    "is_event": True,
+    "published_at": "2026-01-09T08:15:01Z",
+}
+_REPORT: JsonValue = {
+    "findings": [_FINDING],
+    "chain": {
+        "chain_id": "kubernetes",
+        "criteria": "investigation-methodology",
+        "judge_fingerprint": _NEW,
+        "judges_since": "2026-01-05T10:00:00Z",
+        "old_fingerprint": _OLD,
+        "scores": 300,
+        "anchors": 40,
+        "outstanding": 0,
+        "meaning": "Another judge took over at 2026-01-05 10:00 UTC. 40 anchors were judged by both judges.",
+    },
+    "anchors": {"judged": 39, "gone": 1},
+    "anchors_not_judged": [
+        {
+            "session_id": "d2b4a6c8-1111-4222-8333-444455556666",
+            "chain_id": "kubernetes",
+            "alert_type": "PodCrashLoop",
+            "added_by": "ada",
+            "added_at": "2025-12-01T09:00:00Z",
+            "note": None,
+            "state": "gone",
+            "judgements": 0,
+            "asked": 1,
+            "error_kind": "session_not_found",
+            "is_due": False,
+        }
+    ],
+}
+
+
+class DriftQuery(BaseModel):
+    """Which findings."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    chain: Word | SkipJsonSchema[None] = Field(
+        None, description="Of this chain; then `chain` of the answer says how things stand with it.", examples=["k8s"]
+    )
+    criteria: Word | SkipJsonSchema[None] = Field(None, description="Under criteria of this name.")
+    since: Moment | SkipJsonSchema[None] = Field(None, description="Found from this time on (RFC 3339).")
+    limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Findings.")
+
+
+_EXAMPLE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"example": _REPORT}}}}
+
+
+@router.get("/drift", summary="Tell changes of agents from changes of the judge", responses=_EXAMPLE)
+async def drift(request: Request, _: Reading, query: Annotated[DriftQuery, Query()]) -> DriftReport:
+    """
+    What looks at the scores found, the newest first, and which anchors lack a judgement by the judge of their chain.
+
+    A new judge is told from new agents by anchors, sessions that both judges judged: how these changed is the judge's
+    part, the rest of the change of ordinary sessions is the agents'. Under one judge whatever changes is the agents'.
+    Changes are in points, later less earlier; intervals have a confidence of 98 %.
+    """
+    inbox = site_of(request).inbox
+    return await read_report(inbox, query.chain, query.criteria, since=query.since, limit=query.limit)

@@ -1,0 +1,284 @@
+"""
+What people say of scores over HTTP: labels, the scores that people are asked about, and how far judges can be trusted.
+"""
+
+from dataclasses import asdict
+from datetime import date, datetime
+from typing import Annotated, Any, Literal, Self
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic.json_schema import SkipJsonSchema
+
+from tarsy_scoring.records import labels, review
+from tarsy_scoring.web.access import may_read, may_score
+from tarsy_scoring.web.answers import NO_SUCH_SCORE, json_answer, no_such_score
+from tarsy_scoring.web.context import Caller, Problem, Site, malformed, site_of
+from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
+from tarsy_scoring.statistics.calibration import read_outcome
+from tarsy_scoring.records.labels import NewLabel
+
+router = APIRouter(prefix="/api/v1/scoring", tags=["labels"])
+
+MAX_REASON = 4000
+
+Reading = Annotated[Caller, Depends(may_read)]
+Scoring = Annotated[Caller, Depends(may_score)]
+ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"])]
+Criteria = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
+Probability = Annotated[float, Field(gt=0, le=1)]
+
+AGREES: dict[str, JsonValue] = {"agrees": True, "reason": "the cause is named and shown"}
+OWN: dict[str, JsonValue] = {
+    "agrees": False,
+    "outcome": "partial",
+    "number": 45,
+    "reason": "it never looked at the node's memory (E17)",
+}
+
+KEPT: dict[str, JsonValue] = {
+    "label_id": 12,
+    "score_id": "0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10",
+    "session_id": "7d1c6c9e",
+    "by": "alice",
+    "at": "2026-01-06T09:00:00Z",
+    **OWN,
+    "is_random": True,
+    "inclusion_probability": 0.125,
+}
+
+
+class LabelRequest(BaseModel):
+    """What somebody says of a score: that it is right, or what would be."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra={"examples": [AGREES, OWN]})
+
+    agrees: bool | None = Field(None, description="With band and total. Where it is true the next two stay away.")
+    outcome: str | None = Field(
+        None,
+        min_length=1,
+        max_length=255,
+        pattern=r"^[^\x00]*$",
+        description="The right one: a band of the score's criteria, or correct, partial or wrong.",
+    )
+    number: float | None = Field(None, ge=0, le=100, allow_inf_nan=False, description="The right total.")
+    reason: str | None = Field(None, max_length=MAX_REASON, pattern=r"^[^\x00]*$")
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        has_own = self.outcome is not None or self.number is not None
+        if self.agrees and has_own:
+            raise ValueError("either `agrees` is true, or `outcome` and `number` say what would be right")
+        if not (self.agrees or has_own):
+            raise ValueError("it says nothing: set `agrees`, or give `outcome`, `number` or both")
+        return self
+
+
+class LabelDocument(BaseModel):
+    """What somebody said of a score."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [KEPT]})
+
+    label_id: int
+    score_id: UUID
+    session_id: str
+    by: str
+    at: datetime
+    agrees: bool | None
+    outcome: str | None
+    number: Annotated[float, Field(ge=0, le=100)] | None
+    reason: str | None
+    is_random: bool = Field(description="The score was drawn by chance.")
+    inclusion_probability: Probability | None = Field(
+        description="How probable it was that people would be asked about this score; null: they were not, so the "
+        "label is kept and shown, and counts in no trust card."
+    )
+
+
+class Labels(BaseModel):
+    """Labels of a score, newest first; of each person the newest counts."""
+
+    labels: list[LabelDocument]
+
+
+class PickDocument(BaseModel):
+    """A score that people are asked about."""
+
+    score_id: UUID
+    session_id: str
+    day: date = Field(description="On which it was completed (UTC).")
+    is_random: bool = Field(description="Drawn by chance, whatever the reasons; false: picked by its place in order.")
+    inclusion_probability: Probability
+    reasons: list[Annotated[str, Field(examples=["contradiction", "flag", "samples apart", "band edge"])]] = Field(
+        description="Why it is worth a look. None where `is_random` is false: fewer scores had a reason than were to "
+        "be picked, and it was next in order."
+    )
+    chain_id: str | None
+    alert_type: str | None
+    total_score: int
+    criteria: str | None
+    criteria_hash: str | None
+    judge_fingerprint: str | None
+    scored_at: datetime
+    labels: int = Field(ge=0, description="How many labels it has.")
+
+
+class Review(BaseModel):
+    """The scores to review, newest day first and within it in random order; the same for everybody."""
+
+    picks: list[PickDocument]
+    to_label: int = Field(ge=0, description="How many of them have no label.")
+
+
+class TrustCardDocument(BaseModel):
+    """How far the judge of one fingerprint under one criteria can be trusted."""
+
+    criteria: str
+    criteria_hash: str
+    judge_fingerprint: str
+    meaning: str = Field(description="All that in a few sentences.")
+    matched: int = Field(ge=0, description="Labelled scores that count.")
+    picked: int = Field(ge=0, description="Labelled scores that nobody was asked about, which are left out.")
+    unplaced: int = Field(ge=0, description="Those whose label or total belongs to no band.")
+    disputed: int = Field(ge=0, description="Of `matched`, those that people put into different bands.")
+    kappa: Estimate = Field(description="Quadratically weighted, with its interval of 95 %.")
+    spearman: Estimate
+    spearman_over: Literal["numbers", "bands"]
+    mean_difference: Estimate = Field(description="Total less number; above 0 the judge is the milder.")
+    bands: list[Band]
+    confusion: Confusion = Field(description="A row for each band of the label, a column for each of the judge.")
+    shares: list[list[float]] = Field(description="The same for all scores that the labels stand for.")
+    needed: LabelsNeeded = Field(description="Labels in all until the interval of kappa is within 0.1.")
+    still_needed: int | None
+    is_supposed: bool = Field(description="The plan rests on a supposed kappa.")
+
+
+class TrustCards(BaseModel):
+    """Most labels first."""
+
+    cards: list[TrustCardDocument]
+
+
+# --- labels --------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/scores/{score_id}/labels",
+    summary="Say what is right about a score",
+    response_model=None,
+    status_code=201,
+    responses={
+        201: {"model": LabelDocument, "description": "It is kept."},
+        404: NO_SUCH_SCORE,
+        409: {"description": "The score is not completed, or has no number."},
+    },
+)
+async def label_score(request: Request, caller: Scoring, score_id: ScoreId, said: LabelRequest) -> Response:
+    """
+    Agree with a score, or give the outcome and the number that would be right, with a reason.
+
+    Every label is kept with who and when; of each person the last one about a score counts.
+    """
+    return json_answer(await keep_label(site_of(request), score_id, said, caller.name), 201)
+
+
+@router.get(
+    "/scores/{score_id}/labels",
+    summary="Read what people say of a score",
+    response_model=None,
+    responses={200: {"model": Labels}, 404: NO_SUCH_SCORE},
+)
+async def read_labels(request: Request, _: Reading, score_id: ScoreId) -> Response:
+    """The labels of a score, newest first, at most 500."""
+    database = site_of(request).reader.database
+    found = await labels.of_score(database, score_id)
+    if not found and await labels.subject(database, score_id) is None:
+        raise no_such_score(score_id)
+    return json_answer({"labels": found})
+
+
+async def keep_label(site: Site, score_id: UUID, said: LabelRequest, by: str) -> dict[str, Any]:
+    """
+    Keep what somebody says of a score, however they said it.
+
+    Raises:
+        Problem: 404 there is no such score, 409 it has no number, 422 its criteria have no such band, or the number
+            lies outside of it.
+    """
+    database = site.reader.database
+    about = await labels.subject(database, score_id)
+    if about is None:
+        raise no_such_score(score_id)
+    if not about.can_be_labelled:
+        why = "has no number" if about.status == "completed" else f"is {about.status}"
+        detail = f"the score {score_id} {why}: only a completed one with a number can be labelled"
+        raise Problem(409, "Score not completed", detail, extra={"score_status": about.status})
+    bands = [band.id for band in about.bands]
+    try:
+        outcome = read_outcome(said.outcome, bands) if said.outcome is not None else None
+    except ValueError:
+        outcome = None
+    if said.outcome is not None and outcome is None:
+        known = ", ".join(bands)
+        detail = f"`outcome` is none that this score can have: {known}; or correct, partial, wrong"
+        raise malformed(["body", "outcome"], detail, "Unknown outcome")
+    if (band := labels.contradicted(outcome, said.number, about.bands)) is not None:
+        detail = (
+            f"`outcome` means {band.id!r} ({band.low}-{band.high}), and the number {said.number:g} lies outside of it: "
+            "correct one of them, or leave one out"
+        )
+        raise malformed(["body", "number"], detail, "Outcome and number contradict each other")
+    new = NewLabel(said.agrees, outcome, said.number, said.reason or None)
+    kept = await labels.add(database, score_id, new, by=by)
+    if kept is None:
+        raise no_such_score(score_id)  # it went in this moment
+    return kept
+
+
+# --- the queue and the card ----------------------------------------------------------------------------
+
+
+@router.get("/review", summary="Read which scores to review", response_model=None, responses={200: {"model": Review}})
+async def read_review(
+    request: Request,
+    _: Reading,
+    criteria: Annotated[
+        Criteria | SkipJsonSchema[None], Query(description="Only scores under criteria of this name.")
+    ] = None,
+) -> Response:
+    """
+    The scores of the last seven days that people are asked to label.
+
+    For each day and judge some are drawn by chance, the others because they look worth a look: near the edge of a
+    band, flagged, samples far apart, or with a contradiction. All of them together speak for all scores, as long as
+    those that were drawn are labelled and not the tempting ones alone.
+    """
+    found = await review.queue(site_of(request).reader.database, criteria)
+    return json_answer(asdict(found))
+
+
+@router.get(
+    "/trust",
+    summary="Read how far judges can be trusted",
+    response_model=None,
+    responses={200: {"model": TrustCards}},
+)
+async def read_trust(
+    request: Request,
+    _: Reading,
+    criteria: Annotated[
+        Criteria | SkipJsonSchema[None], Query(description="Only judges under criteria of this name.")
+    ] = None,
+    fingerprint: Annotated[
+        Criteria | SkipJsonSchema[None], Query(description="Only the judge with this fingerprint.")
+    ] = None,
+) -> Response:
+    """
+    The trust card of each judge with labels: how well its scores agree with what people say.
+
+    The same labels give the same card, to the last digit.
+    """
+    found = await labels.trust_cards(site_of(request).reader.database, criteria, fingerprint)
+    told = [asdict(card) | {"unplaced": len(card.unplaced)} for card in found]
+    return json_answer({"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in told]})

@@ -1,0 +1,175 @@
+"""
+Scores in TARSy's own spelling, so that what speaks to TARSy can speak to us: its addresses, keys, statuses and errors.
+
+Source: TARSy's REST API at commit c35f0f75.
+"""
+
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import uuid4
+
+from fastapi import APIRouter, Depends, Path
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tarsy_scoring.queue import admission
+from tarsy_scoring.queue.admission import Priority
+from tarsy_scoring.web.acceptance import SOURCE_API, IdempotencyKey, ask_for_score, key_of
+from tarsy_scoring.web.access import may_read, may_score
+from tarsy_scoring.web.declared import with_one_key
+from tarsy_scoring.web.problems import database_away
+from tarsy_scoring.web.context import Caller, Problem, site_of
+from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
+
+NOT_FOUND = "resource not found"
+NOT_TERMINAL = "session is not in a terminal state"
+UNDER_WAY = "scoring already in progress for this session"
+UNAVAILABLE = "scoring service is not available"
+# Our refusals -> its status and words; any other keeps its status, and says what is to be said.
+_SAID = {400: (409, NOT_TERMINAL), 404: (404, NOT_FOUND), 409: (409, UNDER_WAY), 503: (503, UNAVAILABLE)}
+
+
+class TarsyError(BaseModel):
+    """A refusal as TARSy has it; what TARSy knows no words for has the members of a problem document beside it."""
+
+    message: str
+
+
+class Started(BaseModel):
+    """The score that was made."""
+
+    score_id: str
+
+
+class TarsyScore(BaseModel):
+    """A score with TARSy's keys; all of them are always there."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    score_id: str
+    total_score: int | None = Field(ge=0, le=100)
+    score_analysis: str | None
+    tool_improvement_report: str | None
+    failure_tags: list[str] | None = Field(description="Null until it is completed.")
+    prompt_hash: str | None
+    score_triggered_by: str
+    status: str = Field(examples=["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"])
+    stage_id: str | None
+    started_at: datetime = Field(description="When it was asked for, until somebody begins.")
+    completed_at: datetime | None
+    error_message: str | None
+
+
+class _TarsyRoute(APIRoute):
+    """Tells what a route refuses in TARSy's words."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def told(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Problem as problem:
+                return _tell(problem)
+            except DatabaseAway:
+                return _tell(database_away())
+            except RequestValidationError as error:
+                fault = error.errors()[0]
+                if fault["loc"][0] == "path":  # no session has such an id
+                    return _tell(Problem(404, "", ""))
+                return _tell(Problem(422, "", f"{fault['loc'][-1]}: {fault['msg']}"))
+
+        return told
+
+
+def _tell(problem: Problem) -> Response:
+    status, message = _SAID.get(problem.status, (problem.status, problem.detail))
+    return _json({"message": message}, status, problem.headers)
+
+
+router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute)
+
+SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examples=["7d1c6c9e"])]
+
+
+@router.post(
+    "/sessions/{session_id}/score",
+    summary="Score a session again, as TARSy does",
+    response_model=None,
+    status_code=202,
+    dependencies=[Depends(with_one_key)],
+    responses={
+        202: {"model": Started, "description": "A new score."},
+        404: {"model": TarsyError, "description": "No such session."},
+        409: {"model": TarsyError, "description": "It has not ended, or a score of it is under way."},
+        422: {"model": TarsyError, "description": "The `Idempotency-Key` is none, or of another request."},
+        503: {"model": TarsyError, "description": "The database is away, or nobody can say whether it has ended."},
+    },
+)
+async def start(
+    request: Request,
+    caller: Annotated[Caller, Depends(may_score)],
+    session_id: SessionId,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """A new score of a session that has ended, whatever scores it has; a repeat under its key tells of the same one."""
+    request_id = uuid4()
+    asked = admission.Request(
+        request_id=request_id,
+        session_id=session_id,
+        source=SOURCE_API,
+        event_id=idempotency_key or str(request_id),
+        requested_by=caller.name,
+        force=True,
+        priority=Priority.PEOPLE,
+        traceparent=read_traceparent(request.headers.getlist(TRACEPARENT)),
+    )
+    answer = await ask_for_score(site_of(request), asked, key_of(caller, idempotency_key, asked))
+    return _json({"score_id": str(answer.score_id)}, 202)
+
+
+@router.get(
+    "/sessions/{session_id}/score",
+    summary="Read the newest score of a session, as TARSy does",
+    response_model=None,
+    responses={
+        200: {"model": TarsyScore},
+        404: {"model": TarsyError, "description": "No such session, or no score of it."},
+        503: {"model": TarsyError, "description": "The database is away."},
+    },
+)
+async def read(request: Request, _: Annotated[Caller, Depends(may_read)], session_id: SessionId) -> Response:
+    """The newest score, whatever its status: one that failed hides an older one that did not."""
+    row = await site_of(request).reader.newest_score(session_id)
+    if row is None:
+        raise Problem(404, "No score", NOT_FOUND)
+    return _json(_score(row))
+
+
+def _score(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of `session_scores` with TARSy's keys."""
+    return {
+        "score_id": str(row["score_id"]),
+        "total_score": row["total_score"],
+        "score_analysis": row["score_analysis"],
+        "tool_improvement_report": row["missing_tools_analysis"],
+        "failure_tags": row["failure_tags"] if row["status"] == "completed" else None,
+        "prompt_hash": row["criteria_hash"],
+        "score_triggered_by": row["score_triggered_by"],
+        "status": row["status"],
+        "stage_id": row["stage_id"],
+        "started_at": row["started_at"] or row["created_at"],
+        "completed_at": row["completed_at"],
+        "error_message": row["error_message"],
+    }
+
+
+def _json(content: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(content), status, headers, media_type="application/json")

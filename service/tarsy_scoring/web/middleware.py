@@ -1,0 +1,288 @@
+"""
+What every request passes on its way in and out, whichever route it is for.
+
+In: an id, limits, access. Out: security headers, one log line, metrics; and whatever nobody foresaw becomes a 500
+that says nothing of its cause. Works on ASGI messages, so answers that are streamed stay streamed.
+"""
+
+import asyncio
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.problems import GOING_AWAY, METHODS, REFUSALS, database_away, failed, problem_response, too_large
+from tarsy_scoring.web.context import Problem
+from tarsy_scoring.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+MAX_HEAD_BYTES = 32 * 1024  # cookies of an authenticating proxy take up to 8 KiB each
+MAX_BODY_BYTES = 64 * 1024
+PIECE_BYTES = 32 * 1024
+BODY_TIMEOUT_S = 30.0
+GO_AWAY_S = 1.0
+# The pool has fewer connections than this; who comes later would only wait for those before.
+MAX_REQUESTS_AT_ONCE = 256
+BUSY_RETRY_S = 1
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+UNMATCHED = "unmatched"
+WEBSOCKET = "WEBSOCKET"
+SWITCHED, REFUSED = 101, 403
+PATH_SHOWN = 300
+_ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
+
+# A route that needs another one (a page its styles, a file its caching) sets it itself.
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(slots=True)
+class Running:
+    """
+    The life of a server: starting, running, stopping.
+
+    Args:
+        has_started: False while it is not known that the database is the right one; nothing is let in then.
+    """
+
+    has_started: bool = True
+    is_stopping: bool = False
+    sockets: "set[_Exchange]" = field(default_factory=set)
+
+    async def stop(self) -> None:
+        """Let nobody in any more, and tell every WebSocket to come back elsewhere."""
+        self.is_stopping = True
+        closing = [asyncio.create_task(socket.go_away()) for socket in self.sockets]
+        if closing:  # a client that does not read cannot be told, and is cut off later
+            _, untold = await asyncio.wait(closing, timeout=GO_AWAY_S)
+            for task in untold:
+                task.cancel()
+
+
+class Edge:
+    """
+    The outermost layer of the application.
+
+    Args:
+        access: Asked about everything but the probes.
+    """
+
+    def __init__(self, app: ASGIApp, *, access: Access, metrics: Metrics, running: Running) -> None:
+        self._app = app
+        self._access = access
+        self._metrics = metrics
+        self._running = running
+        self._at_once = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            exchange = _Exchange(scope, receive, send)
+            self._running.sockets.add(exchange)
+            try:
+                await self._serve(exchange)
+            finally:
+                self._running.sockets.discard(exchange)
+        elif scope["type"] == "http":
+            self._at_once += 1
+            try:
+                await self._serve(_Exchange(scope, receive, send))
+            finally:
+                self._at_once -= 1
+        else:
+            await self._app(scope, receive, send)
+
+    async def _serve(self, exchange: "_Exchange") -> None:
+        with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
+            try:
+                await self._answer(exchange)
+            finally:
+                self._tell(exchange)
+
+    async def _answer(self, exchange: "_Exchange") -> None:
+        connection = HTTPConnection(exchange.scope)
+        is_let_in = False
+        try:
+            if exchange.head_bytes > MAX_HEAD_BYTES:  # the server counts only what does not come in one piece
+                raise Problem(431, *REFUSALS[431])
+            if exchange.is_ambiguous:  # RFC 9112, 6.1: somebody between us may see another end of this request
+                detail = "the request states its length in two ways: send one of them"
+                raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
+            if exchange.scope["path"] not in PROBES:
+                self._let_in(connection, exchange)
+            is_let_in = True
+            await self._app(exchange.scope, exchange.receive, exchange.send)
+        except Problem as problem:
+            if not is_let_in:
+                self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
+            await problem_response(connection, problem)(exchange.scope, exchange.receive, exchange.send)
+        except ClientDisconnect:  # in the middle of a body; there is nobody to be told
+            exchange.status = exchange.status or 400
+        except Exception as error:  # noqa: BLE001 - the outermost place; nothing of it may reach a caller
+            # The text of an error may quote what was stored, so only its kind and where it arose are told.
+            log.error("api.failed", error=type(error).__name__, at=_places_of(error))
+            if exchange.status is not None:
+                raise CutShort("the answer had begun") from None
+            await problem_response(connection, failed())(exchange.scope, exchange.receive, exchange.send)
+
+    def _let_in(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
+        retry = {"Retry-After": str(BUSY_RETRY_S)}
+        if self._running.is_stopping:
+            raise Problem(503, "Stopping", "this server is stopping: try again, at another one", headers=retry)
+        connection.state.caller = self._access.admit(connection)
+        if self._at_once > MAX_REQUESTS_AT_ONCE:
+            raise Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
+        if exchange.declared_bytes > MAX_BODY_BYTES:
+            raise too_large()
+        if not self._running.has_started:
+            raise database_away()
+
+    def _tell(self, exchange: "_Exchange") -> None:
+        duration_s = time.monotonic() - exchange.began
+        route = getattr(exchange.scope.get("route"), "path_format", UNMATCHED)
+        method = exchange.method
+        if exchange.scope["type"] == "http":
+            known = method if method in METHODS else "other"
+            self._metrics.api_requests.labels(route, known, str(exchange.status or 500)).inc()
+            self._metrics.api_request_duration.labels(route).observe(duration_s)
+        say = log.debug if exchange.scope["path"] in PROBES else log.info
+        say(
+            "api.request",
+            method=method,
+            route=route,
+            path=exchange.scope["path"][:PATH_SHOWN],
+            status=exchange.status,
+            duration_ms=round(duration_s * 1000, 1),
+        )
+
+
+class CutShort(Exception):
+    """Makes the server cut the connection, so that the caller sees that the answer is not whole."""
+
+
+class _Exchange:
+    """
+    One request: its scope with an id, what may come in, and what was answered.
+
+    HEAD is asked as GET, and only the head of that answer is sent: no route needs to know of it.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.began = time.monotonic()
+        self.method: str = scope.get("method", WEBSOCKET)
+        self._has_body = self.method != "HEAD"
+        scope = _in_origin_form(scope)
+        self.scope = scope = scope if self._has_body else {**scope, "method": "GET"}
+        self.status: int | None = None
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid4().hex
+        scope.setdefault("state", {})["request_id"] = self.request_id
+        size = headers.get("content-length", "")
+        fields = [*scope["headers"], (scope.get("raw_path") or b"", scope.get("query_string", b""))]
+        self.head_bytes = sum(len(name) + len(value) for name, value in fields)
+        self.declared_bytes = int(size) if size.isdecimal() else 0
+        self.is_ambiguous = "content-length" in headers and "transfer-encoding" in headers
+        self._receive, self._send = receive, send
+        self._received_bytes = 0
+        self._is_received = scope["type"] != "http"
+        self._is_gone = False
+        self._is_whole = False
+
+    async def receive(self) -> Message:
+        """The next message. Raises: HTTPException: 413 or 408, the body is too large or too slow."""
+        if self._is_received:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(max(0.0, self.began + BODY_TIMEOUT_S - time.monotonic())):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, headers={"Connection": "close"}) from None
+        self._received_bytes += len(message.get("body", b""))
+        if self._received_bytes > MAX_BODY_BYTES:
+            raise HTTPException(413, headers={"Connection": "close"})
+        self._is_received = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass an answer on, with our headers. Raises: OSError: the server is stopping, nobody listens any more."""
+        if self._is_gone:
+            raise OSError("the server is stopping")
+        kind = message["type"]
+        if kind == "http.response.body":
+            await self._send_body(message)
+            return
+        if kind in ("http.response.start", "websocket.http.response.start"):
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self.request_id
+            for name, value in SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
+        await self._send(message)
+        if kind == "websocket.accept":
+            self.status = SWITCHED
+        elif kind == "websocket.close":
+            self._is_gone = True
+            self.status = self.status or REFUSED
+
+    async def _send_body(self, message: Message) -> None:
+        """
+        Pass a part of a body on, a piece at a time.
+
+        The server waits between pieces while its buffer is full: so it is never much larger than that, and a reader
+        that takes some of it is seen to.
+        """
+        if not self._has_body:
+            if not self._is_whole:  # once: the rest is nobody's business, and a stream learns that the caller has left
+                self._is_whole = True
+                await self._send({"type": message["type"], "body": b"", "more_body": False})
+            return
+        body = message.get("body", b"")
+        last = len(body) // PIECE_BYTES * PIECE_BYTES
+        for start in range(0, last, PIECE_BYTES):
+            piece = body[start : start + PIECE_BYTES]
+            await self._send({"type": message["type"], "body": piece, "more_body": True})
+        await self._send({**message, "body": body[last:]} if last else message)
+
+    async def go_away(self) -> None:
+        """Close a WebSocket that is open."""
+        if self.status == SWITCHED and not self._is_gone:
+            with suppress(Exception):  # the client may have gone by itself in this very moment
+                await self.send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the server is stopping"})
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """RFC 9112, 3.2.2: where the target is a whole URL, its host goes before what the header says."""
+    found = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
+    if found is None:
+        return scope
+    path = found[2] or b"/"
+    headers = [(b"host", found[1]), *(header for header in scope["headers"] if header[0] != b"host")]
+    return {**scope, "raw_path": path, "path": unquote(path.decode("ascii")), "headers": headers}
+
+
+def _places_of(error: BaseException) -> list[str]:
+    """Files, lines and functions an error came through, the innermost last."""
+    places = []
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        places.append(f"{code.co_filename.rpartition('site-packages/')[2]}:{step.tb_lineno} {code.co_name}")
+        step = step.tb_next
+    return places[-12:]

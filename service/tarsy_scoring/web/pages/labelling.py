@@ -1,0 +1,119 @@
+"""
+What people say of scores, on the pages: the form and the trust card beside a score, and the list of scores to review.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from tarsy_scoring.records import labels, review
+from tarsy_scoring.web.access import may_read, may_score
+from tarsy_scoring.web.api.labels import LabelRequest, keep_label
+from tarsy_scoring.web.context import Caller, Problem, Site, site_of
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.statistics.calibration import Calibration
+from tarsy_scoring.web.pages.forms import form_fields, read_as
+from tarsy_scoring.web.pages.rendering import page
+from tarsy_scoring.records.review import Queue
+
+router = APIRouter(include_in_schema=False)
+
+_NUMBER = re.compile(r"\d{1,3}(?:[.,]\d{1,2})?", re.ASCII)
+LABELS_SHOWN = 20
+CARDS_SHOWN = 4
+AGREES, OUTCOME = "agrees", "outcome:"
+REASONS = {
+    "contradiction": "what it says does not fit together",
+    "flag": "it carries a flag",
+    "samples apart": "its samples lie far apart",
+    "band edge": "its total lies near the edge of a band",
+}
+
+Reading = Annotated[Caller, Depends(may_read)]
+Scoring = Annotated[Caller, Depends(may_score)]
+
+
+@router.get("/review", response_model=None)
+async def review_page(request: Request, _: Reading) -> HTMLResponse:
+    """The scores that people are asked to label, and the trust cards of the judges that gave them."""
+    database = site_of(request).reader.database
+    found = await review.queue(database)
+    return await asyncio.to_thread(
+        page,
+        "review.html",
+        here="/review",
+        found=found,
+        days=review.DAYS,
+        reasons=REASONS,
+        cards=await cards_of(database, found),
+        more_cards=len(found.judges) > CARDS_SHOWN,
+    )
+
+
+async def cards_of(database: Database, queue: Queue) -> list[Calibration]:
+    """The trust cards of those who judged last, at most `CARDS_SHOWN`. Raises: DatabaseAway."""
+    return [await labels.trust_card_of(database, *judge) for judge in queue.judges[:CARDS_SHOWN]]
+
+
+@router.post("/scores/{score_id}/labels", response_model=None)
+async def label(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
+    """Keep what somebody says, as `POST /api/v1/scoring/scores/{score_id}/labels` does, and go back to the score."""
+    await keep_label(site_of(request), score_id, read_form(await request.body()), caller.name)
+    return RedirectResponse(f"/scores/{score_id}#labels", 303)
+
+
+def read_form(body: bytes) -> LabelRequest:
+    """
+    What the form says. Pure.
+
+    Raises:
+        Problem: 422, it is none of ours, or says nothing.
+    """
+    fields = {name: value.strip() for name, value in form_fields(body).items()}
+    said, number = fields.get("said", ""), fields.get("number", "")
+    if said == AGREES and number:
+        raise Problem(422, "Malformed request", "a label either agrees, or has a number of its own: choose one of them")
+    told = {
+        "agrees": said == AGREES if said else None,
+        "outcome": said.removeprefix(OUTCOME) if said.startswith(OUTCOME) else None,
+        "number": _read_number(number) if number else None,
+        "reason": fields.get("reason") or None,
+    }
+    return read_as(LabelRequest, told)
+
+
+def _read_number(text: str) -> float:
+    """A number with a point or a comma before at most two digits: 1,000 is none. Raises: Problem: 422."""
+    if not _NUMBER.fullmatch(text):
+        raise Problem(422, "Malformed request", "`number`: a number from 0 to 100")
+    return float(text.replace(",", "."))
+
+
+async def about(site: Site, document: Mapping[str, Any] | None) -> dict[str, Any]:
+    """
+    What the page of a score says of labels and trust: `can_label`, `labels`, `outcomes` and `card`.
+
+    Args:
+        document: Of the score; None: there is none.
+    """
+    nothing = {"can_label": False, "labels": [], "has_more_labels": False, "outcomes": [], "card": None}
+    if document is None or document["status"] != "completed" or document["total_score"] is None:
+        return nothing
+    database = site.reader.database
+    subject = await labels.subject(database, document["score_id"])
+    if subject is None:
+        return nothing
+    judge = (document[name] or labels.UNKNOWN for name in ("criteria", "criteria_hash", "judge_fingerprint"))
+    given = await labels.of_score(database, subject.score_id, LABELS_SHOWN + 1)
+    return {
+        "can_label": True,
+        "labels": given[:LABELS_SHOWN],
+        "has_more_labels": len(given) > LABELS_SHOWN,
+        "outcomes": [band.id for band in subject.bands],
+        "card": await labels.trust_card_of(database, *judge),
+    }

@@ -1,0 +1,136 @@
+"""
+Text of judges and agents as HTML. Pure.
+
+Whoever wrote it may be hostile: two walls stand between it and the page. The parser knows no HTML and no address
+but http and https; what it gives is then cut down to a short list of tags by a parser of another make.
+"""
+
+import re
+from collections.abc import Container, Sequence
+from typing import Any
+
+import nh3
+from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from markupsafe import Markup, escape
+
+from tarsy_scoring.timeline.text import without_invisible
+
+MAX_CHARACTERS = 50_000  # less than a second of parsing at the worst; an answer of 8,000 tokens has some 32,000
+OURS = "h2"  # headings in a text begin below this one
+
+_HTTP = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
+_ANCHOR = re.compile(r"#E[1-9][0-9]{0,5}")
+# Not inside words, versions, paths: the narrow half of what `judge.grounding` takes for a citation.
+_CITATION = re.compile(r"(?<![\w.\\/@$%#=+&])E[1-9][0-9]{0,5}(?![\w%]|\.[0-9])")
+_CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127, *range(0x80, 0xA0)])
+_TAGS = {
+    *("h3", "h4", "h5", "h6", "p", "br", "hr", "blockquote", "pre", "code", "em", "strong", "s", "a"),
+    *("ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td"),
+}
+
+
+def legible(text: str) -> str:
+    """The text without what nobody sees: control characters, NUL, marks that reorder what stands behind them."""
+    return without_invisible(text.translate(_CONTROLS))
+
+
+def cited_entries(*texts: str | None) -> list[str]:
+    """Ids of the entries that texts cite, each once, in order of their numbers."""
+    found = {entry for text in texts if text for entry in _CITATION.findall(legible(text)[:MAX_CHARACTERS])}
+    return sorted(found, key=lambda entry: int(entry[1:]))
+
+
+def render(text: str, entries: Container[str] = (), *, keeps_lines: bool = True) -> Markup:
+    """
+    Markdown as HTML that is safe to show.
+
+    Raw HTML and images stay text; links are http or https and pass no standing on. A text longer than
+    `MAX_CHARACTERS` is shown as it is.
+
+    Args:
+        entries: Ids that are links to their quotation on this page.
+        keeps_lines: Judges put one part of the breakdown on each line; agents may break lines at a width.
+    """
+    text = legible(text)
+    if len(text) > MAX_CHARACTERS:
+        return Markup("<pre>") + escape(text) + Markup("</pre>")
+    html = (_PARSER if keeps_lines else _FLOWING).render(text, {"entries": entries})
+    # What may be put into the page as it stands is made here and nowhere else.
+    return Markup(_CLEANER.clean(html))  # noqa: S704
+
+
+def _is_address(url: str) -> bool:
+    return _HTTP.match(url) is not None
+
+
+def _keep_attribute(_tag: str, name: str, value: str) -> str | None:
+    return value if name != "href" or _is_address(value) or _ANCHOR.fullmatch(value) else None
+
+
+def _lower_headings(state: StateCore) -> None:
+    """A text has no say in the outline of the page around it: it begins below `OURS` and leaves no level out."""
+    above: list[int] = []
+    for token in state.tokens:
+        if token.type == "heading_open":
+            level = int(token.tag[1])
+            above = [*(one for one in above if one < level), level]
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, len(above) + int(OURS[1]))}"
+
+
+def _link_citations(state: StateCore) -> None:
+    entries: Container[str] = state.env.get("entries", ())
+    for token in state.tokens:
+        if token.type == "inline" and token.children:
+            token.children = _with_links(token.children, entries)
+
+
+def _with_links(tokens: Sequence[Token], entries: Container[str]) -> list[Token]:
+    linked: list[Token] = []
+    depth = 0
+    for token in tokens:
+        depth += (token.type == "link_open") - (token.type == "link_close")
+        linked += _split(token.content, entries) if token.type == "text" and not depth else [token]
+    return linked
+
+
+def _split(text: str, entries: Container[str]) -> list[Token]:
+    tokens: list[Token] = []
+    position = 0
+    for found in _CITATION.finditer(text):
+        if found[0] not in entries:
+            continue
+        tokens += (
+            _text(text[position : found.start()]),
+            Token("link_open", "a", 1, attrs={"href": f"#{found[0]}"}),
+            _text(found[0]),
+            Token("link_close", "a", -1),
+        )
+        position = found.end()
+    return [*tokens, _text(text[position:])]
+
+
+def _text(content: str) -> Token:
+    return Token("text", "", 0, content=content)
+
+
+def _parser(*, breaks: bool) -> MarkdownIt:
+    options: dict[str, Any] = {"html": False, "breaks": breaks, "linkify": False, "maxNesting": 20}
+    parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
+    parser.disable("image")
+    parser.validateLink = _is_address  # type: ignore[method-assign]
+    parser.core.ruler.push("headings", _lower_headings)
+    parser.core.ruler.push("citations", _link_citations)
+    return parser
+
+
+_PARSER, _FLOWING = _parser(breaks=True), _parser(breaks=False)
+_CLEANER = nh3.Cleaner(
+    tags=_TAGS,
+    attributes={"*": set(), "a": {"href"}, "ol": {"start"}},
+    attribute_filter=_keep_attribute,
+    link_rel="noopener nofollow noreferrer",
+    clean_content_tags=set(),
+)

@@ -1,0 +1,195 @@
+"""
+Every refusal and failure as RFC 9457 problem details: what is told to callers, and never more.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.websockets import WebSocket, WebSocketState
+
+from tarsy_scoring.web.context import Problem
+from tarsy_scoring.postgres.database import DatabaseAway
+
+log = structlog.get_logger()
+
+MEDIA_TYPE = "application/problem+json"
+TYPES = "urn:tarsy-scoring:problem:"
+DATABASE_RETRY_S = 2
+FAULTS_SHOWN = 20
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION = 1001, 1011, 1008
+
+# What the framework refuses by itself, in our words; Python's own phrases change with its versions.
+REFUSALS = {
+    400: ("Unreadable request", "the request cannot be read: look at its body and its headers"),
+    404: ("Not found", "there is nothing at this address: look at it again; /openapi.json lists what there is"),
+    405: ("Method not allowed", "this address does not know that method: the header Allow names those it knows"),
+    408: ("Too slow", "the request did not arrive in time: send it again"),
+    413: ("Content too large", "the body is too large: no request here needs a large one"),
+    431: ("Head too large", "address and headers are too large together: send less of them"),
+}
+MALFORMED = "the request is not as it must be: see `errors`"
+ProblemPage = Callable[[HTTPConnection, Problem, str], Response]
+_TARSYS = re.compile(r"/api/v1/sessions/.*/score", re.DOTALL)  # an encoded slash is a part of the id
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def problem_response(connection: HTTPConnection, problem: Problem) -> Response:
+    """The answer to a request that is refused or failed: problem details, or for people who look at pages a page."""
+    if (page := _page_of(connection, problem)) is not None:
+        return page
+    is_tarsys = is_tarsys_path(connection.scope["path"])
+    document = problem_document(problem, request_id(connection), {"message": problem.detail} if is_tarsys else {})
+    media_type = "application/json" if is_tarsys else MEDIA_TYPE
+    return Response(document, problem.status, dict(problem.headers), media_type=media_type)
+
+
+def is_tarsys_path(path: str) -> bool:
+    """Whether an address is one of TARSy's own: its clients look for `message` in JSON, whatever the error."""
+    return _TARSYS.fullmatch(path) is not None
+
+
+def problem_document(problem: Problem, request_id: str, more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    """Problem details as JSON; `more` and the problem's own members do not replace those that all have."""
+    slug = re.sub(r"[^a-z0-9]+", "-", problem.title.lower()).strip("-")
+    document: dict[str, Any] = {
+        "type": TYPES + slug,
+        "title": problem.title,
+        "status": problem.status,
+        "detail": problem.detail,
+        "instance": f"urn:tarsy-scoring:request:{request_id}",
+    }
+    return to_json({**document, **problem.extra, **more, **document})
+
+
+def _page_of(connection: HTTPConnection, problem: Problem) -> Response | None:
+    render: ProblemPage | None = getattr(connection.app.state, "problem_page", None)
+    path: str = connection.scope["path"]
+    accepts_pages = "text/html" in connection.headers.get("accept", "")
+    if render is None or connection.scope["type"] != "http" or path.startswith("/api/") or not accepts_pages:
+        return None
+    try:
+        return render(connection, problem, request_id(connection))
+    except Exception as error:  # noqa: BLE001 - what is told of a failure must not fail as well
+        log.error("api.problem_page_failed", error=type(error).__name__)
+        return None
+
+
+def request_id(connection: HTTPConnection) -> str:
+    """The id of this request, given to it where it came in."""
+    return str(getattr(connection.state, "request_id", None) or uuid4().hex)
+
+
+def failed() -> Problem:
+    """What callers hear of an error nobody foresaw."""
+    return Problem(
+        500, "Internal error", "this failed for a reason that is in our log: tell an operator the end of `instance`"
+    )
+
+
+def database_away() -> Problem:
+    """What callers hear while PostgreSQL cannot be used; where it is does not concern them."""
+    return Problem(
+        503,
+        "Database away",
+        "the database does not answer: try again shortly",
+        headers={"Retry-After": str(DATABASE_RETRY_S)},
+    )
+
+
+def too_large() -> Problem:
+    """What callers hear who announce a body beyond the limit."""
+    title, detail = REFUSALS[413]
+    return Problem(413, title, detail, headers={"Connection": "close"})
+
+
+def tell_problems(app: FastAPI) -> None:
+    """Let the application answer every foreseen error with problem details."""
+    handlers: dict[type[Exception], Any] = {
+        Problem: _of_problem,
+        DatabaseAway: _of_database_away,
+        HTTPException: _of_framework,
+        RequestValidationError: _of_validation,
+        WebSocketRequestValidationError: _of_websocket_validation,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+async def _of_problem(connection: HTTPConnection, error: Exception) -> Response | None:
+    assert isinstance(error, Problem)
+    return await _answer(connection, error)
+
+
+async def _of_database_away(connection: HTTPConnection, error: Exception) -> Response | None:
+    log.warning("database.away", reason=str(error))
+    return await _answer(connection, database_away())
+
+
+async def _of_framework(connection: HTTPConnection, error: Exception) -> Response | None:
+    assert isinstance(error, HTTPException)
+    title, detail = REFUSALS.get(error.status_code, ("Refused", "the request was refused"))
+    headers = dict(error.headers or {})
+    if error.status_code == 400:  # of the framework: a body that is no JSON; what a session is not is told elsewhere
+        faults = [{"loc": ["body"], "msg": "it cannot be read as JSON in UTF-8"}]
+        problem = Problem(422, "Malformed request", MALFORMED, extra={"errors": faults})
+        return await _answer(connection, problem)
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods_at(connection))  # of every route here, where the framework names one's
+    return await _answer(connection, Problem(error.status_code, title, detail, headers=headers))
+
+
+def _methods_at(connection: HTTPConnection) -> list[str]:
+    """The methods that any route at this address knows."""
+    routes = connection.app.router.routes
+
+    def is_known(method: str) -> bool:
+        # Routes note in the scope what they find.
+        scope = {k: v for k, v in connection.scope.items() if k not in ("fastapi", "route", "path_params")}
+        return any(r.matches(dict(scope, method=method))[0] is Match.FULL for r in routes)
+
+    known = {method for method in METHODS if is_known(method)}
+    return sorted(known | ({"HEAD"} if "GET" in known else set()))  # see `edge`
+
+
+async def _of_validation(connection: HTTPConnection, error: Exception) -> Response | None:
+    assert isinstance(error, RequestValidationError)
+    is_json = "json" in connection.headers.get("content-type", "")
+    faults = [_fault(fault, is_json=is_json) for fault in error.errors()[:FAULTS_SHOWN]]
+    return await _answer(connection, Problem(422, "Malformed request", MALFORMED, extra={"errors": faults}))
+
+
+async def _of_websocket_validation(connection: HTTPConnection, _error: Exception) -> None:
+    assert isinstance(connection, WebSocket)
+    await connection.close(POLICY_VIOLATION)
+
+
+async def _answer(connection: HTTPConnection, problem: Problem) -> Response | None:
+    if isinstance(connection, WebSocket) and connection.application_state is not WebSocketState.CONNECTING:
+        await connection.close(INTERNAL_ERROR)  # there is no other answer once a handshake is done
+        return None
+    return problem_response(connection, problem)
+
+
+def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
+    """Where and what; a name the caller made up is told only where it is a plain one."""
+    loc = [part if isinstance(part, int) or _PLAIN_NAME.fullmatch(part) else "?" for part in fault["loc"]]
+    msg = str(fault["msg"]).removeprefix("Value error, ")
+    if loc == ["body"] and not is_json and fault["type"] != "missing":
+        msg = "it must be JSON, and be said to be: send Content-Type: application/json"
+    elif fault["type"] == "json_invalid":
+        msg = f"from character {loc[-1]} on it is no JSON: {fault['ctx']['error']}"
+    elif str(fault["type"]).endswith("parsing"):
+        msg = msg.partition(", ")[0]  # the rest quotes a character of it
+    return {"loc": loc, "msg": msg}

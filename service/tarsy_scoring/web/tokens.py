@@ -1,0 +1,143 @@
+"""
+Bearer tokens of the API: a file of names, SHA-256 digests and scopes, read again when it changes.
+
+The file holds no token, so whoever can read it can use none.
+"""
+
+import hashlib
+import hmac
+import os
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from tarsy_scoring.web.context import Scope
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.timeline.text import without_invisible
+
+log = structlog.get_logger()
+
+NAME_MAX = 255
+MAX_FILE_BYTES = 1_000_000
+DIGEST_OF_NOTHING = hashlib.sha256(b"").hexdigest()
+ADVICE = 'make one with: printf %s "$TOKEN" | sha256sum'
+Signature = tuple[int, int, int]
+
+
+def is_name(text: str) -> bool:
+    """Whether this can name who acted: 1-255 characters, all of them visible, blanks only inside."""
+    return 0 < len(text) <= NAME_MAX and text.isprintable() and text.strip() == text == without_invisible(text)
+
+
+def _named(text: str) -> str:
+    if not is_name(text):
+        raise ValueError(f"expected 1-{NAME_MAX} visible characters")
+    return text
+
+
+def _digest(text: str) -> str:
+    digest = text.lower()
+    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        raise ValueError(f"expected 64 hexadecimal digits; {ADVICE}")
+    if digest == DIGEST_OF_NOTHING:
+        raise ValueError(f"is the digest of nothing; {ADVICE}")
+    return digest
+
+
+class Token(BaseModel):
+    """What the file says of one token."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: Annotated[str, AfterValidator(_named)]
+    sha256: Annotated[str, AfterValidator(_digest)] = Field(repr=False)
+    scope: Scope
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        return frozenset({"read", "score"} if self.scope == "score" else {"read"})
+
+
+_TOKENS = TypeAdapter(tuple[Token, ...])
+
+
+class TokensFile:
+    """
+    The tokens in force.
+
+    A file that becomes unreadable or wrong changes nothing but the log: the tokens from before stay in
+    force, so that a slip of the pen locks nobody out. An empty list is no slip, and lets nobody in.
+
+    Raises:
+        ConfigurationError: At the start there is no such file, or it is wrong.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._signature()
+        self._tokens = self._read()
+
+    def find(self, token: bytes) -> Token | None:
+        """The entry of a token, None where there is none; takes the same time wherever it stands."""
+        self._read_again_if_changed()
+        digest = hashlib.sha256(token).hexdigest()
+        found = None
+        for entry in self._tokens:
+            if hmac.compare_digest(entry.sha256, digest):
+                found = entry
+        return found
+
+    def _read_again_if_changed(self) -> None:
+        # Looked up before the reading: a change during it is seen the next time.
+        signature = self._signature()
+        if signature == self._seen:
+            return
+        self._seen = signature
+        try:
+            self._tokens = self._read()
+        except ConfigurationError as error:
+            log.error("api.tokens_file_broken", reason=str(error), effect="the tokens from before stay in force")
+        else:
+            log.info("api.tokens_reloaded", path=str(self._path), tokens=len(self._tokens))
+
+    def _signature(self) -> Signature | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> tuple[Token, ...]:
+        where = f"SCORING_API_TOKENS_FILE: {self._path}"
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+            if len(content) > MAX_FILE_BYTES:
+                raise ConfigurationError(f"{where} is larger than {MAX_FILE_BYTES:,} bytes")
+            entries = yaml.safe_load(content.decode())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise ConfigurationError(f"{where} cannot be read: {reason}") from None
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f" in line {mark.line + 1}" if mark else ""
+            raise ConfigurationError(f"{where} is neither YAML nor JSON{line}") from None
+        if not isinstance(entries, list):
+            raise ConfigurationError(f"{where}: expected a list of name, sha256 and scope")
+        try:
+            tokens = _TOKENS.validate_python(entries)
+        except ValidationError as error:
+            faults = error.errors(include_input=False, include_url=False, include_context=False)
+            raise ConfigurationError(f"{where}: {'; '.join(map(_told, faults[:5]))}") from None
+        if len({t.sha256 for t in tokens}) < len(tokens):
+            raise ConfigurationError(f"{where}: two entries have the same sha256: keep one")
+        return tokens
+
+
+def _told(fault: object) -> str:
+    assert isinstance(fault, dict)
+    place = ".".join(str(part) for part in fault["loc"])
+    return f"{place}: {str(fault['msg']).removeprefix('Value error, ')}"

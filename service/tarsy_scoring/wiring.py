@@ -1,0 +1,422 @@
+"""
+The parts put together: what a worker process runs, and in which order it stops.
+
+    intake + worker stop first (SIGTERM) -> drained -> relay flushes -> bells and health end
+
+Everything is built here, once, and passed down. A loop that dies ends the process: a worker that only
+half works looks healthy and is not.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import asyncpg
+import structlog
+
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.queue.admission import Policy
+from tarsy_scoring.config.load import read_api_key, read_secret
+from tarsy_scoring.postgres.database import RETRY_MAX_S, Database, DatabaseAway
+from tarsy_scoring.drift.loop import DriftLoop
+from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
+from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
+from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.scoring.providers import is_self_judged
+from tarsy_scoring.kafka.security import check_login
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.queue.leases import Leases
+from tarsy_scoring.telemetry.health import HealthServer, calm_garbage_collector, unless_stopped
+from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.limits.rules import require_affordable
+from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.queue.relay import Relay
+from tarsy_scoring.postgres.migrate import check_migrated
+from tarsy_scoring.scoring.attempt import Scorer
+from tarsy_scoring.config.settings import ChainSettings, GateSettings, Settings
+from tarsy_scoring.queue.store import Store
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.model import TimelineSource
+from tarsy_scoring.tarsy.timeline_api import TarsyApi
+from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
+from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
+from tarsy_scoring.scoring.worker import Worker
+from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
+
+log = structlog.get_logger()
+
+Role = Literal["intake", "judging", "relay"]
+ROLES: tuple[Role, ...] = ("intake", "judging", "relay")
+# Waiting changes none of these. The server's own words may name the user.
+_REFUSALS = {
+    asyncpg.InvalidPasswordError: "wrong user or password",
+    asyncpg.InvalidAuthorizationSpecificationError: "user or address are not let in",
+    asyncpg.InvalidCatalogNameError: "there is no such database",
+    asyncpg.InsufficientPrivilegeError: "this user may not do what we need",
+}
+# Claims, beats, batches of steps, ends, permits and accounts, intake, relay, drift: each at most two at a time.
+POOL_SIZE = 16
+BACKLOG_EVERY_S = 5.0
+LOOK_FOR_S = 30.0
+HOPELESS_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every command that uses the database needs."""
+
+    settings: Settings
+    registry: CriteriaRegistry
+    database: Database
+    inbox: Inbox
+    leases: Leases
+    store: Store
+    reader: Reader
+    limits: Limits
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def open_parts(settings: Settings, metrics: Metrics | None = None) -> AsyncIterator[Parts]:
+    """
+    The database and everything on it; connects to nothing yet (see `require_migrated`).
+
+    Raises:
+        ConfigurationError: No database is given, or the criteria cannot be read.
+    """
+    registry = load_criteria(settings.config.criteria_dirs)
+    hashes = {c.name: c.criteria_hash for c in registry}
+    database = Database(
+        settings.require_database(),
+        settings.database_schema,
+        pool_size=POOL_SIZE,
+        statement_cache=settings.database_statement_cache,
+    )
+    await database.open()
+    try:
+        inbox = Inbox(database, Policy(settings, hashes))
+        limits = Limits(database, settings, least_usd=_replies_usd(settings))
+        reader = Reader(database, hashes, limits.waiting)
+        leases, store = Leases(database, inbox), Store(database, inbox)
+        metrics = metrics or Metrics(settings.config.chains)
+        yield Parts(settings, registry, database, inbox, leases, store, reader, limits, metrics)
+    finally:
+        await database.close()
+
+
+def _replies_usd(settings: Settings) -> dict[str, float]:
+    """What any call costs at least, by provider: its reserved reply. Nobody asks where there is no budget."""
+    config = settings.config
+    if not any((config.budget.daily_usd, *(c.daily_budget_usd for c in (config.defaults, *config.chains.values())))):
+        return {}
+    return {
+        name: Prices(provider).cost_usd(0, 0, provider.max_reply_tokens) or 0.0
+        for name, provider in settings.config.providers.items()
+    }
+
+
+async def require_migrated(database: Database, *, wait: bool) -> None:
+    """
+    See that the tables are there.
+
+    Args:
+        wait: Wait for a database that is away, loudly; False: raise.
+
+    Raises:
+        StartRefused: The database is not migrated, or does not let us in.
+        DatabaseAway: It cannot be reached, and `wait` is False.
+    """
+    while True:
+        try:
+            await database.once(lambda c: check_migrated(c, database.schema))
+            return
+        except tuple(_REFUSALS) as error:
+            why = next(words for kind, words in _REFUSALS.items() if isinstance(error, kind))
+            raise StartRefused(
+                f"the database at {database.place} refuses us: {why}; check SCORING_DATABASE_URL"
+            ) from error
+        except DatabaseAway as error:
+            if not wait:
+                raise
+            log.warning("database.away", reason=str(error), retry_in_s=RETRY_MAX_S)
+            await asyncio.sleep(RETRY_MAX_S)
+
+
+def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
+    """
+    See that these roles have what they need, before anything is started.
+
+    Raises:
+        ConfigurationError: Naming the setting and what would help.
+    """
+    settings.require_database()
+    if "intake" in roles or "relay" in roles:
+        settings.require_kafka()
+    if "relay" in roles and settings.write_back:
+        open_write_back_tarsy(settings)
+    if settings.kafka_bootstrap_servers:
+        check_login(settings)
+    registry = load_criteria(settings.config.criteria_dirs)
+    chains = {"defaults": settings.config.defaults} | {f"chains.{k}": v for k, v in settings.config.chains.items()}
+    for where, chain in chains.items():
+        if chain.criteria not in registry:
+            known = ", ".join(sorted(c.name for c in registry))
+            raise ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r} (known: {known})")
+    if "judging" in roles:
+        timeline_source(settings)
+        for name in settings.config.providers:
+            read_api_key(settings, name, environ)
+        wants_traces(settings, environ)  # refused now, where they cannot be had
+        full_window_usd = {
+            name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
+            for name, provider in settings.config.providers.items()
+        }
+        require_affordable(settings, full_window_usd)
+    for variable in settings.unknown_variables:
+        log.warning("settings.unknown_variable", variable=variable)
+    for where, chain in chains.items():
+        if names := hopeless_gates(chain, settings.config.gates):
+            log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=HOPELESS_ADVICE)
+
+
+def hopeless_gates(chain: ChainSettings, settings: GateSettings) -> list[str]:
+    """Gates that cannot pass as things are configured: they need a work directory, or leave to run commands."""
+    has_work_dir = settings.work_dir is not None
+
+    def can_pass(gate: AnyGate) -> bool:
+        if isinstance(gate, CommandGate):
+            return has_work_dir and settings.allow_commands
+        return has_work_dir or not isinstance(gate, FileGate)
+
+    return [gate.title for gate in chain.gates if not can_pass(gate)]
+
+
+def timeline_source(settings: Settings) -> TimelineSource:
+    """
+    Where sessions are read; connects to nothing yet.
+
+    Raises:
+        ConfigurationError: None is configured, or half of one.
+    """
+    kind = settings.timeline_source
+    if kind is None:
+        raise ConfigurationError("SCORING_TIMELINE_SOURCE is not set: say tarsy-db, tarsy-api or files")
+    if kind == "files":
+        if settings.timeline_dir is None:
+            raise ConfigurationError("SCORING_TIMELINE_DIR is not set: name the folder of session files")
+        if not settings.timeline_dir.is_dir():
+            raise ConfigurationError(f"SCORING_TIMELINE_DIR: {settings.timeline_dir} is not a folder")
+        return SessionFiles(settings.timeline_dir)
+    if kind == "tarsy-db":
+        if settings.timeline_database_url is None:
+            raise ConfigurationError("SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL")
+        return TarsyDatabase(settings.timeline_database_url.get_secret_value())
+    return _tarsy_api(settings)
+
+
+def _tarsy_api(settings: Settings) -> TarsyApi:
+    """Raises: ConfigurationError: It lacks its URL, or its CA or token cannot be read."""
+    url, token, file = settings.timeline_api_url, settings.timeline_api_token, settings.timeline_api_token_file
+    if url is None:
+        raise ConfigurationError("SCORING_TIMELINE_API_URL is not set: give the address of TARSy's API")
+
+    def read_token() -> str | None:
+        given = token.get_secret_value() if token else None
+        found = read_secret(file, "SCORING_TIMELINE_API_TOKEN_FILE") if file else given
+        if found and not (found.isascii() and found.isprintable()):
+            raise ConfigurationError("the token for TARSy's API holds what no header can: is it one line of text?")
+        return found
+
+    def current_token() -> str | None:
+        try:
+            return read_token()
+        except ConfigurationError as error:
+            raise TimelineUnavailable(str(error)) from None
+
+    if read_token() and url.startswith("http:"):  # also so that a wrong path stops the start
+        log.warning("settings.token_in_clear", variable="SCORING_TIMELINE_API_URL", advice="use https")
+
+    try:
+        return TarsyApi(url, token=current_token, ca_file=settings.timeline_api_ca_file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: {error.strerror}"
+        ) from None
+
+
+async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
+    """
+    Run the given roles until `stopping`, then drain and flush.
+
+    Judging begins as soon as the database answers, also while the broker is away.
+
+    Raises:
+        ConfigurationError, StartRefused: The start is refused.
+        ExceptionGroup: A loop died.
+    """
+    metrics = Metrics(settings.config.chains)
+    metrics.begin(*roles)
+    health = _Health()
+    server = HealthServer(
+        settings.metrics_port,
+        metrics.registry,
+        health.lacking,
+        may_move="metrics_port" not in settings.model_fields_set,
+    )
+    await server.start()
+    log.info("service.starting", roles=roles, metrics_port=server.port)
+    try:
+        async with open_parts(settings, metrics) as parts:
+            if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
+                await _run_roles(parts, roles, health, stopping)
+    finally:
+        await server.stop()
+    log.info("service.stopped")
+
+
+async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: "_Health", stopping: asyncio.Event) -> None:
+    intake = Intake(parts.settings, parts.inbox, parts.reader.keep_body, parts.metrics) if "intake" in roles else None
+    relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
+    write_back = None
+    if "relay" in roles and parts.settings.write_back:
+        write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
+        await write_back.require_fit()
+    health.database, health.intake = parts.database, intake
+    judged = asyncio.Event()  # nothing new will be judged: the relay may flush
+
+    async def speak_kafka() -> None:
+        topics = topics_of(parts.settings, roles)
+        if not topics:
+            return
+        looking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
+        if not await (looking if relay is None else relay.number_while(looking)):
+            return
+        async with asyncio.TaskGroup() as group:
+            if relay is not None:
+                group.create_task(relay.run(judged))
+            if intake is not None:
+                group.create_task(intake.run(stopping))
+
+    async with asyncio.TaskGroup() as service:
+        background = [service.create_task(parts.database.carry_bells()), service.create_task(_watch_backlog(parts))]
+        kafka = service.create_task(speak_kafka())
+        if write_back is not None:
+            service.create_task(write_back.run(judged))
+        if "relay" in roles:
+            service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping))
+        tracing = OFF
+        if "judging" in roles:
+            tracing = _tracing(parts.settings)
+            await _judge(parts, stopping, tracing)
+        else:
+            await stopping.wait()
+        judged.set()
+        await asyncio.gather(kafka, tracing.close())
+        for task in background:
+            task.cancel()
+
+
+def _tracing(settings: Settings) -> Tracing:
+    """Raises: ConfigurationError: Traces are wanted and cannot be exported."""
+    if not wants_traces(settings, os.environ):
+        return OFF
+    from tarsy_scoring.telemetry.otel import open_spans
+
+    return open_spans()
+
+
+async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> None:
+    source = timeline_source(parts.settings)
+    clients = create_clients(parts.settings, tracing=tracing)
+    try:
+        scorer = Scorer(
+            *(parts.settings, parts.leases, parts.store, source, parts.registry, clients, parts.metrics, parts.limits),
+            tracing,
+        )
+        worker = Worker(parts.settings, parts.leases, parts.reader, scorer, parts.metrics, parts.limits, tracing)
+        log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
+        calm_garbage_collector()
+        looking = asyncio.create_task(warn_of_self_judging(parts.settings, source))
+        try:
+            await worker.run(stopping)
+        finally:
+            looking.cancel()
+    finally:
+        for client in clients.values():
+            await client.close()
+        await source.close()
+
+
+async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> None:
+    """
+    Say once which judges are also at work as agents: their scores carry the flag `self_judged`.
+
+    Looks beside the work, and for half a minute at most; a source that cannot be read is no reason to complain here.
+    No timeline is read: one that kills whoever reads it must not keep a worker from starting.
+    """
+    agents: frozenset[str] = frozenset()
+    try:
+        async with asyncio.timeout(LOOK_FOR_S):
+            agents = await source.recent_agent_models()
+    except (TimelineUnavailable, TimeoutError) as error:
+        log.debug("judge.agents_unknown", reason=str(error))
+    for name, provider in settings.config.providers.items():
+        if is_self_judged([provider.model], agents):
+            log.warning(
+                "judge.self_judged",
+                provider=name,
+                model=provider.model,
+                advice="it also works as an agent; its scores are flagged: let another model judge",
+            )
+
+
+def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
+    """The topics that these roles use."""
+    topics = []
+    if "intake" in roles:
+        topics += [settings.topic_session_completed, settings.topic_rescore_requested, settings.topic_dead_letters]
+    if "relay" in roles:
+        topics.append(settings.topic_scoring_events)
+    return topics
+
+
+async def _watch_backlog(parts: Parts) -> None:
+    """Size and age of the outbox, as metrics."""
+    while True:
+        try:
+            backlog = await parts.database.once(lambda c: outbox.backlog(parts.database, c))
+            parts.metrics.database_up.set(1)
+            parts.metrics.outbox_backlog.set(backlog.events)
+            parts.metrics.outbox_age.set(backlog.oldest_s)
+        except DatabaseAway:
+            parts.metrics.database_up.set(0)
+        await asyncio.sleep(BACKLOG_EVERY_S)
+
+
+class _Health:
+    """What `/readyz` asks: the database now, and whether intake has joined its group once."""
+
+    def __init__(self) -> None:
+        self.database: Database | None = None
+        self.intake: Intake | None = None
+
+    async def lacking(self) -> str | None:
+        """What is not ready; None: all is."""
+        if self.database is None:
+            return "the database has not answered yet"
+        try:
+            async with asyncio.timeout(2):
+                await self.database.once(lambda c: c.execute("SELECT 1"))
+        except (DatabaseAway, TimeoutError):
+            return "the database does not answer"
+        if self.intake is not None and not self.intake.has_joined:
+            return "the consumer group has not been joined yet"
+        return None

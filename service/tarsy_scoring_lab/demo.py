@@ -1,0 +1,299 @@
+"""
+`tarsy-scoring demo`: the whole service on one machine, with example sessions, scored while you watch.
+
+Nothing in here is special to the demo but the parts: it runs the same `worker` as production, as a
+process of its own, reads sessions from a TARSy-shaped database, and shows what arrives on Kafka.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import yaml
+from pydantic_core import from_json
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tarsy_scoring.postgres import migrate
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring_lab.process import free_port
+from tarsy_scoring_lab.stack import Stack
+from tarsy_scoring_lab.tarsy import create_tables, load_session
+from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.kafka.clients import Publisher
+from tarsy_scoring.kafka.security import connection_options
+from tarsy_scoring.kafka.topics import Tail
+
+SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
+PUBLISH_TIMEOUT_S = 10.0
+PAGES_START_S = 30.0
+STOP_WITHIN_S = 20.0
+OF_THE_JUDGE = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
+# The examples include a failed and a timed-out session; a demo shows those, too, and some gates at work.
+CONFIG = {
+    "defaults": {
+        "auto_score_statuses": ["completed", "failed", "timed_out", "cancelled"],
+        "gates": [
+            {"type": "max_tool_calls", "max": 15},
+            {"type": "final_analysis_matches", "pattern": "(?i)cause|due to", "name": "a cause is named"},
+        ],
+    }
+}
+PHASES = {
+    "queued": "queued",
+    "waiting_retry": "waiting for a retry",
+    "gathering_context": "reading the session",
+    "evaluating_gates": "checking gates",
+    "analyzing_methodology": "judging",
+    "repairing": "asking for consistent points",
+    "identifying_missing_tools": "asking for missing tools",
+    "storing": "storing",
+}
+
+
+@dataclass(slots=True)
+class _Row:
+    session_id: str
+    alert_type: str
+    session_status: str
+    state: str = "announced"
+    total: int | None = None
+    outcome: str = ""
+    commands: str = ""
+    flags: str = ""
+    tokens: int | None = None
+    cost_usd: float | None = None
+    seconds: float | None = None
+    first_seen_us: int = 0
+    has_ended: bool = False
+
+
+def example_sessions() -> list[dict[str, Any]]:
+    """The shipped example sessions, by id."""
+    folder = files("tarsy_scoring_lab") / "examples"
+    texts = sorted((f.name, f.read_text(encoding="utf-8")) for f in folder.iterdir() if f.name.endswith(".json"))
+    return [json.loads(text) for _, text in texts]
+
+
+async def run_demo(
+    *, keep_running: bool, broker: Literal["auto", "apache-kafka", "tansu"], stopping: asyncio.Event
+) -> int:
+    """
+    Run it all; returns the exit status: 0 when every example got its score.
+
+    Raises:
+        StartRefused: A part did not start, or the worker ended early.
+    """
+    console = Console()
+    sessions = example_sessions()
+    real = {name: value for name in OF_THE_JUDGE if (value := os.environ.get(name))}
+    is_real = "OPENAI_API_KEY" in real or "OPENAI_BASE_URL" in real
+    with tempfile.TemporaryDirectory(prefix="tarsy-scoring-demo-") as folder:
+        config = Path(folder) / "config.yaml"
+        config.write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
+        started = time.monotonic()
+        console.print("starting PostgreSQL, a broker and a scripted judge (the first time they are fetched) ...")
+        async with Stack(broker=broker, judge_latency_s=0.4) as stack:
+            env = stack.env | {"SCORING_CONFIG": str(config), "SCORING_METRICS_PORT": "0"}
+            if is_real:
+                env = {k: v for k, v in env.items() if k not in OF_THE_JUDGE} | real
+            console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
+            await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
+            await create_tables(env["SCORING_TIMELINE_DATABASE_URL"])
+            for session in sessions:
+                await load_session(env["SCORING_TIMELINE_DATABASE_URL"], session)
+            console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
+            console.print(f"  judge: {_judge_words(env, is_real)}; ready after {time.monotonic() - started:.0f} s\n")
+            env |= {"SCORING_API_PORT": str(free_port())}
+            address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
+            logs = Path(folder)
+            async with _program("worker", env, logs) as worker, _program("api", env, logs) as api:
+                await _answers(address, api)
+                console.print(f"look at the pages while scores arrive: [bold]{address}[/]\n", highlight=False)
+                limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
+                rows = await _follow(console, env, sessions, worker, limit_s, stopping)
+                status = _summarise(console, rows, is_real)
+                if keep_running and not stopping.is_set():
+                    console.print(f"\nleft running until Ctrl-C: {address}; to look around in another shell:\n")
+                    for name, value in env.items():
+                        console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
+                    await stopping.wait()
+    return status
+
+
+def _judge_words(env: Mapping[str, str], is_real: bool) -> str:
+    settings = load_settings(env)
+    (provider,) = settings.config.providers.values()
+    if is_real:
+        return f"{provider.model} at {provider.base_url}"
+    return "a scripted stand-in: its scores mean nothing (set OPENAI_API_KEY for a real one)"
+
+
+async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
+    """Raises: StartRefused: The pages do not come up."""
+    async with aiohttp.ClientSession() as client:
+        for _ in range(int(PAGES_START_S / 0.1)):
+            with suppress(aiohttp.ClientError):
+                async with client.get(f"{address}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+            if api.returncode is not None:
+                break
+            await asyncio.sleep(0.1)
+    raise StartRefused("the pages did not come up; run `tarsy-scoring api` by hand to see why")
+
+
+@asynccontextmanager
+async def _program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process of ours; stopped as in production, by SIGTERM, and killed where nobody waits for that any longer."""
+    surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
+    with (logs / f"{command}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tarsy_scoring", command), env=surroundings | dict(env), stdout=log, stderr=log
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+                finally:  # also where a second signal cuts the waiting off
+                    if process.returncode is None:
+                        process.kill()
+                        await process.wait()
+
+
+async def _follow(
+    console: Console,
+    env: Mapping[str, str],
+    sessions: list[dict[str, Any]],
+    worker: asyncio.subprocess.Process,
+    limit_s: float,
+    stopping: asyncio.Event,
+) -> dict[str, _Row]:
+    """Announce the sessions on Kafka and show what happens to them until all have ended."""
+    settings = load_settings(env)
+    rows = {s["session_id"]: _Row(s["session_id"], s["alert_type"], s["status"]) for s in sessions}
+    tail, publisher = Tail(connection_options(settings), settings.topic_scoring_events), Publisher(settings)
+    await tail.start()
+    try:
+        events = [(s["session_id"].encode(), _announcement(s), ()) for s in sessions]
+        acknowledged = await publisher.publish(settings.topic_session_completed, events, PUBLISH_TIMEOUT_S)
+        if not all(acknowledged):
+            raise StartRefused("the broker did not take the events of the example sessions")
+        deadline = time.monotonic() + limit_s
+        live = Live(_table(rows), console=console, refresh_per_second=8) if console.is_terminal else nullcontext()
+        with live:
+            while not all(r.has_ended for r in rows.values()) and time.monotonic() < deadline and not stopping.is_set():
+                if worker.returncode is not None:
+                    raise StartRefused(
+                        f"the worker ended early with status {worker.returncode}; run it by hand to see why"
+                    )
+                for record in await tail.take(0.2):
+                    event = from_json(record.value or b"{}")
+                    _apply(rows[event["session_id"]], event)
+                    if not console.is_terminal:
+                        _print_line(console, rows[event["session_id"]], event)
+                if isinstance(live, Live):
+                    live.update(_table(rows))
+    finally:
+        await tail.stop()
+        await publisher.stop()
+    return rows
+
+
+def _announcement(session: Mapping[str, Any]) -> bytes:
+    event = {name: session[name] for name in ("session_id", "chain_id", "alert_type", "status", "completed_at")}
+    event |= {"event_id": f"demo-{session['session_id']}", "type": "session.completed", "labels": session.get("labels")}
+    return json.dumps(event).encode()
+
+
+def _apply(row: _Row, event: Mapping[str, Any]) -> None:
+    row.first_seen_us = row.first_seen_us or event["timestamp_us"]
+    kind = event["type"]
+    if kind == "scoring.progress":
+        row.state = PHASES.get(event["phase"], event["phase"])
+    elif kind == "scoring.completed":
+        row.state, row.total, row.has_ended = "scored", event["total_score"], True
+        row.flags = ", ".join(event["flags"])
+        row.outcome = event["outcome"] or ""
+        facts = event["interaction"]
+        row.commands = f"{facts['total_commands']} ({facts['error_count']} failed)"
+        usage = event["usage"]
+        row.tokens = (usage["input_tokens"] or 0) + (usage["output_tokens"] or 0)
+        row.cost_usd = usage["cost_usd"]
+    elif kind == "scoring.failed":
+        row.state, row.has_ended = f"{event['status']}: {event['error_kind']}", True
+    row.seconds = (event["timestamp_us"] - row.first_seen_us) / 1e6
+
+
+def _print_line(console: Console, row: _Row, event: Mapping[str, Any]) -> None:
+    """Without a terminal: a line for everything worth one."""
+    if event["type"] in ("scoring.completed", "scoring.failed"):
+        total = f"{row.total:3d}/100" if row.total is not None else "   -   "
+        console.print(
+            f"  {total}  {row.session_id:<36} {row.state:<10} {row.seconds or 0:5.1f} s  gates: {row.outcome or '-'}  "
+            f"commands: {row.commands or '-'}  {row.flags}".rstrip(),
+            soft_wrap=True,
+        )
+
+
+def _table(rows: Mapping[str, _Row]) -> Table:
+    table = Table("session", "alert", "ended as", "state", "score", "gates", "commands", "flags", "tokens", "s")
+    for row in rows.values():
+        table.add_row(
+            row.session_id,
+            row.alert_type,
+            row.session_status,
+            row.state,
+            _coloured(row.total),
+            row.outcome,
+            row.commands,
+            row.flags,
+            str(row.tokens) if row.tokens else "",
+            f"{row.seconds:.1f}" if row.seconds else "",
+        )
+    return table
+
+
+def _coloured(total: int | None) -> str:
+    """Bands of the dashboard: 0-49 red, 50-74 yellow, 75-100 green."""
+    if total is None:
+        return ""
+    colour = "red" if total < 50 else "yellow" if total < 75 else "green"
+    return f"[bold {colour}]{total}[/]"
+
+
+def _summarise(console: Console, rows: Mapping[str, _Row], is_real: bool) -> int:
+    if not console.is_terminal:
+        console.print()
+    totals = sorted(r.total for r in rows.values() if r.total is not None)
+    without = [r for r in rows.values() if r.total is None]
+    median = totals[(len(totals) - 1) // 2] if totals else None
+    console.print(
+        f"{len(totals)} of {len(rows)} sessions scored; median {median}, lowest {totals[:1]}, highest {totals[-1:]}"
+    )
+    costs = [r.cost_usd for r in rows.values() if r.cost_usd is not None]
+    tokens = sum(r.tokens or 0 for r in rows.values())
+    console.print(
+        f"{tokens} tokens" + (f", {sum(costs):.4f} USD" if costs else ", cost unknown (no prices are configured)")
+    )
+    for row in without:
+        console.print(f"no score: {row.session_id}: {row.state}")
+    if not is_real:
+        console.print("the judge was a stand-in: these scores show the plumbing, not the quality of anything")
+    return 1 if without else 0

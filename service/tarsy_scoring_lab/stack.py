@@ -1,0 +1,126 @@
+"""Everything the service needs around it, started together on loopback: PostgreSQL, a broker, a scripted judge."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import asyncpg
+
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring_lab.broker import EmbeddedBroker, choose_broker
+from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
+from tarsy_scoring_lab.process import START_TIMEOUT_S
+from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
+from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.kafka.topics import ensure_topics
+
+
+class Stack:
+    """
+    A context that holds all three; they start at the same time, and `env` points the service at them.
+
+    The two databases, `scoring` and `tarsy`, are empty: whoever uses them migrates and fills them.
+    Leaving the context, or dying, leaves nothing behind except what `directory` keeps.
+
+    Args:
+        broker: `auto` is Apache Kafka where it can run, else Tansu, which keeps nothing in `directory`.
+        directory: Where data is kept between runs; None: nowhere.
+        judge_latency_s: Wait of the judge before each answer.
+    """
+
+    postgres: EmbeddedPostgres
+    kafka: EmbeddedBroker
+    judge: ScriptedJudge
+    broker_reason: str
+    """Why it is this broker, for people."""
+    env: dict[str, str]
+
+    def __init__(
+        self,
+        *,
+        broker: Literal["auto", "apache-kafka", "tansu"] = "auto",
+        directory: Path | None = None,
+        judge_latency_s: float = 0.0,
+    ) -> None:
+        self._wanted = broker
+        self._directory = directory
+        self.postgres = EmbeddedPostgres(directory / "postgresql" if directory else None)
+        self.judge = ScriptedJudge(latency_s=judge_latency_s)
+        self._started = contextlib.AsyncExitStack()
+
+    @property
+    def broker(self) -> str:
+        """`apache-kafka` or `tansu`."""
+        return self.kafka.name
+
+    async def __aenter__(self) -> Self:
+        """
+        Raises:
+            StartRefused: Naming the part that did not start; the others are stopped again.
+        """
+        async with contextlib.AsyncExitStack() as started:
+            try:
+                async with asyncio.TaskGroup() as parts:
+                    parts.create_task(_naming("PostgreSQL", self._start_postgres(started)))
+                    parts.create_task(_naming("broker", self._start_broker(started)))
+                    parts.create_task(_naming("scripted judge", started.enter_async_context(self.judge)))
+            except ExceptionGroup as group:
+                raise group.exceptions[0] from None  # the others were cancelled for it, or failed besides
+            self.env = self._environment()
+            settings = load_settings(self.env)
+            topics = (
+                settings.topic_session_completed,
+                settings.topic_rescore_requested,
+                settings.topic_scoring_events,
+                settings.topic_dead_letters,
+            )
+            await _naming("topics", _within_deadline(ensure_topics(settings, topics)))
+            self._started = started.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._started.aclose()
+
+    async def _start_postgres(self, started: contextlib.AsyncExitStack) -> None:
+        await started.enter_async_context(self.postgres)
+        self._scoring_url = await create_database(self.postgres.url, "scoring")
+        self._tarsy_url = await create_database(self.postgres.url, "tarsy")
+
+    async def _start_broker(self, started: contextlib.AsyncExitStack) -> None:
+        directory = self._directory / "broker" if self._directory else None
+        self.kafka, self.broker_reason = await choose_broker(self._wanted, directory)
+        await started.enter_async_context(self.kafka)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "SCORING_DATABASE_URL": self._scoring_url,
+            "SCORING_KAFKA_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+            "SCORING_CREATE_TOPICS": "true",
+            "SCORING_TIMELINE_SOURCE": "tarsy-db",
+            "SCORING_TIMELINE_DATABASE_URL": self._tarsy_url,
+            "OPENAI_BASE_URL": self.judge.base_url,
+            "OPENAI_API_KEY": "stand-in",
+            "SCORING_JUDGE_MODEL": MODEL,
+        }
+
+
+async def _naming(part: str, starting: Coroutine[Any, Any, object]) -> None:
+    """Start a part; what goes wrong names it."""
+    try:
+        await starting
+    except (StartRefused, OSError, asyncpg.PostgresError) as error:
+        raise StartRefused(f"{part} did not start: {error}") from error
+
+
+async def _within_deadline(making: Coroutine[Any, Any, None]) -> None:
+    """`ensure_topics` waits for a broker as long as it takes; ours was there a moment ago."""
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await making
+    except TimeoutError as error:
+        raise StartRefused(f"the broker stopped answering for {START_TIMEOUT_S} s") from error
