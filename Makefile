@@ -53,10 +53,13 @@ schemas: $(VENV)/.dev  ## generate schemas/ and docs/configuration.md from the c
 	$(BIN)/python schemas/generate.py
 
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe
+# Without tarsy-scoring itself, which no index has to know.
+LAB := $(VENV)/lab.in
 requirements:  ## pin the requirements anew
 	$(BIN)/python -m pip install --quiet pip-tools
-	$(COMPILE) --extra=dev --extra=editable --extra=embedded --extra=insights --extra=tracing --output-file=requirements/dev.txt pyproject.toml
-	$(COMPILE) --extra=editable --extra=embedded --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml
+	$(BIN)/python -c 'import tomllib; print(*(d for d in tomllib.load(open("service/tarsy_scoring_lab/pyproject.toml", "rb"))["project"]["dependencies"] if d != "tarsy-scoring"), sep="\n")' > $(LAB)
+	$(COMPILE) --extra=dev --extra=editable --extra=insights --extra=tracing --output-file=requirements/dev.txt pyproject.toml $(LAB)
+	$(COMPILE) --extra=editable --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=insights --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
 
 clean:  ## remove what the verbs made
@@ -67,14 +70,14 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # The package itself is installed last and without dependencies, so that only pinned ones are ever used.
-$(VENV)/.demo: requirements/demo.txt pyproject.toml | $(BIN)/python
+$(VENV)/.demo: requirements/demo.txt pyproject.toml service/tarsy_scoring_lab/pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) ..."
 	@$(PIP) -r requirements/demo.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable service/tarsy_scoring_lab
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+$(VENV)/.dev: requirements/dev.txt pyproject.toml service/tarsy_scoring_lab/pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) ..."
 	@$(PIP) -r requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable service/tarsy_scoring_lab
 	@touch $@ $(VENV)/.demo

@@ -28,17 +28,17 @@ import structlog
 import uvloop
 
 from benchmarks.meter import metered
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.postgres import migrate
-from tarsy_scoring.wiring import open_parts
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring_lab.stack import Stack
-from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.telemetry.health import run_until_signalled
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.postgres import migrate
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.relay import Relay
+from tarsy_scoring.telemetry.health import run_until_signalled
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.wiring import open_parts
+from tarsy_scoring_lab.stack import Stack
 
 SCORES = 100
 WAIT_S = 30.0

@@ -27,11 +27,11 @@ import psutil
 from pydantic_core import to_json
 
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.broker import choose_broker
-from tarsy_scoring.signals.faust_app import topics_of_insights
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.signals.faust_app import topics_of_insights
+from tarsy_scoring_lab.broker import choose_broker
 
 DAY_S = 86_400
 PUBLISH_TIMEOUT_S = 60

@@ -21,9 +21,9 @@ from uuid import UUID
 import asyncpg
 
 from benchmarks.labelling import draws
-from tarsy_scoring.scoring.score_columns import tools_hash_of
-from tarsy_scoring.missing_tools.names import normalise
+from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.scoring.score_columns import tools_hash_of
 
 CHAIN, CRITERIA = "kubernetes", "investigation-methodology"
 DAYS, SESSIONS, ANCHORS = 84, 600, 40

@@ -23,9 +23,9 @@ from benchmarks.programs import ProgramFailed
 from benchmarks.report import as_json, print_table
 from benchmarks.scenarios import Bench, Result, Scenario
 from benchmarks.sessions import BODIES, CONTEXT_BYTES, write_sessions
+from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.stack import Stack
-from tarsy_scoring.errors import StartRefused
 
 REPORT_WIDTH = 124  # the widest row
 

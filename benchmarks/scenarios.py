@@ -17,14 +17,14 @@ from benchmarks.pipeline import TABLE
 from benchmarks.programs import Judge, ProgramFailed, judge, program, require_running
 from benchmarks.sessions import ALERT_TYPE
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.postgres import create_database
-from tarsy_scoring_lab.scripted_judge import MODEL
-from tarsy_scoring_lab.stack import Stack
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.kafka.clients import Publisher
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.files import read_session_file
+from tarsy_scoring_lab.postgres import create_database
+from tarsy_scoring_lab.scripted_judge import MODEL
+from tarsy_scoring_lab.stack import Stack
 
 TURNS = 2
 POLL_S = 0.5

@@ -16,7 +16,15 @@ from rich.console import Console
 
 from benchmarks.labelling import AGREEMENTS, Labels, coverages, draws, half_widths_as_planned, queue_estimates
 from tarsy_scoring.statistics.comparison import MetricComparison, ScoredSession, compare_versions
-from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift, OrdinaryScore, explain_new_judge, find_change
+from tarsy_scoring.statistics.drift import (
+    WINDOW,
+    AnchorJudgement,
+    Cause,
+    Drift,
+    OrdinaryScore,
+    explain_new_judge,
+    find_change,
+)
 
 RUNS = 1000
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from tarsy_scoring import __version__
-from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, EventType
 from tarsy_scoring.config.settings import Settings, variable_of
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+from tarsy_scoring.events import SESSION_ID_PATTERN, SOURCE_COMPLETED, SOURCE_RESCORE, EventType
 
 KAFKA_BINDING = "0.5.0"
 JSON_SCHEMA = "application/schema+json;version=draft-2020-12"

@@ -7,7 +7,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tarsy_scoring.config import settings
-from tarsy_scoring.config.settings import SECRETS_FROM_FILES, ChainSettings, Config, ProviderSettings, Settings, variable_of
+from tarsy_scoring.config.settings import (
+    SECRETS_FROM_FILES,
+    ChainSettings,
+    Config,
+    ProviderSettings,
+    Settings,
+    variable_of,
+)
 
 HEAD = """\
 # Configuration

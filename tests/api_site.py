@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 
 from builders import Scoring, open_scoring, policy
-from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.web.app import create_app
-from tarsy_scoring.web.context import Site
-from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import FoundSession, TimelineSource
+from tarsy_scoring.web.app import create_app
+from tarsy_scoring.web.context import Site
 
 # Whoever speaks from this machine says for whom; and nobody asks too often.
 SETTINGS = Settings(trusted_proxies="127.0.0.0/8", api_rate_per_minute=1_000_000)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fakes import FakeJudge, FakeSessions
-from tarsy_scoring.queue.admission import Policy, Request
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SOURCE_COMPLETED
-from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.admission import Policy, Request
+from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import ClaimedScore, Leases
+from tarsy_scoring.queue.store import Store
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.scoring.attempt import Finished, Scorer
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.queue.store import Store
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline
 

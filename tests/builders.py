@@ -8,16 +8,16 @@ from typing import Any
 
 import asyncpg
 
-from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
-from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.config.settings import ChainSettings, Config, Settings
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
-from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.judge.verdict import Turn
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
+from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import ClaimedScore, Leases
 from tarsy_scoring.queue.outbox import NewEvent
-from tarsy_scoring.records.scores import Reader
-from tarsy_scoring.config.settings import ChainSettings, Config, Settings
 from tarsy_scoring.queue.store import Ending, Step, Store, StoredTurn
+from tarsy_scoring.records.scores import Reader
 
 DEFAULT_CRITERIA, OTHER_CRITERIA = "investigation-methodology", "cli-tool-use"
 HASHES = {DEFAULT_CRITERIA: "hash-default", OTHER_CRITERIA: "hash-other"}

@@ -19,9 +19,9 @@ from typing import Any
 import asyncpg
 
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring_lab.broker import KAFKA_VERSION, EmbeddedBroker, choose_broker, kafka_lacks
 from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
-from tarsy_scoring.kafka.topics import ensure_topics
 
 DATABASE_VARIABLE = "SCORING_TEST_DATABASE_URL"
 KAFKA_VARIABLE = "SCORING_TEST_KAFKA_BOOTSTRAP_SERVERS"

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from infrastructure import wait_until
-from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.kafka.clients import Record
 from tarsy_scoring.live.client import Chunk
+from tarsy_scoring.live.gateway import Gateway
 
 WAIT_S = 30.0
 MARK = "end-of-answers-"  # no channel

@@ -5,6 +5,7 @@ Foreseeable faults end in one sentence on stderr, never in a traceback.
 """
 
 import sys
+from importlib.metadata import entry_points
 from typing import NoReturn
 
 import click
@@ -21,7 +22,6 @@ from tarsy_scoring.commands.dead_letters import dead_letters
 from tarsy_scoring.commands.erase import erase_command
 from tarsy_scoring.commands.export import export
 from tarsy_scoring.commands.insights import insights
-from tarsy_scoring_lab.commands import demo, stack
 from tarsy_scoring.commands.pause import pause, resume
 from tarsy_scoring.commands.prune import prune
 from tarsy_scoring.commands.report import report
@@ -30,9 +30,12 @@ from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.service import check_config, migrate, worker
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.commands.tools import tools
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.errors import ConfigurationError, ScoringError
+from tarsy_scoring.postgres.database import DatabaseAway
 
+# Other distributions add commands under this group. `demo` and `stack` are listed also where they are not installed.
+ENTRY_POINTS = "tarsy_scoring.commands"
+LAB_COMMANDS = ("stack", "demo")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -76,6 +79,23 @@ def _complain_of_group(group: BaseExceptionGroup[BaseException]) -> int:
     return _complain(str(error), ASKED_WRONGLY if isinstance(error, ConfigurationError) else FAILED)
 
 
+def _lab_command(name: str) -> click.Command:
+    """The command as `tarsy-scoring-lab` registers it; without that distribution, a command that says how to get it."""
+    for found in entry_points(group=ENTRY_POINTS, name=name):
+        command: click.Command = found.load()
+        return command
+
+    @click.command(name, add_help_option=False, context_settings={"ignore_unknown_options": True})
+    @click.argument("arguments", nargs=-1)
+    def missing(arguments: tuple[str, ...]) -> NoReturn:
+        """Needs the distribution tarsy-scoring-lab: pip install 'tarsy-scoring[lab]'"""
+        raise ConfigurationError(
+            f"`{name}` is in the distribution tarsy-scoring-lab: run pip install 'tarsy-scoring[lab]'"
+        )
+
+    return missing
+
+
 @click.group(context_settings=CONTEXT, no_args_is_help=True)
 @click.version_option(__version__, prog_name="tarsy-scoring")
 def cli() -> None:
@@ -95,6 +115,7 @@ for command in (
     *(score, rescore, backfill, export),
     *(erase_command, prune),
     *(criteria, compare, consistency, calibrate, anchors, report, tools),
-    *(stack, demo),
 ):
     cli.add_command(command)
+for name in LAB_COMMANDS:
+    cli.add_command(_lab_command(name))

@@ -5,6 +5,7 @@ Version 1 of each. Unknown fields are ignored on both sides, so producers and co
 a field is only ever added, with a default.
 """
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import from_json
 
 from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+
+# Match with `fullmatch`: `$` would let a trailing newline pass.
+SESSION_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,254}")
 
 SOURCE_COMPLETED = "session-completed"
 SOURCE_RESCORE = "rescore-requested"

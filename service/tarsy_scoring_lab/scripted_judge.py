@@ -25,7 +25,16 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tarsy_scoring_lab.scripted_faults import Fault, FaultKind, error_response, json_response, send_spoilt, spoil
-from tarsy_scoring_lab.scripted_replies import STAND_IN, Flaw, Reading, Task, demanded_total, read_task, read_transcript, write_reply
+from tarsy_scoring_lab.scripted_replies import (
+    STAND_IN,
+    Flaw,
+    Reading,
+    Task,
+    demanded_total,
+    read_task,
+    read_transcript,
+    write_reply,
+)
 
 __all__ = ["MODEL", "STAND_IN", "Fault", "ScriptedJudge"]
 

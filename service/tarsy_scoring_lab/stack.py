@@ -10,12 +10,12 @@ from typing import Any, Literal, Self
 import asyncpg
 
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring_lab.broker import EmbeddedBroker, choose_broker
 from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
 from tarsy_scoring_lab.process import START_TIMEOUT_S
 from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
-from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.topics import ensure_topics
 
 
 class Stack:

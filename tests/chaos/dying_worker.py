@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from aiokafka import AIOKafkaProducer
 
-from tarsy_scoring.queue import outbox
 from tarsy_scoring.cli import main
-from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.kafka.clients import Consumer, Publisher
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
 from tarsy_scoring.timeline.files import SessionFiles

@@ -14,8 +14,8 @@ import pytest
 from builders import connected
 from infrastructure import wait_until
 from processes import Process, Service, assert_whole, small_session
-from tarsy_scoring_lab.tarsy import load_session
 from tarsy_scoring.events import decode_session_completed
+from tarsy_scoring_lab.tarsy import load_session
 
 SESSIONS = 1_000
 KILLS = 12

@@ -16,9 +16,9 @@ import pytest
 from infrastructure import Kafka, wait_until
 from processes import Process, Service
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.signals.windows import EndedScore
 from tarsy_scoring.kafka.topics import read_places
 from tarsy_scoring.queue.outbox import EMIT
+from tarsy_scoring.signals.windows import EndedScore
 
 SCORES = 1_500
 BATCH = 25

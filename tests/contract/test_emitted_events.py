@@ -14,16 +14,16 @@ import pytest
 from contracts import FROZEN, OUTGOING, validator
 from pydantic_core import to_json
 
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.wiring import Parts, open_parts
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.wiring import Parts, open_parts
+from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 
 SESSION = "demo-oom-checkout"
 SHORT_LEASE_S = 1e-6  # over before the next transaction begins

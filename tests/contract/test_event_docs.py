@@ -11,11 +11,11 @@ from contracts import ALL, INCOMING, INSIGHTS, OUTGOING, ROOT, load_schema
 from pydantic import BaseModel
 
 from tarsy_scoring import errors
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.config.settings import SECRETS_FROM_FILES, Config, Settings, variable_of
+from tarsy_scoring.events import EventType, Phase, cloudevents_headers
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.wiring import check_settings, hopeless_gates
-from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.events import EventType, Phase, cloudevents_headers
-from tarsy_scoring.config.settings import SECRETS_FROM_FILES, Config, Settings, variable_of
 
 EVENTS = (ROOT / "docs/events.md").read_text("utf-8")
 CONFIGURATION = (ROOT / "docs/configuration.md").read_text("utf-8")
@@ -34,7 +34,7 @@ def explained_in(page: str) -> set[str]:
 
 def reasons_in_code() -> set[str]:
     """Words that intake and decoding put into `scoring-error`."""
-    sources = [(ROOT / "service/tarsy_scoring" / f"{m}.py").read_text("utf-8") for m in ("events", "intake", "inbox")]
+    sources = [(ROOT / "service/tarsy_scoring" / f"{m}.py").read_text("utf-8") for m in ("events", "queue/intake", "queue/inbox")]
     return {word for source in sources for word in re.findall(r"InvalidMessage\(\s*\"(\w+)\"", source)}
 
 

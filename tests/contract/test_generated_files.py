@@ -24,11 +24,11 @@ from contracts import (
 )
 from jsonschema import Draft202012Validator
 
-from tarsy_scoring.queue.dead_letters import bury
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.clients import Headers, Publisher, Record
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.queue.dead_letters import bury
 
 DOCUMENT = yaml.safe_load((SCHEMAS / "asyncapi.yaml").read_text("utf-8"))
 

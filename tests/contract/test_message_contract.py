@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.events import Origin, RescoreRequested, SessionCompleted, cloudevents_headers, decode_rescore_requested, decode_session_completed, request_id_of, request_id_without_event_id
+from tarsy_scoring.events import (
+    Origin,
+    RescoreRequested,
+    SessionCompleted,
+    cloudevents_headers,
+    decode_rescore_requested,
+    decode_session_completed,
+    request_id_of,
+    request_id_without_event_id,
+)
 
 Decode = Callable[[bytes | None], SessionCompleted | RescoreRequested]
 DECODERS: dict[str, Decode] = {

@@ -19,16 +19,16 @@ from deploying import REPOSITORY, known_variables, parse
 from prometheus_client import CollectorRegistry
 
 from infrastructure import wait_until
-from tarsy_scoring.web.access import Access
-from tarsy_scoring.web.app import LONGEST_STOP_S
-from tarsy_scoring.wiring import check_settings
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.demo import example_sessions
-from tarsy_scoring_lab.scripted_judge import MODEL
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import decode_session_completed
 from tarsy_scoring.signals.faust_app import topics_of_insights
 from tarsy_scoring.telemetry.health import HealthServer
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.app import LONGEST_STOP_S
+from tarsy_scoring.wiring import check_settings
+from tarsy_scoring_lab.demo import example_sessions
+from tarsy_scoring_lab.scripted_judge import MODEL
 
 FOLDER = REPOSITORY / "compose"
 COMPOSE = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())

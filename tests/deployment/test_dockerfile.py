@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from infrastructure import wait_until
 from tarsy_scoring import __version__
-from tarsy_scoring_lab.process import free_port
 from tarsy_scoring.telemetry.health import HealthServer
+from tarsy_scoring_lab.process import free_port
 
 Instruction = tuple[str, str]
 

@@ -16,17 +16,17 @@ from drift_rows import plant_judgements, plant_scores, totals
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import Topics
 from stored import store_score, store_session
-from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.cli import cli
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.anchors import Anchor
 from tarsy_scoring.drift.loop import DriftLoop
-from tarsy_scoring.records.erasure import erase
-from tarsy_scoring.statistics.judge_change import REIGN
 from tarsy_scoring.judge.verdict import Turn, TurnKind
 from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.queue.admission import Priority
+from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.scoring.attempt import Scorer
+from tarsy_scoring.statistics.judge_change import REIGN
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"

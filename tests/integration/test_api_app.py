@@ -25,15 +25,15 @@ from websockets.exceptions import ConnectionClosed
 
 from infrastructure import wait_until
 from processes import Process
-from tarsy_scoring.web import middleware
-from tarsy_scoring.web.app import address_of, create_app, listen, serve
-from tarsy_scoring.web.problems import MEDIA_TYPE
-from tarsy_scoring.web.context import Site
-from tarsy_scoring.wiring import open_parts
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.web import middleware
+from tarsy_scoring.web.app import address_of, create_app, listen, serve
+from tarsy_scoring.web.context import Site
+from tarsy_scoring.web.problems import MEDIA_TYPE
+from tarsy_scoring.wiring import open_parts
 
 SECRET = "planted-secret-of-a-session"
 NOWHERE = "postgresql://nobody:planted-password@127.0.0.1:9/none"

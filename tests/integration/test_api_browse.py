@@ -20,13 +20,13 @@ from api_site import SETTINGS, Api, open_api
 from builders import OTHER_CRITERIA, Scoring, connected, open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
 from stored import NOON, store_score, store_session
+from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.records import export
+from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.api import browse
 from tarsy_scoring.web.app import create_app
-from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
 from tarsy_scoring.web.context import Site
-from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 HOSTILE = "<script>alert(1)</script>'; DROP TABLE sessions; --%_\\ \u202e=1+1"

@@ -13,14 +13,14 @@ from starlette.responses import Response, StreamingResponse
 from structlog.testing import capture_logs
 
 from infrastructure import wait_until
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web import app as server
 from tarsy_scoring.web import connections, middleware
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.app import listen, serve
 from tarsy_scoring.web.middleware import SECURITY_HEADERS, Edge, Running
 from tarsy_scoring.web.problems import MEDIA_TYPE, tell_problems
-from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.telemetry.metrics import Metrics
 
 ENOUGH_S = 20.0
 SHORT_S = 0.2
@@ -312,7 +312,14 @@ async def test_a_slow_reader_gets_it_all(
 
 async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost or doubled at their borders."""
-    for size in (0, 1, middleware.PIECE_BYTES - 1, middleware.PIECE_BYTES, middleware.PIECE_BYTES + 1, 3 * middleware.PIECE_BYTES):
+    for size in (
+        0,
+        1,
+        middleware.PIECE_BYTES - 1,
+        middleware.PIECE_BYTES,
+        middleware.PIECE_BYTES + 1,
+        3 * middleware.PIECE_BYTES,
+    ):
         body = bytes(i % 251 for i in range(size))
 
         async def inner(scope: Any, receive: Any, send: Any, body: bytes = body) -> None:

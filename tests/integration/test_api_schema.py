@@ -21,10 +21,10 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from builders import DEFAULT_CRITERIA, completion, failure, open_scoring, rescore, step
 from infrastructure import Postgres, fresh_database, run_apart, wait_until
 from processes import Process
-from tarsy_scoring.web.app import application
+from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import MissingTool
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+from tarsy_scoring.web.app import application
 
 pytestmark = pytest.mark.slow
 

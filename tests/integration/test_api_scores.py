@@ -25,16 +25,16 @@ from builders import (
     step,
 )
 from infrastructure import wait_until
-from tarsy_scoring.queue import idempotency
-from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
-from tarsy_scoring.web.api.scores import CriteriaDocument, History, Replies, Requests
-from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.queue import idempotency
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import FoundSession
+from tarsy_scoring.web.api.scores import CriteriaDocument, History, Replies, Requests
+from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
 
 ENDED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FOUND = FoundSession("session-1", "kubernetes", "completed", ENDED)

@@ -13,10 +13,10 @@ import pytest
 
 from api_site import Api, Sessions, open_api
 from builders import HASHES, OTHER_CRITERIA, completion, failure, rescore
-from tarsy_scoring.web.api.tarsy import Started, TarsyError, TarsyScore
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.timeline.model import FoundSession
+from tarsy_scoring.web.api.tarsy import Started, TarsyError, TarsyScore
 
 KEYS = {
     *("score_id", "total_score", "score_analysis", "tool_improvement_report", "failure_tags", "prompt_hash"),

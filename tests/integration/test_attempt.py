@@ -11,8 +11,20 @@ import pytest
 
 from attempting import HASHES, Service, a_timeline, open_service
 from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge
+from tarsy_scoring.errors import (
+    AttemptTimedOut,
+    JudgeRejectedRequest,
+    JudgeUnavailable,
+    KeyRejected,
+    LeaseLost,
+    PromptTooLong,
+    QuotaExhausted,
+    RateLimited,
+    SessionNotFound,
+    SessionNotTerminal,
+    TimelineUnavailable,
+)
 from tarsy_scoring.queue.admission import Policy, Priority
-from tarsy_scoring.errors import AttemptTimedOut, JudgeRejectedRequest, JudgeUnavailable, KeyRejected, LeaseLost, PromptTooLong, QuotaExhausted, RateLimited, SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.timeline.model import Event, Timeline
 

@@ -14,24 +14,25 @@ from structlog.testing import capture_logs
 from builders import connected
 from infrastructure import Kafka, Postgres, fresh_database, wait_until
 from proxy import DatabaseProxy
-from tarsy_scoring.tarsy import announcer, sessions as tarsy_sessions
-from tarsy_scoring.tarsy import bridge as bridge_module
-from tarsy_scoring.postgres import database as database_module
-from tarsy_scoring.tarsy import database as tarsy_module
-from tarsy_scoring.tarsy.announcer import BEGINNING
-from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring_lab.tarsy import create_tables
-from tarsy_scoring.records.erasure import hash_of
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SessionCompleted, decode_session_completed
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, Record, TooLarge
 from tarsy_scoring.kafka.topics import ensure_topics, read_topic
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.postgres import database as database_module
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.records.erasure import hash_of
+from tarsy_scoring.tarsy import announcer
+from tarsy_scoring.tarsy import bridge as bridge_module
+from tarsy_scoring.tarsy import database as tarsy_module
+from tarsy_scoring.tarsy import sessions as tarsy_sessions
+from tarsy_scoring.tarsy.announcer import BEGINNING
+from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.database import STATUS_MESSAGE, TIMEOUT_S, Tarsy, TarsyAway, TarsyUnfit
 from tarsy_scoring.tarsy.sessions import STATUSES, TarsySessions, open_tarsy_sessions, sessions_gone
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring_lab.tarsy import create_tables
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 # Older than what a look calls fresh, at whatever moment of a run a test begins: what is to be fresh says so.

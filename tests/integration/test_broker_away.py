@@ -15,12 +15,12 @@ from aiokafka.protocol.fetch import FetchRequest
 from structlog.testing import capture_logs
 
 from infrastructure import Kafka, Topics, wait_until
-from tarsy_scoring.kafka import clients as kafka_module
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.kafka import clients as kafka_module
 from tarsy_scoring.kafka.clients import Consumer, Publisher, Record
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
+from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
 
 

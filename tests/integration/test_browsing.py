@@ -11,14 +11,14 @@ import pytest
 from builders import connected, policy
 from full_database import filled_database
 from infrastructure import Postgres
-from tarsy_scoring.records import analytics, session_list, export
-from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.records.session_list import Filters
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.drift import anchors, detection, report
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.records import analytics, export, session_list
+from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.records.session_list import Filters
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
 BIG = {"sessions", "session_scores", "score_missing_tools"}
 NOW = datetime.now(UTC)

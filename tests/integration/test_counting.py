@@ -15,24 +15,24 @@ from api_site import Api, Sessions, open_api
 from attempting import REGISTRY, Service, a_timeline, open_service
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
 from infrastructure import Kafka, wait_until
-from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Settings
 from tarsy_scoring.errors import JudgeUnavailable, KeyRejected, LeaseLost, Paused, SessionNotFound
-from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.kafka.clients import Consumer, Publisher, Record
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Result, Waiting
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.admission import Priority
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.scoring.attempt import Finished, Scorer
-from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Settings
+from tarsy_scoring.scoring.worker import Worker
+from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
 from tarsy_scoring.telemetry.metrics import HOLDS, Metrics
 from tarsy_scoring.timeline.model import FoundSession
-from tarsy_scoring.scoring.worker import Worker
 
 OPERATIONS = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 NAMES = {"score_id", "session_id", "request_id", "attempt", "outcome", "duration_s"}

@@ -12,11 +12,11 @@ import pytest
 from infrastructure import Topics, wait_until
 from processes import Service
 from secured_kafka import Authority
-from tarsy_scoring.postgres.database import Database, DatabaseAway
-from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
+from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
+from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 from tls_proxy import TlsProxy
 
 HOST = "127.0.0.1"

@@ -11,13 +11,13 @@ from builders import DEFAULT_CRITERIA, Scoring, connected
 from drift_rows import plant_judgements, plant_scores, totals
 from infrastructure import Topics
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.loop import ONE_LOOP, DriftLoop
 from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.kafka.clients import BrokerAway, Record
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.records.retention import Keep, Pruner
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"

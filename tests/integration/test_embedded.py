@@ -16,12 +16,19 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from infrastructure import Kafka, Postgres, Topics, wait_until
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.broker import EmbeddedBroker, EmbeddedKafka, EmbeddedTansu, choose_broker, fetch_artifacts, kafka_lacks
+from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring_lab.broker import (
+    EmbeddedBroker,
+    EmbeddedKafka,
+    EmbeddedTansu,
+    choose_broker,
+    fetch_artifacts,
+    kafka_lacks,
+)
 from tarsy_scoring_lab.postgres import EmbeddedPostgres, create_database
 from tarsy_scoring_lab.process import free_port
 from tarsy_scoring_lab.stack import Stack
-from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.topics import ensure_topics
 
 TOPIC = "round-trip"
 

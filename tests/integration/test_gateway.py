@@ -10,14 +10,14 @@ import pytest
 from builders import Scoring, completion, rescore, session_completed, step
 from infrastructure import Kafka, Postgres, Topics, wait_until
 from live import FakeSocket, connected_to, of_type, records, until
-from tarsy_scoring.queue import outbox
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.postgres.database import Database, DatabaseAway
-from tarsy_scoring.live.gateway import CATCH_UP_LIMIT, READ_LIMIT, READERS, Gateway
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.live.client import Limits
+from tarsy_scoring.live.gateway import CATCH_UP_LIMIT, READ_LIMIT, READERS, Gateway
+from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.relay import Relay
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.metrics import Metrics
 
 NO_BROKER = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}

@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 from infrastructure import Kafka
 from insights_messages import drift, key_of, now_us, windows
 from live import FakeSocket, connected_to, event, of_type, records, until
-from tarsy_scoring.live import signals
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.live import signals
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.metrics import Metrics
 
 

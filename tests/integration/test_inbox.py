@@ -23,8 +23,8 @@ from builders import (
     session_completed,
 )
 from infrastructure import wait_until
-from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.inbox import NotStorable
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.wiring import Parts, open_parts
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.wiring import Parts, open_parts
+from tarsy_scoring_lab.scripted_judge import Fault, ScriptedJudge
 
 SESSION = "demo-oom-checkout"
 CONFIG = """

@@ -15,14 +15,14 @@ from infrastructure import Kafka as Broker
 from infrastructure import fresh_topics, run_apart, wait_until
 from processes import Service, assert_whole
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
-from tarsy_scoring.kafka import clients
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.broker import kafka_lacks
-from tarsy_scoring_lab.scripted_judge import ScriptedJudge
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.kafka import clients
 from tarsy_scoring.kafka.clients import BrokerAway, BrokerRefuses, Consumer, Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, ensure_topics, read_topic
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring_lab.broker import kafka_lacks
+from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 pytestmark = pytest.mark.skipif(kafka_lacks() is not None, reason=f"Apache Kafka cannot run here: {kafka_lacks()}")
 

@@ -12,9 +12,9 @@ import pytest
 from api_site import Api, open_api
 from stored import store_score
 from tarsy_scoring.records import labels, review
-from tarsy_scoring.web.api.labels import LabelDocument, PickDocument, TrustCardDocument
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.review import DAYS, PICKS_A_DAY
+from tarsy_scoring.web.api.labels import LabelDocument, PickDocument, TrustCardDocument
 
 # As the queue has it: a day is over some minutes after midnight.
 TODAY = (datetime.now(UTC) - timedelta(minutes=10)).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -22,8 +22,8 @@ from builders import (
     session_completed,
 )
 from infrastructure import Postgres, wait_until
-from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.leases import ClaimedScore
 
 # --- claim ---------------------------------------------------------------------------------------------

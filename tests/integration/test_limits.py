@@ -19,12 +19,13 @@ from charges import MOST_CHARGED, note_every_charge
 from full_database import filled_database
 from infrastructure import Postgres, fresh_database, wait_until
 from proxy import DatabaseProxy
-from tarsy_scoring.limits import tables, fleet as limits
-from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
 from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, KeyRejected, Paused, QuotaExhausted, RateLimited, WaitFor
+from tarsy_scoring.limits import fleet as limits
+from tarsy_scoring.limits import tables
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Claimable, Permit, Result
-from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
+from tarsy_scoring.postgres.database import Database, DatabaseAway
 
 FAILED = Result(failed=True, reason="HTTP 503")
 MINUTE_S = 60.0

@@ -17,18 +17,18 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from builders import HASHES, policy
 from infrastructure import wait_until
 from live import event, records
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.live.client import Client, Limits
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.leases import Leases
+from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.api import live
 from tarsy_scoring.web.app import create_app, serve
 from tarsy_scoring.web.context import Site
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.queue.leases import Leases
-from tarsy_scoring.live.client import Client, Limits
-from tarsy_scoring.records.scores import Reader
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.telemetry.metrics import Metrics
 
 WAIT_S = 30.0
 GOOD_BYE = bytes((0x88, 0x82, 0, 0, 0, 0)) + (1000).to_bytes(2, "big")  # a close frame, masked with zeros

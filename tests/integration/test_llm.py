@@ -15,12 +15,24 @@ from aiohttp import web
 
 from infrastructure import wait_until
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.errors import AttemptTimedOut, ConfigurationError, ContentFiltered, ContextTooLong, JudgeRejectedRequest, JudgeUnavailable, KeyRejected, PromptTooLong, QuotaExhausted, RateLimited, ScoringError
+from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.errors import (
+    AttemptTimedOut,
+    ConfigurationError,
+    ContentFiltered,
+    ContextTooLong,
+    JudgeRejectedRequest,
+    JudgeUnavailable,
+    KeyRejected,
+    PromptTooLong,
+    QuotaExhausted,
+    RateLimited,
+    ScoringError,
+)
 from tarsy_scoring.judge import endpoint as endpoint_module
 from tarsy_scoring.judge import llm as llm_module
 from tarsy_scoring.judge.llm import JudgeClient, create_clients
 from tarsy_scoring.judge.verdict import Message, Turn
-from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.timeline.context import estimate_tokens
 
 KEY = "sk-test-0123456789"

@@ -20,9 +20,9 @@ from builders import (
 )
 from infrastructure import Postgres, wait_until
 from proxy import DatabaseProxy
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.store import Ending
 

@@ -14,9 +14,9 @@ import pytest
 
 from builders import completion, connected, open_scoring, rescore
 from infrastructure import wait_until
-from tarsy_scoring.postgres import migrate as schema
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.postgres import migrate as schema
 from tarsy_scoring.postgres.migrate import check_migrated, migrate
 
 TABLES = {

@@ -12,16 +12,16 @@ from builders import Scoring, open_scoring, session_completed
 from charges import MOST_CHARGED, note_every_charge
 from fakes import FakeSessions
 from infrastructure import wait_until
-from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
+from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.scoring.attempt import Scorer
-from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
+from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline
-from tarsy_scoring.scoring.worker import Worker
+from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
 
 SCORES = 1_000
 WORKERS, SLOTS = 2, 100  # slots of each

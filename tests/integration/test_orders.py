@@ -19,9 +19,9 @@ from builders import (
     rescore,
     session_completed,
 )
-from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.commands.judging import Judgement, wait_for
 from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.inbox import NotStorable, Order
 from tarsy_scoring.queue.leases import ClaimedScore
 

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 
 from builders import OTHER_CRITERIA, Scoring, completion, open_scoring, rescore, session_completed, step
 from infrastructure import wait_until
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.outbox import Backlog, NewEvent, Placed
 
 

@@ -13,12 +13,12 @@ from api_site import SETTINGS, Api, open_api
 from attempting import a_timeline
 from builders import completion, failure, rescore, session_completed, step
 from fakes import FakeSessions
-from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.context import Caller
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool
+from tarsy_scoring.web.access import may_read
+from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.pages import chains
-from tarsy_scoring.config.settings import ChainSettings
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 JSON_COLUMNS = (

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tarsy_scoring.commands.pause import pause, resume
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.postgres.database import DatabaseAway
 
 YAML = """
 providers:

@@ -12,7 +12,7 @@ from builders import connected
 from full_database import filled_database
 from infrastructure import Postgres
 from tarsy_scoring.live import gateway
-from tarsy_scoring.queue import inbox, idempotency, leases, outbox, selection, store
+from tarsy_scoring.queue import idempotency, inbox, leases, outbox, selection, store
 from tarsy_scoring.records import scores
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"}

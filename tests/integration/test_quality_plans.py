@@ -12,9 +12,9 @@ from benchmarks.quality import filling
 from builders import connected
 from full_database import filled_database
 from infrastructure import Postgres
+from tarsy_scoring.missing_tools import decisions, demand, ledger
 from tarsy_scoring.records import labels, retention, review
 from tarsy_scoring.records.erasure import REMOVE_TOOL_LISTS
-from tarsy_scoring.missing_tools import decisions, ledger, demand
 
 SCORES = 24_000
 # What is read from end to end: decisions of people and sets of tools, which are few.

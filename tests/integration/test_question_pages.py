@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from builders import open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
-from tarsy_scoring.records import labels
 from tarsy_scoring.cli import cli
 from tarsy_scoring.drift import anchors, detection
+from tarsy_scoring.records import labels
 
 QUESTIONS = Path(__file__).parents[2] / "docs" / "questions"
 QUOTED = re.compile(r"```console\n\$ (.+?)\n(.*?)```", re.DOTALL)

@@ -9,12 +9,12 @@ from pydantic_core import from_json
 
 from builders import Scoring, completion, session_completed, step
 from infrastructure import Topics, wait_until
-from tarsy_scoring.queue import outbox
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import Headers, Publisher, Record
 from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.relay import Relay
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.metrics import Metrics
 
 SESSIONS = [f"session-{n}" for n in range(20)]

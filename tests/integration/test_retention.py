@@ -16,18 +16,18 @@ from infrastructure import wait_until
 from live import connected_to, of_type
 from processes import small_session
 from stored import store_score
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.records import retention
 from tarsy_scoring.cli import cli
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.tarsy import load_session
-from tarsy_scoring.records.erasure import Inventory, erase, forget_sessions, inventory
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.events import SESSIONS
-from tarsy_scoring.records.retention import EVENTS, PARTS, Keep, Pruner
+from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.postgres.migrate import migrate
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.records import retention
+from tarsy_scoring.records.erasure import Inventory, erase, forget_sessions, inventory
+from tarsy_scoring.records.retention import EVENTS, PARTS, Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring_lab.tarsy import load_session
 
 NOW = datetime.now(UTC)
 YEAR, QUARTER = NOW - timedelta(days=365), NOW - timedelta(days=90)

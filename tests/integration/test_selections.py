@@ -17,9 +17,9 @@ from builders import (
     policy,
     rescore,
 )
+from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.queue import selection
 from tarsy_scoring.queue.admission import Policy, Request
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.queue.selection import Amount, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
 

@@ -10,15 +10,15 @@ import pytest
 
 from builders import connected
 from proxy import DatabaseProxy
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
 from tarsy_scoring.postgres import database as database_module
+from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.tarsy import database as tarsy_module
+from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.web.app import READY_TIMEOUT_S, create_app
 from tarsy_scoring.web.context import Site
 from tarsy_scoring.wiring import open_parts
-from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
-from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
-from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 
 CONNECTIONS = 3
 SHORT_S = 0.5

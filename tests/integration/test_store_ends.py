@@ -22,10 +22,10 @@ from builders import (
     turn,
 )
 from infrastructure import wait_until
-from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.leases import ClaimedScore
 
 TERMINAL = {"completed", "failed"}

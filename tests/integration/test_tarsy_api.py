@@ -15,13 +15,13 @@ from aiohttp import web
 from yarl import URL
 
 from tarsy_rest import TarsyRest
-from tarsy_scoring.wiring import timeline_source
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring_lab.tarsy import load_session
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.tarsy.timeline_api import TarsyApi
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
+from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.wiring import timeline_source
+from tarsy_scoring_lab.tarsy import load_session
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "service/tarsy_scoring_lab/examples"
 RECORDED = sorted((Path(__file__).resolve().parents[3] / "shared" / "sessions").glob("*.json"))

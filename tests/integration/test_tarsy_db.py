@@ -11,12 +11,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tarsy_scoring_lab.tarsy import create_tables, load_session
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.tarsy import timeline_db
+from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.files import SessionFiles, parse_session
 from tarsy_scoring.timeline.model import AvailableTool, FoundSession, ToolCall
-from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
+from tarsy_scoring_lab.tarsy import create_tables, load_session
 
 RECORDED_DIR = Path(__file__).resolve().parents[2] / ".." / "shared" / "sessions"
 RECORDED = sorted(RECORDED_DIR.glob("*.json"))

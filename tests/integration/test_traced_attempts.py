@@ -19,23 +19,23 @@ from api_site import Sessions, open_api
 from attempting import REGISTRY, Service, a_timeline, open_service
 from fakes import FakeSessions
 from infrastructure import wait_until
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring_lab.scripted_judge import MODEL, Fault, ScriptedJudge
 from tarsy_scoring.errors import LeaseLost, TimelineUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
 from tarsy_scoring.judge.llm import create_clients
-from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.queue.admission import Request
+from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.outbox import Placed
-from tarsy_scoring.scoring.attempt import Finished, Scorer
-from tarsy_scoring.telemetry.otel import Spans
 from tarsy_scoring.queue.store import Step
-from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.timeline.model import FoundSession, Timeline
-from tarsy_scoring.telemetry.tracing import OFF, Tracing
+from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.worker import Worker
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.otel import Spans
+from tarsy_scoring.telemetry.tracing import OFF, Tracing
+from tarsy_scoring.timeline.model import FoundSession, Timeline
+from tarsy_scoring_lab.scripted_judge import MODEL, Fault, ScriptedJudge
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01"

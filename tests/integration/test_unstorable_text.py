@@ -4,8 +4,8 @@ from pathlib import Path
 
 from attempting import open_service
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
-from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.events import SOURCE_RESCORE
+from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.timeline.files import parse_session
 from unit.timeline.poisoned import SURVIVES, poisoned
 

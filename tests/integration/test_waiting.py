@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from builders import session_completed
-from tarsy_scoring.wiring import Parts, open_parts
 from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.wiring import Parts, open_parts
 
 YAML = """
 providers:

@@ -10,14 +10,14 @@ from structlog.testing import capture_logs
 from attempting import REGISTRY, Service, a_timeline, open_service
 from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge, FakeSessions
 from infrastructure import wait_until
-from tarsy_scoring.postgres.database import Connection, DatabaseAway
 from tarsy_scoring.errors import JudgeRejectedRequest, JudgeUnavailable, KeyRejected
-from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Claimable
+from tarsy_scoring.postgres.database import Connection, DatabaseAway
+from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
 from tarsy_scoring.scoring.attempt import Finished, Scorer
-from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.scoring.worker import Worker
+from tarsy_scoring.telemetry.metrics import Metrics
 
 ONE_PROBES = Claimable(["probing"], [], ["probing"], others_blocked=False, others_probing=False)
 

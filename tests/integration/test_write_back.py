@@ -14,15 +14,15 @@ import pytest
 
 from builders import Scoring, completion, connected, failure, rescore, session_completed
 from infrastructure import wait_until
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.tarsy import write_back
-from tarsy_scoring.tarsy import database as tarsy_module
-from tarsy_scoring.wiring import check_settings
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.tarsy import database as tarsy_module
+from tarsy_scoring.tarsy import write_back
 from tarsy_scoring.tarsy.database import Tarsy, TarsyAway, TarsyUnfit
-from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.tarsy.write_back import NEEDS, WriteBack, open_write_back_tarsy
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.wiring import check_settings
 
 NOW = datetime.now(UTC)
 DEAD_URL = "postgresql://nobody@127.0.0.1:9/tarsy"

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from processes import Service, assert_whole
-from tarsy_scoring_lab.scripted_judge import MODEL, Fault
 from tarsy_scoring.judge import criteria as shipped
+from tarsy_scoring_lab.scripted_judge import MODEL, Fault
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 from pydantic_core import from_json
 
-from tarsy_scoring.tarsy.announcer import _message, event_id_of
 from tarsy_scoring.commands.bridge import bridge
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import decode_session_completed
+from tarsy_scoring.tarsy.announcer import _message, event_id_of
 from tarsy_scoring.tarsy.sessions import EndedSession
 
 OURS = {"SCORING_DATABASE_URL": "postgresql://a/b", "SCORING_KAFKA_BOOTSTRAP_SERVERS": "broker:9092"}

@@ -11,11 +11,19 @@ from uuid import UUID
 
 import pytest
 
+from tarsy_scoring.evaluation.tool_names import merge_spellings
 from tarsy_scoring.records.analytics import tag_shares, wanted_tools
-from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, InvalidCursor, Place, Sort, read_cursor, write_cursor
-from tarsy_scoring.missing_tools.names import merge_spellings
 from tarsy_scoring.records.export import CSV_COLUMNS, ExportedScore, csv_lines, csv_row
 from tarsy_scoring.records.scores import NO_USAGE, SHOWN, document
+from tarsy_scoring.records.session_list import (
+    LONGEST_CURSOR,
+    Filters,
+    InvalidCursor,
+    Place,
+    Sort,
+    read_cursor,
+    write_cursor,
+)
 
 ENDED = datetime(2026, 3, 10, 12, 30, 15, 123456, tzinfo=UTC)
 FILTERS = Filters(chain="kubernetes", labels={"guidance": "v2", "build": "7"}, since=ENDED)

@@ -294,7 +294,9 @@ def test_validate_wants_at_least_one_file() -> None:
     assert invoke("validate").exit_code == 2
 
 
-@pytest.mark.parametrize("file", sorted((Path(__file__).parents[2] / "service/tarsy_scoring/judge/shipped_criteria").iterdir()))
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parents[2] / "service/tarsy_scoring/judge/shipped_criteria").iterdir())
+)
 def test_the_shipped_files_are_valid(file: Path) -> None:
     """And each is called like its file."""
     [told] = document(invoke("validate", str(file), "--json"))

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway, check_url, place_of
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway, check_url, place_of
 
 USER, PASSWORD = "bob", "hunter2"
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.timeline.model import HIDDEN_STAGE_TYPES, SESSION_ID_PATTERN, SHOWN_STAGE_TYPES, TERMINAL_STATUSES
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.timeline.model import HIDDEN_STAGE_TYPES, SHOWN_STAGE_TYPES, TERMINAL_STATUSES
 
 Json = dict[str, Any]
 

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from tarsy_scoring.config.gates import GATE_TYPES, TITLE_CHARACTERS, AnyGate, Assertion, Gate, NestedTooDeeply, compile_path, compile_pattern, parse_assertion, read_json, shown
+from tarsy_scoring.config.gates import (
+    GATE_TYPES,
+    TITLE_CHARACTERS,
+    AnyGate,
+    Assertion,
+    Gate,
+    NestedTooDeeply,
+    compile_path,
+    compile_pattern,
+    parse_assertion,
+    read_json,
+    shown,
+)
 
 GATES: TypeAdapter[Any] = TypeAdapter(Gate)
 PAGE = (Path(__file__).resolve().parents[2] / "docs/gates.md").read_text("utf-8")

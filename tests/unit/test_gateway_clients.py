@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from live import FakeSocket, connected_to, event, let_in_by, of_type, records, until
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.live.client import CHANNEL_MAX, Chunk, Client, Limits
 from tarsy_scoring.live.events import EARLY_LIMIT, Event, Order, decode, event_of
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.metrics import Metrics
 
 

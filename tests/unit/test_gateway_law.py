@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from live import FakeSocket, event, records
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.live.gateway import END, FORGOTTEN, NEWER, NEWER_OF_ALL, NEWER_OF_SESSION, Gateway
-from tarsy_scoring.live.events import PHASES_FOR_ALL
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.live.events import PHASES_FOR_ALL
+from tarsy_scoring.live.gateway import END, FORGOTTEN, NEWER, NEWER_OF_ALL, NEWER_OF_SESSION, Gateway
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.metrics import Metrics
 
 SESSIONS = ("a", "b", "c")

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from secured_kafka import Authority
-from tarsy_scoring.live import gateway
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.live import gateway
+from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.telemetry.metrics import Metrics
 
 

@@ -17,15 +17,15 @@ from click.testing import CliRunner
 from faust.auth import OAuthCredentials, SASLCredentials
 
 from infrastructure import wait_until
-from tarsy_scoring.signals import app as module
 from tarsy_scoring.commands import insights as run_module
 from tarsy_scoring.commands.insights import insights as command
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.signals.windows import EndedScore, read_ended
+from tarsy_scoring.kafka.topics import Place
+from tarsy_scoring.signals import app as module
 from tarsy_scoring.signals.app import Insights, InsightsBroken, chain_of
 from tarsy_scoring.signals.faust_app import StuckWatch, credentials, faust_app, topics_of_insights
-from tarsy_scoring.kafka.topics import Place
+from tarsy_scoring.signals.windows import EndedScore, read_ended
 from tarsy_scoring.telemetry.metrics import INSIGHTS_RESULTS, Metrics
 
 ENV = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "one:9092, [::1]:9093", "SCORING_KAFKA_GROUP": "g"}

@@ -11,12 +11,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripted import CUT, TOOL_CALLS, ScriptedJudge, ScriptStep, answer, answer_json, structured_reply
-from tarsy_scoring.scoring import providers
-from tarsy_scoring.errors import AnswerCut, AttemptTimedOut, BudgetExhausted, CircuitOpen, ContentFiltered, ContextTooLong, EmptyAnswer, InvalidStructuredAnswer, JudgeRejectedRequest, JudgeUnavailable, KeyRejected, LeaseLost, NoScoreInAnswer, Paused, PromptTooLong, QuotaExhausted, RateLimited, Refused, ScoringError
+from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.errors import (
+    AnswerCut,
+    AttemptTimedOut,
+    BudgetExhausted,
+    CircuitOpen,
+    ContentFiltered,
+    ContextTooLong,
+    EmptyAnswer,
+    InvalidStructuredAnswer,
+    JudgeRejectedRequest,
+    JudgeUnavailable,
+    KeyRejected,
+    LeaseLost,
+    NoScoreInAnswer,
+    Paused,
+    PromptTooLong,
+    QuotaExhausted,
+    RateLimited,
+    Refused,
+    ScoringError,
+)
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.verdict import Ask
-from tarsy_scoring.scoring.providers import INLINE_RENDER_CHARACTERS, OVERFLOW_TRIES, OVERHEAD_TOKENS, Judgement, Judges, context_budget, flags_of, is_self_judged, judge, most_hopeful, smaller_budget
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.scoring import providers
+from tarsy_scoring.scoring.providers import (
+    INLINE_RENDER_CHARACTERS,
+    OVERFLOW_TRIES,
+    OVERHEAD_TOKENS,
+    Judgement,
+    Judges,
+    context_budget,
+    flags_of,
+    is_self_judged,
+    judge,
+    most_hopeful,
+    smaller_budget,
+)
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
 

@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 
 from secured_kafka import Authority
-from tarsy_scoring.kafka import security
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.kafka.security import MAX_TOKEN_BYTES, TokenFile, check_login, connection_options
-from tarsy_scoring.kafka.diagnose import find_obstacle
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.kafka import security
+from tarsy_scoring.kafka.diagnose import find_obstacle
+from tarsy_scoring.kafka.security import MAX_TOKEN_BYTES, TokenFile, check_login, connection_options
 
 PLANTED = "planted7Secret"
 TLS = {"security_protocol": "SSL"}

@@ -10,8 +10,8 @@ from aiokafka.conn import SaslPlainAuthenticator, ScramAuthenticator
 from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
 
 from tarsy_scoring.kafka import diagnose
-from tarsy_scoring.kafka.security import NotProven
 from tarsy_scoring.kafka.diagnose import NAMED_LIMIT, find_obstacle
+from tarsy_scoring.kafka.security import NotProven
 
 PLANTED = "planted7Secret"
 SCRAM = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256"}

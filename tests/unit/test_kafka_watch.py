@@ -8,12 +8,13 @@ import pytest
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from structlog.testing import capture_logs
 
-from tarsy_scoring.kafka import clients as kafka, diagnose
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.kafka import clients as kafka
+from tarsy_scoring.kafka import diagnose
 from tarsy_scoring.kafka.clients import LOOK_EVERY_S, QUIET_S, BrokerAway, BrokerRefuses, Consumer, Publisher
 from tarsy_scoring.kafka.diagnose import Obstacle
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import Metrics
 
 AWAY = Obstacle("nobody answers", is_refusal=False)

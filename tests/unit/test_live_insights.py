@@ -10,14 +10,14 @@ from structlog.testing import capture_logs
 
 from insights_messages import START_US, drift, key_of, record, windows
 from live import connected_to, let_in_by, of_type
-from tarsy_scoring.live import signals
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.kafka.clients import BrokerAway
-from tarsy_scoring.live.client import Limits
-from tarsy_scoring.live.signals import FINDING_KEPT_S, LONGEST_BYTES, MOST_BYTES, MOST_FINDINGS, MOST_MESSAGES, Newest
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.live import signals
+from tarsy_scoring.live.client import Limits
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.live.signals import FINDING_KEPT_S, LONGEST_BYTES, MOST_BYTES, MOST_FINDINGS, MOST_MESSAGES, Newest
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.metrics import Metrics
 
 NOW = START_US + 60_000_000

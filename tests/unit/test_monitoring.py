@@ -13,8 +13,8 @@ import pytest
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
-from tarsy_scoring.telemetry.metrics import ASKED_BY, CIRCUIT_KINDS, HOLDS, OUTCOMES, SOURCES_IN_KAFKA, Metrics
 from tarsy_scoring.tarsy.write_back import Result
+from tarsy_scoring.telemetry.metrics import ASKED_BY, CIRCUIT_KINDS, HOLDS, OUTCOMES, SOURCES_IN_KAFKA, Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "helm" / "tarsy-scoring" / "files"

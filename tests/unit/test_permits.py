@@ -8,11 +8,31 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, ConfigurationError, KeyRejected, QuotaExhausted, RateLimited
-from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.limits.rules import FAILURES_TO_OPEN, Books, Call, Pause, Permit, ProviderState, Purse, Result, Window, after, refusal_of, require_affordable
 from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, ProviderSettings, Settings
+from tarsy_scoring.errors import (
+    BudgetExhausted,
+    CircuitOpen,
+    ConfigurationError,
+    KeyRejected,
+    QuotaExhausted,
+    RateLimited,
+)
+from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.limits.rules import (
+    FAILURES_TO_OPEN,
+    Books,
+    Call,
+    Pause,
+    Permit,
+    ProviderState,
+    Purse,
+    Result,
+    Window,
+    after,
+    refusal_of,
+    require_affordable,
+)
+from tarsy_scoring.postgres.database import Database
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WELL = ProviderState("main")

@@ -9,14 +9,24 @@ import pytest
 from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
-from tarsy_scoring.records.analytics import Selection, Spelling, ToolChain
 from tarsy_scoring.commands.report import report
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, state_of
 from tarsy_scoring.missing_tools.needs import Findings, LeftOut, Need, Quote, Reading
-from tarsy_scoring.missing_tools.report import MOST_LEFT_OUT, Reason, ReportedTool, ToolReport, clipped, document_of, left_out_in_words, markdown, plain
+from tarsy_scoring.missing_tools.report import (
+    MOST_LEFT_OUT,
+    Reason,
+    ReportedTool,
+    ToolReport,
+    clipped,
+    document_of,
+    left_out_in_words,
+    markdown,
+    plain,
+)
+from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
+from tarsy_scoring.records.analytics import Selection, Spelling, ToolChain
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 SCORE = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")

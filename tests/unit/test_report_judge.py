@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
 from tarsy_scoring.errors import ConfigurationError, Paused, RateLimited
+from tarsy_scoring.limits.rules import Pause
 from tarsy_scoring.missing_tools.needs import Note
 from tarsy_scoring.missing_tools.report_judge import MoneySpent, Purse, ReportJudge, by_provider, room_for
-from tarsy_scoring.limits.rules import Pause
-from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 

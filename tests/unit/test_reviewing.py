@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tarsy_scoring.records.review import PICKS_A_DAY, candidate, pick
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, bands_of
 from tarsy_scoring.statistics.sampling import reasons_to_review
-from tarsy_scoring.records.review import PICKS_A_DAY, candidate, pick
 
 DAY = date(2026, 3, 2)
 OUTCOMES = bands_of({"correct": (60, 100), "wrong": (0, 59)})

@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
-from tarsy_scoring.scoring import offline
 from tarsy_scoring.commands.score import score
+from tarsy_scoring.config.settings import Config, Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, UnknownCriteria
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.config.settings import Config, Settings
+from tarsy_scoring.scoring import offline
 from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.parsing import storable
 from unit.timeline.poisoned import poisoned, texts_of

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from tarsy_scoring.scoring.score_columns import judge_fingerprint, sum_usage
+from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Turn
-from tarsy_scoring.scoring.providers import context_budget
 from tarsy_scoring.scoring.attempt import backoff_s
-from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.scoring.providers import context_budget
+from tarsy_scoring.scoring.score_columns import judge_fingerprint, sum_usage
 
 TURN = Turn(
     kind="analysis",

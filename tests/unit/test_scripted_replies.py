@@ -10,8 +10,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tarsy_scoring_lab.scripted_replies import STAND_IN, Flaw, Task, demanded_total, read_task, read_transcript, turn_of, write_reply
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
+from tarsy_scoring_lab.scripted_replies import (
+    STAND_IN,
+    Flaw,
+    Task,
+    demanded_total,
+    read_task,
+    read_transcript,
+    turn_of,
+    write_reply,
+)
 
 NONCE = "0123456789abcdef"
 BEGIN, END = f"<<<SESSION-DATA {NONCE} BEGIN>>>", f"<<<SESSION-DATA {NONCE} END>>>"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tarsy_scoring.signals import faust_app
 from tarsy_scoring.config.load import load_settings, read_api_key
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.config.settings import TOPICS, CompositeWeights, Settings, variable_of
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.signals import faust_app
 
 
 def load(tmp_path: Path, yaml: str = "", **environ: str) -> Settings:

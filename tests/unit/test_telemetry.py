@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from tarsy_scoring import __version__, wiring
-from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.commands import bridge
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import WaitingFor
+from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry.metrics import ASKED_BY, DEAD_LETTER_REASONS, HOLDS, Metrics, hide_credentials
 

@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
-from tarsy_scoring.missing_tools.tool_year import Group, Year
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying, since_when
 from tarsy_scoring.missing_tools.ledger import state_of
+from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
+from tarsy_scoring.missing_tools.tool_year import Group, Year
 
 FIRST = date(2026, 3, 1)
 WITH_IT, WITHOUT = "tools-with-it", "tools-without"

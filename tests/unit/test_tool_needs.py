@@ -9,11 +9,23 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.errors import JudgeUnavailable, Paused
 from tarsy_scoring.judge.verdict import Message, Turn
-from tarsy_scoring.missing_tools.needs import LONGEST_NOTE, LONGEST_TEXT, MOST_NEEDS, UNTITLED, Findings, LeftOut, Need, Note, Quote, batches, find_needs
+from tarsy_scoring.missing_tools.needs import (
+    LONGEST_NOTE,
+    LONGEST_TEXT,
+    MOST_NEEDS,
+    UNTITLED,
+    Findings,
+    LeftOut,
+    Need,
+    Note,
+    Quote,
+    batches,
+    find_needs,
+)
 from tarsy_scoring.missing_tools.report_judge import MoneySpent
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.timeline.context import estimate_tokens
 
 MEMORY = Note(uuid.uuid4(), "1. **node_memory**: nobody could see the node's memory pressure.\n2. logs")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tarsy_scoring.records.analytics import Spelling
 from tarsy_scoring.commands.tools import _line
 from tarsy_scoring.missing_tools.ledger import LedgerEntry
+from tarsy_scoring.records.analytics import Spelling
 
 
 @pytest.mark.parametrize(

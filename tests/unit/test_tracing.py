@@ -28,15 +28,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from builders import turn
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
+from tarsy_scoring.kafka.clients import Record
+from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.telemetry import otel as spans_module
 from tarsy_scoring.telemetry import tracing as tracing_module
-from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
-from tarsy_scoring.queue.intake import Intake
-from tarsy_scoring.kafka.clients import Record
-from tarsy_scoring.config.settings import ProviderSettings, Settings
-from tarsy_scoring.telemetry.otel import Spans, open_spans
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.otel import Spans, open_spans
 from tarsy_scoring.telemetry.tracing import OFF, read_traceparent, traceparent_of, wants_traces
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.judging import Judgement, cost_of, status_of, timeout_option, wait_for
 from tarsy_scoring.commands.rescore import estimate_document, show_estimate
 from tarsy_scoring.commands.shared import asker, plain, print_json, run, session_ids, settings_of_environment
@@ -19,6 +18,7 @@ from tarsy_scoring.drift import anchors as anchor_sessions
 from tarsy_scoring.drift.anchors import Anchor, Standing, State
 from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 # What a person who asks wants judged; what the source no longer has would fail again.
 WANTED: tuple[State, ...] = ("lacking", "given_up")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
-from tarsy_scoring.wiring import check_settings, open_parts, require_migrated, timeline_source
 from tarsy_scoring.commands.shared import run, settings_of_environment
+from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.postgres.database import check_url
 from tarsy_scoring.telemetry.health import calm_garbage_collector, run_until_signalled, unless_stopped
-from tarsy_scoring.config.settings import Settings, variable_of
+from tarsy_scoring.wiring import check_settings, open_parts, require_migrated, timeline_source
 
 if TYPE_CHECKING:
     from tarsy_scoring.web.access import Access
@@ -47,9 +47,9 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     Raises:
         ConfigurationError, StartRefused: The start is refused.
     """
+    from tarsy_scoring.live.gateway import Gateway
     from tarsy_scoring.web.app import address_of, create_app, listen, serve
     from tarsy_scoring.web.context import Site
-    from tarsy_scoring.live.gateway import Gateway
     from tarsy_scoring.web.pages.warming import warm
 
     source = timeline_source(settings) if settings.timeline_source else None

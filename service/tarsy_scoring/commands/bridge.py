@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 import click
 import structlog
 
-from tarsy_scoring.tarsy.announcer import BEGINNING
-from tarsy_scoring.wiring import require_migrated
-from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.commands.shared import moment, run, settings_of_environment
-from tarsy_scoring.postgres.database import Database, check_url
-from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.telemetry.health import HealthServer, run_until_signalled, unless_stopped
 from tarsy_scoring.config.settings import Settings, variable_of
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.postgres.database import Database, check_url
+from tarsy_scoring.tarsy.announcer import BEGINNING
+from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
+from tarsy_scoring.telemetry.health import HealthServer, run_until_signalled, unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.wiring import require_migrated
 
 log = structlog.get_logger()
 

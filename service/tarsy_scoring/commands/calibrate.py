@@ -15,15 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.shared import FAILED, print_json, require_criteria, run, settings_of_environment
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
+from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.statistics import calibration
 from tarsy_scoring.statistics.agreement import Band, Estimate, bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, read_labels
-from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 # The latest production score with a total of each labelled session, for each judge that scored it.
 LATEST_SCORES = """

@@ -15,19 +15,27 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
-from tarsy_scoring.commands.shared import moment, plain, print_json, require_criteria, run, session_ids, settings_of_environment
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.commands.shared import (
+    moment,
+    plain,
+    print_json,
+    require_criteria,
+    run,
+    session_ids,
+    settings_of_environment,
+)
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors
 from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.statistics.agreement import Estimate, Spread, spread
 from tarsy_scoring.statistics.bootstrap import estimate_mean
 from tarsy_scoring.statistics.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
-from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 # The latest completed production score of every session with the label ($1), the session that ended first first.
 LABELLED_SCORES = """

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import print_json, require_criteria, run, session_ids, settings_of_environment
-from tarsy_scoring.statistics.agreement import FlipRate, Spread, bands_of, flip_rate, spread
-from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.queue.inbox import Order
+from tarsy_scoring.statistics.agreement import FlipRate, Spread, bands_of, flip_rate, spread
 
 
 @click.command()

@@ -16,8 +16,14 @@ from rich.table import Column, Table
 
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, print_json
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.judge.criteria import Criteria, InvalidCriteria, load_criteria, read_criteria_file, read_criteria_folder
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.judge.criteria import (
+    Criteria,
+    InvalidCriteria,
+    load_criteria,
+    read_criteria_file,
+    read_criteria_folder,
+)
 
 SHIPPED = "shipped"
 HASH_DIGITS = 12  # enough to tell criteria apart by eye; JSON has all 64

@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tarsy_scoring.wiring import open_parts
 from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment
-from tarsy_scoring.queue.dead_letters import DeadLetter, preview, read, replay
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage, StartRefused
 from tarsy_scoring.kafka.clients import BrokerAway, Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import has_topic, read_topic
+from tarsy_scoring.queue.dead_letters import DeadLetter, preview, read, replay
 from tarsy_scoring.records.scores import Body
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.wiring import open_parts
 
 _PLACE = re.compile(r"\d+:\d+")
 _NOBODY_ANSWERS = ("KafkaConnectionError", "NodeNotReadyError")

@@ -2,9 +2,9 @@
 
 import click
 
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.shared import moment, print_json, run, settings_of_environment
 from tarsy_scoring.drift.report import DriftReport, document_of, markdown, read_report
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 
 @click.command("drift")

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.shared import asker, print_json, progress_bar, run, session_ids, settings_of_environment
-from tarsy_scoring.records.erasure import Inventory, erase, inventory
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.records.erasure import Inventory, erase, inventory
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 
 @click.command("erase")

@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.shared import moment, progress_bar, run, settings_of_environment
-from tarsy_scoring.records.export import export_scores, written
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.records.export import export_scores, written
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 if TYPE_CHECKING:
     from tarsy_scoring.web.api.browse import ExportQuery

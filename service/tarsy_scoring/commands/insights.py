@@ -10,12 +10,12 @@ import click
 import structlog
 
 from tarsy_scoring.commands.shared import FAILED, run, settings_of_environment
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.kafka.clients import BrokerAway
 from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.kafka.topics import ensure_topics, read_places
 from tarsy_scoring.telemetry.health import HealthServer, run_until_signalled, unless_stopped
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from uuid import UUID
 
 import click
 
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.shared import FAILED, FiniteRange, asker, progress_bar, usd
-from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.statistics.agreement import band_of, bands_of
+from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.records.scores import Reader
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.statistics.agreement import band_of, bands_of
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 JUDGEMENTS = """
 SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.next_attempt_at <= now() AS is_due,

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import click
 
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.shared import asker, print_json, run, settings_of_environment
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Pause
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 T = TypeVar("T")
 

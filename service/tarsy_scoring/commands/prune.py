@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.wiring import Parts, open_parts, require_migrated
 from tarsy_scoring.commands.shared import asker, print_json, progress_bar, run, settings_of_environment
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import COUNT_LIMIT, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
+from tarsy_scoring.wiring import Parts, open_parts, require_migrated
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([dw])")
 _LONGEST_DAYS = 36_500

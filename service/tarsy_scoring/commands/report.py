@@ -9,13 +9,13 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from tarsy_scoring.records.analytics import Selection, ToolSort
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.drift import drift
 from tarsy_scoring.commands.shared import FAILED, FiniteRange, moment, print_json, run, settings_of_environment
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.missing_tools.report import ToolReport, document_of, left_out_in_words, make_report, markdown
 from tarsy_scoring.missing_tools.report_judge import Analyst
+from tarsy_scoring.records.analytics import Selection, ToolSort
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 
 @click.group(no_args_is_help=True)

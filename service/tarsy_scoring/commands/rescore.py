@@ -13,12 +13,22 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.queue.admission import Priority, Request
-from tarsy_scoring.wiring import Parts, open_parts, require_migrated, timeline_source
-from tarsy_scoring.commands.shared import asker, moment, print_json, progress_bar, require_criteria, run, session_ids, settings_of_environment, usd
+from tarsy_scoring.commands.shared import (
+    asker,
+    moment,
+    print_json,
+    progress_bar,
+    require_criteria,
+    run,
+    session_ids,
+    settings_of_environment,
+    usd,
+)
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
+from tarsy_scoring.wiring import Parts, open_parts, require_migrated, timeline_source
 
 _SENT_AT_ONCE = 500
 

@@ -11,14 +11,14 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tarsy_scoring.scoring import offline
 from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment, usd
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import Unscorable
-from tarsy_scoring.scoring.layers import NO_LAYERS
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.records.scores import SHOWN, document
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.scoring import offline
+from tarsy_scoring.scoring.layers import NO_LAYERS
 from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.parsing import storable, text_or_none

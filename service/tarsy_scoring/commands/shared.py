@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.timeline.text import without_invisible
-from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.telemetry.metrics import set_up_logging
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
+from tarsy_scoring.timeline.text import without_invisible
 
 T = TypeVar("T")
 

@@ -5,13 +5,13 @@ from typing import TypeVar, cast
 
 import click
 
-from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.wiring import open_parts, require_migrated
 from tarsy_scoring.commands.shared import asker, moment, plain, print_json, run, settings_of_environment
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
 from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.wiring import open_parts, require_migrated
 
 T = TypeVar("T")
 

@@ -15,9 +15,26 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.config.gates import GATE_TYPES
-from tarsy_scoring.config.settings import ALIASES, DEFAULT_BASE_URL, DEFAULT_MODEL, SECRETS_FROM_FILES, BudgetSettings, ChainSettings, CompositeWeights, Config, EvidenceSettings, GateSettings, JudgeSettings, Prices, ProviderSettings, RetentionSettings, Settings, variable_of
+from tarsy_scoring.config.settings import (
+    ALIASES,
+    DEFAULT_BASE_URL,
+    DEFAULT_MODEL,
+    SECRETS_FROM_FILES,
+    BudgetSettings,
+    ChainSettings,
+    CompositeWeights,
+    Config,
+    EvidenceSettings,
+    GateSettings,
+    JudgeSettings,
+    Prices,
+    ProviderSettings,
+    RetentionSettings,
+    Settings,
+    variable_of,
+)
+from tarsy_scoring.errors import ConfigurationError
 
 _NOT_FROM_ENVIRONMENT = {"config", "unknown_variables"}
 

@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.config.gates import Gate, compile_pattern, not_blank
+from tarsy_scoring.errors import ConfigurationError
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4.1"

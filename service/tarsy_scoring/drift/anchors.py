@@ -17,12 +17,12 @@ from uuid import UUID, uuid5
 
 from pydantic import Field
 
-from tarsy_scoring.queue.admission import Priority, Request
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.errors import SessionNotFound
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.admission import Priority, Request
+from tarsy_scoring.queue.inbox import SCORES_OF_REQUESTS, Inbox
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import AnchorJudgement
-from tarsy_scoring.queue.inbox import SCORES_OF_REQUESTS, Inbox
 
 State = Literal["judged", "under_way", "lacking", "given_up", "gone", "no_judge"]
 

@@ -13,13 +13,31 @@ from uuid import UUID
 
 from pydantic import Field
 
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.drift import anchors
 from tarsy_scoring.drift.anchors import Standing
+from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
-from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift, anchor_changes, explain_new_judge, find_change
-from tarsy_scoring.statistics.judge_change import OWN_ANCHORS, ChainScore, Look, Reign, current_reign, due_look, is_news, judged_by_both, size_of
+from tarsy_scoring.statistics.drift import (
+    WINDOW,
+    AnchorJudgement,
+    Cause,
+    Drift,
+    anchor_changes,
+    explain_new_judge,
+    find_change,
+)
+from tarsy_scoring.statistics.judge_change import (
+    OWN_ANCHORS,
+    ChainScore,
+    Look,
+    Reign,
+    current_reign,
+    due_look,
+    is_news,
+    judged_by_both,
+    size_of,
+)
 
 # Of both judges together; a look takes at most `WINDOW` of each.
 MOST_READ = 3 * WINDOW

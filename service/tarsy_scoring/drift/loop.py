@@ -16,16 +16,16 @@ from typing import Any, get_args
 import structlog
 from pydantic_core import to_json
 
-from tarsy_scoring.postgres.database import LONG_TRANSACTION, Connection, DatabaseAway
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.anchors import AUTOMATIC, Standing, State
 from tarsy_scoring.drift.detection import Finding, event_of
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
 from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.postgres.database import LONG_TRANSACTION, Connection, DatabaseAway
+from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.telemetry.health import unless_stopped
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

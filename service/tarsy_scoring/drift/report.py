@@ -10,17 +10,25 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tarsy_scoring.records.analytics import Selection, TrendPoint
-from tarsy_scoring.records.session_list import CUSTOM_PLAN
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.anchors import Anchor, Standing, State
 from tarsy_scoring.drift.detection import MOST_SHOWN, Finding, Situation
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.records.analytics import Selection, TrendPoint
+from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import Cause
-from tarsy_scoring.statistics.judge_change import DAYS_TO_LOOK, REIGN, SESSIONS_AFTER_DAYS, SESSIONS_TO_LOOK, Look, due_look, judged_by_both
-from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.statistics.judge_change import (
+    DAYS_TO_LOOK,
+    REIGN,
+    SESSIONS_AFTER_DAYS,
+    SESSIONS_TO_LOOK,
+    Look,
+    due_look,
+    judged_by_both,
+)
 
 # Totals of a chain by day, judge and criteria: every score on its day, also where a session has several.
 DAILY_TOTALS = """

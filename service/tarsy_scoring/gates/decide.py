@@ -13,7 +13,33 @@ from typing import Any, assert_never
 import re2
 from jsonpath_rfc9535 import JSONPathError, JSONPathQuery
 
-from tarsy_scoring.config.gates import Assertion, CommandGate, CommandJsonPath, CommandOutputContains, CommandOutputMatches, CommandSucceeds, FileContains, FileExists, FileGate, FileMatches, FinalAnalysisContains, FinalAnalysisMatches, Gate, MaxToolCalls, NestedTooDeeply, NoTranscriptErrors, Script, ToolCalled, ToolNotCalled, compile_path, compile_pattern, json_or_text, parse_assertion, read_json, shown
+from tarsy_scoring.config.gates import (
+    Assertion,
+    CommandGate,
+    CommandJsonPath,
+    CommandOutputContains,
+    CommandOutputMatches,
+    CommandSucceeds,
+    FileContains,
+    FileExists,
+    FileGate,
+    FileMatches,
+    FinalAnalysisContains,
+    FinalAnalysisMatches,
+    Gate,
+    MaxToolCalls,
+    NestedTooDeeply,
+    NoTranscriptErrors,
+    Script,
+    ToolCalled,
+    ToolNotCalled,
+    compile_path,
+    compile_pattern,
+    json_or_text,
+    parse_assertion,
+    read_json,
+    shown,
+)
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
 
 MESSAGE_CHARACTERS = 300

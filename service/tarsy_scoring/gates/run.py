@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tarsy_scoring.gates.decide import GateResult, Observed, evaluate_gate
 from tarsy_scoring.config.gates import CommandGate, FileExists, FileGate, Gate, shown
 from tarsy_scoring.config.settings import GateSettings
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN, Timeline
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.gates.decide import GateResult, Observed, evaluate_gate
+from tarsy_scoring.timeline.model import Timeline
 
 T = TypeVar("T")
 

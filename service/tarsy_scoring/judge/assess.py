@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import Literal
 
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
-from tarsy_scoring.judge.strategies import rubric, structured, two_turn
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.criteria import Criteria, JudgeContext, Strategy
 from tarsy_scoring.judge.failure_tags import find_failure_tags
 from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
+from tarsy_scoring.judge.strategies import rubric, structured, two_turn
 from tarsy_scoring.judge.verdict import Ask, IsFinal, TurnKind, Verdict
 
 Samples = int | Literal["adaptive"]

@@ -24,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge import json_reply
-from tarsy_scoring.judge.strategies import rubric, structured, two_turn
 from tarsy_scoring.judge.grounding import Evidence
+from tarsy_scoring.judge.strategies import rubric, structured, two_turn
 from tarsy_scoring.judge.verdict import Message
 from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.fence import fence_lines
@@ -242,7 +242,9 @@ def load_criteria(directories: Iterable[Path] = ()) -> CriteriaRegistry:
         ConfigurationError: A folder or file cannot be read or meant, with file, line and reason; or two of the
             operators' files have the same name in them.
     """
-    shipped = {c.name: c for _, c in read_criteria_folder(resources.files("tarsy_scoring.judge").joinpath("shipped_criteria"))}
+    shipped = {
+        c.name: c for _, c in read_criteria_folder(resources.files("tarsy_scoring.judge").joinpath("shipped_criteria"))
+    }
     own: dict[str, tuple[str, Criteria]] = {}
     for directory in dict.fromkeys(directories):
         if not directory.is_dir():

@@ -17,12 +17,22 @@ import openai
 import structlog
 from pydantic_core import to_json
 
-from tarsy_scoring.errors import ConfigurationError, ContentFiltered, JudgeRejectedRequest, JudgeUnavailable, KeyRejected, PromptTooLong, QuotaExhausted, RateLimited, ScoringError
-from tarsy_scoring.judge.response import Usage, read_turn
-from tarsy_scoring.judge.provider_errors import LONGEST_RATE_LIMIT_DUE_S, Fault
-from tarsy_scoring.judge.prices import Prices
-from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
 from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.errors import (
+    ConfigurationError,
+    ContentFiltered,
+    JudgeRejectedRequest,
+    JudgeUnavailable,
+    KeyRejected,
+    PromptTooLong,
+    QuotaExhausted,
+    RateLimited,
+    ScoringError,
+)
+from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.judge.provider_errors import LONGEST_RATE_LIMIT_DUE_S, Fault
+from tarsy_scoring.judge.response import Usage, read_turn
+from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
 
 SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that says "now" and answers 429 again must not make the queue spin
 KEY_DUE_S = 60.0

@@ -9,8 +9,8 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tarsy_scoring.timeline.text import without_invisible
 from tarsy_scoring.judge.verdict import MissingTool
+from tarsy_scoring.timeline.text import without_invisible
 
 # --- the total -----------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tarsy_scoring.timeline.text import without_invisible
 from tarsy_scoring.judge.negation import Scope, read_sentence
 from tarsy_scoring.judge.retraction import ANSWER, FIRST_MARK, MARK, TERM
+from tarsy_scoring.timeline.text import without_invisible
 
 
 def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:

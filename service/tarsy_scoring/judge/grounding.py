@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
-from tarsy_scoring.timeline.text import without_invisible
 from tarsy_scoring.judge.verdict import Grounding
+from tarsy_scoring.timeline.text import without_invisible
 
 _FEWEST_TO_TELL = 3  # of one or two citations a single slip is half or more
 _MOST_QUOTATIONS = 1_000  # each is a search of the evidence; what a judge writes in good faith has dozens

@@ -16,13 +16,13 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from tarsy_scoring.config.load import read_api_key
+from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
 from tarsy_scoring.judge.endpoint import Endpoint, Question, Request, TransientError
 from tarsy_scoring.judge.provider_errors import LONGEST_WAIT_S
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
-from tarsy_scoring.config.settings import ProviderSettings, Settings
-from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
+from tarsy_scoring.timeline.context import estimate_tokens
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
 JITTER = 0.2  # of a wait of ours, up and down; of one the provider asked for, only up

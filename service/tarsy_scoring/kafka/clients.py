@@ -28,10 +28,10 @@ from aiokafka.errors import (
     NodeNotReadyError,
 )
 
-from tarsy_scoring.errors import ScoringError, StartRefused
-from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.kafka.diagnose import Obstacle, find_obstacle
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ScoringError, StartRefused
+from tarsy_scoring.kafka.diagnose import Obstacle, find_obstacle
+from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
 

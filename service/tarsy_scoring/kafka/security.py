@@ -22,8 +22,8 @@ from aiokafka.conn import (
 )
 from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.config.settings import Settings, variable_of
+from tarsy_scoring.errors import ConfigurationError
 
 log = structlog.get_logger()
 

@@ -16,10 +16,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError
 
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.clients import BrokerAway, Record, end_client, raise_if_away, start_client, wait_out
 from tarsy_scoring.kafka.security import connection_options
-from tarsy_scoring.config.settings import Settings
 
 log = structlog.get_logger()
 

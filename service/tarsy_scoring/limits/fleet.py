@@ -21,12 +21,26 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from tarsy_scoring.limits.tables import Bookkeeper, providers_of
-from tarsy_scoring.postgres.database import Batcher, Connection, Database
-from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor, WaitingFor
-from tarsy_scoring.limits.rules import NO_PRICE, Books, Call, Claimable, Kind, Pause, Permit, ProviderState, Result, Waiting, after, exact_usd, refusal_of
 from tarsy_scoring.config.settings import ChainSettings, ProviderSettings, Settings
+from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor, WaitingFor
+from tarsy_scoring.limits.rules import (
+    NO_PRICE,
+    Books,
+    Call,
+    Claimable,
+    Kind,
+    Pause,
+    Permit,
+    ProviderState,
+    Result,
+    Waiting,
+    after,
+    exact_usd,
+    refusal_of,
+)
+from tarsy_scoring.limits.tables import Bookkeeper, providers_of
 from tarsy_scoring.limits.token_calibration import FactorReports
+from tarsy_scoring.postgres.database import Batcher, Connection, Database
 
 log = structlog.get_logger()
 

@@ -13,8 +13,17 @@ from decimal import Decimal
 from typing import Any, Literal
 from uuid import UUID
 
-from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, ConfigurationError, KeyRejected, QuotaExhausted, RateLimited, WaitFor, WaitingFor
 from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.errors import (
+    BudgetExhausted,
+    CircuitOpen,
+    ConfigurationError,
+    KeyRejected,
+    QuotaExhausted,
+    RateLimited,
+    WaitFor,
+    WaitingFor,
+)
 
 Kind = Literal["circuit", "key", "quota"]
 

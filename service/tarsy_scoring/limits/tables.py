@@ -14,9 +14,9 @@ from uuid import UUID
 
 import asyncpg
 
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.limits.rules import WINDOW, Books, Permit, ProviderState, Purse, Window, exact_usd
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.limits.rules import WINDOW, Books, Permit, ProviderState, Purse, Window, exact_usd
+from tarsy_scoring.postgres.database import Connection, Database
 
 # Lock providers in order of their names. RETURNING is evaluated when the lock is held, and so is its clock.
 MEET_PROVIDERS = """

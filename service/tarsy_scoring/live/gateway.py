@@ -19,17 +19,33 @@ from typing import Any
 import structlog
 from pydantic_core import to_json
 
-from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.kafka.clients import BrokerAway, Record
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
-from tarsy_scoring.live.subscriptions import Audience
-from tarsy_scoring.live.client import DEFAULT_LIMITS, FLOOD, NOT_READY, OLD, RENUMBERED, STOPPING, TOO_BIG, Chunk, Client, Ending, Limits, Misunderstood, Request, Socket, understand
+from tarsy_scoring.live.client import (
+    DEFAULT_LIMITS,
+    FLOOD,
+    NOT_READY,
+    OLD,
+    RENUMBERED,
+    STOPPING,
+    TOO_BIG,
+    Chunk,
+    Client,
+    Ending,
+    Limits,
+    Misunderstood,
+    Request,
+    Socket,
+    understand,
+)
 from tarsy_scoring.live.events import OF_SESSION_PREFIX, PHASES_FOR_ALL, SESSIONS, Order, decode, event_of
 from tarsy_scoring.live.signals import INSIGHTS, LiveInsights
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.live.subscriptions import Audience
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 log = structlog.get_logger()
 

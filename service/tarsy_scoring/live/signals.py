@@ -15,12 +15,12 @@ from typing import Any
 import structlog
 from pydantic_core import from_json
 
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway, Record
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, has_topic
-from tarsy_scoring.live.subscriptions import Audience
 from tarsy_scoring.live.client import Chunk
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.live.subscriptions import Audience
 
 log = structlog.get_logger()
 

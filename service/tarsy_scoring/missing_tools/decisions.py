@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.missing_tools.names import Tool, merge_spellings, normalise
+from tarsy_scoring.evaluation.tool_names import Tool, merge_spellings, normalise
 from tarsy_scoring.missing_tools import demand as wishes
 from tarsy_scoring.missing_tools.demand import Look, Question, Wishes, first_measured_day
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.records.analytics import Selection
 
 SaidState = Literal["open", "planned", "built"]
 

@@ -12,10 +12,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from time import monotonic
 from typing import Any
 
+from tarsy_scoring.missing_tools.tool_year import Group, Year
+from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, SELECTED, Selection, ToolSort
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.missing_tools.tool_year import Group, Year
 
 # What is sorted and hashed here is larger than the few MB that PostgreSQL gives a step; two of them are in use at once.
 ROOM = "SET LOCAL work_mem = '32MB'"

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring.records.analytics import SELECTED, Selection, ToolSort
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.missing_tools.tool_effect import CONFIDENCE, Demand
-from tarsy_scoring.timeline.text import without_invisible
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, State, read_ledger
 from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, Findings, LeftOut, Need, Reading, cut
+from tarsy_scoring.missing_tools.tool_effect import CONFIDENCE, Demand
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.records.analytics import SELECTED, Selection, ToolSort
+from tarsy_scoring.timeline.text import without_invisible
 
 REASONS_PER_TOOL = 3
 LONGEST_REASON = 300

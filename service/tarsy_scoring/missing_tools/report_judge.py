@@ -11,15 +11,24 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import ConfigurationError, Paused, WaitFor
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
 from tarsy_scoring.limits.fleet import PAUSE_DUE_S, Limits
-from tarsy_scoring.missing_tools.needs import LONGEST_NOTE, Findings, LeftOut, Note, Reading, count_notes, find_needs, read_notes
 from tarsy_scoring.limits.rules import Call, Permit, Result
-from tarsy_scoring.config.settings import ProviderSettings, Settings
+from tarsy_scoring.missing_tools.needs import (
+    LONGEST_NOTE,
+    Findings,
+    LeftOut,
+    Note,
+    Reading,
+    count_notes,
+    find_needs,
+    read_notes,
+)
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.timeline.context import estimate_tokens
 
 OVERHEAD_TOKENS = 1500  # the instructions, the schema and the fence

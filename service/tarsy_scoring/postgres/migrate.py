@@ -12,8 +12,8 @@ from alembic.script import Script, ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
-from tarsy_scoring.postgres.database import Connection, misconfigured, place_of, why_away
 from tarsy_scoring.errors import ConfigurationError, StartRefused
+from tarsy_scoring.postgres.database import Connection, misconfigured, place_of, why_away
 
 VERSION_TABLE = "tarsy_scoring_version"
 Phase = Literal["pre", "post"]

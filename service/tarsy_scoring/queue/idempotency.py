@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.postgres.database import Connection, Database
 
 Change = Literal["score", "rescore", "cancel", "label"]
 KEPT_H = 24  # an answer stands as long for the key under which it was asked for

@@ -13,12 +13,23 @@ from uuid import UUID, uuid5
 
 import asyncpg
 
-from tarsy_scoring.queue import idempotency, outbox
-from tarsy_scoring.queue.admission import Decision, Disposition, NewScore, OpenScore, Policy, Priority, Request, SessionState, admit, promote
-from tarsy_scoring.queue.on_demand import Answer, decide
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.errors import ScoringError, UnknownCriteria
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue import idempotency, outbox
+from tarsy_scoring.queue.admission import (
+    Decision,
+    Disposition,
+    NewScore,
+    OpenScore,
+    Policy,
+    Priority,
+    Request,
+    SessionState,
+    admit,
+    promote,
+)
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key
+from tarsy_scoring.queue.on_demand import Answer, decide
 from tarsy_scoring.queue.outbox import NewEvent
 
 KNOWN_REQUESTS = "SELECT request_id FROM {schema}.scoring_requests WHERE request_id = ANY($1::uuid[])"

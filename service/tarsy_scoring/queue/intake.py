@@ -14,15 +14,23 @@ from datetime import UTC, datetime
 
 import structlog
 
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import InvalidMessage
+from tarsy_scoring.events import (
+    SOURCE_COMPLETED,
+    SOURCE_RESCORE,
+    Origin,
+    decode_rescore_requested,
+    decode_session_completed,
+    request_id_of,
+    request_id_without_event_id,
+)
+from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue import dead_letters
 from tarsy_scoring.queue.admission import Priority, Request
-from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.errors import InvalidMessage
-from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, Origin, decode_rescore_requested, decode_session_completed, request_id_of, request_id_without_event_id
 from tarsy_scoring.queue.inbox import Inbox, NotStorable
-from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
 from tarsy_scoring.telemetry.health import unless_stopped
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import traceparent_of
 

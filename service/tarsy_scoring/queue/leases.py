@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tarsy_scoring.queue import idempotency, outbox
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue import idempotency, outbox
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.outbox import NewEvent
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.events import EventType
+from tarsy_scoring.postgres.database import Connection, Database
 
 # Append events to scores whose rows this transaction has locked, in the order given per score.
 EMIT = """

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import structlog
 from pydantic_core import to_json
 
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.clients import MAX_REQUEST_BYTES, BrokerAway, Headers, Publisher, TooLarge
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.outbox import Placed
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import TRACEPARENT
 

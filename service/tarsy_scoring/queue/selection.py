@@ -12,10 +12,10 @@ from itertools import islice
 
 import asyncpg
 
-from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.config.settings import ChainSettings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.timeline.model import FoundSession
 
 # Sessions whose newest completed score is not under what their chain asks for now ($1 chains, $2 their hashes, $3 the

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.admission import Disposition
-from tarsy_scoring.postgres.database import Batcher, Connection, Database
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.judge.extraction import tool_of_step
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
+from tarsy_scoring.postgres.database import Batcher, Connection, Database
+from tarsy_scoring.queue import outbox
+from tarsy_scoring.queue.admission import Disposition
+from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import ClaimedScore, progress
 from tarsy_scoring.queue.outbox import NewEvent
 

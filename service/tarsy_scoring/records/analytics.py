@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tarsy_scoring.records.session_list import CUSTOM_PLAN
+from tarsy_scoring.evaluation.tool_names import Tool, bare, merge_spellings, normalise
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Band
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
-from tarsy_scoring.missing_tools.names import Tool, bare, merge_spellings, normalise
 
 DayOf = Literal["scored", "ended"]
 ToolSort = Literal["sessions", "points_lost"]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from tarsy_scoring.queue import idempotency, outbox
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue import idempotency, outbox
 from tarsy_scoring.queue.leases import Leases
 
 Why = Literal["asked", "deleted_upstream"]

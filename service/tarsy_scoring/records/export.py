@@ -13,9 +13,9 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.scores import DOCUMENT, Reader
+from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters
 
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 Format = Literal["jsonl", "csv"]

@@ -12,10 +12,17 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from tarsy_scoring.queue import idempotency
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue import idempotency
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of, bands_of
-from tarsy_scoring.statistics.calibration import OUTCOME_WORDS, Calibration, Label, LabelledScore, band_of_label, calibrate
+from tarsy_scoring.statistics.calibration import (
+    OUTCOME_WORDS,
+    Calibration,
+    Label,
+    LabelledScore,
+    band_of_label,
+    calibrate,
+)
 
 MOST_SHOWN = 500
 CARDS_KEPT = 64

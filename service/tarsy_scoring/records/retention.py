@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.records.erasure import forget_sessions
-from tarsy_scoring.queue.idempotency import KEPT_H
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.idempotency import KEPT_H
+from tarsy_scoring.records.erasure import forget_sessions
 
 LEAST_RECORDS_DAYS = 30  # what makes a redelivery harmless is the stored request; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000

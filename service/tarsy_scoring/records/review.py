@@ -17,9 +17,9 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.records.labels import UNKNOWN, fetch_bands
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of
 from tarsy_scoring.statistics.sampling import Candidate, Pick, pick_for_review
-from tarsy_scoring.records.labels import UNKNOWN, fetch_bands
 
 DAYS = 7
 PICKS_A_DAY = 10  # for each judge: half an hour of somebody's day

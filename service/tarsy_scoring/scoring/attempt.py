@@ -19,26 +19,42 @@ from typing import Any
 
 import structlog
 
-from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
-from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, ScoreGate, flush
-from tarsy_scoring.scoring.score_columns import evidence_columns, judgement_columns, sum_usage, tool_names, tools_hash_of
-from tarsy_scoring.errors import AttemptTimedOut, EvidenceIncomplete, RetryLater, SessionNotFound, SessionNotReady, SessionNotTerminal, TimelineUnavailable, Unscorable, WaitFor
-from tarsy_scoring.scoring.layers import NO_LAYERS, check_gates, decided_columns, measure
+from tarsy_scoring.config.settings import ChainSettings, Settings
+from tarsy_scoring.errors import (
+    AttemptTimedOut,
+    EvidenceIncomplete,
+    RetryLater,
+    SessionNotFound,
+    SessionNotReady,
+    SessionNotTerminal,
+    TimelineUnavailable,
+    Unscorable,
+    WaitFor,
+)
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
-from tarsy_scoring.scoring.providers import Judges, judge
-from tarsy_scoring.queue.leases import ClaimedScore, Leases
 from tarsy_scoring.limits.fleet import Limits
+from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
+from tarsy_scoring.queue.leases import ClaimedScore, Leases
 from tarsy_scoring.queue.outbox import NewEvent
-from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.queue.store import Ending, Store
+from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, ScoreGate, flush
+from tarsy_scoring.scoring.layers import NO_LAYERS, check_gates, decided_columns, measure
+from tarsy_scoring.scoring.providers import Judges, judge
+from tarsy_scoring.scoring.score_columns import (
+    evidence_columns,
+    judgement_columns,
+    sum_usage,
+    tool_names,
+    tools_hash_of,
+)
 from tarsy_scoring.telemetry.metrics import ASKED_BY, Metrics
+from tarsy_scoring.telemetry.tracing import OFF, Tracing
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
-from tarsy_scoring.telemetry.tracing import OFF, Tracing
 
 log = structlog.get_logger()
 

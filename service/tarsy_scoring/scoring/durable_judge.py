@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tarsy_scoring.errors import AttemptTimedOut, RetryLater, Unscorable, WaitFor
-from tarsy_scoring.scoring.layers import Layers
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
-from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
+from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.store import Step, Store, StoredTurn
+from tarsy_scoring.scoring.layers import Layers
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.model import Timeline

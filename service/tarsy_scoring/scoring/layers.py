@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from tarsy_scoring.config.settings import ChainSettings, GateSettings
 from tarsy_scoring.evaluation.diagnosis import diagnose
-from tarsy_scoring.gates.decide import GateResult
 from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
 from tarsy_scoring.evaluation.outcome import composite_score, decide_outcome, threshold_of
 from tarsy_scoring.events import InteractionTotals
+from tarsy_scoring.gates.decide import GateResult
 from tarsy_scoring.gates.run import run_gates
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Verdict
-from tarsy_scoring.config.settings import ChainSettings, GateSettings
 from tarsy_scoring.timeline.model import Timeline
 
 

@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import KeyRejected, RetryLater, Unscorable, WaitFor
-from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind, Verdict
-from tarsy_scoring.scoring.providers import Judgement, Judges, context_budget, judge
 from tarsy_scoring.records.scores import SHOWN, document
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
+from tarsy_scoring.scoring.providers import Judgement, Judges, context_budget, judge
+from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.fence import new_nonce

@@ -12,11 +12,22 @@ from functools import partial
 
 import structlog
 
-from tarsy_scoring.errors import ContentFiltered, ContextTooLong, JudgeRejectedRequest, JudgeUnavailable, PromptTooLong, Refused, RetryLater, ScoringError, Unscorable, WaitFor
+from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
+from tarsy_scoring.errors import (
+    ContentFiltered,
+    ContextTooLong,
+    JudgeRejectedRequest,
+    JudgeUnavailable,
+    PromptTooLong,
+    Refused,
+    RetryLater,
+    ScoringError,
+    Unscorable,
+    WaitFor,
+)
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Turn, Verdict
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.model import Timeline
 

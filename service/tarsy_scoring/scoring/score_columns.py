@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.evaluation.interaction import LONGEST_NAME
-from tarsy_scoring.missing_tools.names import normalise
+from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
 from tarsy_scoring.scoring.providers import flags_of, is_self_judged
-from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext
 from tarsy_scoring.timeline.masking import MASKING_POLICY
 from tarsy_scoring.timeline.model import Timeline

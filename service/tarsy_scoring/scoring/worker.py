@@ -18,15 +18,15 @@ from typing import Any
 
 import structlog
 
-from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
-from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Claimable
+from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.scoring.attempt import Scorer
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, About, AttemptTrace, Tracing
 

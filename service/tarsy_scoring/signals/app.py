@@ -23,12 +23,12 @@ import structlog
 from faust.exceptions import ConsumerNotStarted
 from pydantic_core import to_json
 
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.signals.windows import MICRO, EndedScore, RollingWindows, kept_from, microseconds, read_ended
-from tarsy_scoring.signals.faust_app import ACKNOWLEDGE_WITHIN_S, TABLE, StuckWatch, app_id, faust_app, grouped_topic
 from tarsy_scoring.kafka.clients import BrokerAway
 from tarsy_scoring.kafka.topics import first_offset, read_places
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.signals.faust_app import ACKNOWLEDGE_WITHIN_S, TABLE, StuckWatch, app_id, faust_app, grouped_topic
+from tarsy_scoring.signals.windows import MICRO, EndedScore, RollingWindows, kept_from, microseconds, read_ended
 from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

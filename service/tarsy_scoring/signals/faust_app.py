@@ -12,9 +12,9 @@ from typing import Any
 import faust
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.security import REQUEST_TIMEOUT_MS, connection_options
 from tarsy_scoring.kafka.topics import Place
-from tarsy_scoring.config.settings import Settings
 
 # Longer than the rolling restart of a broker; then the process ends, and its successor waits loudly.
 ACKNOWLEDGE_WITHIN_S = 60.0

@@ -16,9 +16,17 @@ from pathlib import Path
 from typing import Literal
 
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, HALF_WIDTH, Band, Confusion, Estimate, LabelsNeeded, band_of
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.statistics.agreement import (
+    DEFAULT_BANDS,
+    HALF_WIDTH,
+    Band,
+    Confusion,
+    Estimate,
+    LabelsNeeded,
+    band_of,
+)
 from tarsy_scoring.statistics.trust import SUPPOSED_KAPPA, Rating, trust_card
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 # What outcomes are called: by people, in TARSy's quality_rating, by benchmarks. They stand for the lowest, the
 # middle and the highest band, whatever a criteria calls those.

@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
-from tarsy_scoring.statistics.bootstrap import FEWEST_FOR_AN_INTERVAL, FEWEST_IN_A_STRATUM, RESAMPLES, Stratum, chance_of, estimate_difference
+from tarsy_scoring.statistics.bootstrap import (
+    FEWEST_FOR_AN_INTERVAL,
+    FEWEST_IN_A_STRATUM,
+    RESAMPLES,
+    Stratum,
+    chance_of,
+    estimate_difference,
+)
 from tarsy_scoring.statistics.changes import change_within, weighted_change
-from tarsy_scoring.statistics.judge_alignment import Gap, JudgeOnScale, Parts, align_judges, find_gap, take_apart
 from tarsy_scoring.statistics.drift import AnchorJudgement
+from tarsy_scoring.statistics.judge_alignment import Gap, JudgeOnScale, Parts, align_judges, find_gap, take_apart
 from tarsy_scoring.statistics.pairing import Fingerprint, Pairing, Value, pair_values
 
 # Totals that contradict themselves, or that somebody may have steered, measure no version.

@@ -16,7 +16,15 @@ from typing import Literal
 
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.bootstrap import FEWEST_FOR_AN_INTERVAL, Stratum, shared_strata
-from tarsy_scoring.statistics.changes import WHOLE_METHOD, Change, borrowed_change, change_within, hidden_variance, less, sizes_of
+from tarsy_scoring.statistics.changes import (
+    WHOLE_METHOD,
+    Change,
+    borrowed_change,
+    change_within,
+    hidden_variance,
+    less,
+    sizes_of,
+)
 
 Cause = Literal["judge", "agents", "both", "none"]
 

@@ -11,7 +11,17 @@ from functools import partial
 
 from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
 from tarsy_scoring.statistics.bootstrap import FEWEST_FOR_AN_INTERVAL
-from tarsy_scoring.statistics.changes import AGENTS_METHOD, ANCHORS_METHOD, Change, Piece, chance_of_change, change_of, change_within, paired_change, weighted_change
+from tarsy_scoring.statistics.changes import (
+    AGENTS_METHOD,
+    ANCHORS_METHOD,
+    Change,
+    Piece,
+    chance_of_change,
+    change_of,
+    change_within,
+    paired_change,
+    weighted_change,
+)
 from tarsy_scoring.statistics.drift import AnchorJudgement, anchor_changes
 from tarsy_scoring.statistics.pairing import Fingerprint, Pairing, Value
 

@@ -19,7 +19,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tarsy_scoring.statistics.agreement import CONFIDENCE, FEWEST_FOR_A_KAPPA_INTERVAL, FEWEST_FOR_A_SPEARMAN_INTERVAL, Band, Confusion, Estimate, LabelsNeeded, confusion, kappa_of, labels_needed, spearman, weighted_kappa
+from tarsy_scoring.statistics.agreement import (
+    CONFIDENCE,
+    FEWEST_FOR_A_KAPPA_INTERVAL,
+    FEWEST_FOR_A_SPEARMAN_INTERVAL,
+    Band,
+    Confusion,
+    Estimate,
+    LabelsNeeded,
+    confusion,
+    kappa_of,
+    labels_needed,
+    spearman,
+    weighted_kappa,
+)
 from tarsy_scoring.statistics.bootstrap import FEWEST_FOR_AN_INTERVAL, student_quantile
 
 RESAMPLES = 500  # a standard error made of them is itself within about 3 %

@@ -14,13 +14,12 @@ from typing import Any
 import structlog
 from pydantic_core import to_json
 
-from tarsy_scoring.postgres.database import CONTACT_S, Database
-from tarsy_scoring.events import cloudevents_headers
-from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.events import SESSION_ID_PATTERN, cloudevents_headers
+from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
+from tarsy_scoring.postgres.database import CONTACT_S, Database
 from tarsy_scoring.tarsy.sessions import STATUSES, EndedSession, Told, id_for_people
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 log = structlog.get_logger()
 

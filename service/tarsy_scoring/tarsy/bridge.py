@@ -24,13 +24,13 @@ from typing import Any
 
 import structlog
 
-from tarsy_scoring.tarsy.announcer import Announcer
-from tarsy_scoring.postgres.database import CONTACT_S, LONG_TRANSACTION, Connection, Database, DatabaseAway
-from tarsy_scoring.kafka.clients import BrokerAway
-from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.postgres.database import CONTACT_S, LONG_TRANSACTION, Connection, Database, DatabaseAway
+from tarsy_scoring.tarsy.announcer import Announcer
 from tarsy_scoring.tarsy.database import TarsyAway
 from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, EndedSession, Standing, TarsySessions
+from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -15,8 +15,16 @@ from typing import Any, TypeVar
 import asyncpg
 import structlog
 
-from tarsy_scoring.postgres.database import DRIVER_ERRORS, Connection, check_url, nothing_to_reset, place_of, transaction_of, why_away
 from tarsy_scoring.errors import ScoringError, StartRefused
+from tarsy_scoring.postgres.database import (
+    DRIVER_ERRORS,
+    Connection,
+    check_url,
+    nothing_to_reset,
+    place_of,
+    transaction_of,
+    why_away,
+)
 
 T = TypeVar("T")
 Columns = Mapping[str, str]  # by table: what to select

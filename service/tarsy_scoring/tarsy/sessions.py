@@ -13,13 +13,13 @@ from typing import Any
 
 import structlog
 
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.tarsy.database import Columns, Table, Tarsy
+from tarsy_scoring.tarsy.rows import UnreadableJson, nearest_time, read_labels, time_or_null
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
 from tarsy_scoring.timeline.parsing import name_or_none
-from tarsy_scoring.tarsy.rows import UnreadableJson, nearest_time, read_labels, time_or_null
 
 log = structlog.get_logger()
 

@@ -17,9 +17,9 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline
 from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none, storable
-from tarsy_scoring.tarsy.rows import assemble
 
 _BASE = "/api/v1"
 _PAGE = 100  # the most TARSy gives at once

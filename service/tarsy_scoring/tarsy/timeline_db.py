@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from tarsy_scoring.postgres.database import DRIVER_ERRORS, nothing_to_reset, transaction_of
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.postgres.database import DRIVER_ERRORS, nothing_to_reset, transaction_of
+from tarsy_scoring.tarsy.rows import assemble, nearest_time, time_or_null
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline
 from tarsy_scoring.timeline.parsing import model_names, name_or_none
-from tarsy_scoring.tarsy.rows import assemble, nearest_time, time_or_null
 
 T = TypeVar("T")
 Columns = frozenset[tuple[str, str]]

@@ -27,9 +27,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from tarsy_scoring import __version__
+from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, LeaseLost
 from tarsy_scoring.judge.verdict import Turn
-from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.telemetry.tracing import About, AttemptTrace, Tracing
 
 log = structlog.get_logger()

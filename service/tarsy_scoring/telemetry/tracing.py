@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.verdict import Turn
-from tarsy_scoring.config.settings import ProviderSettings, Settings
 
 About = Mapping[str, str | int | float | None]
 TRACEPARENT = "traceparent"

@@ -16,9 +16,15 @@ from itertools import accumulate
 
 import re2
 
-from tarsy_scoring.timeline.text import INVISIBLE, utf8_pattern
-from tarsy_scoring.timeline.injection import FENCE_REMOVED, INJECTION_PATTERN, INSTRUCTION_REMOVED, find_injections, mask_injections
+from tarsy_scoring.timeline.injection import (
+    FENCE_REMOVED,
+    INJECTION_PATTERN,
+    INSTRUCTION_REMOVED,
+    find_injections,
+    mask_injections,
+)
 from tarsy_scoring.timeline.masking import SECRET_PATTERN, compile_bytes, mask_bytes
+from tarsy_scoring.timeline.text import INVISIBLE, utf8_pattern
 
 FENCE_WORD = "SESSION-DATA"
 MODEL_REMOVED = "[model]"

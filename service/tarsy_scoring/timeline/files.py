@@ -20,9 +20,29 @@ import structlog
 from pydantic_core import from_json
 
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.timeline.evidence import Loss, take_stock
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN, SHOWN_STAGE_TYPES, TERMINAL_STATUSES, AvailableTool, Event, Execution, FoundSession, Stage, Timeline, ToolCall
-from tarsy_scoring.timeline.parsing import label_map, model_names, moment, name_or_none, storable, text_or_none, tool_call, whole_number
+from tarsy_scoring.timeline.model import (
+    SHOWN_STAGE_TYPES,
+    TERMINAL_STATUSES,
+    AvailableTool,
+    Event,
+    Execution,
+    FoundSession,
+    Stage,
+    Timeline,
+    ToolCall,
+)
+from tarsy_scoring.timeline.parsing import (
+    label_map,
+    model_names,
+    moment,
+    name_or_none,
+    storable,
+    text_or_none,
+    tool_call,
+    whole_number,
+)
 
 log = structlog.get_logger()
 

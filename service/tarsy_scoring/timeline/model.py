@@ -5,7 +5,6 @@ Plain frozen records without I/O. Everything textual in here is untrusted: it wa
 tools and language models.
 """
 
-import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,8 +15,6 @@ TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled", "timed_out"})
 # `stage_type` decides what the judge sees; types nobody knows yet stay out and are listed as not shown.
 SHOWN_STAGE_TYPES = frozenset({"investigation", "synthesis", "exec_summary", "action"})
 HIDDEN_STAGE_TYPES = frozenset({"chat", "scoring"})
-
-SESSION_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,254}")  # use fullmatch: `$` would let a newline pass
 
 
 @dataclass(frozen=True, slots=True)

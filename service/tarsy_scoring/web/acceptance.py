@@ -10,15 +10,15 @@ import structlog
 from fastapi import Header
 from pydantic_core import to_json
 
-from tarsy_scoring.queue.admission import Request
-from tarsy_scoring.web.declared import IDEMPOTENCY_KEY
-from tarsy_scoring.web.context import Caller, Problem, Site, malformed
-from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable, UnknownCriteria
-from tarsy_scoring.queue.inbox import NotStorable, Unvouched
+from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key, KeyErased
+from tarsy_scoring.queue.inbox import NotStorable, Unvouched
+from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession
+from tarsy_scoring.web.context import Caller, Problem, Site, malformed
+from tarsy_scoring.web.declared import IDEMPOTENCY_KEY
 
 log = structlog.get_logger()
 

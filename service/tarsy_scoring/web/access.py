@@ -25,10 +25,10 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.web.context import Caller, Problem, Scope
 from tarsy_scoring.web.tokens import NAME_MAX, TokensFile, is_name
-from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.config.settings import Settings
 
 log = structlog.get_logger()
 

@@ -22,22 +22,22 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tarsy_scoring import __version__
-from tarsy_scoring.web.api import browse, drift, labels, ledger, live, scores, tarsy
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError, StartRefused
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.api import browse, drift, labels, ledger, live, scores, tarsy
 from tarsy_scoring.web.connections import MAX_IDLE, MAX_WITHOUT_HEAD, HttpConnection, Waiting
+from tarsy_scoring.web.context import Problem, Served, Site, site_of
 from tarsy_scoring.web.declared import as_declared
 from tarsy_scoring.web.middleware import MAX_HEAD_BYTES, Edge, Running
 from tarsy_scoring.web.openapi import openapi_document
-from tarsy_scoring.web.problems import REFUSALS, tell_problems
-from tarsy_scoring.web.context import Problem, Served, Site, site_of
-from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.web.pages import drift as drift_page
 from tarsy_scoring.web.pages import insights, labelling
 from tarsy_scoring.web.pages import ledger as ledger_forms
 from tarsy_scoring.web.pages import router as pages
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.web.problems import REFUSALS, tell_problems
 
 log = structlog.get_logger()
 

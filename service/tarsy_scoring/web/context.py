@@ -10,14 +10,14 @@ from typing import Any, Literal, cast
 
 from starlette.requests import HTTPConnection
 
-from tarsy_scoring.queue.admission import Policy
-from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.queue.inbox import Inbox
-from tarsy_scoring.judge.criteria import CriteriaRegistry
-from tarsy_scoring.queue.leases import Leases
-from tarsy_scoring.missing_tools.demand import Looks
-from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.judge.criteria import CriteriaRegistry
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.missing_tools.demand import Looks
+from tarsy_scoring.queue.admission import Policy
+from tarsy_scoring.queue.inbox import Inbox
+from tarsy_scoring.queue.leases import Leases
+from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
 

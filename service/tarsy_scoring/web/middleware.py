@@ -19,10 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tarsy_scoring.web.access import Access
-from tarsy_scoring.web.problems import GOING_AWAY, METHODS, REFUSALS, database_away, failed, problem_response, too_large
-from tarsy_scoring.web.context import Problem
 from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.context import Problem
+from tarsy_scoring.web.problems import GOING_AWAY, METHODS, REFUSALS, database_away, failed, problem_response, too_large
 
 log = structlog.get_logger()
 

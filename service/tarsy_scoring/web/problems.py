@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.websockets import WebSocket, WebSocketState
 
-from tarsy_scoring.web.context import Problem
 from tarsy_scoring.postgres.database import DatabaseAway
+from tarsy_scoring.web.context import Problem
 
 log = structlog.get_logger()
 

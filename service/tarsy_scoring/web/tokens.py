@@ -14,9 +14,9 @@ import structlog
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from tarsy_scoring.web.context import Scope
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.timeline.text import without_invisible
+from tarsy_scoring.web.context import Scope
 
 log = structlog.get_logger()
 

@@ -12,10 +12,10 @@ import yaml
 from starlette.requests import HTTPConnection
 from structlog.testing import capture_logs
 
-from tarsy_scoring.web.access import ANYBODY, Access, Rates, is_loopback, trusted_proxies
-from tarsy_scoring.web.context import Caller, Problem
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.web.access import ANYBODY, Access, Rates, is_loopback, trusted_proxies
+from tarsy_scoring.web.context import Caller, Problem
 
 PUBLIC = {"SCORING_API_HOST": "0.0.0.0"}
 PROXY, STRANGER = "10.1.2.3", "192.0.2.7"

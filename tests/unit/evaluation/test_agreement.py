@@ -10,7 +10,22 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, FEWEST_FOR_A_KAPPA_INTERVAL, FEWEST_FOR_A_SPEARMAN_INTERVAL, Band, Weights, band_of, bands_of, confusion, flip_rate, kappa_of, labels_needed, spearman, spread, weighted_kappa
+from tarsy_scoring.statistics.agreement import (
+    DEFAULT_BANDS,
+    FEWEST_FOR_A_KAPPA_INTERVAL,
+    FEWEST_FOR_A_SPEARMAN_INTERVAL,
+    Band,
+    Weights,
+    band_of,
+    bands_of,
+    confusion,
+    flip_rate,
+    kappa_of,
+    labels_needed,
+    spearman,
+    spread,
+    weighted_kappa,
+)
 
 THREE = ("low", "middle", "high")
 Table = Sequence[Sequence[int]]

@@ -6,7 +6,14 @@ import statistics
 
 import pytest
 
-from tarsy_scoring.statistics.bootstrap import Stratum, chance_of, estimate_difference, estimate_mean, shared_strata, student_quantile
+from tarsy_scoring.statistics.bootstrap import (
+    Stratum,
+    chance_of,
+    estimate_difference,
+    estimate_mean,
+    shared_strata,
+    student_quantile,
+)
 
 
 def draws(seed: int, n: int, mean: float = 50, deviation: float = 12) -> list[float]:

@@ -10,7 +10,14 @@ import pytest
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, bands_of
-from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, band_of_label, calibrate, read_labels
+from tarsy_scoring.statistics.calibration import (
+    Calibration,
+    Label,
+    LabelledScore,
+    band_of_label,
+    calibrate,
+    read_labels,
+)
 
 RECORDED_LABELS = Path(__file__).resolve().parents[3] / ".." / "shared" / "session-labels.csv"
 OUTCOME_BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarsy_scoring.statistics.judge_alignment import Gap, Parts, align_judges, find_gap, take_apart
 from tarsy_scoring.statistics.drift import AnchorJudgement, OrdinaryScore, explain_new_judge
+from tarsy_scoring.statistics.judge_alignment import Gap, Parts, align_judges, find_gap, take_apart
 from tarsy_scoring.statistics.pairing import Value, pair_values
 
 

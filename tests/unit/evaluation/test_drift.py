@@ -10,7 +10,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from benchmarks.years import NewJudge, Year, causes_found, first_alarms
 
-from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, OrdinaryScore, chance_of_bridge, explain_new_judge, find_change
+from tarsy_scoring.statistics.drift import (
+    WINDOW,
+    AnchorJudgement,
+    Cause,
+    OrdinaryScore,
+    chance_of_bridge,
+    explain_new_judge,
+    find_change,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from tarsy_scoring.gates.decide import MAX_NODES, GateResult, Observed, evaluate_gate
 from tarsy_scoring.config.gates import GATE_TYPES, Gate
+from tarsy_scoring.gates.decide import MAX_NODES, GateResult, Observed, evaluate_gate
 from tarsy_scoring.timeline.model import Timeline, ToolCall
 from unit.timeline.sessions import call, event, execution, of_events, stage, timeline
 

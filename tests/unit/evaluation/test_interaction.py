@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarsy_scoring.evaluation.interaction import EVERY_CALL, LONGEST_NAME, CommandRules, Cycle, Interaction, Run, Tokens, measure_interaction
+from tarsy_scoring.evaluation.interaction import (
+    EVERY_CALL,
+    LONGEST_NAME,
+    CommandRules,
+    Cycle,
+    Interaction,
+    Run,
+    Tokens,
+    measure_interaction,
+)
 from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
 from unit.timeline.sessions import RECORDED, event, execution, of_events, stage, timeline

@@ -8,7 +8,21 @@ import pytest
 
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.drift import AnchorJudgement, Cause
-from tarsy_scoring.statistics.judge_change import DAYS_TO_LOOK, FEW, REIGN, SESSIONS_AFTER_DAYS, SESSIONS_TO_LOOK, ChainScore, Look, Reign, current_reign, due_look, is_news, judged_by_both, size_of
+from tarsy_scoring.statistics.judge_change import (
+    DAYS_TO_LOOK,
+    FEW,
+    REIGN,
+    SESSIONS_AFTER_DAYS,
+    SESSIONS_TO_LOOK,
+    ChainScore,
+    Look,
+    Reign,
+    current_reign,
+    due_look,
+    is_news,
+    judged_by_both,
+    size_of,
+)
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -7,7 +7,12 @@ from fractions import Fraction
 
 import pytest
 
-from tarsy_scoring.missing_tools.tool_effect import FEWEST_SESSIONS, ChainDemand, measure_demand, sessions_until_confirmed
+from tarsy_scoring.missing_tools.tool_effect import (
+    FEWEST_SESSIONS,
+    ChainDemand,
+    measure_demand,
+    sessions_until_confirmed,
+)
 
 
 @pytest.mark.parametrize(

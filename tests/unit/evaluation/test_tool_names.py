@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tarsy_scoring.missing_tools.names import Tool, bare, merge_spellings, normalise
+from tarsy_scoring.evaluation.tool_names import Tool, bare, merge_spellings, normalise
 
 
 def names(*spellings: str) -> list[set[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tarsy_scoring.missing_tools.names import merge_spellings
+from tarsy_scoring.evaluation.tool_names import merge_spellings
 
 DOCS = Path(__file__).parents[3] / "docs" / "missing-tools.md"
 

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.signals.windows import HOUR_S, KEPT_S, LONG, MICRO, SHORT, EndedScore, Length, RollingWindows, kept_from, microseconds, nano_usd
+from tarsy_scoring.signals.windows import (
+    HOUR_S,
+    KEPT_S,
+    LONG,
+    MICRO,
+    SHORT,
+    EndedScore,
+    Length,
+    RollingWindows,
+    kept_from,
+    microseconds,
+    nano_usd,
+)
 
 NOON_S = int(datetime(2026, 3, 10, 12, tzinfo=UTC).timestamp())
 

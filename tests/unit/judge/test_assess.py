@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json, rubric_reply, structured_reply
-from tarsy_scoring.errors import AnswerCut, ContentFiltered, ContextTooLong, EmptyAnswer, JudgeUnavailable, LeaseLost, NoScoreInAnswer, RateLimited, Refused, ScoringError
+from tarsy_scoring.errors import (
+    AnswerCut,
+    ContentFiltered,
+    ContextTooLong,
+    EmptyAnswer,
+    JudgeUnavailable,
+    LeaseLost,
+    NoScoreInAnswer,
+    RateLimited,
+    Refused,
+    ScoringError,
+)
 from tarsy_scoring.judge.assess import Plan, Samples, assess, edges, is_doubtful
 from tarsy_scoring.judge.criteria import Criteria, JudgeContext, load_criteria
 from tarsy_scoring.judge.verdict import Message, Turn, TurnKind, Verdict

@@ -9,8 +9,8 @@ import yaml
 
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge import criteria as criteria_module
-from tarsy_scoring.judge.strategies import two_turn
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
+from tarsy_scoring.judge.strategies import two_turn
 
 PROMPT = "{{ALERT_DATA}} then {{SESSION_CONVERSATION}} then {{OUTPUT_SCHEMA}}"
 MINIMAL: dict[str, Any] = {

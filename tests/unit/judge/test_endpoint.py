@@ -7,11 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import JudgeRejectedRequest
 from tarsy_scoring.judge.endpoint import Endpoint, Outcome, Question
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn
-from tarsy_scoring.config.settings import ProviderSettings
 
 FORMAT = ReplyFormat("verdict", {"type": "object"})
 QUESTION = Question((Message("user", "Why?"),), "analysis", FORMAT, estimated=2, tokens=2, reply_limit=100)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from builders import turn
-from tarsy_scoring.scoring import providers
+from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.scoring import providers
 from tarsy_scoring.scoring.providers import Judgement, Judges
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.fence import FENCE_WORD, Sanitizer, fence, fence_lines
 from tarsy_scoring.timeline.files import read_session_file

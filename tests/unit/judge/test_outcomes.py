@@ -15,10 +15,10 @@ from scripted import (
     structured_reply,
 )
 from tarsy_scoring.errors import JudgeUnavailable, RateLimited, RetryLater, WaitFor
-from tarsy_scoring.judge.strategies import structured, two_turn
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.extraction import extract_outcome
+from tarsy_scoring.judge.strategies import structured, two_turn
 from tarsy_scoring.judge.verdict import Turn, Verdict
 
 BANDS = {"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)}

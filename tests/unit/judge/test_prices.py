@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.config.settings import ProviderSettings
+from tarsy_scoring.judge.prices import Prices
 
 
 def prices(**settings: Any) -> Prices:

@@ -21,7 +21,21 @@ from scripted import (
     rubric_reply,
     structured_reply,
 )
-from tarsy_scoring.errors import AnswerCut, ContentFiltered, EmptyAnswer, InvalidStructuredAnswer, JudgeUnavailable, LeaseLost, NoScoreInAnswer, RateLimited, Refused, RetryLater, ScoringError, Unscorable, WaitFor
+from tarsy_scoring.errors import (
+    AnswerCut,
+    ContentFiltered,
+    EmptyAnswer,
+    InvalidStructuredAnswer,
+    JudgeUnavailable,
+    LeaseLost,
+    NoScoreInAnswer,
+    RateLimited,
+    Refused,
+    RetryLater,
+    ScoringError,
+    Unscorable,
+    WaitFor,
+)
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.verdict import Turn, TurnKind, Verdict

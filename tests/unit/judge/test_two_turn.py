@@ -7,7 +7,17 @@ from itertools import pairwise
 import pytest
 
 from scripted import CONTEXT, CUT, TOOL_CALLS, ScriptedJudge, answer
-from tarsy_scoring.errors import AnswerCut, ContentFiltered, EmptyAnswer, JudgeUnavailable, LeaseLost, NoScoreInAnswer, RateLimited, Refused, ScoringError
+from tarsy_scoring.errors import (
+    AnswerCut,
+    ContentFiltered,
+    EmptyAnswer,
+    JudgeUnavailable,
+    LeaseLost,
+    NoScoreInAnswer,
+    RateLimited,
+    Refused,
+    ScoringError,
+)
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.strategies.two_turn import REPAIR_PROMPT

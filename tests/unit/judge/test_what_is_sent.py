@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
+from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scoring.offline import dry_run, score_offline
-from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Execution, Timeline, ToolCall
 from unit.timeline.sessions import call, event, execution, stage, timeline
 

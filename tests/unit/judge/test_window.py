@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scripted import rubric_reply, structured_reply
+from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import PromptTooLong, ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import Ask, Message, Turn
 from tarsy_scoring.scoring.providers import Judgement, Judges, judge
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.timeline.context import FittedContext, estimate_tokens
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
 

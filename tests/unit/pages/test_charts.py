@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from tarsy_scoring.web.pages.charts import LETTER, Bar, Day, bar_picture, describe_trend, judge_mark, number_judges, shorten, split_into_runs, trend_picture
+from tarsy_scoring.web.pages.charts import (
+    LETTER,
+    Bar,
+    Day,
+    bar_picture,
+    describe_trend,
+    judge_mark,
+    number_judges,
+    shorten,
+    split_into_runs,
+    trend_picture,
+)
 
 MONDAY = date(2026, 1, 5)
 HOSTILE = '"><script>alert(1)</script><svg onload=alert(2) style="x">'

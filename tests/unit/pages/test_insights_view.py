@@ -6,10 +6,19 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.records.analytics import BandCount, CategoryAverage, Distribution, TrendPoint
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
-from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.web.pages.insights_view import DAY_OF, SORT, Asked, DistributionView, asked, distribution_view, meanings, trend_view
+from tarsy_scoring.web.pages.insights_view import (
+    DAY_OF,
+    SORT,
+    Asked,
+    DistributionView,
+    asked,
+    distribution_view,
+    meanings,
+    trend_view,
+)
 
 TODAY = date(2026, 3, 31)
 METHOD = "investigation-methodology"

@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tarsy_scoring.web.context import Problem
 from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, calibrate
+from tarsy_scoring.web.context import Problem
 from tarsy_scoring.web.pages import rendering
 from tarsy_scoring.web.pages.labelling import REASONS, read_form
 from tarsy_scoring.web.pages.rendering import page

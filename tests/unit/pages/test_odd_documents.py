@@ -11,14 +11,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attempting import a_timeline
-from tarsy_scoring.records.analytics import BandCount, CategoryAverage, ChainShare, Distribution, FailureTags, Spelling, TagCount, ToolChain, TrendPoint
-from tarsy_scoring.web.documents import EXAMPLE_SCORE
-from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt
-from tarsy_scoring.missing_tools.tool_effect import ChainDemand, measure_demand
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.missing_tools.decisions import Merge, Saying
 from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
 from tarsy_scoring.missing_tools.report import demand_in_words
+from tarsy_scoring.missing_tools.tool_effect import ChainDemand, measure_demand
+from tarsy_scoring.records.analytics import (
+    BandCount,
+    CategoryAverage,
+    ChainShare,
+    Distribution,
+    FailureTags,
+    Spelling,
+    TagCount,
+    ToolChain,
+    TrendPoint,
+)
+from tarsy_scoring.records.scores import REPLY, TURN
+from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt
+from tarsy_scoring.web.documents import EXAMPLE_SCORE
 from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions_view
 from tarsy_scoring.web.pages.insights_view import SORT
 from tarsy_scoring.web.pages.ledger import STATES
@@ -26,7 +37,6 @@ from tarsy_scoring.web.pages.rendering import Live, page
 from tarsy_scoring.web.pages.score_view import in_order, sound
 from tarsy_scoring.web.pages.session import Unreadable, show
 from tarsy_scoring.web.pages.stored import MAX_CHARACTERS, MOST, Stored, number, text
-from tarsy_scoring.records.scores import REPLY, TURN
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 ID = uuid.UUID(int=7)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.tarsy.timeline_api import Row
 from tarsy_scoring.tarsy.rows import UnreadableJson, assemble, read_json
+from tarsy_scoring.tarsy.timeline_api import Row
+from tarsy_scoring.timeline.model import Timeline
 
 
 def timeline(labels: object, metadata: object, tools: object) -> Timeline:

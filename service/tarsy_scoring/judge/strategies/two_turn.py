@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tarsy_scoring.errors import EmptyAnswer, NoScoreInAnswer, RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
-from tarsy_scoring.judge.extraction import analysis_of, category_title, extract_breakdown, extract_missing_tools, extract_outcome, extract_total
+from tarsy_scoring.judge.extraction import (
+    analysis_of,
+    category_title,
+    extract_breakdown,
+    extract_missing_tools,
+    extract_outcome,
+    extract_total,
+)
 from tarsy_scoring.judge.verdict import IsFinal, TurnKind, Verdict
 
 if TYPE_CHECKING:  # criteria.py hashes the texts below

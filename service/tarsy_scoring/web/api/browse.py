@@ -14,11 +14,19 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tarsy_scoring.records import analytics
 from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Selection, Trends
+from tarsy_scoring.records.export import Format, Purpose, export_scores, written
+from tarsy_scoring.records.session_list import (
+    LONGEST_CURSOR,
+    Filters,
+    InvalidCursor,
+    SessionPage,
+    Sort,
+    list_sessions,
+    read_cursor,
+)
+from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.web.access import may_read
 from tarsy_scoring.web.context import Caller, Problem, Site, malformed, served, site_of
-from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, InvalidCursor, SessionPage, Sort, list_sessions, read_cursor
-from tarsy_scoring.statistics.agreement import Band, bands_of
-from tarsy_scoring.records.export import Format, Purpose, export_scores, written
 
 router = APIRouter(prefix="/api/v1/scoring")
 

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import SkipJsonSchema
 
+from tarsy_scoring.drift.detection import MOST_SHOWN
+from tarsy_scoring.drift.report import DriftReport, read_report
 from tarsy_scoring.web.access import may_read
 from tarsy_scoring.web.api.browse import Moment, Word
 from tarsy_scoring.web.context import Caller, site_of
-from tarsy_scoring.drift.detection import MOST_SHOWN
-from tarsy_scoring.drift.report import DriftReport, read_report
 
 router = APIRouter(prefix="/api/v1/scoring/analytics", tags=["analytics"])
 

@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from tarsy_scoring.records import labels, review
+from tarsy_scoring.records.labels import NewLabel
+from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
+from tarsy_scoring.statistics.calibration import read_outcome
 from tarsy_scoring.web.access import may_read, may_score
 from tarsy_scoring.web.answers import NO_SUCH_SCORE, json_answer, no_such_score
 from tarsy_scoring.web.context import Caller, Problem, Site, malformed, site_of
-from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
-from tarsy_scoring.statistics.calibration import read_outcome
-from tarsy_scoring.records.labels import NewLabel
 
 router = APIRouter(prefix="/api/v1/scoring", tags=["labels"])
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from tarsy_scoring.missing_tools import decisions, ledger
+from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
+from tarsy_scoring.missing_tools.ledger import Ledger
 from tarsy_scoring.records.analytics import Selection, ToolSort
 from tarsy_scoring.web.access import may_read, may_score
 from tarsy_scoring.web.api.browse import MissingToolsQuery, Moment
 from tarsy_scoring.web.context import Caller, Problem, malformed, served
-from tarsy_scoring.missing_tools import decisions, ledger
-from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
-from tarsy_scoring.missing_tools.ledger import Ledger
 
 router = APIRouter(prefix="/api/v1/scoring/missing-tools", tags=["tools"])
 

@@ -17,10 +17,10 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
+from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
+from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.web.access import ANYBODY, may_read, peer_address
 from tarsy_scoring.web.context import Caller, Problem, served
-from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
 
 router = APIRouter(prefix="/api/v1")
 

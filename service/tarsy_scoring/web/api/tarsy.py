@@ -17,16 +17,16 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue import admission
 from tarsy_scoring.queue.admission import Priority
+from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.web.acceptance import SOURCE_API, IdempotencyKey, ask_for_score, key_of
 from tarsy_scoring.web.access import may_read, may_score
+from tarsy_scoring.web.context import Caller, Problem, site_of
 from tarsy_scoring.web.declared import with_one_key
 from tarsy_scoring.web.problems import database_away
-from tarsy_scoring.web.context import Caller, Problem, site_of
-from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
-from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 
 NOT_FOUND = "resource not found"
 NOT_TERMINAL = "session is not in a terminal state"

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Depends, Request
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.context import Caller, Site, site_of
 from tarsy_scoring.drift.detection import Finding
 from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, daily_totals, in_points, read_report
+from tarsy_scoring.web.access import may_read
+from tarsy_scoring.web.context import Caller, Site, site_of
 from tarsy_scoring.web.pages import insights_view
 from tarsy_scoring.web.pages.chains import chain_names
 from tarsy_scoring.web.pages.charts import Tone, picture_of, tag, words_at

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs
 
 from pydantic import BaseModel, ValidationError
 
-from tarsy_scoring.web.declared import read_query
 from tarsy_scoring.web.context import Problem
+from tarsy_scoring.web.declared import read_query
 
 T = TypeVar("T", bound=BaseModel)
 

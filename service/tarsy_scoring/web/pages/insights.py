@@ -12,14 +12,14 @@ from typing import Annotated, Any, cast
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.records import analytics
-from tarsy_scoring.records.analytics import DayOf, ToolSort
-from tarsy_scoring.web.api import ledger
-from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.context import Caller, Site, site_of
-from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.live.signals import INSIGHTS
 from tarsy_scoring.missing_tools.report import demand_in_words
+from tarsy_scoring.records import analytics
+from tarsy_scoring.records.analytics import DayOf, ToolSort
+from tarsy_scoring.statistics.agreement import bands_of
+from tarsy_scoring.web.access import may_read
+from tarsy_scoring.web.api import ledger
+from tarsy_scoring.web.context import Caller, Site, site_of
 from tarsy_scoring.web.pages import insights_view
 from tarsy_scoring.web.pages.chains import chain_names
 from tarsy_scoring.web.pages.forms import faults_of_address

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from tarsy_scoring.records.analytics import BandCount, Distribution, Selection, TrendPoint
 from tarsy_scoring.judge.criteria import Criteria
+from tarsy_scoring.records.analytics import BandCount, Distribution, Selection, TrendPoint
 from tarsy_scoring.web.pages.charts import Bar, Day, Tone, bar_picture, judge_mark, number_judges, trend_picture
 from tarsy_scoring.web.pages.days import read_day
 from tarsy_scoring.web.pages.markdown import legible

@@ -11,15 +11,15 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records import labels, review
+from tarsy_scoring.records.review import Queue
+from tarsy_scoring.statistics.calibration import Calibration
 from tarsy_scoring.web.access import may_read, may_score
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import Caller, Problem, Site, site_of
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.statistics.calibration import Calibration
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.records.review import Queue
 
 router = APIRouter(include_in_schema=False)
 

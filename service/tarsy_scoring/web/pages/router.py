@@ -14,19 +14,19 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS
+from tarsy_scoring.live.gateway import END
 from tarsy_scoring.queue import admission
 from tarsy_scoring.queue.admission import Priority
+from tarsy_scoring.records.session_list import LONGEST_CURSOR, InvalidCursor, SessionPage, list_sessions, read_cursor
 from tarsy_scoring.web.acceptance import SOURCE_API, ask_for_score, key_of
 from tarsy_scoring.web.access import may_read, may_score
 from tarsy_scoring.web.context import Caller, Problem, Site, site_of
-from tarsy_scoring.records.session_list import LONGEST_CURSOR, InvalidCursor, SessionPage, list_sessions, read_cursor
-from tarsy_scoring.live.gateway import END
-from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS
 from tarsy_scoring.web.pages import criteria_view, forms, insights_view, labelling, score_view, sessions_view
 from tarsy_scoring.web.pages.chains import chain_names
 from tarsy_scoring.web.pages.rendering import Live, page, static_files
 from tarsy_scoring.web.pages.session import Unreadable, read_session
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 router = APIRouter(include_in_schema=False)
 

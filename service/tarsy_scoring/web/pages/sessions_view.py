@@ -9,13 +9,13 @@ from typing import Any, cast, get_args
 from urllib.parse import urlencode
 from uuid import uuid4
 
+from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.records.session_list import Filters, ListedSession, Sort
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.days import read_day
 from tarsy_scoring.web.pages.markdown import legible
 from tarsy_scoring.web.pages.stored import Stored
 from tarsy_scoring.web.pages.words import Badge
-from tarsy_scoring.timeline.model import SESSION_ID_PATTERN
 
 PAGE_SIZE = 50  # as many channels as a client may follow twice over: the open ones of a page are among them
 MAX_FIELD = 255

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import structlog
 
+from tarsy_scoring.missing_tools import ledger
 from tarsy_scoring.records import review
 from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.web.context import Served
-from tarsy_scoring.missing_tools import ledger
 from tarsy_scoring.web.pages import insights_view
 from tarsy_scoring.web.pages.labelling import cards_of
 from tarsy_scoring.web.pages.rendering import read_templates
