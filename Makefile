@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fast audit stack bench schemas requirements clean
+.PHONY: help demo test check fast golden audit stack bench schemas requirements clean
 
 help:  ## print this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ endif
 
 fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
 	@$(BIN)/python -m pytest tests/unit tests/contract $(ARGS)
+
+golden: $(VENV)/.dev  ## compare public surface, judge input, tables and plans with tests/golden/data
+	@$(BIN)/python tests/golden/freeze.py $(ARGS)
 
 check: $(VENV)/.dev  ## linters, type checker, import rules, generated files
 	$(BIN)/ruff check .

@@ -1,0 +1,138 @@
+"""The golden artefacts that need PostgreSQL: the migrated tables, and the plans of hot statements on full tables."""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
+
+import asyncpg
+
+from builders import connected
+from full_database import filled_database
+from infrastructure import Infrastructure, Postgres, fresh_database, run_apart, running_postgres
+
+# The sample of ANALYZE then holds every row of the largest table, so statistics and plans do not vary.
+WHOLE_SAMPLE = "SET default_statistics_target = 1000;"
+# Both plans of a prepared statement: the one for given arguments, and the generic one.
+CACHE_MODES = ("force_custom_plan", "force_generic_plan")
+
+COLUMNS = """
+SELECT c.relname, a.attname,
+       concat_ws(' ', format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 'NOT NULL' END,
+         CASE a.attidentity WHEN '' THEN NULL ELSE 'GENERATED AS IDENTITY' END,
+         CASE a.attgenerated WHEN '' THEN 'DEFAULT ' ELSE 'GENERATED AS ' END || pg_get_expr(d.adbin, d.adrelid))
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND a.attnum > 0 AND NOT a.attisdropped
+"""
+INDEXES = "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+CONSTRAINTS = """
+SELECT c.relname, o.conname, pg_get_constraintdef(o.oid) FROM pg_constraint o JOIN pg_class c ON c.oid = o.conrelid
+WHERE o.connamespace = 'public'::regnamespace
+"""
+OPTIONS = """
+SELECT relname, split_part(o, '=', 1), split_part(o, '=', 2) FROM pg_class, unnest(reloptions) o
+WHERE relnamespace = 'public'::regnamespace
+"""
+
+
+@cache
+def _migrated(stack: ExitStack) -> tuple[Postgres, str]:
+    """A server and its migrated database. Always the embedded server: plans differ between versions."""
+    from tarsy_scoring.embedded.postgres import create_database
+    from tarsy_scoring.schema import migrate
+
+    server = stack.enter_context(running_postgres(Infrastructure(None, None, docker=False)))
+    name = f"golden_{uuid.uuid4().hex[:12]}"
+    migrate(run_apart(create_database(server.url, name)))
+    return server, name
+
+
+def read_tables(stack: ExitStack) -> dict[str, Any]:
+    """By table: columns, indexes, constraints and storage options."""
+
+    async def read(url: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        async with connected(url) as connection:
+            for kind, query in {
+                "columns": COLUMNS,
+                "indexes": INDEXES,
+                "constraints": CONSTRAINTS,
+                "options": OPTIONS,
+            }.items():
+                for table, name, definition in await connection.fetch(query):
+                    found.setdefault(table, {}).setdefault(kind, {})[name] = definition
+        return found
+
+    with fresh_database(*_migrated(stack)) as url:
+        tables: dict[str, Any] = run_apart(read(url))
+    return tables
+
+
+def read_plans(stack: ExitStack) -> dict[str, Any]:
+    """By database and statement: the plans as lines, indented by their depth."""
+    from benchmarks.quality import filling
+
+    from integration import test_limits, test_plans, test_quality_plans
+    from tarsy_scoring.browsing import BEST_SESSIONS, NEWEST_SESSIONS, SESSIONS_WITHOUT_TOTAL, WORST_SESSIONS
+    from tarsy_scoring.labels import COUNTED
+
+    lists = {"newest": NEWEST_SESSIONS, "best": BEST_SESSIONS, "worst": WORST_SESSIONS, "rest": SESSIONS_WITHOUT_TOTAL}
+    nothing = ["NULL"] * 14
+    filters = {"all": {}, "chain": {0: "'chain-77'"}, "total": {2: "97"}, "prefix": {11: "'session-1234%'"}}
+    of_quality = {name: entry[:2] for name, entry in test_quality_plans.STATEMENTS.items()}
+    of_quality["labels-of-judge"] = (COUNTED, "'criteria-0', 'judge-2'")
+    for order, statement in lists.items():
+        for name, given in filters.items():
+            arguments = ", ".join([*(given.get(n, value) for n, value in enumerate(nothing)), "51"])
+            of_quality[f"list-{order}-{name}"] = (statement, arguments)
+    queue, limits = (
+        {name: entry[:2] for name, entry in module.STATEMENTS.items()} for module in (test_plans, test_limits)
+    )
+    few_labels = filling(test_quality_plans.SCORES, 200) + "DELETE FROM score_labels WHERE label_id % 20 <> 0;"
+    return {
+        "queue": _plans(stack, test_plans.FILL, queue),
+        "limits": _plans(stack, test_limits.FILL, limits),
+        "quality": _plans(stack, few_labels, of_quality),
+    }
+
+
+def _plans(stack: ExitStack, fill: str, statements: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    async def read(url: str) -> dict[str, Any]:
+        async with connected(url) as connection:
+            return {name: await _explain(connection, *entry) for name, entry in statements.items()}
+
+    with filled_database(*_migrated(stack), fill + WHOLE_SAMPLE) as url:
+        found: dict[str, Any] = run_apart(read(url))
+    return found
+
+
+async def _explain(connection: asyncpg.Connection, statement: str, arguments: str) -> dict[str, list[str]]:
+    await connection.execute(f"PREPARE it AS {statement.replace('{schema}', 'public')}")
+    found = {}
+    for mode in CACHE_MODES:
+        await connection.execute(f"SET plan_cache_mode = {mode}")
+        [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it{f'({arguments})' if arguments else ''}")
+        found[mode] = list(_lines(json.loads(plan)[0]["Plan"]))
+    await connection.execute("DEALLOCATE it")
+    custom, generic = (found[mode] for mode in CACHE_MODES)
+    return {"both": custom} if custom == generic else {"custom": custom, "generic": generic}
+
+
+def _lines(node: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+    shown = ("Node Type", "Operation", "Join Type", "Strategy", "Relation Name", "Index Name", "CTE Name")
+    words = [str(node[key]) for key in (*shown, "Subplan Name") if node.get(key) not in (None, "Plain")]
+    words += [
+        word
+        for word, is_so in {
+            "backward": node.get("Scan Direction") == "Backward",
+            "parallel": node["Parallel Aware"],
+        }.items()
+        if is_so
+    ]
+    words += (f"arbiter {index}" for index in node.get("Conflict Arbiter Indexes", ()))
+    yield "  " * depth + ", ".join(words)
+    for child in node.get("Plans", ()):
+        yield from _lines(child, depth + 1)
