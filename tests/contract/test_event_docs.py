@@ -34,7 +34,10 @@ def explained_in(page: str) -> set[str]:
 
 def reasons_in_code() -> set[str]:
     """Words that intake and decoding put into `scoring-error`."""
-    sources = [(ROOT / "service/tarsy_scoring" / f"{m}.py").read_text("utf-8") for m in ("events", "queue/intake", "queue/inbox")]
+    sources = [
+        (ROOT / "service/tarsy_scoring" / f"{m}.py").read_text("utf-8")
+        for m in ("events", "queue/intake", "queue/inbox")
+    ]
     return {word for source in sources for word in re.findall(r"InvalidMessage\(\s*\"(\w+)\"", source)}
 
 

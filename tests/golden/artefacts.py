@@ -43,11 +43,11 @@ class Surroundings:
 
 def criteria(_: Surroundings) -> dict[str, Content]:
     """Hash, token budget and judge fingerprint of the shipped criteria."""
-    from tarsy_scoring.columns import judge_fingerprint
+    from tarsy_scoring.config.settings import ProviderSettings
     from tarsy_scoring.judge.criteria import load_criteria
     from tarsy_scoring.judge.verdict import Turn
-    from tarsy_scoring.judging import context_budget
-    from tarsy_scoring.settings import ProviderSettings
+    from tarsy_scoring.scoring.providers import context_budget
+    from tarsy_scoring.scoring.score_columns import judge_fingerprint
 
     provider = ProviderSettings(temperature=0.25)
     turn = Turn("analysis", "67", "main", "judge-model", "judge-model-1", 9, 1, 1, 0.5, 1, "stop")
@@ -81,12 +81,12 @@ def recorded(surroundings: Surroundings) -> dict[str, Content]:
 
 async def _contexts(files: list[Path], tight_budget: int) -> dict[str, Any]:
     """By session id. The `error_kind` stands in place of a session or a context that cannot be made."""
+    from tarsy_scoring.config.settings import ProviderSettings
     from tarsy_scoring.errors import ScoringError
     from tarsy_scoring.evaluation.diagnosis import diagnose
     from tarsy_scoring.evaluation.interaction import measure_interaction
     from tarsy_scoring.judge.criteria import load_criteria
-    from tarsy_scoring.judging import context_budget
-    from tarsy_scoring.settings import ProviderSettings
+    from tarsy_scoring.scoring.providers import context_budget
     from tarsy_scoring.timeline.context import build_context
     from tarsy_scoring.timeline.evidence import check_evidence
     from tarsy_scoring.timeline.files import SessionFiles
@@ -167,7 +167,7 @@ def openapi(_: Surroundings) -> dict[str, Content]:
 
 def metrics(_: Surroundings) -> dict[str, Content]:
     """Type, labels and buckets of each metric."""
-    from tarsy_scoring.telemetry import Metrics
+    from tarsy_scoring.telemetry.metrics import Metrics
 
     known = {}
     for collector in Metrics().registry._collector_to_names:
@@ -200,8 +200,8 @@ def commands(_: Surroundings) -> dict[str, Content]:
 
 def settings(_: Surroundings) -> dict[str, Content]:
     """Every environment variable and YAML key with type and default."""
-    from tarsy_scoring.gate_settings import GATE_TYPES
-    from tarsy_scoring.settings import ALIASES, SECRETS_FROM_FILES, Config, Settings, variable_of
+    from tarsy_scoring.config.gates import GATE_TYPES
+    from tarsy_scoring.config.settings import ALIASES, SECRETS_FROM_FILES, Config, Settings, variable_of
 
     variables = {}
     for field, schema in _inlined(Settings.model_json_schema())["properties"].items():

@@ -41,8 +41,8 @@ WHERE relnamespace = 'public'::regnamespace
 @cache
 def _migrated(stack: ExitStack) -> tuple[Postgres, str]:
     """A server and its migrated database. Always the embedded server: plans differ between versions."""
-    from tarsy_scoring.embedded.postgres import create_database
-    from tarsy_scoring.schema import migrate
+    from tarsy_scoring.postgres.migrate import migrate
+    from tarsy_scoring_lab.postgres import create_database
 
     server = stack.enter_context(running_postgres(Infrastructure(None, None, docker=False)))
     name = f"golden_{uuid.uuid4().hex[:12]}"
@@ -76,8 +76,13 @@ def read_plans(stack: ExitStack) -> dict[str, Any]:
     from benchmarks.quality import filling
 
     from integration import test_limits, test_plans, test_quality_plans
-    from tarsy_scoring.browsing import BEST_SESSIONS, NEWEST_SESSIONS, SESSIONS_WITHOUT_TOTAL, WORST_SESSIONS
-    from tarsy_scoring.labels import COUNTED
+    from tarsy_scoring.records.labels import COUNTED
+    from tarsy_scoring.records.session_list import (
+        BEST_SESSIONS,
+        NEWEST_SESSIONS,
+        SESSIONS_WITHOUT_TOTAL,
+        WORST_SESSIONS,
+    )
 
     lists = {"newest": NEWEST_SESSIONS, "best": BEST_SESSIONS, "worst": WORST_SESSIONS, "rest": SESSIONS_WITHOUT_TOTAL}
     nothing = ["NULL"] * 14
