@@ -6,34 +6,26 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fast golden audit stack bench schemas requirements clean
+.PHONY: help demo test test-all check fast golden audit stack bench schemas requirements clean
 
 help:  ## print this
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, scored while you watch
 	@$(BIN)/tarsy-scoring demo $(ARGS)
 
-# Most tests wait for other processes, so several runs share the machine; those that only calculate take what is left.
-CALCULATING := tests/unit tests/contract
-test: $(VENV)/.dev  ## every test, on real PostgreSQL and a real broker
-ifeq ($(ARGS),)
-	@told=$$(mktemp -d); failed=0; \
-	nice -n 10 $(BIN)/python -m pytest $(CALCULATING) > $$told/calculating 2>&1 & calculating=$$!; \
-	$(BIN)/python -m pytest tests/integration > $$told/integration 2>&1 & integration=$$!; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(CALCULATING) tests/integration) || failed=1; \
-	wait $$integration || failed=1; cat $$told/integration; \
-	wait $$calculating || failed=1; cat $$told/calculating; \
-	rm -r $$told; exit $$failed
-else
-	@$(BIN)/python -m pytest $(ARGS)
-endif
+# Three processes on two cores: many tests wait for other processes. Each file stays in one of them.
+PARALLEL ?= -n 3 --dist loadfile
+# What is long by nature: kill -9, outages, browsers, brokers with TLS and logins, charts.
+LONG := tests/chaos tests/browser tests/deployment tests/integration/test_kafka_security.py
+test: $(VENV)/.dev  ## tests on real PostgreSQL and a real broker; ARGS="PATH -k WORD" runs some of them
+	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(PARALLEL) $(addprefix --ignore=,$(LONG)))
+
+test-all: test  ## also what is long by nature: chaos, browsers, deployment, secured brokers
+	@$(BIN)/python -m pytest $(PARALLEL) $(LONG)
 
 fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
-	@$(BIN)/python -m pytest tests/unit tests/contract $(ARGS)
-
-golden: $(VENV)/.dev  ## compare public surface, judge input, tables and plans with tests/golden/data
-	@$(BIN)/python tests/golden/freeze.py $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) tests/unit tests/contract $(ARGS)
 
 check: $(VENV)/.dev  ## linters, type checker, import rules, generated files
 	$(BIN)/ruff check .

@@ -1,33 +1,39 @@
 """Fixtures for every test: servers per session, and a database, topics and a judge per test."""
 
 import asyncio
+import contextlib
+import os
 import signal
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import structlog
 
-import trying_again
 from infrastructure import (
+    EMBEDDED,
     Infrastructure,
     Kafka,
     Postgres,
     Topics,
     choose_infrastructure,
-    drop_database,
     forget_own_settings,
     fresh_database,
     fresh_topics,
+    migrated_template,
     run_apart,
     running_kafka,
     running_postgres,
+    shared_servers,
 )
-from tarsy_scoring_lab.postgres import create_database
 from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 
 CHOSEN = pytest.StashKey[Infrastructure]()
+SHARED = pytest.StashKey[contextlib.ExitStack]()
+ADDRESSES = pytest.StashKey[dict[str, str]]()
+WITHOUT_SERVERS = [Path(__file__).parent / tier for tier in ("unit", "contract")]
 
 # A busy machine is no bug: by default an example may take 200 ms.
 hypothesis.settings.register_profile("steady", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -35,8 +41,9 @@ hypothesis.settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if servers := getattr(config, "workerinput", {}).get("servers"):
+        os.environ.update(servers)
     config.stash[CHOSEN] = choose_infrastructure()
-    config.pluginmanager.register(trying_again)
     forget_own_settings()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; what we start would ignore it as well
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,6 +51,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     return config.stash[CHOSEN].describe()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start the servers once for all parallel test processes, unless only tests without servers are asked for."""
+    config: pytest.Config = node.config
+    if SHARED not in config.stash:
+        config.stash[SHARED] = stack = contextlib.ExitStack()
+        asked_for = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
+        need_servers = not all(any(map(path.is_relative_to, WITHOUT_SERVERS)) for path in asked_for)
+        addresses = stack.enter_context(shared_servers(config.stash[CHOSEN])) if need_servers else {}
+        config.stash[ADDRESSES] = addresses
+    node.workerinput["servers"] = config.stash[ADDRESSES]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if SHARED in config.stash:
+        config.stash[SHARED].close()
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +80,20 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config) -> Iterator[Kafka]:
     with running_kafka(pytestconfig.stash[CHOSEN]) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def own_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL that no other test process uses, for tests that stop it."""
+    with running_postgres(EMBEDDED) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def own_kafka() -> Iterator[Kafka]:
+    """A broker that no other test process uses, for tests that stop it."""
+    with running_kafka(EMBEDDED) as broker:
         yield broker
 
 
@@ -82,34 +121,36 @@ async def let_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 @pytest.fixture(scope="session")
 def _migrated_template(postgres: Postgres) -> Iterator[str]:
-    """Name of a database with our tables, migrated once, only ever copied, and dropped in the end."""
-    from tarsy_scoring.postgres.migrate import migrate
+    """Name of a database with our tables: migrated once, copied for each test, dropped at the end."""
+    with migrated_template(postgres) as name:
+        yield name
 
-    name = f"scoring_template_{uuid.uuid4().hex[:12]}"
-    url = run_apart(create_database(postgres.url, name))
 
-    migrate(url)
-    yield name
-    run_apart(drop_database(postgres, name))
+@pytest.fixture(scope="session")
+def _own_migrated_template(own_postgres: Postgres) -> Iterator[str]:
+    with migrated_template(own_postgres) as name:
+        yield name
 
 
 @pytest.fixture
-def database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
-    """A migrated database of its own."""
-    with fresh_database(postgres, _migrated_template) as url:
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A migrated database for this test; on `own_postgres` where the test uses that."""
+    own = "own_" if "own_postgres" in request.fixturenames else ""
+    template = request.getfixturevalue(f"_{own}migrated_template")
+    with fresh_database(request.getfixturevalue(f"{own}postgres"), template) as url:
         yield url
 
 
 @pytest.fixture
 def empty_database_url(postgres: Postgres) -> Iterator[str]:
-    """A database of its own without any table."""
+    """A database without any table for this test."""
     with fresh_database(postgres) as url:
         yield url
 
 
 @pytest.fixture
 def tarsy_database_url(postgres: Postgres) -> Iterator[str]:
-    """A database of its own with the tables that a TARSy deployment has."""
+    """A database with the tables of a TARSy deployment for this test."""
     from tarsy_scoring_lab.tarsy import create_tables
 
     with fresh_database(postgres) as url:
@@ -118,9 +159,10 @@ def tarsy_database_url(postgres: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture
-def topics(kafka: Kafka) -> Topics:
-    """Four topics of its own."""
-    return fresh_topics(kafka)
+def topics(request: pytest.FixtureRequest) -> Topics:
+    """Four topics for this test; on `own_kafka` where the test uses that."""
+    own = "own_" if "own_kafka" in request.fixturenames else ""
+    return fresh_topics(request.getfixturevalue(f"{own}kafka"))
 
 
 @pytest.fixture

@@ -52,37 +52,29 @@ class Infrastructure:
 
 @dataclass
 class Postgres:
-    """A server with rights to make databases. `kill` and `start` where it is `crashable`."""
+    """A server with the right to create databases. An embedded one can be killed and started again."""
 
     url: str
     embedded: EmbeddedPostgres | None = None
 
-    @property
-    def crashable(self) -> bool:
-        return self.embedded is not None
-
     async def kill(self) -> None:
         """Crash it, as SIGQUIT to the whole tree does."""
-        assert self.embedded is not None, "ask `crashable` first"
+        assert self.embedded is not None, "use the fixture own_postgres"
         await self.embedded.kill()
 
     async def start(self) -> None:
         """Bring it back, on the same port with the same data; does nothing while it runs."""
-        assert self.embedded is not None, "ask `crashable` first"
+        assert self.embedded is not None, "use the fixture own_postgres"
         await self.embedded.start()
 
 
 @dataclass
 class Kafka:
-    """A broker. `kill`, `stop` and `start` where it is `restartable`."""
+    """A broker. An embedded one can be stopped, killed and started again."""
 
     bootstrap_servers: str
     name: str
     embedded: EmbeddedBroker | None = None
-
-    @property
-    def restartable(self) -> bool:
-        return self.embedded is not None
 
     @property
     def survives_restart(self) -> bool:
@@ -90,16 +82,16 @@ class Kafka:
         return self.embedded is not None and self.embedded.survives_restart
 
     async def kill(self) -> None:
-        assert self.embedded is not None, "ask `restartable` first"
+        assert self.embedded is not None, "use the fixture own_kafka"
         await self.embedded.kill()
 
     async def stop(self) -> None:
-        assert self.embedded is not None, "ask `restartable` first"
+        assert self.embedded is not None, "use the fixture own_kafka"
         await self.embedded.stop()
 
     async def start(self) -> None:
         """Bring it back on the same port; does nothing while it runs."""
-        assert self.embedded is not None, "ask `restartable` first"
+        assert self.embedded is not None, "use the fixture own_kafka"
         await self.embedded.start()
 
 
@@ -125,6 +117,9 @@ class Topics:
             "SCORING_TOPIC_SCORING_EVENTS": self.scoring_events,
             "SCORING_TOPIC_DEAD_LETTERS": self.dead_letters,
         }
+
+
+EMBEDDED = Infrastructure(database_url=None, bootstrap_servers=None, docker=False)
 
 
 def choose_infrastructure() -> Infrastructure:
@@ -179,6 +174,24 @@ def running_kafka(chosen: Infrastructure) -> Iterator[Kafka]:
 
 
 @contextlib.contextmanager
+def shared_servers(chosen: Infrastructure) -> Iterator[dict[str, str]]:
+    """Both servers for all parallel test processes; gives the variables that hold their addresses."""
+    with running_postgres(chosen) as postgres, running_kafka(chosen) as broker:
+        yield {DATABASE_VARIABLE: postgres.url, KAFKA_VARIABLE: broker.bootstrap_servers}
+
+
+@contextlib.contextmanager
+def migrated_template(server: Postgres) -> Iterator[str]:
+    """Name of a database with our tables, dropped afterwards."""
+    from tarsy_scoring.postgres.migrate import migrate
+
+    name = f"scoring_template_{uuid.uuid4().hex[:12]}"
+    migrate(run_apart(create_database(server.url, name)))
+    yield name
+    run_apart(drop_database(server, name))
+
+
+@contextlib.contextmanager
 def fresh_database(server: Postgres, template: str | None = None) -> Iterator[str]:
     """The URL of a new database, dropped afterwards; a server that a test left down is brought back for that."""
     name = f"scoring_test_{uuid.uuid4().hex[:12]}"
@@ -188,7 +201,7 @@ def fresh_database(server: Postgres, template: str | None = None) -> Iterator[st
 
 def fresh_topics(kafka: Kafka) -> Topics:
     """Make four topics of six partitions; a broker that a test left down is brought back for that."""
-    if kafka.restartable:
+    if kafka.embedded is not None:
         run_apart(kafka.start())
     suffix = uuid.uuid4().hex[:8]
     topics = Topics(
@@ -231,7 +244,7 @@ def run_apart(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def drop_database(server: Postgres, name: str) -> None:
-    if server.crashable:
+    if server.embedded is not None:
         await server.start()
     connection = await asyncpg.connect(server.url, timeout=10)
     try:

@@ -397,19 +397,17 @@ async def test_24_a_request_that_kills_its_worker_is_quarantined(service: Servic
     ],
 )
 async def test_a_database_that_crashes_costs_no_judge_call(
-    service: Service, postgres: Postgres, away_s: float, lease_s: str
+    service: Service, own_postgres: Postgres, away_s: float, lease_s: str
 ) -> None:
     """Results are kept in memory until PostgreSQL is back; what was judged is not judged again."""
-    if not postgres.crashable:
-        pytest.skip("this PostgreSQL is not ours to crash")
     service.hold()
     events = await service.announce(*service.add_sessions(8))
     worker = service.worker(SCORING_LEASE_S=lease_s)
     await service.asked(8)
-    await postgres.kill()
+    await own_postgres.kill()
     service.judge.clear()
     await asyncio.sleep(away_s)
-    await postgres.start()
+    await own_postgres.start()
     await service.all_end(8)
     await assert_whole(service, events)
     assert service.judge.calls == 16
@@ -418,74 +416,70 @@ async def test_a_database_that_crashes_costs_no_judge_call(
 
 
 async def test_14_events_that_arrive_while_the_database_is_away_wait_in_kafka(
-    service: Service, postgres: Postgres
+    service: Service, own_postgres: Postgres
 ) -> None:
     """Nothing is committed that is not stored."""
-    if not postgres.crashable:
-        pytest.skip("this PostgreSQL is not ours to crash")
     worker = service.worker()
     await worker.ready()
-    await postgres.kill()
+    await own_postgres.kill()
     events = await service.announce(*service.add_sessions(5))
     await worker.says("database.away")
-    await postgres.start()
+    await own_postgres.start()
     await service.all_end(5)
     await assert_whole(service, events)
 
 
 @pytest.mark.slow
-async def test_14_a_worker_can_be_stopped_while_the_database_is_away(service: Service, postgres: Postgres) -> None:
+async def test_14_a_worker_can_be_stopped_while_the_database_is_away(service: Service, own_postgres: Postgres) -> None:
     """SIGTERM ends a process within bounds also when nothing can be given back; its scores lapse."""
-    if not postgres.crashable:
-        pytest.skip("this PostgreSQL is not ours to crash")
     service.judge.script(Fault(kind="hang", times=2))
     events = await service.announce(*service.add_sessions(2))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="0.5")
     await service.asked(2)
-    await postgres.kill()
+    await own_postgres.kill()
     more = await service.announce(*service.add_sessions(2, "later"))
     await worker.stop()
-    await postgres.start()
+    await own_postgres.start()
     service.worker()
     await service.all_end(4)
     await assert_whole(service, events + more)
 
 
 @pytest.mark.slow
-async def test_17_a_worker_can_be_stopped_while_the_broker_is_down(service: Service, kafka: Kafka) -> None:
+async def test_17_a_worker_can_be_stopped_while_the_broker_is_down(service: Service, own_kafka: Kafka) -> None:
     """SIGTERM ends a process within bounds, and what was not published is the next relay's."""
-    if not kafka.survives_restart:
-        pytest.skip(f"the broker {kafka.name} is not ours to restart, or forgets everything when it ends")
+    if not own_kafka.survives_restart:
+        pytest.skip(f"the broker {own_kafka.name} is not ours to restart, or forgets everything when it ends")
     service.hold()
     events = await service.announce(*service.add_sessions(3))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="40")
     await service.asked(3)
-    await kafka.kill()
+    await own_kafka.kill()
     service.judge.clear()
     try:
         assert await worker.stop() == 0
         assert await service.count("status = 'completed'") == 3
     finally:
-        await kafka.start()
+        await own_kafka.start()
     service.worker("--only", "relay")
     await assert_whole(service, events)
 
 
 @pytest.mark.slow
-async def test_17_judging_goes_on_while_the_broker_is_down(service: Service, kafka: Kafka) -> None:
+async def test_17_judging_goes_on_while_the_broker_is_down(service: Service, own_kafka: Kafka) -> None:
     """Stored work needs no broker; its events are published when there is one again, and intake resumes."""
-    if not kafka.survives_restart:
-        pytest.skip(f"the broker {kafka.name} is not ours to restart, or forgets everything when it ends")
+    if not own_kafka.survives_restart:
+        pytest.skip(f"the broker {own_kafka.name} is not ours to restart, or forgets everything when it ends")
     service.judge.latency_s = 0.5
     events = await service.announce(*service.add_sessions(8))
     worker = service.worker(SCORING_SLOTS="4")
     await wait_until(lambda: service.judge.calls >= 4, 60, "some are being judged, some wait")
     await service.scores_reach(8, "true")
-    await kafka.kill()
+    await own_kafka.kill()
     try:
         await service.all_end(8)
     finally:
-        await kafka.start()
+        await own_kafka.start()
     events += await service.announce(*service.add_sessions(4, "later"))
     await service.all_end(12)
     await assert_whole(service, events)

@@ -43,18 +43,16 @@ async def test_two_thousand_requests_survive_ten_kills(service: Service) -> None
 
 
 @pytest.mark.slow
-async def test_eight_seconds_without_a_database_lose_no_finished_turn(service: Service, postgres: Postgres) -> None:
+async def test_eight_seconds_without_a_database_lose_no_finished_turn(service: Service, own_postgres: Postgres) -> None:
     """PostgreSQL is away for 8 s while 20 scores are judged: all are completed, and each turn was asked once."""
-    if not postgres.crashable:
-        pytest.skip("this PostgreSQL is not ours to crash")
     service.hold()
     events = await service.announce(*service.add_sessions(20))
     worker = service.worker(SCORING_SLOTS="20", SCORING_LEASE_S="6")
     await service.asked(20)
-    await postgres.kill()
+    await own_postgres.kill()
     service.judge.clear()
     await asyncio.sleep(8)
-    await postgres.start()
+    await own_postgres.start()
     await service.all_end(20)
     await assert_whole(service, events)
     assert service.judge.calls_by_turn == {"analysis": 20, "missing_tools": 20}

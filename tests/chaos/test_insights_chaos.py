@@ -259,7 +259,7 @@ async def relayed(service: Service, kafka: Kafka) -> Service:
 
 
 @pytest.mark.slow
-async def test_figures_are_what_sql_says_whatever_happens(relayed: Service, kafka: Kafka) -> None:
+async def test_figures_are_what_sql_says_whatever_happens(relayed: Service, own_kafka: Kafka) -> None:
     """Two kills, an instance that joins and leaves, a broker that dies: each window last published is right."""
     scorers, insights = Scorers(relayed, random.Random(20261121)), Insights(relayed)
     first = await insights.ready(insights.start())
@@ -276,9 +276,9 @@ async def test_figures_are_what_sql_says_whatever_happens(relayed: Service, kafk
     second = await insights.keeps(second, 800)
     async with asyncio.TaskGroup() as together:
         together.create_task(scorers.work(SCORES))
-        if kafka.survives_restart:
-            await kafka.kill()
-            await kafka.start()
+        if own_kafka.survives_restart:
+            await own_kafka.kill()
+            await own_kafka.start()
     second = await insights.keeps(second, 1_100)
     await second.kill()
     last = await insights.ready(insights.start())

@@ -25,11 +25,9 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 
 async def test_an_outage_is_seen_and_so_is_its_end(
-    kafka: Kafka, topics: Topics, monkeypatch: pytest.MonkeyPatch
+    own_kafka: Kafka, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing was announced for long; until then brokers that answer with nothing are not asked."""
-    if not kafka.restartable:
-        pytest.skip("this broker cannot be stopped here")
     looks: list[object] = []
 
     async def find_obstacle(options: object) -> object:
@@ -58,11 +56,11 @@ async def test_an_outage_is_seen_and_so_is_its_end(
             assert await is_served()
         assert looks == []
         with capture_logs() as lines:
-            await kafka.stop()
+            await own_kafka.stop()
             try:
                 await wait_until(is_cut_off, 30, "the outage is seen")
             finally:
-                await kafka.start()
+                await own_kafka.start()
             await wait_until(is_served, 30, "its end is seen")
     finally:
         await consumer.stop()
@@ -116,10 +114,8 @@ async def publish_one(topics: Topics) -> None:
         await publisher.stop()
 
 
-async def test_a_stop_does_not_wait_for_brokers_that_went_away_in_a_rebalance(kafka: Kafka, topics: Topics) -> None:
+async def test_a_stop_does_not_wait_for_brokers_that_went_away_in_a_rebalance(own_kafka: Kafka, topics: Topics) -> None:
     """For its partitions the client waits longer than for records: as long as it takes."""
-    if not kafka.restartable:
-        pytest.skip("this broker cannot be stopped here")
     async with Intaking(topics) as intake:
         coordinator, are_gone = intake.client._coordinator, asyncio.Event()
         join = coordinator._do_rejoin_group
@@ -132,7 +128,7 @@ async def test_a_stop_does_not_wait_for_brokers_that_went_away_in_a_rebalance(ka
         coordinator.request_rejoin()
         subscription = intake.client._subscription
         await wait_until(lambda: subscription.reassignment_in_progress, 60, "its partitions are taken from it")
-        await kafka.stop()
+        await own_kafka.stop()
         are_gone.set()
         try:
             await wait_until(lambda: subscription._assignment_waiters, 60, "intake waits for partitions")
@@ -141,14 +137,14 @@ async def test_a_stop_does_not_wait_for_brokers_that_went_away_in_a_rebalance(ka
 
             await asyncio.wait_for(intake.running, 120)
         finally:
-            await kafka.start()
+            await own_kafka.start()
 
 
-async def test_a_stop_does_not_wait_for_brokers_that_went_away_before_a_commit(kafka: Kafka, topics: Topics) -> None:
+async def test_a_stop_does_not_wait_for_brokers_that_went_away_before_a_commit(
+    own_kafka: Kafka, topics: Topics
+) -> None:
     """What was not committed comes again, and is known."""
-    if not kafka.restartable:
-        pytest.skip("this broker cannot be stopped here")
-    async with Intaking(topics, before_storing=kafka.stop) as intake:
+    async with Intaking(topics, before_storing=own_kafka.stop) as intake:
         try:
             await publish_one(topics)
             await wait_until(lambda: intake.taken, 60, "the record is stored")
@@ -158,7 +154,7 @@ async def test_a_stop_does_not_wait_for_brokers_that_went_away_before_a_commit(k
 
             await asyncio.wait_for(intake.running, 120)
         finally:
-            await kafka.start()
+            await own_kafka.start()
 
 
 async def test_intake_goes_on_after_a_refused_heartbeat(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,21 +180,19 @@ async def test_intake_goes_on_after_a_refused_heartbeat(topics: Topics, monkeypa
 # --- what is left behind -------------------------------------------------------------------------------
 
 
-async def test_a_publisher_that_gave_up_sends_nothing_any_more(kafka: Kafka, topics: Topics) -> None:
+async def test_a_publisher_that_gave_up_sends_nothing_any_more(own_kafka: Kafka, topics: Topics) -> None:
     """An idempotent client tries again for ever: what it was told to stop must not come beside the resend."""
-    if not kafka.restartable:
-        pytest.skip("this broker cannot be stopped here")
     before = asyncio.all_tasks()
     publisher = Publisher(load_settings(topics.env))
     message = (b"a-key", b"a message", [])
     assert await publisher.publish(topics.scoring_events, [message], 60) == [True]
-    await kafka.stop()
+    await own_kafka.stop()
     try:
         assert await publisher.publish(topics.scoring_events, [message], 1) == [False]
 
         await wait_until(lambda: asyncio.all_tasks() <= before, 60, "nobody tries it any more")
     finally:
-        await kafka.start()
+        await own_kafka.start()
 
 
 async def test_a_reader_that_ends_while_its_fetch_fails_leaves_nothing_behind(topics: Topics) -> None:

@@ -410,20 +410,20 @@ class TestBroker:
             assert came_from(gateway, "kafka") > before, "the topic is followed again"
             await everything_once(scoring, socket)
 
-    async def test_a_broker_that_restarts_is_followed(self, scoring: Scoring, kafka: Kafka, topics: Topics) -> None:
+    async def test_a_broker_that_restarts_is_followed(self, scoring: Scoring, own_kafka: Kafka, topics: Topics) -> None:
         """Nothing is lost, nothing twice, whatever the broker kept."""
-        if not kafka.survives_restart:
+        if not own_kafka.survives_restart:
             pytest.skip("this broker cannot be restarted here")
         async with (
             running(load_settings(topics.env), scoring.database) as gateway,
             connected_to(gateway, "sessions") as socket,
         ):
             await told(scoring, socket, "before")
-            await kafka.stop()
+            await own_kafka.stop()
             try:
                 await score(scoring, "meanwhile")
             finally:
-                await kafka.start()
+                await own_kafka.start()
             await told(scoring, socket, "after")
             before = came_from(gateway, "kafka")
             for n in range(200):
@@ -457,18 +457,18 @@ async def answers(scoring: Scoring) -> bool:
 
 
 class TestDatabaseAway:
-    async def test_the_gateway_waits_and_goes_on(self, scoring: Scoring, postgres: Postgres, database_url: str) -> None:
+    async def test_the_gateway_waits_and_goes_on(
+        self, scoring: Scoring, own_postgres: Postgres, database_url: str
+    ) -> None:
         """A database that is away at the start or later is waited for; clients stay connected."""
-        if not postgres.crashable:
-            pytest.skip("this PostgreSQL cannot be stopped here")
         async with (
             running(load_settings(NO_BROKER), scoring.database, with_relay=False) as gateway,
             connected_to(gateway, "sessions") as socket,
         ):
-            await postgres.kill()
+            await own_postgres.kill()
             with suppress(DatabaseAway):
                 await gateway.read_missing()
-            await postgres.start()
+            await own_postgres.start()
             await wait_until(lambda: answers(scoring), 30, "the database answers again")
             await score(scoring, "session-1")
             await place(scoring)

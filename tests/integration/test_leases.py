@@ -218,17 +218,15 @@ async def test_a_server_that_has_just_started_takes_nothing_back(scoring: Scorin
     assert [s.session_id for s in await scoring.leases.take_back_expired(NO_GRACE_S, 5, 3600)] == ["session-1"]
 
 
-async def test_a_lease_outlives_a_restart_of_the_server(scoring: Scoring, postgres: Postgres) -> None:
+async def test_a_lease_outlives_a_restart_of_the_server(scoring: Scoring, own_postgres: Postgres) -> None:
     """After a crash the worker renews a lease that ran out meanwhile, before anybody may take it."""
-    if not postgres.crashable:
-        pytest.skip("this PostgreSQL is not ours to crash")
     claimed = await scoring.claimed()
     await scoring.lapse(claimed)
 
-    await postgres.kill()
+    await own_postgres.kill()
     with pytest.raises(DatabaseAway):
         await scoring.leases.keep([claimed], LEASE_S)
-    await postgres.start()
+    await own_postgres.start()
 
     async def looked() -> bool:
         try:

@@ -283,19 +283,17 @@ async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: s
         assert len(await seen.store.stored_turns(claimed.score_id)) == (name == "record")
 
 
-async def test_a_verdict_survives_a_crash_of_the_server(database_url: str, postgres: Postgres) -> None:
+async def test_a_verdict_survives_a_crash_of_the_server(database_url: str, own_postgres: Postgres) -> None:
     """Results are kept in memory while the server is away, and stored when it is back, under the old lease."""
-    if not postgres.crashable:
-        pytest.skip("this PostgreSQL is not ours to crash")
     async with open_scoring(database_url) as scoring:
         claimed = await scoring.claimed()
-        await postgres.kill()
+        await own_postgres.kill()
         work = [
             asyncio.create_task(scoring.store.record(step(claimed, "storing", 1))),
             asyncio.create_task(scoring.accept(request := session_completed("session-2"))),
         ]
         await wait_until(lambda: not scoring.database.is_available, 30, "the service to notice")
-        await postgres.start()
+        await own_postgres.start()
 
         await asyncio.wait_for(asyncio.gather(*work), 30)
         await scoring.store.end(completion(claimed))
