@@ -216,7 +216,7 @@ def _validated(file: Path) -> dict[str, Any]:
     try:
         valid = read_criteria_file(file)
     except InvalidCriteria as error:
-        faults = [{"line": f.line, "key": f.key or None, "reason": f.reason} for f in error.faults]
+        faults = [{"line": f.line, "key": f.key or None, "reason": f.reason} for f in error.problems]
         return document | {"is_valid": False, "faults": faults}
     return document | {"name": valid.name, "strategy": valid.strategy, "criteria_hash": valid.criteria_hash}
 

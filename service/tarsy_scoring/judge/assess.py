@@ -6,15 +6,14 @@ import asyncio
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Literal
 
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
-from tarsy_scoring.judge.criteria import Criteria, JudgeContext, Strategy
+from tarsy_scoring.judge.criteria import Criteria, JudgeContext
 from tarsy_scoring.judge.failure_tags import find_failure_tags
 from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
-from tarsy_scoring.judge.strategies import rubric, structured, two_turn
+from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, IsFinal, TurnKind, Verdict
 
 Samples = int | Literal["adaptive"]
@@ -23,8 +22,6 @@ TAMPERING_POINTS = 10
 MOST_ADAPTIVE_SAMPLES = 5
 NEAR_EDGE_POINTS, FAR_APART_POINTS = 3, 8
 EDGES_WITHOUT_BANDS = (50, 75)
-
-_STRATEGIES: dict[Strategy, ModuleType] = {"two_turn": two_turn, "structured": structured, "rubric": rubric}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +74,10 @@ async def assess(
             fails: the other one cannot be trusted.
         LeaseLost: The score belongs to another worker now.
     """
-    strategy = _STRATEGIES[criteria.strategy]
-    wanted_format = strategy.reply_format(criteria) if criteria.strategy != "two_turn" else None
+    strategy = STRATEGIES[criteria.strategy]
 
     async def read(of: JudgeContext, kind: TurnKind) -> _Reading:
-        conversation = Conversation(ask, criteria.open_conversation(of), wanted_format)
+        conversation = Conversation(ask, criteria.open_conversation(of), strategy.reply_format(criteria))
         verdict = await strategy.evaluate(
             conversation, criteria, kind, max_reminders=plan.max_reminders, is_final=is_final
         )
@@ -107,8 +103,7 @@ async def assess(
             flags.add("tampering_suspected")
     verdict = chosen.verdict
     verdict.samples, verdict.flags = samples, verdict.flags | flags
-    if criteria.strategy == "two_turn":
-        await two_turn.follow_up(chosen.conversation, criteria, verdict, is_final)
+    await strategy.follow_up(chosen.conversation, criteria, verdict, is_final)
     verdict.failure_tags = find_failure_tags(verdict.score_analysis, criteria.failure_vocabulary)
     verdict.grounding = check_citations(verdict.score_analysis, chosen.context)
     if is_ungrounded(verdict.grounding):

@@ -20,7 +20,7 @@ _FEWEST_TO_TELL = 3  # of one or two citations a single slip is half or more
 _MOST_QUOTATIONS = 1_000  # each is a search of the evidence; what a judge writes in good faith has dozens
 
 
-class Evidence(Protocol):
+class CitableEvidence(Protocol):
     """What the judge saw, as `timeline.context.FittedContext` holds it."""
 
     @property
@@ -34,7 +34,7 @@ class Evidence(Protocol):
         ...
 
 
-def check_citations(analysis: str, evidence: Evidence) -> Grounding:
+def check_citations(analysis: str, evidence: CitableEvidence) -> Grounding:
     """
     How many citations an analysis holds, and how many of those are true.
 
@@ -169,7 +169,7 @@ _USED_AS_WORD = re.compile(rf"(?<![\w.-])E{_NUMBER}(?![\w)\]-])")
 class _Shown:
     """The evidence, each part of it made comparable once."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: CitableEvidence) -> None:
         self._evidence = evidence
         self._entries: dict[str, str | None] = {}
 

@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 
 from tarsy_scoring.errors import InvalidStructuredAnswer
 from tarsy_scoring.judge.conversation import Conversation
-from tarsy_scoring.judge.verdict import Turn, TurnKind
+from tarsy_scoring.judge.verdict import ReplyFormat, Turn, TurnKind
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -44,6 +44,11 @@ def output_schema(schema: Mapping[str, Any]) -> str:
         "It must fit this JSON Schema:\n\n"
         f"```json\n{lines}\n```"
     )
+
+
+def added_prompts(reply_format: ReplyFormat) -> dict[str, str]:
+    """What every strategy with JSON replies adds to the prompts of the file."""
+    return {"output_schema": output_schema(reply_format.schema), "reminder_prompt": REMINDER}
 
 
 async def say_json(

@@ -17,6 +17,7 @@ from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
+from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind, Verdict
 from tarsy_scoring.records.scores import SHOWN, document
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
@@ -75,8 +76,8 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
         if context.injections:
             masked = build_context(timeline, nonce, budget, mask_injections=True)
             planned.append(_tokens(criteria.open_conversation(masked)))
-        if criteria.strategy == "two_turn":
-            planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(criteria.follow_up_prompt or ""))
+        if follow_up := STRATEGIES[criteria.strategy].follow_up_prompt(criteria):
+            planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(follow_up))
     prices = Prices(provider)
     # Each for itself: a price may rise with the length of the prompt.
     costs = [prices.cost_usd(read, 0, provider.max_reply_tokens) for read in planned]

@@ -95,11 +95,11 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
         pytest.param({k: v for k, v in MINIMAL.items() if k != "prompt"}, "prompt: Field required", id="no_prompt"),
         pytest.param(
             MINIMAL | {"prompt": "{{ALERT_DATA}} {{OUTPUT_SCHEMA}}"},
-            r"\{\{SESSION_CONVERSATION\}\} must stand in it once, it stands 0 times",
+            r"\{\{SESSION_CONVERSATION\}\} must appear exactly once, found 0 times",
             id="placeholder_missing",
         ),
         pytest.param(
-            MINIMAL | {"prompt": PROMPT + "{{SESSION_CONVERSATION}}"}, "it stands 2 times", id="placeholder_twice"
+            MINIMAL | {"prompt": PROMPT + "{{SESSION_CONVERSATION}}"}, "found 2 times", id="placeholder_twice"
         ),
         pytest.param(
             MINIMAL | {"prompt": PROMPT + "{{ALERT_DATE}}"},

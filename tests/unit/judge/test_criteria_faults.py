@@ -30,7 +30,7 @@ def faults_of(tmp_path: Path, text: str | bytes) -> list[tuple[int | None, str, 
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InvalidCriteria) as refused:
         read_criteria_file(file)
-    return [(fault.line, fault.key, fault.reason) for fault in refused.value.faults]
+    return [(fault.line, fault.key, fault.reason) for fault in refused.value.problems]
 
 
 def test_a_valid_file_is_read(tmp_path: Path) -> None:

@@ -1,19 +1,71 @@
 """
-The strategy `rubric`: one reply as JSON with a value per weighted criterion; the total is computed here.
+The strategy `rubric`: one JSON reply with a value per weighted criterion, from which code computes the total.
 """
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, create_model
-from typing_extensions import TypedDict  # the one of `typing` tells pydantic too little before Python 3.12
+from typing_extensions import TypedDict  # `typing.TypedDict` lacks what pydantic reads before Python 3.12
 
 from tarsy_scoring.judge import json_reply
 from tarsy_scoring.judge.conversation import Conversation
+from tarsy_scoring.judge.definition import Definition, RubricItem
+from tarsy_scoring.judge.strategies.strategy import Strategy
 from tarsy_scoring.judge.verdict import IsFinal, ReplyFormat, RubricReading, TurnKind, Verdict
 
-if TYPE_CHECKING:
-    from tarsy_scoring.judge.criteria import Criteria, RubricItem
+
+class Rubric(Strategy):
+    """Values from the judge, weights from the file, the sum from code."""
+
+    name = "rubric"
+
+    def check(self, definition: Definition) -> None:
+        """
+        Raises:
+            ValueError: There is no rubric, or its weights do not add up to 1.
+        """
+        if not definition.rubric:
+            raise ValueError("the strategy rubric needs rubric")
+        if abs((weights := sum(item.weight for item in definition.rubric)) - 1) > 1e-6:
+            raise ValueError(f"the weights of rubric add up to {weights:g}, not to 1")
+
+    def added_prompts(self, definition: Definition) -> Mapping[str, str]:
+        """The schema of a reply, and the reminder for a reply that does not fit it."""
+        return json_reply.added_prompts(self.reply_format(definition))
+
+    def reply_format(self, definition: Definition) -> ReplyFormat:
+        """An object with one number per criterion."""
+        return ReplyFormat("rubric", reply_schema(definition.rubric))
+
+    async def evaluate(
+        self,
+        conversation: Conversation,
+        definition: Definition,
+        kind: TurnKind,
+        *,
+        max_reminders: int,
+        is_final: IsFinal,
+    ) -> Verdict:
+        """
+        Ask for the values and weigh them. A weighted score that the judge states differently is flagged, never used.
+
+        Raises:
+            InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
+            RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
+        """
+        answer, turn = await json_reply.say_json(conversation, kind, _model_of(definition), max_reminders=max_reminders)
+        scores: dict[str, float] = answer.scores  # type: ignore[attr-defined]
+        weighted = sum(item.weight * scores[item.id] for item in definition.rubric)
+        reading = RubricReading(scores, round(weighted, 6), answer.confidence, answer.issues, answer.highlights)
+        verdict = Verdict(
+            total_score=percent(weighted), score_analysis=_as_text(reading), total_turn=turn, rubric=reading
+        )
+        if answer.weighted_score is not None and abs(answer.weighted_score - weighted) > TOLERANCE + 1e-9:
+            verdict.flags.add("breakdown_mismatch")
+        return verdict
+
 
 TOLERANCE = 0.01  # of a stated weighted score; a rounded one is no contradiction
 
@@ -32,7 +84,7 @@ class _Answer(BaseModel):
     highlights: Remarks = ()
 
 
-def reply_schema(rubric: "tuple[RubricItem, ...]") -> dict[str, Any]:
+def reply_schema(rubric: Sequence[RubricItem]) -> dict[str, Any]:
     """The JSON Schema of an answer: remarks before numbers, every property required, no others."""
     texts = {"type": "array", "items": {"type": "string"}}
     values = {
@@ -49,31 +101,6 @@ def reply_schema(rubric: "tuple[RubricItem, ...]") -> dict[str, Any]:
     return json_reply.object_schema(properties)
 
 
-def reply_format(criteria: "Criteria") -> ReplyFormat:
-    """What the endpoint is asked to hold the model to."""
-    return ReplyFormat("rubric", reply_schema(criteria.rubric))
-
-
-async def evaluate(
-    conversation: Conversation, criteria: "Criteria", kind: TurnKind, *, max_reminders: int, is_final: IsFinal
-) -> Verdict:
-    """
-    Ask for the values and weigh them. A stated weighted score that differs is flagged and never used.
-
-    Raises:
-        InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
-        RetryLater, WaitFor, Unscorable: As `ask` raises them.
-    """
-    answer, turn = await json_reply.say_json(conversation, kind, _model_of(criteria), max_reminders=max_reminders)
-    scores: dict[str, float] = answer.scores  # type: ignore[attr-defined]
-    weighted = sum(item.weight * scores[item.id] for item in criteria.rubric)
-    reading = RubricReading(scores, round(weighted, 6), answer.confidence, answer.issues, answer.highlights)
-    verdict = Verdict(total_score=percent(weighted), score_analysis=_as_text(reading), total_turn=turn, rubric=reading)
-    if answer.weighted_score is not None and abs(answer.weighted_score - weighted) > TOLERANCE + 1e-9:
-        verdict.flags.add("breakdown_mismatch")
-    return verdict
-
-
 def percent(weighted: float) -> int:
     """100 times the weighted score, halves rounded up; what floating point adds or takes does not count."""
     return min(100, math.floor(round(100 * weighted, 6) + 0.5))
@@ -88,8 +115,8 @@ def _as_text(reading: RubricReading) -> str:
     return "\n\n".join(f"{title}:\n" + "\n".join(f"- {remark}" for remark in remarks) for title, remarks in parts)
 
 
-def _model_of(criteria: "Criteria") -> type[_Answer]:
+def _model_of(definition: Definition) -> type[_Answer]:
     # No model: an id may be any word, also one that means something to pydantic.
-    scores = TypedDict("Scores", {item.id: Value for item in criteria.rubric})  # type: ignore[misc]
+    scores = TypedDict("Scores", {item.id: Value for item in definition.rubric})  # type: ignore[misc]
     model: type[_Answer] = create_model("RubricAnswer", __base__=_Answer, scores=(scores, ...))
     return model

@@ -1,21 +1,66 @@
 """
-The strategy `structured`: one reply as JSON, with the missing tools and the better approaches in it.
+The strategy `structured`: one JSON reply that holds the total, the missing tools and the better approaches.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model
-from typing_extensions import TypedDict  # the one of `typing` tells pydantic too little before Python 3.12
+from typing_extensions import TypedDict  # `typing.TypedDict` lacks what pydantic reads before Python 3.12
 
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge import json_reply
 from tarsy_scoring.judge.conversation import Conversation
-from tarsy_scoring.judge.strategies.two_turn import Bands, contradictions
+from tarsy_scoring.judge.definition import Bands, Definition
+from tarsy_scoring.judge.strategies.contradictions import contradictions
+from tarsy_scoring.judge.strategies.strategy import Strategy
 from tarsy_scoring.judge.verdict import AlternativeApproach, IsFinal, MissingTool, ReplyFormat, TurnKind, Verdict
 
-if TYPE_CHECKING:
-    from tarsy_scoring.judge.criteria import Criteria
+
+class Structured(Strategy):
+    """One question, answered in JSON; a second one only where its numbers contradict each other."""
+
+    name = "structured"
+
+    def added_prompts(self, definition: Definition) -> Mapping[str, str]:
+        """The schema of a reply, the reminder for a reply that does not fit it, and the request for a repair."""
+        added = json_reply.added_prompts(self.reply_format(definition))
+        return added | {"repair_prompt": repair_prompt(definition.bands)}
+
+    def reply_format(self, definition: Definition) -> ReplyFormat:
+        """Reasoning, numbers, missing tools and approaches in one object."""
+        return ReplyFormat("judgement", reply_schema(definition.max_points, definition.bands))
+
+    async def evaluate(
+        self,
+        conversation: Conversation,
+        definition: Definition,
+        kind: TurnKind,
+        *,
+        max_reminders: int,
+        is_final: IsFinal,
+    ) -> Verdict:
+        """
+        Ask for the JSON, remind the judge where it does not fit, and once ask to repair contradictory numbers.
+
+        Raises:
+            InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
+            RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
+        """
+        model = _model_of(definition)
+        answer, turn = await json_reply.say_json(conversation, kind, model, max_reminders=max_reminders)
+        verdict = Verdict(total_score=0, score_analysis=answer.score_reasoning, total_turn=turn)
+        verdict.missing_tools = [MissingTool(t.tool_name, t.rationale) for t in answer.missing_tools]
+        verdict.missing_tools_analysis = _as_text(verdict.missing_tools)
+        verdict.alternative_approaches = [
+            AlternativeApproach(a.name, a.description, a.steps) for a in answer.alternative_approaches
+        ]
+        _take_numbers(verdict, answer)
+        if contradictions(verdict, definition.bands):
+            await _repair(conversation, definition, verdict, model, is_final)
+            verdict.flags |= contradictions(verdict, definition.bands)
+        return verdict
+
 
 REPAIR_PROMPT = """\
 The numbers in your answer do not agree: the points of the categories must add up to total_score{and_band}. Decide \
@@ -86,44 +131,20 @@ def repair_prompt(bands: Bands) -> str:
     return REPAIR_PROMPT.format(and_band=", and total_score must lie in the range of its outcome" if bands else "")
 
 
-def reply_format(criteria: "Criteria") -> ReplyFormat:
-    """What the endpoint is asked to hold the model to."""
-    return ReplyFormat("judgement", reply_schema(criteria.max_points, criteria.bands))
-
-
-async def evaluate(
-    conversation: Conversation, criteria: "Criteria", kind: TurnKind, *, max_reminders: int, is_final: IsFinal
-) -> Verdict:
-    """
-    Ask for the JSON, remind where it does not fit, have numbers that contradict each other repaired once.
-
-    Raises:
-        InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
-        RetryLater, WaitFor, Unscorable: As `ask` raises them.
-    """
-    model = _model_of(criteria)
-    answer, turn = await json_reply.say_json(conversation, kind, model, max_reminders=max_reminders)
-    verdict = Verdict(total_score=0, score_analysis=answer.score_reasoning, total_turn=turn)
-    verdict.missing_tools = [MissingTool(t.tool_name, t.rationale) for t in answer.missing_tools]
-    verdict.missing_tools_analysis = _as_text(verdict.missing_tools)
-    verdict.alternative_approaches = [
-        AlternativeApproach(a.name, a.description, a.steps) for a in answer.alternative_approaches
-    ]
-    _take_numbers(verdict, answer)
-    if not contradictions(verdict, criteria.bands):
-        return verdict
+async def _repair(
+    conversation: Conversation, definition: Definition, verdict: Verdict, model: type[_Answer], is_final: IsFinal
+) -> None:
+    """Ask once for numbers that agree. A reply that does not fit the schema leaves the verdict unchanged."""
     try:
-        turn = await conversation.say("repair", repair_prompt(criteria.bands))
+        turn = await conversation.say("repair", repair_prompt(definition.bands))
     except (RetryLater, WaitFor, Unscorable) as error:
         if not is_final(error):
             raise
-    else:
-        repaired = json_reply.parse(turn.reply, model)
-        if not isinstance(repaired, str):
-            _take_numbers(verdict, repaired)
-            verdict.total_turn = turn
-    verdict.flags |= contradictions(verdict, criteria.bands)
-    return verdict
+        return
+    repaired = json_reply.parse(turn.reply, model)
+    if not isinstance(repaired, str):
+        _take_numbers(verdict, repaired)
+        verdict.total_turn = turn
 
 
 def _take_numbers(verdict: Verdict, answer: _Answer) -> None:
@@ -139,15 +160,17 @@ def _as_text(tools: list[MissingTool]) -> str:
     return "\n".join(lines) or "No critical missing tools identified."
 
 
-def _model_of(criteria: "Criteria") -> type[_Answer]:
-    """The answer that these criteria ask for."""
+def _model_of(definition: Definition) -> type[_Answer]:
+    """The model of an answer under this definition."""
     fields: dict[str, Any] = {}
-    if criteria.categories:
-        points = {id_: Annotated[float, Field(ge=0, le=most, strict=True)] for id_, most in criteria.max_points.items()}
+    if definition.categories:
+        points = {
+            id_: Annotated[float, Field(ge=0, le=most, strict=True)] for id_, most in definition.max_points.items()
+        }
         # No model: an id may be any word, also one that means something to pydantic.
         fields["score_breakdown"] = (TypedDict("Breakdown", points), ...)  # type: ignore[operator]
-    if criteria.bands:
-        pattern = "^(?:" + "|".join(criteria.bands) + ")$"
+    if definition.bands:
+        pattern = "^(?:" + "|".join(definition.bands) + ")$"
         fields["outcome"] = (Annotated[str, Field(pattern=pattern)], ...)
     model: type[_Answer] = create_model("Answer", __base__=_Answer, **fields)
     return model

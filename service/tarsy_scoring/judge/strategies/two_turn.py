@@ -1,12 +1,13 @@
 """
-The strategy `two_turn`: a free evaluation that ends in its total, then the missing tools.
+The strategy `two_turn`: a free-text evaluation whose last line is the total, then the missing tools.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tarsy_scoring.errors import EmptyAnswer, NoScoreInAnswer, RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
+from tarsy_scoring.judge.definition import Bands, Definition
 from tarsy_scoring.judge.extraction import (
     analysis_of,
     category_title,
@@ -15,12 +16,83 @@ from tarsy_scoring.judge.extraction import (
     extract_outcome,
     extract_total,
 )
+from tarsy_scoring.judge.strategies.contradictions import contradictions
+from tarsy_scoring.judge.strategies.strategy import Strategy
 from tarsy_scoring.judge.verdict import IsFinal, TurnKind, Verdict
 
-if TYPE_CHECKING:  # criteria.py hashes the texts below
-    from tarsy_scoring.judge.criteria import Criteria
 
-Bands = Mapping[str, tuple[int, int]]
+class TwoTurn(Strategy):
+    """The first question asks for an evaluation and a total, the second for the missing tools."""
+
+    name = "two_turn"
+
+    def check(self, definition: Definition) -> None:
+        """
+        Raises:
+            ValueError: A prompt of the file is missing, or the file has a rubric.
+        """
+        if not (definition.follow_up_prompt and definition.reminder_prompt):
+            raise ValueError("the strategy two_turn needs follow_up_prompt and reminder_prompt")
+        super().check(definition)
+
+    def added_prompts(self, definition: Definition) -> Mapping[str, str]:
+        """The form of the answer, and the request for a repair."""
+        return {
+            "output_schema": output_schema(definition.max_points, definition.bands),
+            "repair_prompt": repair_prompt(definition.bands),
+        }
+
+    async def evaluate(
+        self,
+        conversation: Conversation,
+        definition: Definition,
+        kind: TurnKind,
+        *,
+        max_reminders: int,
+        is_final: IsFinal,
+    ) -> Verdict:
+        """
+        Ask for the total, remind the judge where it is missing, and once ask to repair contradictory numbers.
+
+        Once there is a total, a repair that fails for good costs a flag and not the score.
+
+        Raises:
+            NoScoreInAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
+            RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
+        """
+        verdict = await _obtain_total(conversation, definition, kind, max_reminders)
+        if contradictions(verdict, definition.bands):
+            await _repair(conversation, definition, verdict, is_final)
+            verdict.flags |= contradictions(verdict, definition.bands)
+        return verdict
+
+    def follow_up_prompt(self, definition: Definition) -> str | None:
+        """The question about missing tools."""
+        return definition.follow_up_prompt
+
+    async def follow_up(
+        self, conversation: Conversation, definition: Definition, verdict: Verdict, is_final: IsFinal
+    ) -> None:
+        """
+        Ask for the missing tools in the conversation that gave the verdict.
+
+        A turn that fails for good costs a flag and not the score.
+
+        Raises:
+            RetryLater, WaitFor: Another attempt may succeed.
+        """
+        try:
+            turn = await conversation.say("missing_tools", definition.follow_up_prompt)
+            if not turn.reply.strip():
+                raise EmptyAnswer(f"the judge {turn.model_requested!r} called tools instead of naming missing ones")
+        except (RetryLater, WaitFor, Unscorable) as error:
+            if not is_final(error):
+                raise
+            verdict.flags.add("missing_tools_unavailable")
+        else:
+            verdict.missing_tools_analysis = turn.reply.strip()
+            verdict.missing_tools = extract_missing_tools(turn.reply)
+
 
 REPAIR_PROMPT = """\
 The points of your categories do not add up to your total. Do not write the analysis again. Decide which of them you \
@@ -72,68 +144,8 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
     return "Answer in this order:\n\n" + "\n\n".join(f"{n}. {step}" for n, step in enumerate(steps, 1))
 
 
-async def evaluate(
-    conversation: Conversation, criteria: "Criteria", kind: TurnKind, *, max_reminders: int, is_final: IsFinal
-) -> Verdict:
-    """
-    Ask for the total, remind or have it repaired where needed.
-
-    The same replies lead to the same calls, so an attempt that replays stored turns goes the same way. Once
-    there is a total, a repair that fails for good costs a flag and not the score.
-
-    Raises:
-        NoScoreInAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
-        RetryLater, WaitFor, Unscorable: As `ask` raises them.
-    """
-    verdict = await _obtain_total(conversation, criteria, kind, max_reminders)
-    if contradictions(verdict, criteria.bands):
-        await _repair(conversation, criteria, verdict, is_final)
-        verdict.flags |= contradictions(verdict, criteria.bands)
-    return verdict
-
-
-async def follow_up(conversation: Conversation, criteria: "Criteria", verdict: Verdict, is_final: IsFinal) -> None:
-    """
-    Ask for the missing tools in the conversation that gave the verdict.
-
-    A turn that fails for good costs a flag and not the score.
-
-    Raises:
-        RetryLater, WaitFor: Another attempt may succeed.
-    """
-    try:
-        turn = await conversation.say("missing_tools", criteria.follow_up_prompt)
-        if not turn.reply.strip():
-            raise EmptyAnswer(f"the judge {turn.model_requested!r} called tools in place of naming missing ones")
-    except (RetryLater, WaitFor, Unscorable) as error:
-        if not is_final(error):
-            raise
-        verdict.flags.add("missing_tools_unavailable")
-    else:
-        verdict.missing_tools_analysis = turn.reply.strip()
-        verdict.missing_tools = extract_missing_tools(turn.reply)
-
-
-def contradictions(verdict: Verdict, bands: Bands) -> set[str]:
-    """
-    Flags for numbers that do not agree.
-
-    Half points of the breakdown may be rounded into the total, whole points must match it. An outcome that was
-    not stated contradicts nothing.
-    """
-    flags = set()
-    stated = verdict.score_breakdown
-    if stated is not None and abs(sum(stated.values()) - verdict.total_score) > 0.5:
-        flags.add("breakdown_mismatch")
-    if verdict.judge_outcome is not None and verdict.judge_outcome in bands:
-        low, high = bands[verdict.judge_outcome]
-        if not low <= verdict.total_score <= high:
-            flags.add("outcome_score_mismatch")
-    return flags
-
-
 async def _obtain_total(
-    conversation: Conversation, criteria: "Criteria", kind: TurnKind, max_reminders: int
+    conversation: Conversation, definition: Definition, kind: TurnKind, max_reminders: int
 ) -> Verdict:
     """The analysis of the first full reply, and the total of the first reply that holds one."""
     turn = await conversation.say(kind)
@@ -141,7 +153,7 @@ async def _obtain_total(
     for _ in range(max_reminders):
         if extract_total(turn.reply) is not None:
             break
-        turn = await conversation.say("reminder", criteria.reminder_prompt)
+        turn = await conversation.say("reminder", definition.reminder_prompt)
         analysis = analysis or analysis_of(turn.reply)
         replies.append(turn.reply)
     total = extract_total(turn.reply)
@@ -155,8 +167,8 @@ async def _obtain_total(
         total_score=total,
         score_analysis=analysis,
         total_turn=turn,
-        score_breakdown=_last(extract_breakdown(r, criteria.max_points) for r in stated_in),
-        judge_outcome=_last(extract_outcome(r, criteria.bands) for r in replies),
+        score_breakdown=_last(extract_breakdown(r, definition.max_points) for r in stated_in),
+        judge_outcome=_last(extract_outcome(r, definition.bands) for r in replies),
     )
 
 
@@ -169,15 +181,15 @@ def _last(found: Iterable[_Found | None]) -> _Found | None:
     return stated[-1] if stated else None
 
 
-async def _repair(conversation: Conversation, criteria: "Criteria", verdict: Verdict, is_final: IsFinal) -> None:
+async def _repair(conversation: Conversation, definition: Definition, verdict: Verdict, is_final: IsFinal) -> None:
     """One turn to make the numbers agree; the last valid answer counts, and nothing is ever clamped."""
     try:
-        turn = await conversation.say("repair", repair_prompt(criteria.bands))
+        turn = await conversation.say("repair", repair_prompt(definition.bands))
     except (RetryLater, WaitFor, Unscorable) as error:
         if not is_final(error):
             raise
         return
     if (total := extract_total(turn.reply)) is not None:
         verdict.total_score, verdict.total_turn = total, turn
-        verdict.score_breakdown = extract_breakdown(turn.reply, criteria.max_points) or verdict.score_breakdown
-        verdict.judge_outcome = extract_outcome(turn.reply, criteria.bands) or verdict.judge_outcome
+        verdict.score_breakdown = extract_breakdown(turn.reply, definition.max_points) or verdict.score_breakdown
+        verdict.judge_outcome = extract_outcome(turn.reply, definition.bands) or verdict.judge_outcome

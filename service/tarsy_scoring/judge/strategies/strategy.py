@@ -1,0 +1,83 @@
+"""
+The contract of a strategy: how the judge is asked and how its replies become a verdict.
+
+A strategy is one class in a file of this package and one entry in `strategies.STRATEGIES`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from tarsy_scoring.judge.conversation import Conversation
+from tarsy_scoring.judge.definition import Definition
+from tarsy_scoring.judge.verdict import IsFinal, ReplyFormat, TurnKind, Verdict
+
+
+class Strategy(ABC):
+    """
+    One way to ask the judge. Stateless: one instance serves all criteria and all sessions at once.
+
+    The same replies must lead to the same calls, because an attempt that was interrupted replays its stored turns.
+    """
+
+    name: str
+    """The value of the key `strategy` in a criteria file."""
+
+    def check(self, definition: Definition) -> None:
+        """
+        Check that a criteria file has the keys that the strategy needs, and none that contradict it.
+
+        Raises:
+            ValueError: With the reason. It names the keys, so that the line in the file can be found.
+        """
+        if definition.rubric:
+            raise ValueError(f"the strategy {self.name} has no rubric")
+
+    @abstractmethod
+    def added_prompts(self, definition: Definition) -> Mapping[str, str]:
+        """
+        Texts that the judge reads beside the prompts of the file, by name.
+
+        They are part of the criteria's hash. `output_schema` replaces `{{OUTPUT_SCHEMA}}`.
+        """
+
+    def reply_format(self, definition: Definition) -> ReplyFormat | None:
+        """The JSON that every reply of the first question must be; None for text."""
+        return None
+
+    @abstractmethod
+    async def evaluate(
+        self,
+        conversation: Conversation,
+        definition: Definition,
+        kind: TurnKind,
+        *,
+        max_reminders: int,
+        is_final: IsFinal,
+    ) -> Verdict:
+        """
+        Ask for a total and everything that comes with it. Called once per sample of the session.
+
+        Args:
+            conversation: Opened with the prompts of the criteria; nothing has been asked yet.
+            kind: Of the first turn.
+            max_reminders: How often a reply that does not follow the form is asked for again.
+            is_final: Whether a failed optional turn may cost a flag instead of the score.
+
+        Raises:
+            Unscorable: There is no score; each strategy documents its own errors.
+            RetryLater, WaitFor: As `Conversation.say` raises them.
+        """
+
+    def follow_up_prompt(self, definition: Definition) -> str | None:
+        """What `follow_up` asks, for estimates of cost; None where it asks nothing."""
+        return None
+
+    async def follow_up(  # noqa: B027 - optional: most strategies ask everything in `evaluate`
+        self, conversation: Conversation, definition: Definition, verdict: Verdict, is_final: IsFinal
+    ) -> None:
+        """
+        Ask about the verdict that was chosen among the samples, and add the answer to it.
+
+        Raises:
+            RetryLater, WaitFor: Another attempt may succeed.
+        """
