@@ -1,4 +1,5 @@
-# The service alone: pinned dependencies, no compiler, no root, nothing written to its own file system.
+# The service: pinned dependencies, no compiler, no root, nothing written to its own file system.
+# The target `lab` adds the scripted judge of the compose demo; a build without a target is the service alone.
 #
 #   docker build --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD) -t tarsy-scoring:0.1.0 .
 #   docker run --rm --read-only --tmpfs /tmp --cap-drop ALL -e SCORING_... tarsy-scoring:0.1.0 check-config
@@ -6,7 +7,7 @@ ARG PYTHON=python:3.11.13-slim-bookworm
 
 FROM ${PYTHON} AS build
 WORKDIR /build
-# What changes seldom comes first, so that a changed line of ours installs nothing anew.
+# Dependencies first: a changed line of the service reinstalls none of them.
 COPY requirements/runtime.txt requirements/demo.txt requirements/
 RUN python -m venv --without-pip /opt/tarsy-scoring \
  && pip --python /opt/tarsy-scoring/bin/python install --no-cache-dir --require-hashes -r requirements/runtime.txt \
@@ -17,8 +18,10 @@ COPY migrations migrations
 COPY service service
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /build/dist \
  && pip --python /opt/tarsy-scoring/bin/python install --no-cache-dir --no-deps /build/dist/*.whl
+WORKDIR /build/service/tarsy_scoring_lab
+RUN /opt/build/bin/python -m hatchling build -t wheel -d /build/lab/dist
 
-FROM ${PYTHON}
+FROM ${PYTHON} AS service
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="tarsy-scoring" \
@@ -32,13 +35,22 @@ COPY --from=build /opt/tarsy-scoring /opt/tarsy-scoring
 ENV PATH=/opt/tarsy-scoring/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
-# A number, so that Kubernetes can see that it is not root.
+# A number, so that Kubernetes can verify that it is not root.
 USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8080 9090
 STOPSIGNAL SIGTERM
-# Of a worker; `api` answers the same on SCORING_API_PORT. Without urllib, which would ask a proxy of the environment.
+# For a worker; `api` serves the same path on SCORING_API_PORT. Not urllib, which would use a proxy of the environment.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=4 \
   CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SCORING_METRICS_PORT') or 9090), timeout=3); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["tarsy-scoring"]
 CMD ["worker"]
+
+FROM service AS lab
+USER 0:0
+COPY --from=build /build/lab/dist /build/dist
+RUN pip --python /opt/tarsy-scoring/bin/python install --no-cache-dir --no-deps /build/dist/*.whl \
+ && rm -r /build
+USER 10001:10001
+
+FROM service

@@ -27,10 +27,21 @@ def instructions() -> list[Instruction]:
     return [(name, arguments.strip()) for name, _, arguments in (line.partition(" ") for line in lines if line.strip())]
 
 
+def stages() -> dict[str, list[Instruction]]:
+    """Instructions of each stage by its name; the last one has none and gives `FROM service`."""
+    found: dict[str, list[Instruction]] = {}
+    for instruction in instructions():
+        if instruction[0] == "FROM":
+            found[instruction[1].partition(" AS ")[2]] = []
+        if found:
+            list(found.values())[-1].append(instruction)
+    return found
+
+
 def last_stage() -> list[Instruction]:
-    found = instructions()
-    start = max(n for n, (name, _) in enumerate(found) if name == "FROM")
-    return found[start:]
+    """A build without a target is the stage `service`."""
+    assert stages()[""] == [("FROM", "service")]
+    return stages()["service"]
 
 
 def argument(name: str) -> str:
@@ -102,10 +113,18 @@ def test_the_programs_are_ours() -> None:
 
 
 def test_images_are_pinned() -> None:
-    """Both stages stand on one image of an exact version, of a Python that the package accepts."""
+    """Every stage stands on one image of an exact version, of a Python that the package accepts."""
     (base,) = [arguments for name, arguments in instructions() if name == "ARG" and arguments.startswith("PYTHON=")]
     assert re.fullmatch(r"PYTHON=python:3\.(1[1-9])\.\d+-slim-\w+", base)
-    assert [arguments for name, arguments in instructions() if name == "FROM"] == ["${PYTHON} AS build", "${PYTHON}"]
+    bases = {name: stage[0][1].split()[0] for name, stage in stages().items()}
+    assert bases == {"build": "${PYTHON}", "service": "${PYTHON}", "lab": "service", "": "service"}
+
+
+def test_the_lab_is_only_in_its_own_target() -> None:
+    """The production wheel holds no scripted judge; the lab's wheel holds nothing else, and its stage drops root."""
+    only = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert only["only-include"] == ["service/tarsy_scoring", "migrations"]
+    assert stages()["lab"][-1] == next(i for i in stages()["service"] if i[0] == "USER")
 
 
 def test_dependencies_are_pinned() -> None:
