@@ -225,7 +225,7 @@ async def emit(database: Database, asked: Asked) -> None:
     for n in range(asked.events):
         event = outbox.NewEvent(score_ids[n % SCORES], "scoring.completed", COMPLETED)
         await database.once(lambda c, e=event: outbox.emit(database, c, [e]))  # type: ignore[misc]
-        database.ring("events")
+        database.notify("events")
         await asyncio.sleep(max(0.0, began + (n + 1) / asked.rate - time.monotonic()))
 
 

@@ -1,7 +1,7 @@
 """
 The parts put together: what a worker process runs, and in which order it stops.
 
-    intake + worker stop first (SIGTERM) -> drained -> relay flushes -> bells and health end
+    intake + worker stop first (SIGTERM) -> drained -> relay flushes -> notifications and health end
 
 Everything is built here, once, and passed down. A loop that dies ends the process: a worker that only
 half works looks healthy and is not.
@@ -306,7 +306,10 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: "_Health", s
                 group.create_task(intake.run(stopping))
 
     async with asyncio.TaskGroup() as service:
-        background = [service.create_task(parts.database.carry_bells()), service.create_task(_watch_backlog(parts))]
+        background = [
+            service.create_task(parts.database.exchange_notifications()),
+            service.create_task(_watch_backlog(parts)),
+        ]
         kafka = service.create_task(speak_kafka())
         if write_back is not None:
             service.create_task(write_back.run(judged))

@@ -67,13 +67,13 @@ async def test_every_connection_speaks_tls(proxy: TlsProxy, authority: Authority
     timeline = TarsyDatabase(url)
     await here.open()
     await there.open()
-    listening = asyncio.create_task(there.carry_bells())
-    ringing = asyncio.create_task(here.carry_bells())
+    listening = asyncio.create_task(there.exchange_notifications())
+    ringing = asyncio.create_task(here.exchange_notifications())
 
     async def is_heard() -> bool:
-        here.ring("scores")
+        here.notify("scores")
         began = time.monotonic()
-        await there.heard("scores", 1)
+        await there.wait_notified("scores", 1)
         return time.monotonic() - began < 1
 
     try:
@@ -125,7 +125,7 @@ async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
 
     for told in (str(away.value), str(failed.value)):
         assert says in told
-        assert told.endswith("; look at its TLS certificate and at sslmode in SCORING_DATABASE_URL")
+        assert told.endswith("; check its TLS certificate and sslmode in SCORING_DATABASE_URL")
 
 
 async def test_names_are_checked_by_verify_full_alone(proxy: TlsProxy, authority: Authority) -> None:
@@ -139,7 +139,7 @@ async def test_a_server_without_tls_is_refused_where_tls_is_asked_for(database_u
         pytest.skip("this PostgreSQL has TLS")
     url = f"{database_url}?sslmode=verify-full&sslrootcert={authority.file}"
 
-    with pytest.raises(DatabaseAway, match="it speaks no TLS; turn ssl on there, or correct SCORING_DATABASE_URL"):
+    with pytest.raises(DatabaseAway, match="it rejected SSL; turn ssl on there, or correct SCORING_DATABASE_URL"):
         await one_by(url)
 
 

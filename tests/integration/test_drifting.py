@@ -13,7 +13,7 @@ from infrastructure import Topics
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors, detection
-from tarsy_scoring.drift.loop import ONE_LOOP, DriftLoop
+from tarsy_scoring.drift.loop import LOOP_LOCK, DriftLoop
 from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.kafka.clients import BrokerAway, Record
 from tarsy_scoring.kafka.topics import read_topic
@@ -107,7 +107,7 @@ async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) 
     await plant_change(scoring, judge=10, agents=0)
     loops = [drift_loop(scoring, settings) for _ in range(2)]
     async with connected(scoring.url) as other, other.transaction():
-        assert await other.fetchval(ONE_LOOP, scoring.database.schema)
+        assert await LOOP_LOCK.try_acquire(other, scoring.database.schema)
         assert await asyncio.gather(*(loop.run_once(now()) for loop in loops)) == [False, False]
     assert await detection.findings(scoring.database) == []
 

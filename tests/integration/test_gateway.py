@@ -352,7 +352,7 @@ def came_from(gateway: Gateway, source: str) -> float:
 async def told(scoring: Scoring, socket: FakeSocket, session: str) -> None:
     """Score this session, and wait until the client has heard of its end."""
     await score(scoring, session)
-    scoring.database.ring("events")
+    scoring.database.notify("events")
 
     def ended() -> bool:
         return any(m.get("session_id") == session and m["type"] == "scoring.completed" for m in socket.messages)

@@ -384,12 +384,12 @@ async def test_new_scores_ring_in_other_processes(scoring: Scoring) -> None:
     await here.open()
     await there.open()
     async with asyncio.TaskGroup() as group:
-        carriers = [group.create_task(d.carry_bells()) for d in (here, there)]
+        carriers = [group.create_task(d.exchange_notifications()) for d in (here, there)]
         try:
             async with asyncio.timeout(30):
-                heard = group.create_task(there.heard("scores", 600))
+                heard = group.create_task(there.wait_notified("scores", 600))
                 while not heard.done():  # the other side may not listen yet
-                    here.ring("scores")
+                    here.notify("scores")
                     await asyncio.wait([heard], timeout=0.05)
         finally:
             for carrier in carriers:

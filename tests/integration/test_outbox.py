@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from builders import OTHER_CRITERIA, Scoring, completion, open_scoring, rescore, session_completed, step
 from infrastructure import wait_until
 from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.outbox import Backlog, NewEvent, Placed
 
@@ -203,15 +203,13 @@ async def is_waiting(scoring: Scoring) -> bool:
 
 async def test_one_relay_at_a_time(scoring: Scoring) -> None:
     """The lock belongs to one transaction; it is free again when that ends, however it ends."""
-    other_schema = Database(scoring.url, "elsewhere", pool_size=1)
-
     async with scoring.database.transaction() as first, scoring.database.transaction() as second:
-        assert await outbox.is_the_relay(scoring.database, first)
-        assert not await outbox.is_the_relay(scoring.database, second)
-        assert await outbox.is_the_relay(other_schema, second)
+        assert await outbox.RELAY_LOCK.try_acquire(first, "public")
+        assert not await outbox.RELAY_LOCK.try_acquire(second, "public")
+        assert await outbox.RELAY_LOCK.try_acquire(second, "elsewhere")
 
     async with scoring.database.transaction() as third:
-        assert await outbox.is_the_relay(scoring.database, third)
+        assert await outbox.RELAY_LOCK.try_acquire(third, "public")
 
 
 async def test_what_was_acknowledged_is_not_sent_again(scoring: Scoring) -> None:

@@ -223,7 +223,7 @@ async def test_who_stands_by_gives_no_positions_while_its_broker_is_away(scoring
     await publisher.is_waited_for.wait()
 
     async with scoring.database.transaction() as connection:
-        assert await outbox.is_the_relay(scoring.database, connection)
+        assert await outbox.RELAY_LOCK.try_acquire(connection, scoring.database.schema)
         await scoring.accept(session_completed("session-1"))
         looks = 0
         number = relay._number

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from builders import connected
+from infrastructure import wait_until
 from proxy import DatabaseProxy
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
@@ -133,12 +134,10 @@ async def test_a_cancel_rolls_back_and_keeps_the_connection(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the server answers, nothing is cut off, and what was under way there has ended."""
-    monkeypatch.setattr(database_module, "GIVE_UP_S", 20.0)
-    is_half_done = asyncio.Event()
+    monkeypatch.setattr("tarsy_scoring.postgres.transactions.ROLLBACK_S", 20.0)
 
     async def work(connection: Connection) -> None:
         await connection.execute("CREATE TABLE half_done ()")
-        is_half_done.set()
         await connection.execute("SELECT pg_sleep(60)")
 
     async def backends(connection: Connection) -> dict[int, bool]:
@@ -151,7 +150,11 @@ async def test_a_cancel_rolls_back_and_keeps_the_connection(
 
     before = await database.once(backends)
     working = asyncio.create_task(database.once(work))
-    await is_half_done.wait()
+    # The server ignores a cancel request that arrives before the statement.
+    asleep = (
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())"
+    )
+    await wait_until(lambda: database.once(lambda c: c.fetchval(asleep)), 30, "the statement runs")
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
@@ -249,7 +252,7 @@ async def test_who_stands_still_before_running_a_statement_loses_its_locks(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prepared and not run: neither idle nor in a statement, so that no other limit ends the transaction."""
-    monkeypatch.setattr("tarsy_scoring.postgres.database.TRANSACTION_S", 1)
+    monkeypatch.setattr("tarsy_scoring.postgres.transactions.TRANSACTION_S", 1)
     database = Database(database_url, "public", pool_size=1)
     await database.open()
     async with connected(database_url) as other:

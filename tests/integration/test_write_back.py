@@ -567,7 +567,7 @@ async def test_a_standby_is_waited_for(start: Start, monkeypatch: pytest.MonkeyP
 
     await made.require_fit()
 
-    with pytest.raises(TarsyAway, match="it is read-only; let SCORING_WRITE_BACK_DATABASE_URL lead to the primary"):
+    with pytest.raises(TarsyAway, match="it is read-only; point SCORING_WRITE_BACK_DATABASE_URL to the primary"):
         await made._tarsy.once(lambda c, _: c.execute("SELECT 1"))
 
 

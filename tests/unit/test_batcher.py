@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from infrastructure import wait_until
-from tarsy_scoring.postgres.database import Batcher
+from tarsy_scoring.postgres.batching import Batcher
 
 
 class Writes:

@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway, check_url, place_of
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.url import check_url, place_of
 
 USER, PASSWORD = "bob", "hunter2"
 
@@ -61,7 +62,7 @@ def test_urls_that_may_work(url: str) -> None:
             (url_to(f"db/scores?{option}=/nowhere/{PASSWORD}"), f"cannot read the file of {option}: No such file")
             for option in ("sslrootcert", "sslcert", "sslkey", "sslcrl")
         ),
-        (url_to("db/scores?sslmode=verify-full&sslrootcert=%00"), "the file of sslrootcert: that is no name"),
+        (url_to("db/scores?sslmode=verify-full&sslrootcert=%00"), "the file of sslrootcert: not a valid file name"),
         (url_to(f"db/scores?sslmode=disable;password={PASSWORD}"), "no such sslmode"),
         (url_to("db:0/scores"), "0 is no port"),
         (url_to("one:1,db:65536/scores"), "65536 is no port"),
@@ -119,12 +120,12 @@ async def nothing(_connection: Connection) -> None:
         ),
         (asyncpg.TooManyConnectionsError(f'too many connections for role "{USER}"'), "no more connections", "raise"),
         (asyncpg.CannotConnectNowError("the database system is starting up"), "starting up", "wait"),
-        (asyncpg.QueryCanceledError("canceling statement due to statement timeout"), "took too long", "busy"),
+        (asyncpg.QueryCanceledError("canceling statement due to statement timeout"), "took too long", "locks"),
         (asyncpg.ConnectionDoesNotExistError("connection was closed"), "the connection broke", "network"),
         (asyncpg.AdminShutdownError("terminating connection"), "shut", "wait"),
         (asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE"), "read-only", "primary"),
-        (asyncpg.DiskFullError("could not extend file"), "disk is full", "room"),
-        (asyncpg.DeadlockDetectedError(f"process of {USER} waits"), "DeadlockDetectedError", "again"),
+        (asyncpg.DiskFullError("could not extend file"), "disk is full", "free space"),
+        (asyncpg.DeadlockDetectedError(f"process of {USER} waits"), "DeadlockDetectedError", "retry"),
         (asyncpg.InterfaceError("connection is closed"), "the connection broke", "network"),
         (asyncpg.InternalClientError("got result for unknown state"), "the connection broke", "network"),
         (ConnectionError("unexpected connection_lost() call"), "away: the connection broke", "start PostgreSQL there"),

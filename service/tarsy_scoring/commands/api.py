@@ -9,7 +9,7 @@ import structlog
 
 from tarsy_scoring.commands.shared import run, settings_of_environment
 from tarsy_scoring.config.settings import Settings, variable_of
-from tarsy_scoring.postgres.database import check_url
+from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.telemetry.health import calm_garbage_collector, run_until_signalled, unless_stopped
 from tarsy_scoring.wiring import check_settings, open_parts, require_migrated, timeline_source
 
@@ -72,7 +72,7 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
                     app.state.running.has_started = True
                     parts.metrics.database_up.set(1)
                     beside = [
-                        group.create_task(parts.database.carry_bells()),
+                        group.create_task(parts.database.exchange_notifications()),
                         group.create_task(gateway.run(stopping)),
                         group.create_task(warm(app.state.served)),
                     ]

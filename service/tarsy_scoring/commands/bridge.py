@@ -9,7 +9,8 @@ import structlog
 from tarsy_scoring.commands.shared import moment, run, settings_of_environment
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.postgres.database import Database, check_url
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.tarsy.announcer import BEGINNING
 from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions

@@ -14,7 +14,7 @@ from tarsy_scoring.commands.shared import print_json, run, settings_of_environme
 from tarsy_scoring.config.settings import SECRETS, Config, Settings, variable_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.postgres import migrate as schema
-from tarsy_scoring.postgres.database import check_url
+from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.telemetry.health import run_until_signalled
 from tarsy_scoring.timeline.masking import mask_secrets
 from tarsy_scoring.wiring import ROLES, Role, check_settings, run_worker

@@ -16,6 +16,7 @@ from pydantic import Field
 from tarsy_scoring.drift import anchors
 from tarsy_scoring.drift.anchors import Standing
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import (
@@ -93,7 +94,7 @@ UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY 
 MARK_PUBLISHED = "UPDATE {schema}.drift_findings SET published_at = now() WHERE event_id = ANY($1::uuid[])"
 
 # One look at a chain at a time, whoever looks.
-ONE_LOOK = "SELECT pg_advisory_xact_lock(hashtext('tarsy-scoring drift look'), hashtext($1))"
+LOOK_LOCK = AdvisoryLock("tarsy-scoring drift look")
 
 ADD = """
 INSERT INTO {schema}.drift_findings
@@ -234,7 +235,7 @@ async def look_at(database: Database, found: Situation, now: datetime) -> list[L
     """
 
     async def work(connection: Connection) -> list[Look]:
-        await connection.execute(ONE_LOOK, f"{database.schema}\x1f{found.chain_id}")
+        await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{found.chain_id}")
         earlier = await _findings(database, connection, found.chain_id, found.criteria)
         made: list[Look] = []
         at_this = _of_this_change(earlier, found.reign, now)

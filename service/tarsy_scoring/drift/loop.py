@@ -23,7 +23,8 @@ from tarsy_scoring.drift.detection import Finding, event_of
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.postgres.database import LONG_TRANSACTION, Connection, DatabaseAway
+from tarsy_scoring.postgres.database import Connection, DatabaseAway
+from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -36,7 +37,7 @@ LOOK_EVERY_S = 300.0
 PUBLISH_TIMEOUT_S = 10.0
 LIMIT = 100
 
-ONE_LOOP = "SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring drift'), hashtext($1))"
+LOOP_LOCK = AdvisoryLock("tarsy-scoring drift")
 
 
 class DriftLoop:
@@ -85,10 +86,7 @@ class DriftLoop:
         """
 
         async def lead(connection: Connection) -> bool:
-            # The lock is held by a transaction that does nothing else: it holds back no vacuum.
-            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
-            await connection.execute(LONG_TRANSACTION)
-            if not await connection.fetchval(ONE_LOOP, self._database.schema):
+            if not await LOOP_LOCK.try_lead(connection, self._database.schema):
                 return False
             found = await self._ask()
             if looks:

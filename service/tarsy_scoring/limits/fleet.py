@@ -40,7 +40,8 @@ from tarsy_scoring.limits.rules import (
 )
 from tarsy_scoring.limits.tables import Bookkeeper, providers_of
 from tarsy_scoring.limits.token_calibration import FactorReports
-from tarsy_scoring.postgres.database import Batcher, Connection, Database
+from tarsy_scoring.postgres.batching import Batcher
+from tarsy_scoring.postgres.database import Connection, Database
 
 log = structlog.get_logger()
 
@@ -208,7 +209,7 @@ class Limits:
             DatabaseAway: It may have happened.
         """
         lifted = await self._database.once(lambda c: c.fetch(self._database.sql(RESUME), chain, provider))
-        self._database.ring("scores")
+        self._database.notify("scores")
         return len(lifted)
 
     async def pauses(self) -> list[Pause]:

@@ -17,6 +17,7 @@ from tarsy_scoring.evaluation.tool_names import Tool, merge_spellings, normalise
 from tarsy_scoring.missing_tools import demand as wishes
 from tarsy_scoring.missing_tools.demand import Look, Question, Wishes, first_measured_day
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.records.analytics import Selection
 
 SaidState = Literal["open", "planned", "built"]
@@ -64,7 +65,7 @@ WHERE NOT EXISTS (SELECT FROM {schema}.tool_merges m WHERE m.name_key = n.key)
 """
 
 # Decisions are kept one after the other, whoever makes them.
-ONE_DECISION = "SELECT pg_advisory_xact_lock(hashtext('tarsy-scoring tool decisions'), hashtext($1))"
+DECISION_LOCK = AdvisoryLock("tarsy-scoring tool decisions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ async def say(
     key = normalise(tool.name)
 
     async def work(connection: Connection) -> Any:
-        await connection.execute(ONE_DECISION, database.schema)
+        await DECISION_LOCK.acquire(connection, database.schema)
         await _keep_spellings(database, connection, tool)
         rows = await connection.fetch(database.sql(SAID_BEFORE), key)
         given = since or since_when(state, [(row["state"], row["since"], row["said_at"]) for row in rows])
@@ -248,7 +249,7 @@ async def join(database: Database, name: str, tool: str | None, *, by: str, look
             raise OneName
 
     async def work(connection: Connection) -> Any:
-        await connection.execute(ONE_DECISION, database.schema)
+        await DECISION_LOCK.acquire(connection, database.schema)
         if tool is not None and normalise(name) == normalise(found[0].name):
             await _keep_spellings(database, connection, found[0])
         merge = joined, normalise(joined), into, False, by

@@ -13,7 +13,9 @@ from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.postgres.database import Connection, misconfigured, place_of, why_away
+from tarsy_scoring.postgres.database import Connection
+from tarsy_scoring.postgres.failures import misconfigured, why_away
+from tarsy_scoring.postgres.url import place_of
 
 VERSION_TABLE = "tarsy_scoring_version"
 Phase = Literal["pre", "post"]

@@ -240,8 +240,8 @@ class Inbox:
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
             raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
         if admitted.new_scores:
-            self.database.ring("scores")
-            self.database.ring("events")
+            self.database.notify("scores")
+            self.database.notify("events")
         return {i: d.disposition for i, d in admitted.decisions.items()}
 
     async def order(self, run_id: UUID, orders: Sequence[Order], *, requested_by: str) -> dict[Order, UUID]:
@@ -330,8 +330,8 @@ class Inbox:
         except asyncpg.DataError as error:  # a constraint that is violated is our fault, and not the request's
             raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
         if isinstance(answer, Answer) and answer.outcome == "new":
-            self.database.ring("scores")
-            self.database.ring("events")
+            self.database.notify("scores")
+            self.database.notify("events")
         return answer
 
     async def _store_answer(

@@ -214,7 +214,7 @@ class Leases:
 
         claimed = await self.database.once(work)
         if claimed:
-            self.database.ring("events")
+            self.database.notify("events")
         return claimed
 
     async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> set[UUID]:
@@ -256,8 +256,8 @@ class Leases:
 
         lost = await self.database.once(work)
         if lost:
-            self.database.ring("scores")
-            self.database.ring("events")
+            self.database.notify("scores")
+            self.database.notify("events")
         return lost
 
     async def put_back(
@@ -299,8 +299,8 @@ class Leases:
 
         if not await self.database.persist(work):
             raise LeaseLost(f"score {claimed.score_id}: the lease was lost before it was put back")
-        self.database.ring("scores")
-        self.database.ring("events")
+        self.database.notify("scores")
+        self.database.notify("events")
 
     async def cancel(self, score_id: UUID, by: str, *, is_patient: bool = True) -> bool:
         """
@@ -336,8 +336,8 @@ class Leases:
             return True
 
         cancelled = await (self.database.persist(work) if is_patient else self.database.once(work))
-        self.database.ring("scores")  # a deferred request may have become one
-        self.database.ring("events")
+        self.database.notify("scores")  # a deferred request may have become one
+        self.database.notify("events")
         return cancelled
 
 

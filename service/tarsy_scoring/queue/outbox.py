@@ -14,6 +14,7 @@ from uuid import UUID
 
 from tarsy_scoring.events import EventType
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.leader import AdvisoryLock
 
 # Append events to scores whose rows this transaction has locked, in the order given per score.
 EMIT = """
@@ -79,7 +80,8 @@ FROM ((SELECT created_at FROM {schema}.scoring_events WHERE position IS NULL ORD
        ORDER BY position LIMIT 100000)) waiting
 """
 
-ONE_RELAY = "SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring relay'), hashtext($1))"
+RELAY_LOCK = AdvisoryLock("tarsy-scoring relay")
+"""Held by the one process that numbers and publishes events; its scope is the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +145,3 @@ async def backlog(database: Database, connection: Connection) -> Backlog:
     row = await connection.fetchrow(database.sql(BACKLOG))
     assert row is not None
     return Backlog(row["unpublished"], row["oldest_s"])
-
-
-async def is_the_relay(database: Database, connection: Connection) -> bool:
-    """Take the lock of the one relay for this transaction; False: somebody else has it."""
-    return bool(await connection.fetchval(ONE_RELAY, database.schema))

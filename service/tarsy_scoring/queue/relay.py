@@ -56,7 +56,7 @@ class Relay:
         try:
             while not stopping.is_set():
                 if await self._pass() == 0:
-                    await self._database.heard("events", POLL_S)
+                    await self._database.wait_notified("events", POLL_S)
                 await asyncio.sleep(GATHER_S)
             with contextlib.suppress(TimeoutError):  # a pass that is cut off is rolled back, and repeats its events
                 async with asyncio.timeout(FLUSH_S):
@@ -74,7 +74,7 @@ class Relay:
         """
 
         async def publish(connection: Connection) -> int:
-            if not await outbox.is_the_relay(self._database, connection):
+            if not await outbox.RELAY_LOCK.try_acquire(connection, self._database.schema):
                 return 0
             events = await outbox.unpublished(self._database, connection, LIMIT)
             if not events:
@@ -98,7 +98,7 @@ class Relay:
         """
 
         async def work(connection: Connection) -> bool:
-            if not is_the_relay and not await outbox.is_the_relay(self._database, connection):
+            if not is_the_relay and not await outbox.RELAY_LOCK.try_acquire(connection, self._database.schema):
                 return False
             await outbox.place(self._database, connection, LIMIT)
             return True

@@ -15,7 +15,8 @@ from uuid import UUID
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.extraction import tool_of_step
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
-from tarsy_scoring.postgres.database import Batcher, Connection, Database
+from tarsy_scoring.postgres.batching import Batcher
+from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.queue.inbox import Inbox
@@ -187,7 +188,7 @@ class Store:
         """
         if not await self._steps.submit(step):
             raise LeaseLost(f"score {step.claimed.score_id}: the lease was lost before a step could be stored")
-        self.database.ring("events")
+        self.database.notify("events")
 
     async def _record_all(self, steps: Sequence[Step]) -> Sequence[bool]:
         async def work(connection: Connection) -> set[UUID]:
@@ -288,7 +289,7 @@ class Store:
         """
         if not await self._endings.submit(ending):
             raise LeaseLost(f"score {ending.claimed.score_id}: the lease was lost before its end was stored")
-        self.database.ring("events")
+        self.database.notify("events")
 
     async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool]:
         # By token, as in `_record_all`; of two endings under one lease the first counts.

@@ -63,9 +63,6 @@ WHERE session_id = $1 AND status IN ('pending', 'in_progress') ORDER BY created_
 
 UNPUBLISHED = "SELECT count(*) FROM {schema}.scoring_events WHERE session_id = $1 AND published_at IS NULL"
 
-# The relay's own lock, waited for: it has then published what it read, and will read no more before we commit.
-HOLD_RELAY = outbox.ONE_RELAY.replace("pg_try_advisory", "pg_advisory")
-
 LOCK_SESSION = "SELECT session_id FROM {schema}.sessions WHERE session_id = $1 FOR UPDATE"
 
 LOCK_SCORES = """
@@ -151,7 +148,8 @@ async def erase(
 
     async def work(connection: Connection) -> Inventory:
         # The relay's lock before that on the session: whoever is the relay waits for no session.
-        await connection.execute(HOLD_RELAY, database.schema)
+        # The relay has then published what it read, and reads nothing more before this transaction commits.
+        await outbox.RELAY_LOCK.acquire(connection, database.schema)
         await connection.execute(database.sql(LOCK_SESSION), session_id)
         found = await _inventory(database, connection, session_id, bodies)
         if found.is_empty:

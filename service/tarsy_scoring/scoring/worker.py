@@ -116,7 +116,7 @@ class Worker:
                 except DatabaseAway as error:
                     log.warning("worker.waiting", reason=str(error), retry_in_s=POLL_S)
             if claimed < free or free <= 0:  # nothing more is due, or there is no slot: a bell or an end wakes us
-                await self._database.heard("scores", POLL_S)
+                await self._database.wait_notified("scores", POLL_S)
 
     def _free_slots(self) -> int:
         """Slots without a judgement; none while as many ends again wait for a slow database."""
@@ -176,7 +176,7 @@ class Worker:
 
         def free_slot() -> None:
             running.is_judging = False
-            self._database.wake("scores")
+            self._database.notify_locally("scores")
 
         try:
             finished = await self._scorer.attempt(claimed, on_judged=free_slot)
@@ -196,7 +196,7 @@ class Worker:
             outcome, fields = await self._give_up(claimed, type(error).__name__, spent_s)
         finally:
             del self._running[claimed.lease_token]
-            self._database.wake("scores")
+            self._database.notify_locally("scores")
         self._finish(running, outcome, fields)
 
     def _finish(self, running: _Running, outcome: str, fields: Mapping[str, object]) -> None:

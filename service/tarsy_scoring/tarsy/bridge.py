@@ -26,7 +26,8 @@ import structlog
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway
-from tarsy_scoring.postgres.database import CONTACT_S, LONG_TRANSACTION, Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.tarsy.announcer import Announcer
 from tarsy_scoring.tarsy.database import TarsyAway
 from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, EndedSession, Standing, TarsySessions
@@ -40,7 +41,7 @@ GATHER_S = 0.1  # one look for many notifications
 FRESH = timedelta(minutes=5)  # what is created and ended between two looks, with clocks that differ
 FORGET = 10_000  # rows at a time
 
-ONE_BRIDGE = "SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring bridge'), hashtext($1))"
+BRIDGE_LOCK = AdvisoryLock("tarsy-scoring bridge")
 
 FIRST_BOOKMARK = """
 INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, 'epoch') ON CONFLICT DO NOTHING RETURNING since
@@ -176,10 +177,7 @@ class Bridge:
         Such a transaction holds back no vacuum, and stands behind a pooler too. Whoever loses it may announce one
         page that somebody else announces, too.
         """
-        # Each of our statements is short: what takes longer than a contact may is a server that stands still.
-        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0", timeout=CONTACT_S)
-        await connection.execute(LONG_TRANSACTION, timeout=CONTACT_S)
-        is_ours = await connection.fetchval(ONE_BRIDGE, self._database.schema, timeout=CONTACT_S)
+        is_ours = await BRIDGE_LOCK.try_lead(connection, self._database.schema)
         self._metrics.database_up.set(1)
         if not is_ours:
             self.lacking = None

@@ -16,15 +16,11 @@ import asyncpg
 import structlog
 
 from tarsy_scoring.errors import ScoringError, StartRefused
-from tarsy_scoring.postgres.database import (
-    DRIVER_ERRORS,
-    Connection,
-    check_url,
-    nothing_to_reset,
-    place_of,
-    transaction_of,
-    why_away,
-)
+from tarsy_scoring.postgres.database import Connection
+from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
+from tarsy_scoring.postgres.listen import listen
+from tarsy_scoring.postgres.transactions import keep_session, transaction_of
+from tarsy_scoring.postgres.url import check_url, place_of
 
 T = TypeVar("T")
 Columns = Mapping[str, str]  # by table: what to select
@@ -35,7 +31,6 @@ TIMEOUT_S = 10.0
 LOCK_TIMEOUT_S = 3.0  # TARSy's own work stands behind whoever waits
 RETRY_S = 2.0
 STANDBY_RETRY_S = 60.0  # it may be promoted
-PROBE_S = 10.0  # a LISTEN connection dies silently when PostgreSQL restarts
 CHANNEL = "sessions"
 # What TARSy says there when a session changes its status. Most of what it says is progress, and none of our business.
 STATUS_MESSAGE = '"session.status"'
@@ -182,31 +177,21 @@ class Tarsy:
         """
         has_warned = False
 
-        def on_notify(_connection: object, _pid: int, _channel: str, payload: object) -> None:
-            if STATUS_MESSAGE in str(payload):
+        def on_notify(payload: str) -> None:
+            if STATUS_MESSAGE in payload:
                 wake()
 
-        while True:
-            try:
-                connection = await asyncpg.connect(
-                    self._url, timeout=TIMEOUT_S, command_timeout=TIMEOUT_S, statement_cache_size=0
-                )
-                try:
-                    await connection.add_listener(CHANNEL, on_notify)
-                    wake()
-                    while True:
-                        await asyncio.sleep(PROBE_S)
-                        await connection.execute("SELECT 1", timeout=5)
-                finally:
-                    connection.terminate()
-            except asyncpg.ReadOnlySQLTransactionError:
+        def retry_after(error: Exception) -> float:
+            nonlocal has_warned
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
                 if not has_warned:
                     log.warning("tarsy.listen_refused", reason="a standby", effect="sessions are looked for every 2 s")
                 has_warned = True
-                await asyncio.sleep(STANDBY_RETRY_S)
-            except DRIVER_ERRORS as error:  # a TimeoutError is an OSError
-                log.debug("tarsy.listen_lost", reason=type(error).__name__)
-                await asyncio.sleep(RETRY_S)
+                return STANDBY_RETRY_S
+            log.debug("tarsy.listen_lost", reason=type(error).__name__)
+            return RETRY_S
+
+        await listen(self._url, {CHANNEL: on_notify}, retry_after=retry_after, contact_s=TIMEOUT_S, on_connect=wake)
 
     async def close(self) -> None:
         """Close the pool; connections in use are cut after 5 s."""
@@ -227,7 +212,7 @@ class Tarsy:
                 timeout=TIMEOUT_S,
                 statement_cache_size=0,  # a transaction pooler may give each transaction another server
                 server_settings={"application_name": "tarsy-scoring"},
-                reset=nothing_to_reset,
+                reset=keep_session,
             )
         snapshot = "repeatable_read" if self._is_read_only else "read_committed"
         options = {"isolation": snapshot, "readonly": self._is_read_only}

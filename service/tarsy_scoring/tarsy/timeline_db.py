@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import asyncpg
 
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.postgres.database import DRIVER_ERRORS, nothing_to_reset, transaction_of
+from tarsy_scoring.postgres.failures import DRIVER_ERRORS
+from tarsy_scoring.postgres.transactions import keep_session, transaction_of
 from tarsy_scoring.tarsy.rows import assemble, nearest_time, time_or_null
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline
 from tarsy_scoring.timeline.parsing import model_names, name_or_none
@@ -218,7 +219,7 @@ class TarsyDatabase:
                     timeout=self._timeout_s,
                     statement_cache_size=0,  # a transaction pooler may give each transaction another server
                     server_settings={"application_name": "tarsy-scoring timeline"},
-                    reset=nothing_to_reset,
+                    reset=keep_session,
                 )
         return self._pool
 

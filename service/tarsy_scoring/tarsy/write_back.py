@@ -22,7 +22,8 @@ import structlog
 
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.postgres.database import LONG_TRANSACTION, Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
 from tarsy_scoring.tarsy.database import CHANNEL, Columns, Table, Tarsy, TarsyAway, TarsyUnfit, told
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics

@@ -1,0 +1,54 @@
+"""LISTEN on a connection of its own, reconnected for ever."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+import asyncpg
+
+from tarsy_scoring.postgres.failures import DRIVER_ERRORS
+
+PROBE_S = 10.0  # a LISTEN connection dies silently when PostgreSQL restarts
+PROBE_TIMEOUT_S = 5.0
+
+
+async def listen(
+    url: str,
+    on_notify: Mapping[str, Callable[[str], None]],
+    *,
+    retry_after: Callable[[Exception], float],
+    contact_s: float,
+    on_connect: Callable[[], None] = lambda: None,
+) -> NoReturn:
+    """
+    Call a function for every notification, until cancelled.
+
+    Notifications may be lost at any time: they are sent at most once, nothing is heard while the connection is down,
+    PgBouncer forwards none and a standby has none. Whoever listens must also poll.
+
+    Args:
+        on_notify: By channel; called with the payload.
+        retry_after: Decides how many seconds to wait after a failure; the place to log it.
+        contact_s: Deadline for connecting and for each statement.
+        on_connect: Called after every successful LISTEN; something may have happened before it.
+    """
+
+    def dispatch(_connection: object, _pid: int, channel: str, payload: object) -> None:
+        on_notify[channel](str(payload))
+
+    while True:
+        try:
+            connection = await asyncpg.connect(
+                url, timeout=contact_s, command_timeout=contact_s, statement_cache_size=0
+            )
+            try:
+                for channel in on_notify:
+                    await connection.add_listener(channel, dispatch)
+                on_connect()
+                while True:
+                    await asyncio.sleep(PROBE_S)
+                    await connection.execute("SELECT 1", timeout=PROBE_TIMEOUT_S)
+            finally:
+                connection.terminate()
+        except DRIVER_ERRORS as error:  # a TimeoutError is an OSError
+            await asyncio.sleep(retry_after(error))
