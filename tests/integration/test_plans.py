@@ -120,7 +120,7 @@ STATEMENTS = {
         "scoring_events_position",
     ),
     "score": (scores.SCORE, SCORE, "session_scores_pkey"),
-    "score-of-session": (scores.SCORE_OF_SESSION, "'session-7700'", "session_scores_of_session"),
+    "score-of-session": (scores.SCORE_OF_SESSION, "'session-7700'", "session_scores_latest"),
     "newest-score": (scores.NEWEST_SCORE, "'session-77'", "session_scores_of_session"),
     "history": (scores.HISTORY, f"'session-77', now(), {SCORE}, 'production', 51", "session_scores_of_session"),
     "history-from-the-start": (scores.HISTORY, "'session-77', NULL, NULL, NULL, 51", "session_scores_of_session"),

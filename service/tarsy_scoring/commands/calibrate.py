@@ -20,19 +20,20 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
 from tarsy_scoring.statistics import calibration
 from tarsy_scoring.statistics.agreement import Band, Estimate, bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, read_labels
 from tarsy_scoring.wiring import open_parts, require_migrated
 
 # The latest production score with a total of each labelled session, for each judge that scored it.
-LATEST_SCORES = """
+LATEST_SCORES = f"""
 SELECT DISTINCT ON (session_id, criteria_hash, judge_fingerprint)
        session_id, total_score, criteria, criteria_hash, judge_fingerprint, judge_outcome
-FROM {schema}.session_scores
-WHERE session_id = ANY($1::text[]) AND status = 'completed' AND purpose = 'production' AND total_score IS NOT NULL
+FROM {{schema}}.session_scores s
+WHERE session_id = ANY($1::text[]) AND {is_completed("s")} AND total_score IS NOT NULL
   AND ($2::text IS NULL OR criteria = $2)
-ORDER BY session_id, criteria_hash, judge_fingerprint, completed_at DESC, score_id
+ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
 """
 
 BANDS = "SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"

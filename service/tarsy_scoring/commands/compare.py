@@ -31,6 +31,7 @@ from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.inbox import Order
+from tarsy_scoring.queue.latest import latest_of
 from tarsy_scoring.statistics.agreement import Estimate, Spread, spread
 from tarsy_scoring.statistics.bootstrap import estimate_mean
 from tarsy_scoring.statistics.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
@@ -38,14 +39,11 @@ from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.wiring import open_parts, require_migrated
 
 # The latest completed production score of every session with the label ($1), the session that ended first first.
-LABELLED_SCORES = """
+LABELLED_SCORES = f"""
 SELECT m.labels ->> $1 AS value, m.chain_id, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint,
        s.flags, s.outcome
-FROM {schema}.sessions m
-CROSS JOIN LATERAL (
-  SELECT total_score, interaction, judge_fingerprint, flags, outcome FROM {schema}.session_scores
-  WHERE session_id = m.session_id AND status = 'completed' AND purpose = 'production'
-  ORDER BY completed_at DESC, score_id LIMIT 1) s
+FROM {{schema}}.sessions m
+CROSS JOIN LATERAL {latest_of("m.session_id", "total_score, interaction, judge_fingerprint, flags, outcome")} s
 WHERE m.labels ->> $1 IS NOT NULL
   AND ($2::text IS NULL OR m.chain_id = $2)
   AND ($3::timestamptz IS NULL OR coalesce(m.completed_at, m.first_seen_at) >= $3)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tarsy_scoring.missing_tools.tool_year import Group, Year
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, SELECTED, Selection, ToolSort
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 
@@ -56,10 +57,10 @@ UNION ALL SELECT tool_name, names, NULL, NULL, NULL, sessions, NULL, NULL FROM w
 LOOK_AT_CHAIN = _look(f"{{schema}}.session_scores s WHERE {SELECTED}")
 # The same where most scores are looked at: they are read out of an index that holds all of it, in its order.
 LOOK_AT_ALL = _look(
-    """(SELECT DISTINCT ON (session_id) session_id, completed_at, score_id, chain_id, criteria, judge_fingerprint,
+    f"""(SELECT DISTINCT ON (session_id) session_id, completed_at, score_id, chain_id, criteria, judge_fingerprint,
           tools_hash, total_score
-        FROM {schema}.session_scores WHERE status = 'completed' AND purpose = 'production'
-        ORDER BY session_id, completed_at DESC, score_id) s
+        FROM {{schema}}.session_scores c WHERE {is_completed("c")}
+        ORDER BY session_id, {NEWEST_FIRST}) s
   WHERE ($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)
     AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
 )

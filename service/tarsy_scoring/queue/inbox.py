@@ -29,6 +29,7 @@ from tarsy_scoring.queue.admission import (
     promote,
 )
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key
+from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
 from tarsy_scoring.queue.on_demand import Answer, decide
 from tarsy_scoring.queue.outbox import NewEvent
 
@@ -66,13 +67,13 @@ WHERE session_id = ANY($1::text[]) AND status IN ('pending', 'in_progress') AND 
 """
 
 # The latest under each criteria, the latest of all last.
-COMPLETED_SCORES = """
+COMPLETED_SCORES = f"""
 SELECT * FROM (
   SELECT DISTINCT ON (session_id, criteria_hash) session_id, criteria_hash, score_id, completed_at
-  FROM {schema}.session_scores
-  WHERE session_id = ANY($1::text[]) AND status = 'completed' AND purpose = 'production'
-  ORDER BY session_id, criteria_hash, completed_at DESC
-) latest ORDER BY completed_at
+  FROM {{schema}}.session_scores s
+  WHERE session_id = ANY($1::text[]) AND {is_completed("s")}
+  ORDER BY session_id, criteria_hash, {NEWEST_FIRST}
+) latest ORDER BY completed_at, score_id DESC
 """
 
 DEFERRED_REQUESTS = """

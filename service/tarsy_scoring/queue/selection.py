@@ -16,22 +16,21 @@ from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.admission import Policy
+from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
 # Sessions whose newest completed score is not under what their chain asks for now ($1 chains, $2 their hashes, $3 the
 # hash of every other chain). One whose score under that is on its way already is not asked for twice.
-OBSOLETE_SESSIONS = """
-SELECT DISTINCT s.session_id
-FROM {schema}.session_scores s
-JOIN {schema}.sessions m USING (session_id)
+OBSOLETE_SESSIONS = f"""
+SELECT s.session_id
+FROM {{schema}}.session_scores s
+JOIN {{schema}}.sessions m USING (session_id)
 LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, criteria_hash) ON c.chain_id = m.chain_id
 CROSS JOIN LATERAL (SELECT coalesce(c.criteria_hash, $3) AS criteria_hash) wanted
-WHERE s.status = 'completed' AND s.purpose = 'production'
+WHERE {is_latest("s")}
   AND s.criteria_hash <> wanted.criteria_hash
   AND ($4::text IS NULL OR m.chain_id = $4) AND ($5::timestamptz IS NULL OR s.created_at >= $5)
-  AND NOT EXISTS (SELECT FROM {schema}.session_scores n WHERE n.session_id = s.session_id
-                  AND n.status = 'completed' AND n.purpose = 'production' AND n.completed_at > s.completed_at)
-  AND NOT EXISTS (SELECT FROM {schema}.session_scores o WHERE o.session_id = s.session_id
+  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores o WHERE o.session_id = s.session_id
                   AND o.status IN ('pending', 'in_progress') AND o.purpose = 'production'
                   AND o.criteria_hash = wanted.criteria_hash)
 ORDER BY s.session_id
@@ -45,17 +44,17 @@ WHERE NOT EXISTS (SELECT FROM {schema}.session_scores s
 """
 
 # What the newest score of a session took that says so, and the session's chain.
-TAKEN_BY_SESSIONS = """
+TAKEN_BY_SESSIONS = f"""
 SELECT i.session_id, t.tokens, t.cost_usd,
-       (SELECT m.chain_id FROM {schema}.sessions m WHERE m.session_id = i.session_id) AS chain_id
+       (SELECT m.chain_id FROM {{schema}}.sessions m WHERE m.session_id = i.session_id) AS chain_id
 FROM unnest($1::text[]) AS i(session_id)
 CROSS JOIN LATERAL (
-  SELECT (array_agg(u.tokens ORDER BY s.completed_at DESC) FILTER (WHERE u.tokens IS NOT NULL))[1] AS tokens,
-         (array_agg(u.cost_usd ORDER BY s.completed_at DESC) FILTER (WHERE u.cost_usd IS NOT NULL))[1] AS cost_usd
-  FROM {schema}.session_scores s CROSS JOIN LATERAL (
+  SELECT (array_agg(u.tokens ORDER BY {NEWEST_FIRST}) FILTER (WHERE u.tokens IS NOT NULL))[1] AS tokens,
+         (array_agg(u.cost_usd ORDER BY {NEWEST_FIRST}) FILTER (WHERE u.cost_usd IS NOT NULL))[1] AS cost_usd
+  FROM {{schema}}.session_scores s CROSS JOIN LATERAL (
     SELECT (s.usage ->> 'input_tokens')::float8 + (s.usage ->> 'output_tokens')::float8 AS tokens,
            (s.usage ->> 'cost_usd')::float8 AS cost_usd) u
-  WHERE s.session_id = i.session_id AND s.status = 'completed' AND s.purpose = 'production') t
+  WHERE s.session_id = i.session_id AND {is_completed("s")}) t
 """
 
 # What the newest 1,000 scores of each chain took on average. No chain is a chain of its own.

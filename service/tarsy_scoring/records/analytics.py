@@ -16,6 +16,7 @@ from pydantic import Field
 
 from tarsy_scoring.evaluation.tool_names import Tool, bare, merge_spellings, normalise
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.latest import is_latest
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Band
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
@@ -23,10 +24,7 @@ from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 DayOf = Literal["scored", "ended"]
 ToolSort = Literal["sessions", "points_lost"]
 
-_LATEST = """s.status = 'completed' AND s.purpose = 'production'
-  AND NOT EXISTS (SELECT FROM {schema}.session_scores x WHERE x.session_id = s.session_id
-                  AND x.status = 'completed' AND x.purpose = 'production' AND x.completed_at >= s.completed_at
-                  AND (x.completed_at > s.completed_at OR x.score_id < s.score_id))
+_LATEST = f"""{is_latest("s")}
   AND ($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"""
 # The latest completed production score of each session; what is asked of it is $1 to $4 (see `Selection`).
 SELECTED = f"""{_LATEST}

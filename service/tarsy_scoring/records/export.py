@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic_core import to_json
 
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.latest import has_no_later
 from tarsy_scoring.records.scores import DOCUMENT, Reader
 from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters
 
@@ -30,10 +31,7 @@ WHERE s.purpose = $13 AND s.status = $2
   AND ($8::jsonb IS NULL OR s.flags @> $8) AND ($9::text IS NULL OR s.outcome = $9)
   AND ($10::timestamptz IS NULL OR s.completed_at >= $10) AND ($11::timestamptz IS NULL OR s.completed_at < $11)
   AND ($12::text IS NULL OR lower(m.session_id) LIKE lower($12) OR lower(m.alert_type) LIKE lower($12))
-  AND (NOT $14::bool OR NOT EXISTS (
-    SELECT FROM {{schema}}.session_scores x WHERE x.session_id = s.session_id
-    AND x.status = 'completed' AND x.purpose = s.purpose AND x.completed_at >= s.completed_at
-    AND (x.completed_at > s.completed_at OR x.score_id < s.score_id)))
+  AND (NOT $14::bool OR {has_no_later("s", purpose="s.purpose")})
   AND ($15::timestamptz IS NULL OR s.created_at <= $15 AND (s.created_at < $15 OR s.score_id > $16))
 ORDER BY s.created_at DESC, s.score_id LIMIT $17
 """

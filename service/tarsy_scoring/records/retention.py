@@ -18,6 +18,7 @@ from typing import Any
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.idempotency import KEPT_H
+from tarsy_scoring.queue.latest import is_latest
 from tarsy_scoring.records.erasure import forget_sessions
 
 LEAST_RECORDS_DAYS = 30  # what makes a redelivery harmless is the stored request; Kafka keeps a topic 7 days by default
@@ -53,9 +54,7 @@ OLD_SCORES = f"""
 SELECT s.score_id, s.created_at AS at FROM {{schema}}.session_scores s
 WHERE s.created_at < {_CUTOFF} AND s.created_at >= $2
   AND s.status NOT IN ('pending', 'in_progress') AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
-  AND NOT (s.status = 'completed' AND s.purpose = 'production' AND NOT EXISTS (
-    SELECT FROM {{schema}}.session_scores n WHERE n.session_id = s.session_id AND n.status = 'completed'
-      AND n.purpose = 'production' AND (n.completed_at, n.score_id) > (s.completed_at, s.score_id)))
+  AND NOT ({is_latest("s")})
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL
                   AND s.purpose = 'anchor' AND s.status = 'completed')
 ORDER BY s.created_at LIMIT $3

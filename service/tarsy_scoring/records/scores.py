@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.queue.latest import latest_of
 
 # Everything that a document shows, in one row: lists as arrays of values, in the order of the names below. What is
 # newer than a completed score and is none itself is named in it.
@@ -42,8 +43,7 @@ WHERE session_id = $1 AND purpose = 'production' ORDER BY created_at DESC LIMIT 
 # The latest completed one, else the newest of any status.
 SCORE_OF_SESSION = f"""{DOCUMENT}
 WHERE s.score_id = coalesce(
-  (SELECT score_id FROM {{schema}}.session_scores
-   WHERE session_id = $1 AND purpose = 'production' AND status = 'completed' ORDER BY created_at DESC LIMIT 1),
+  {latest_of("$1", "score_id")},
   ({NEWEST}))
 """
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from tarsy_scoring.postgres.database import Connection
+from tarsy_scoring.queue.latest import is_latest
 from tarsy_scoring.records.scores import Reader
 
 Sort = Literal["newest", "score_asc", "score_desc"]
@@ -35,10 +36,7 @@ SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_sta
        n.next_attempt_at <= now() AS is_due, n.chain_id AS newest_chain_id, n.error_kind, n.error_message
 FROM {{schema}}.sessions m
 LEFT JOIN {{schema}}.session_scores s ON s.session_id = m.session_id
-  AND s.status = 'completed' AND s.purpose = 'production'
-  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = s.session_id
-                  AND x.status = 'completed' AND x.purpose = 'production' AND x.completed_at >= s.completed_at
-                  AND (x.completed_at > s.completed_at OR x.score_id < s.score_id))
+  AND {is_latest("s")}
 LEFT JOIN {{schema}}.session_scores n ON n.session_id = m.session_id AND n.purpose = 'production'
   AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = n.session_id
                   AND x.purpose = 'production' AND x.created_at >= n.created_at

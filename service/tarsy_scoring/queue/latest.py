@@ -1,0 +1,53 @@
+"""
+The latest completed production score of a session, as SQL.
+
+"Latest" is decided here and nowhere else: the greatest `completed_at` wins, and of equal times the smaller `score_id`.
+That is the order of the indexes `session_scores_latest` and `session_scores_looked_at`, so a reader that walks one of
+them finds the latest score first. Equal times are rare but possible: `completed_at` is the start of the transaction
+that ended the score, and one transaction ends a batch.
+
+A view was rejected: readers filter and join the row in different ways, and behind a view the planner has to prove again
+for each of them that the partial indexes apply.
+"""
+
+# Behind `ORDER BY`; the first row of each session is the latest.
+NEWEST_FIRST = "completed_at DESC, score_id"
+
+
+def is_completed(alias: str) -> str:
+    """Condition: the row is a completed production score. It is the predicate of the partial indexes."""
+    return f"{alias}.status = 'completed' AND {alias}.purpose = 'production'"
+
+
+def is_latest(alias: str) -> str:
+    """Condition: the row is the latest of its session. For statements that read many sessions."""
+    return f"{is_completed(alias)}\n  AND {has_no_later(alias)}"
+
+
+def has_no_later(alias: str, purpose: str = "'production'") -> str:
+    """
+    Condition: the session has no later completed score of this purpose.
+
+    Args:
+        purpose: SQL of the purpose to compare with. Only the constant lets PostgreSQL use the partial indexes.
+    """
+    # An anti-join, which PostgreSQL may turn into a merge or a hash join where it pays. `>=` stands alone because an
+    # index can answer it; the two directions of the order make one row comparison impossible.
+    return f"""NOT EXISTS (
+    SELECT FROM {{schema}}.session_scores later
+    WHERE later.session_id = {alias}.session_id AND later.status = 'completed' AND later.purpose = {purpose}
+      AND later.completed_at >= {alias}.completed_at
+      AND (later.completed_at > {alias}.completed_at OR later.score_id < {alias}.score_id))"""
+
+
+def latest_of(session_id: str, columns: str) -> str:
+    """
+    Subquery: these columns of the latest score of one session. For statements that look up few sessions.
+
+    Behind `CROSS JOIN LATERAL` it makes PostgreSQL look up each session by the index, where `is_latest` would let it
+    read all scores because it expects more sessions than there are.
+    """
+    return f"""(
+    SELECT {columns} FROM {{schema}}.session_scores latest
+    WHERE latest.session_id = {session_id} AND {is_completed("latest")}
+    ORDER BY {NEWEST_FIRST} LIMIT 1)"""

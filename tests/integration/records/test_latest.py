@@ -1,0 +1,85 @@
+"""Every reader agrees on the latest completed score of a session, also where two ended at the same time."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from builders import Scoring, policy
+from stored import NOON, store_score
+from tarsy_scoring.commands.calibrate import fetch_scores
+from tarsy_scoring.commands.compare import fetch_labelled
+from tarsy_scoring.missing_tools import demand
+from tarsy_scoring.queue.selection import estimate_of, obsolete_sessions
+from tarsy_scoring.records import analytics, retention
+from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.records.export import export_scores
+from tarsy_scoring.records.session_list import Filters, list_sessions
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+
+LATEST, SAME_TIME, OLDER = (UUID(int=n) for n in (2, 3, 1))
+SESSION = {"labels": {"guidance": "v1"}}
+
+
+@pytest.fixture
+async def tied(scoring: Scoring) -> Scoring:
+    """A session with two scores that ended together, of which the smaller id is the latest, and one before them."""
+    later = NOON + timedelta(hours=1)
+    scores = ((SAME_TIME, 40, later, "hash-other"), (LATEST, 80, later, "hash-default"), (OLDER, 10, NOON, "hash-old"))
+    for score_id, total, at, criteria_hash in scores:
+        columns = {"criteria_hash": criteria_hash, "usage": {"input_tokens": total, "output_tokens": 0}}
+        await store_score(
+            scoring,
+            "s",
+            total,
+            at=at,
+            missing_tools=(f"tool-{total}",),
+            session=SESSION,
+            score_id=str(score_id),
+            **columns,
+        )
+    return scoring
+
+
+async def test_lists_documents_and_exports(tied: Scoring) -> None:
+    page = await list_sessions(tied.reader, {}, Filters(), "newest", None, 10)
+    shown = await tied.reader.score_of_session("s")
+    [[exported]] = [batch async for batch in export_scores(tied.reader, Filters(), only_latest=True)]
+
+    assert page.sessions[0].score is not None
+    assert shown is not None
+    assert {page.sessions[0].score.score_id, shown["score_id"], exported.document["score_id"]} == {LATEST}
+
+
+async def test_numbers(tied: Scoring) -> None:
+    bands = await analytics.distribution(tied.database, Selection(), DEFAULT_BANDS)
+    by_judge = await fetch_scores(tied.database, ["s"], None)
+    by_label = await fetch_labelled(tied.database, "guidance", None, None)
+
+    assert [(b.low, b.high) for b in bands.bands if b.count] == [
+        (b.low, b.high) for b in bands.bands if b.low <= 80 <= b.high
+    ]
+    assert {(s.criteria_hash, s.total) for s in by_judge} == {
+        ("hash-default", 80),
+        ("hash-other", 40),
+        ("hash-old", 10),
+    }
+    assert [s.total_score for s in by_label] == [80]
+
+
+async def test_the_next_actions(tied: Scoring) -> None:
+    """What is asked again, what that is expected to take, and what a clean-up keeps."""
+    assert await obsolete_sessions(tied.database, policy(), None, None) == []
+    assert (await estimate_of(tied.database, {"s": None})).tokens.about == 80
+
+    old = await tied.database.once(
+        lambda c: c.fetch(tied.database.sql(retention.OLD_SCORES), 1, retention.BEGINNING, 10)
+    )
+    assert {r["score_id"] for r in old} == {SAME_TIME, OLDER}
+
+
+@pytest.mark.parametrize("look", [demand.LOOK_AT_ALL, demand.LOOK_AT_CHAIN], ids=["all", "chain"])
+async def test_missing_tools(tied: Scoring, look: str) -> None:
+    rows = await tied.rows(look.format(schema="public"), None, None, None, None, None, None, "sessions", 10)
+
+    assert {r["tool_name"] for r in rows if r["tool_name"]} == {"tool-80"}
