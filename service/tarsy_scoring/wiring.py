@@ -18,7 +18,7 @@ import asyncpg
 import structlog
 
 from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate
-from tarsy_scoring.config.load import read_api_key, read_secret
+from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.settings import ChainSettings, GateSettings, Settings
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
@@ -42,14 +42,12 @@ from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.scoring.providers import is_self_judged
 from tarsy_scoring.scoring.worker import Worker
-from tarsy_scoring.tarsy.timeline_api import TarsyApi
-from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
 from tarsy_scoring.telemetry.health import HealthServer, calm_garbage_collector, unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
-from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.timeline.model import TimelineSource
+from tarsy_scoring.timeline.sources import open_timeline_source
 
 log = structlog.get_logger()
 
@@ -171,7 +169,7 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
             known = ", ".join(sorted(c.name for c in registry))
             raise ConfigurationError(f"{where}.criteria: no criteria are called {chain.criteria!r} (known: {known})")
     if "judging" in roles:
-        timeline_source(settings)
+        open_timeline_source(settings)
         for name in settings.config.providers:
             read_api_key(settings, name, environ)
         wants_traces(settings, environ)  # refused now, where they cannot be had
@@ -197,59 +195,6 @@ def hopeless_gates(chain: ChainSettings, settings: GateSettings) -> list[str]:
         return has_work_dir or not isinstance(gate, FileGate)
 
     return [gate.title for gate in chain.gates if not can_pass(gate)]
-
-
-def timeline_source(settings: Settings) -> TimelineSource:
-    """
-    Where sessions are read; connects to nothing yet.
-
-    Raises:
-        ConfigurationError: None is configured, or half of one.
-    """
-    kind = settings.timeline_source
-    if kind is None:
-        raise ConfigurationError("SCORING_TIMELINE_SOURCE is not set: say tarsy-db, tarsy-api or files")
-    if kind == "files":
-        if settings.timeline_dir is None:
-            raise ConfigurationError("SCORING_TIMELINE_DIR is not set: name the folder of session files")
-        if not settings.timeline_dir.is_dir():
-            raise ConfigurationError(f"SCORING_TIMELINE_DIR: {settings.timeline_dir} is not a folder")
-        return SessionFiles(settings.timeline_dir)
-    if kind == "tarsy-db":
-        if settings.timeline_database_url is None:
-            raise ConfigurationError("SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL")
-        return TarsyDatabase(settings.timeline_database_url.get_secret_value())
-    return _tarsy_api(settings)
-
-
-def _tarsy_api(settings: Settings) -> TarsyApi:
-    """Raises: ConfigurationError: It lacks its URL, or its CA or token cannot be read."""
-    url, token, file = settings.timeline_api_url, settings.timeline_api_token, settings.timeline_api_token_file
-    if url is None:
-        raise ConfigurationError("SCORING_TIMELINE_API_URL is not set: give the address of TARSy's API")
-
-    def read_token() -> str | None:
-        given = token.get_secret_value() if token else None
-        found = read_secret(file, "SCORING_TIMELINE_API_TOKEN_FILE") if file else given
-        if found and not (found.isascii() and found.isprintable()):
-            raise ConfigurationError("the token for TARSy's API holds what no header can: is it one line of text?")
-        return found
-
-    def current_token() -> str | None:
-        try:
-            return read_token()
-        except ConfigurationError as error:
-            raise TimelineUnavailable(str(error)) from None
-
-    if read_token() and url.startswith("http:"):  # also so that a wrong path stops the start
-        log.warning("settings.token_in_clear", variable="SCORING_TIMELINE_API_URL", advice="use https")
-
-    try:
-        return TarsyApi(url, token=current_token, ca_file=settings.timeline_api_ca_file)
-    except OSError as error:
-        raise ConfigurationError(
-            f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: {error.strerror}"
-        ) from None
 
 
 async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
@@ -337,7 +282,7 @@ def _tracing(settings: Settings) -> Tracing:
 
 
 async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> None:
-    source = timeline_source(parts.settings)
+    source = open_timeline_source(parts.settings)
     clients = create_clients(parts.settings, tracing=tracing)
     try:
         scorer = Scorer(

@@ -29,7 +29,8 @@ from tarsy_scoring.tarsy import database as tarsy_module
 from tarsy_scoring.tarsy import sessions as tarsy_sessions
 from tarsy_scoring.tarsy.announcer import BEGINNING
 from tarsy_scoring.tarsy.bridge import Bridge
-from tarsy_scoring.tarsy.database import STATUS_MESSAGE, TIMEOUT_S, Tarsy, TarsyAway, TarsyUnfit
+from tarsy_scoring.tarsy.database import STATUS_MESSAGE, TIMEOUT_S, TarsyAway, TarsyPool, TarsyUnfit
+from tarsy_scoring.tarsy.schema import SESSION_TABLES
 from tarsy_scoring.tarsy.sessions import STATUSES, TarsySessions, open_tarsy_sessions, sessions_gone
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import create_tables
@@ -887,7 +888,7 @@ async def test_tarsy_away_is_told_and_waited_for(
     running = asyncio.create_task(bridge.run(stopping))
     await wait_until(lambda: bridge._swept_at is not None, 30, "it has swept, long before the next time")
     there = bridge._sessions.tarsy
-    bridge._sessions.tarsy = Tarsy(DEAD_URL, "X", tarsy_sessions.NEEDS, is_read_only=True)
+    bridge._sessions.tarsy = TarsyPool(DEAD_URL, "X", SESSION_TABLES, is_read_only=True)
     await wait_until(lambda: "cannot be used" in (bridge.lacking or ""), 30, "it says what it lacks")
     assert DEAD_URL not in (bridge.lacking or "")
     await put(tarsy, "meanwhile", created=NOW - 5 * HOUR)
@@ -951,7 +952,7 @@ async def test_a_role_that_may_only_read_suffices(
     )
     try:
         place = tarsy_url.rpartition("@")[2]
-        reading = Tarsy(f"postgresql://{role}:secret@{place}", "X", tarsy_sessions.NEEDS, is_read_only=True)
+        reading = TarsyPool(f"postgresql://{role}:secret@{place}", "X", SESSION_TABLES, is_read_only=True)
         bridge = start()
         bridge._sessions = TarsySessions(reading)
         await swept(bridge)

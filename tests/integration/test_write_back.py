@@ -19,8 +19,9 @@ from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.tarsy import database as tarsy_module
 from tarsy_scoring.tarsy import write_back
-from tarsy_scoring.tarsy.database import Tarsy, TarsyAway, TarsyUnfit
-from tarsy_scoring.tarsy.write_back import NEEDS, WriteBack, open_write_back_tarsy
+from tarsy_scoring.tarsy.database import TarsyAway, TarsyPool, TarsyUnfit
+from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES
+from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.wiring import check_settings
 
@@ -42,7 +43,9 @@ async def start(scoring: Scoring, tarsy_database_url: str) -> AsyncIterator[Star
 
         def call(url: str = tarsy_database_url) -> WriteBack:
             made = WriteBack(
-                scoring.database, Tarsy(url, "SCORING_WRITE_BACK_DATABASE_URL", NEEDS, is_read_only=False), Metrics()
+                scoring.database,
+                TarsyPool(url, "SCORING_WRITE_BACK_DATABASE_URL", WRITE_BACK_TABLES, is_read_only=False),
+                Metrics(),
             )
             stack.push_async_callback(made._tarsy.close)
             return made
@@ -451,7 +454,9 @@ async def test_what_was_scored_before_it_was_switched_on_stays_here(
     """A year of history would come over TARSy's dashboard."""
     await put(tarsy, "old", "new")
     await finish(scoring, "old")
-    made = WriteBack(scoring.database, Tarsy(tarsy_database_url, "X", NEEDS, is_read_only=False), Metrics())
+    made = WriteBack(
+        scoring.database, TarsyPool(tarsy_database_url, "X", WRITE_BACK_TABLES, is_read_only=False), Metrics()
+    )
     assert await made.run_once() is False
     await finish(scoring, "new")
 

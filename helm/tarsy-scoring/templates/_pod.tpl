@@ -125,7 +125,7 @@ readinessProbe:
 {{- if .apiCa.existingSecret }}
 - {name: SCORING_TIMELINE_API_CA_FILE, value: /etc/tarsy-scoring/timeline/ca.crt}
 {{- end }}
-{{- else }}
+{{- else if eq .source "files" }}
 - {name: SCORING_TIMELINE_DIR, value: {{ .dir | quote }}}
 {{- end }}
 {{- end }}

@@ -11,7 +11,8 @@ from tarsy_scoring.commands.shared import run, settings_of_environment
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.telemetry.health import calm_garbage_collector, run_until_signalled, unless_stopped
-from tarsy_scoring.wiring import check_settings, open_parts, require_migrated, timeline_source
+from tarsy_scoring.timeline.sources import open_timeline_source
+from tarsy_scoring.wiring import check_settings, open_parts, require_migrated
 
 if TYPE_CHECKING:
     from tarsy_scoring.web.access import Access
@@ -52,7 +53,7 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     from tarsy_scoring.web.context import Site
     from tarsy_scoring.web.pages.warming import warm
 
-    source = timeline_source(settings) if settings.timeline_source else None
+    source = open_timeline_source(settings) if settings.timeline_source else None
     if source is None:
         log.warning("api.no_timeline_source", effect="only sessions that are known here can be scored")
     try:

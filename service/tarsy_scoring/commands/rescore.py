@@ -28,7 +28,8 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
-from tarsy_scoring.wiring import Parts, open_parts, require_migrated, timeline_source
+from tarsy_scoring.timeline.sources import open_timeline_source
+from tarsy_scoring.wiring import Parts, open_parts, require_migrated
 
 _SENT_AT_ONCE = 500
 
@@ -164,7 +165,7 @@ def _check_not_blank(value: str | None, option: str) -> None:
 
 
 async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) -> list[FoundSession]:
-    source = timeline_source(parts.settings)
+    source = open_timeline_source(parts.settings)
 
     async def wanted() -> AsyncIterator[FoundSession]:
         listed = 0

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from tarsy_scoring.config.gates import Gate, compile_pattern, not_blank
+from tarsy_scoring.config.timeline_sources import TimelineSourceName
 from tarsy_scoring.errors import ConfigurationError
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
@@ -269,7 +270,7 @@ class Settings(_Frozen):
     topic_scoring_events: Topic = Field("scoring-events", description="Topic of scoring events.")
     topic_dead_letters: Topic = Field("scoring-dead-letters", description="Topic of messages nobody could read.")
     topic_scoring_insights: Topic = Field("scoring-insights", description="Topic of rolling signals and of drift.")
-    timeline_source: Literal["tarsy-db", "tarsy-api", "files"] | None = Field(
+    timeline_source: TimelineSourceName | None = Field(
         None, description="Where sessions are read: `tarsy-db`, `tarsy-api` or `files`."
     )
     timeline_database_url: SecretStr | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")

@@ -1,16 +1,15 @@
 """
-TARSy's database as bridge and write-back meet it: it may be away, and it may not be what we need.
+A connection pool to TARSy's database, shared in code by timelines, bridge and write-back.
 
-Its schema is somebody else's and moves, so what is needed is looked for by name, and what only some
-deployments have is read as null. Works behind a transaction pooler, except for the notifications.
-Whatever becomes of this process, it holds nothing there for longer than ten seconds.
+The database may be away, and it may lack what the service needs. The pool works behind a transaction
+pooler, except for notifications. Whatever happens to this process, the server ends its transactions
+after the pool's timeout.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import asyncpg
 import structlog
@@ -21,56 +20,40 @@ from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 from tarsy_scoring.postgres.listen import listen
 from tarsy_scoring.postgres.transactions import keep_session, transaction_of
 from tarsy_scoring.postgres.url import check_url, place_of
+from tarsy_scoring.tarsy.schema import SelectLists, Table, inspect
 
 T = TypeVar("T")
-Columns = Mapping[str, str]  # by table: what to select
 
 log = structlog.get_logger()
 
 TIMEOUT_S = 10.0
-LOCK_TIMEOUT_S = 3.0  # TARSy's own work stands behind whoever waits
+LOCK_TIMEOUT_S = 3.0  # while this service waits for a lock, TARSy's own work queues behind it
+CLOSE_TIMEOUT_S = 5.0
 RETRY_S = 2.0
-STANDBY_RETRY_S = 60.0  # it may be promoted
+STANDBY_RETRY_S = 60.0  # the standby may be promoted
 CHANNEL = "sessions"
-# What TARSy says there when a session changes its status. Most of what it says is progress, and none of our business.
+# The message on `CHANNEL` when a session changes its status. Most of the other messages report progress.
 STATUS_MESSAGE = '"session.status"'
 
-# The server gives up as well: also where this process stands still, or nobody waits for its work any more.
-LIMITS = f"""
-SET LOCAL statement_timeout = '{TIMEOUT_S:g}s';
-SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S:g}s';
-SET LOCAL idle_in_transaction_session_timeout = '{TIMEOUT_S:g}s'
+# Limits that the server enforces, so that they hold, too, when this process stands still.
+LIMITS = """
+SET LOCAL statement_timeout = '{ms}ms';
+SET LOCAL lock_timeout = '{lock_ms}ms';
+SET LOCAL idle_in_transaction_session_timeout = '{ms}ms'
 """
 
-# The columns of these tables as this role meets them; one row without a column where there is no such table.
-LOOK_AT_TABLES = """
-SELECT n.name AS table, a.attname::text AS column,
-  has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS may_read,
-  has_column_privilege(a.attrelid, a.attnum, 'INSERT') AS may_write,
-  a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' AS must_be_given
-FROM unnest($1::text[]) AS n(name)
-LEFT JOIN pg_attribute a ON a.attrelid = to_regclass(n.name) AND a.attnum > 0 AND NOT a.attisdropped
-"""
-
-# The schema that has all these tables and does not let this role in, which sees none of them then.
-FIND_CLOSED_SCHEMA = """
-SELECT s.nspname FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace
-WHERE t.relname = ANY($1::text[]) AND t.relkind IN ('r', 'p', 'v') AND NOT has_schema_privilege(s.oid, 'USAGE')
-GROUP BY s.nspname HAVING count(*) = cardinality($1::text[]) ORDER BY s.nspname <> 'public', s.nspname LIMIT 1
-"""
-
-# Why a transaction that is to write may not; null: it may.
+# Why a transaction that is meant to write cannot; null where it can.
 WHY_READ_ONLY = """
 SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'setting' END
 WHERE current_setting('transaction_read_only')::boolean
 """
 
-# What refuses us by a decision of somebody there, and what would help.
+# Refusals that an operator of TARSy's database has to lift, and what helps.
 _REFUSALS: tuple[tuple[type[Exception], str], ...] = (
     (asyncpg.InvalidAuthorizationSpecificationError, "it refuses the role or its password; correct them in {variable}"),
     (asyncpg.InvalidCatalogNameError, "there is no such database; correct its name in {variable}"),
-    (asyncpg.InsufficientPrivilegeError, "the role may not do that; see the grants in docs/bridge.md"),
-    (asyncpg.LockNotAvailableError, "somebody there holds a row that is needed; look for a long transaction"),
+    (asyncpg.InsufficientPrivilegeError, "the role lacks a privilege; see the grants in docs/bridge.md"),
+    (asyncpg.LockNotAvailableError, "another transaction holds a lock on a needed row; look for a long transaction"),
 )
 
 
@@ -79,101 +62,85 @@ class TarsyAway(ScoringError):
 
 
 class TarsyUnfit(StartRefused):
-    """TARSy's database lacks a table, a column or a grant; waiting does not help."""
+    """TARSy's database lacks a table, a column or a privilege; waiting does not help."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class TarsyPool:
     """
-    A table of TARSy's and what is wanted of it.
+    A small pool, opened at the first use.
+
+    Every piece of work is one short transaction; read-only work sees one snapshot. A cancellation rolls the
+    transaction back and returns the connection, and waits at most a second for a server that does not answer.
 
     Args:
-        columns: What is read.
-        written: What is given in new rows; a column that must be given and is not among these makes it unfit.
-        optional: Columns that only some deployments have, with their types; read as null elsewhere.
-    """
-
-    columns: Sequence[str]
-    written: Sequence[str] = ()
-    optional: Mapping[str, str] = field(default_factory=dict)
-
-    def lacking(self, name: str, columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """What this table, which has these columns as `LOOK_AT_TABLES` tells of them, lacks for us."""
-        reading = [*self.columns, *(c for c in self.optional if c in columns)]
-        lacking = [f"the column {name}.{c}" for c in dict.fromkeys([*reading, *self.written]) if c not in columns]
-        for privilege, may, wanted in (("SELECT", "may_read", reading), ("INSERT", "may_write", self.written)):
-            refused = [c for c in wanted if c in columns and not columns[c][may]]
-            if refused:
-                only = "" if len(refused) == len(wanted) else f" ({', '.join(refused)})"
-                lacking.append(f"{privilege}{only} on {name}")
-        if self.written:
-            unknown = [c for c, row in columns.items() if row["must_be_given"] and c not in self.written]
-            lacking += [f"a default for {name}.{c}, which this version does not know" for c in unknown]
-        return lacking
-
-
-class Tarsy:
-    """
-    A small pool to TARSy's database, opened at the first use.
-
-    Every piece of work is one short transaction: of one snapshot where it only reads. A cancel rolls it back and gives
-    the connection back, and waits for a server that stands still for a second at most.
-
-    Args:
-        variable: Where `url` comes from, for messages.
-        needs: By table. Looked for before the first work, and again after an error.
+        variable: The setting that `url` comes from, for messages.
+        needs: By table. Checked before the first work, and again after an error.
         is_read_only: Let the server refuse every write, whatever the role may do.
+        timeout_s: For one piece of work, connecting included.
+        max_connections: Upper bound of the pool.
 
     Raises:
         ConfigurationError: The URL can never work.
     """
 
-    def __init__(self, url: str, variable: str, needs: Mapping[str, Table], *, is_read_only: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        variable: str,
+        needs: Mapping[str, Table],
+        *,
+        is_read_only: bool,
+        timeout_s: float = TIMEOUT_S,
+        max_connections: int = 2,
+    ) -> None:
         check_url(url, variable)
+        self.timeout_s = timeout_s
         self._url = url
         self._variable = variable
         self._needs = needs
         self._is_read_only = is_read_only
+        self._max_connections = max_connections
         self._pool: asyncpg.Pool | None = None
-        self._listed: Columns | None = None
+        self._opening = asyncio.Lock()
+        self._select_lists: SelectLists | None = None
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """Hosts and database, for people."""
         return place_of(self._url)
 
     def look_again(self) -> None:
-        """See what the tables are like before the next work: an upgrade may have brought columns."""
-        self._listed = None
+        """Inspect the tables before the next work: an upgrade of TARSy may have added columns."""
+        self._select_lists = None
 
-    async def once(self, work: Callable[[Connection, Columns], Awaitable[T]]) -> T:
+    async def once(self, work: Callable[[Connection, SelectLists], Awaitable[T]]) -> T:
         """
-        Do `work` in a transaction, once. It gets the connection and, per table, the list of columns to select.
+        Do `work` in a transaction, once. It gets the connection and, per table, the columns to select.
 
-        Violated constraints and refused values come through: what they mean is the caller's business.
+        Violated constraints and refused values are raised as they are: only the caller knows what they mean.
 
         Raises:
-            TarsyAway: It took longer than 10 s, or the database cannot be used right now.
-            TarsyUnfit: It lacks what is needed.
+            TarsyAway: The work took longer than the timeout, or the database cannot be used right now.
+            TarsyUnfit: The database lacks what is needed.
         """
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._transaction() as connection:
-                if self._listed is None:
-                    self._listed = await self._look_at_tables(connection)
-                return await work(connection, self._listed)
+            async with asyncio.timeout(self.timeout_s), self._transaction() as connection:
+                if self._select_lists is None:
+                    self._select_lists = await self._inspect(connection)
+                return await work(connection, self._select_lists)
         except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError):
             raise
         except TimeoutError as error:
-            raise self._away(f"no answer within {TIMEOUT_S:g} s; is it busy, or the network closed?") from error
+            raise self._away(f"no answer within {self.timeout_s:g} s; is it busy, or the network closed?") from error
         except DRIVER_ERRORS as error:
-            self._listed = None  # the schema may have changed under us
+            self._select_lists = None  # the error may come from a changed schema
             raise self._away(self._why(error)) from error
 
     async def follow(self, wake: Callable[[], None]) -> None:
         """
         Loop for ever: call `wake` when a session changes its status, and after every reconnection.
 
-        Notifications may be lost at any time, a pooler forwards none, a standby has none: nothing may depend on them.
+        Notifications are hints: they may be lost at any time, a pooler forwards none and a standby sends none.
         """
         has_warned = False
 
@@ -194,45 +161,46 @@ class Tarsy:
         await listen(self._url, {CHANNEL: on_notify}, retry_after=retry_after, contact_s=TIMEOUT_S, on_connect=wake)
 
     async def close(self) -> None:
-        """Close the pool; connections in use are cut after 5 s."""
+        """Close the pool; connections in use are cut after 5 s. Safe to call twice."""
         pool, self._pool = self._pool, None
         if pool is not None:
             try:
-                await asyncio.wait_for(pool.close(), 5)
+                await asyncio.wait_for(pool.close(), CLOSE_TIMEOUT_S)
             except TimeoutError:
                 pool.terminate()
 
+    def refuses_every_row(self, error: Exception) -> TarsyUnfit:
+        """The exception for a refusal that is about the schema, so that no other row would fare better."""
+        return TarsyUnfit(
+            f"TARSy's database at {self.place} refuses what is written: {describe_refusal(error)}; its schema is not "
+            "the one this version knows: upgrade this service, or switch SCORING_WRITE_BACK off"
+        )
+
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Connection]:
-        if self._pool is None:
-            self._pool = await asyncpg.create_pool(
-                self._url,
-                min_size=0,
-                max_size=2,
-                timeout=TIMEOUT_S,
-                statement_cache_size=0,  # a transaction pooler may give each transaction another server
-                server_settings={"application_name": "tarsy-scoring"},
-                reset=keep_session,
-            )
         snapshot = "repeatable_read" if self._is_read_only else "read_committed"
         options = {"isolation": snapshot, "readonly": self._is_read_only}
-        async with transaction_of(self._pool, TIMEOUT_S, **options) as connection:
-            await connection.execute(LIMITS)
+        async with transaction_of(await self._open(), self.timeout_s, **options) as connection:
+            lock_ms = int(min(self.timeout_s, LOCK_TIMEOUT_S) * 1000)
+            await connection.execute(LIMITS.format(ms=int(self.timeout_s * 1000), lock_ms=lock_ms))
             yield connection
 
-    async def _look_at_tables(self, connection: Connection) -> Columns:
-        found: dict[str, dict[str, Any]] = {name: {} for name in self._needs}
-        for row in await connection.fetch(LOOK_AT_TABLES, list(self._needs)):
-            if row["column"] is not None:
-                found[row["table"]][row["column"]] = row
-        absent, listed = [name for name in self._needs if not found[name]], {}
-        closed = await connection.fetchval(FIND_CLOSED_SCHEMA, absent) if absent else None
-        lacking = [f"USAGE on the schema {closed}"] if closed else [f"the table {name}" for name in absent]
-        for name, table in self._needs.items():
-            if found[name]:
-                lacking += table.lacking(name, found[name])
-            nulls = {c: f"NULL::{kind} AS {c}" for c, kind in table.optional.items()}
-            listed[name] = ", ".join([*table.columns, *(c if c in found[name] else nulls[c] for c in nulls)])
+    async def _open(self) -> asyncpg.Pool:
+        async with self._opening:  # two first users must not make two pools
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    self._url,
+                    min_size=0,
+                    max_size=self._max_connections,
+                    timeout=self.timeout_s,
+                    statement_cache_size=0,  # a transaction pooler may give each transaction another server
+                    server_settings={"application_name": "tarsy-scoring"},
+                    reset=keep_session,
+                )
+        return self._pool
+
+    async def _inspect(self, connection: Connection) -> SelectLists:
+        select_lists, lacking = await inspect(connection, self._needs)
         why_read_only = None if self._is_read_only else await self._why_read_only(connection)
         if why_read_only == "setting":
             lacking.append("transactions that may write (default_transaction_read_only is on)")
@@ -244,34 +212,28 @@ class Tarsy:
             )
         if why_read_only is not None:
             raise asyncpg.ReadOnlySQLTransactionError(why_read_only)
-        return listed
+        return select_lists
 
     async def _why_read_only(self, connection: Connection) -> str | None:
-        """See `WHY_READ_ONLY`. Never overruled: the setting may guard a database that is being moved."""
+        """See `WHY_READ_ONLY`. The setting is never overridden: it may guard a database that is being moved."""
         why: str | None = await connection.fetchval(WHY_READ_ONLY)
         if why is not None and self._pool is not None:
-            await self._pool.expire_connections()  # a session keeps the setting with which it began
+            # A connection keeps the value of the setting with which it began.
+            await self._pool.expire_connections()
         return why
-
-    def refuses_all(self, error: Exception) -> TarsyUnfit:
-        """What to raise where this refusal is about the schema, so that no other row would fare better."""
-        return TarsyUnfit(
-            f"TARSy's database at {self.place} refuses what is written: {told(error)}; its schema is not what this "
-            "version knows: upgrade it, or switch SCORING_WRITE_BACK off"
-        )
 
     def _away(self, why: str) -> TarsyAway:
         return TarsyAway(f"TARSy's database at {self.place} cannot be used: {why}")
 
     def _why(self, error: Exception) -> str:
-        """What happened and what would help; never the driver's message, which may quote the address or a value."""
+        """What happened and what helps; never the driver's message, which may quote the address or a value."""
         for kind, words in _REFUSALS:
             if isinstance(error, kind):
                 return words.format(variable=self._variable)
         return why_away(error).replace("SCORING_DATABASE_URL", self._variable)
 
 
-def told(error: Exception) -> str:
-    """A refused row by the names in the schema that refused it; never by its values."""
+def describe_refusal(error: Exception) -> str:
+    """The type of a refusal with the table, column and constraint that caused it; never the refused values."""
     names = [getattr(error, name, None) for name in ("table_name", "column_name", "constraint_name")]
     return " ".join([type(error).__name__, *(f"{n}" for n in names if n)])

@@ -18,10 +18,6 @@ from tarsy_scoring.timeline.parsing import label_map, model_names, name_or_none,
 
 log = structlog.get_logger()
 
-# PostgreSQL knows `infinity` and years that Python does not; the very first and last moments stand for infinities in
-# the driver, and the first one is what Go writes for no time at all.
-_FIRST_TIME, _LAST_TIME = "'0001-01-02 00:00:00+00'", "'9999-12-31 00:00:00+00'"
-
 
 class UnreadableJson(ValueError):
     """No JSON, or more than Python reads: nested too deeply, or a number with thousands of digits."""
@@ -51,16 +47,6 @@ def read_labels(value: object) -> dict[str, str]:
         return label_map(read_json(value))
     except RecursionError:  # values that the API gave, and that are too deep to be written
         raise UnreadableJson("RecursionError") from None
-
-
-def time_or_null(column: str) -> str:
-    """In SQL: the time in this column, null where it is none that Python could hold."""
-    return f"CASE WHEN {column} BETWEEN {_FIRST_TIME} AND {_LAST_TIME} THEN {column} END"
-
-
-def nearest_time(column: str) -> str:
-    """In SQL: the time in this column, or the nearest one that Python can hold; null only where there is none."""
-    return f"CASE WHEN {column} IS NOT NULL THEN least(greatest({column}, {_FIRST_TIME}), {_LAST_TIME}) END"
 
 
 def assemble(

@@ -16,8 +16,9 @@ import structlog
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.tarsy.database import Columns, Table, Tarsy
-from tarsy_scoring.tarsy.rows import UnreadableJson, nearest_time, read_labels, time_or_null
+from tarsy_scoring.tarsy.database import TarsyPool
+from tarsy_scoring.tarsy.rows import UnreadableJson, read_labels
+from tarsy_scoring.tarsy.schema import SESSION_TABLES, SelectLists, nearest_time, time_or_null
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
 from tarsy_scoring.timeline.parsing import name_or_none
 
@@ -33,18 +34,6 @@ TOLD_LIMIT = 10_000
 STATUSES = tuple(sorted(TERMINAL_STATUSES))
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
-
-NEEDS = {
-    "alert_sessions": Table(
-        columns=("session_id", "chain_id", "status", "created_at"),
-        optional={
-            "alert_type": "varchar",
-            "completed_at": "timestamptz",
-            "deleted_at": "timestamptz",
-            "labels": "jsonb",
-        },
-    )
-}
 
 # A session that has ended, in values that any of its rows can be read as.
 _ENDED = f"""s.session_id, s.chain_id, s.alert_type, s.status, s.labels::text AS labels,
@@ -163,7 +152,7 @@ class TarsySessions:
     Every method raises `TarsyAway` where the database cannot be used now, and `TarsyUnfit` where it lacks something.
     """
 
-    def __init__(self, tarsy: Tarsy) -> None:
+    def __init__(self, tarsy: TarsyPool) -> None:
         self.tarsy = tarsy
         self._told = Told()
 
@@ -174,7 +163,7 @@ class TarsySessions:
     async def ended_page(self, status: str, created_at: datetime, session_id: str) -> tuple[str, list[EndedSession]]:
         """The server, and up to 1,000 sessions of this status after that place, by creation and id; fewer: no more."""
 
-        async def read(connection: Connection, columns: Columns) -> tuple[str, list[EndedSession]]:
+        async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[EndedSession]]:
             server = (await _server(connection))["server"]
             rows = await connection.fetch(ENDED_PAGE.format(**columns), status, created_at, session_id, PAGE)
             return server, self._ended(rows)
@@ -190,7 +179,7 @@ class TarsySessions:
             with_all_open: List the open sessions of any age.
         """
 
-        async def read(connection: Connection, columns: Columns) -> Standing:
+        async def read(connection: Connection, columns: SelectLists) -> Standing:
             there = await _server(connection)
             edge: datetime = there["now"] - overlap
             statuses = await connection.fetchval(OPEN_STATUSES, STATUSES)
@@ -212,7 +201,7 @@ class TarsySessions:
             newest: How long ago these were created at most.
         """
 
-        async def read(connection: Connection, columns: Columns) -> tuple[list[str], list[Any]]:
+        async def read(connection: Connection, columns: SelectLists) -> tuple[list[str], list[Any]]:
             statuses = await connection.fetchval(OPEN_STATUSES, STATUSES)
             rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, _LATEST, LOOK_LIMIT)
             is_open = [r["session_id"] for r in rows]
@@ -226,7 +215,7 @@ class TarsySessions:
     async def of_these(self, session_ids: Sequence[str]) -> tuple[str, list[EndedSession], set[str]]:
         """The server; those of these that have ended, deleted ones too; and the ids of those that still run."""
 
-        async def read(connection: Connection, columns: Columns) -> tuple[str, list[Any], list[Any]]:
+        async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[Any], list[Any]]:
             server = (await _server(connection))["server"]
             ended = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, session_ids)
             return server, ended, await connection.fetch(STILL_THERE.format(**columns), session_ids)
@@ -284,7 +273,7 @@ def open_tarsy_sessions(settings: Settings) -> TarsySessions:
             "SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL, where its sessions are looked for"
         )
     url = settings.timeline_database_url.get_secret_value()
-    return TarsySessions(Tarsy(url, "SCORING_TIMELINE_DATABASE_URL", NEEDS, is_read_only=True))
+    return TarsySessions(TarsyPool(url, "SCORING_TIMELINE_DATABASE_URL", SESSION_TABLES, is_read_only=True))
 
 
 async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIterator[list[str]]:
@@ -317,5 +306,5 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
         last = ours[-1]
 
 
-async def _server(connection: Connection, _columns: Columns | None = None) -> Any:
+async def _server(connection: Connection, _columns: SelectLists | None = None) -> Any:
     return await connection.fetchrow(SERVER)

@@ -15,11 +15,16 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+import structlog
 
-from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.config.load import read_secret
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.tarsy.rows import assemble
-from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline
+from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
 from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none, storable
+
+log = structlog.get_logger()
 
 _BASE = "/api/v1"
 _PAGE = 100  # the most TARSy gives at once
@@ -226,6 +231,39 @@ class _Reading:
             raise TimelineUnavailable(
                 f"what TARSy's API at {self._where} answered for {self._what} is not what its contract says"
             ) from error
+
+
+def open_tarsy_api(settings: Settings) -> TimelineSource:
+    """
+    The source of these settings; connects to nothing yet.
+
+    Raises:
+        ConfigurationError: The token or the CA cannot be read.
+    """
+    url, token, file = settings.timeline_api_url, settings.timeline_api_token, settings.timeline_api_token_file
+    assert url is not None
+
+    def read_token() -> str | None:
+        given = token.get_secret_value() if token else None
+        found = read_secret(file, "SCORING_TIMELINE_API_TOKEN_FILE") if file else given
+        if found and not (found.isascii() and found.isprintable()):
+            raise ConfigurationError("the token for TARSy's API holds what no header can: is it one line of text?")
+        return found
+
+    def current_token() -> str | None:
+        try:
+            return read_token()
+        except ConfigurationError as error:
+            raise TimelineUnavailable(str(error)) from None
+
+    if read_token() and url.startswith("http:"):  # read here, too, so that a wrong path stops the start
+        log.warning("settings.token_in_clear", variable="SCORING_TIMELINE_API_URL", advice="use https")
+    try:
+        return TarsyApi(url, token=current_token, ca_file=settings.timeline_api_ca_file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: {error.strerror}"
+        ) from None
 
 
 async def _together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:

@@ -24,7 +24,8 @@ from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.transactions import LONG_TRANSACTION
-from tarsy_scoring.tarsy.database import CHANNEL, Columns, Table, Tarsy, TarsyAway, TarsyUnfit, told
+from tarsy_scoring.tarsy.database import CHANNEL, TarsyAway, TarsyPool, TarsyUnfit, describe_refusal
+from tarsy_scoring.tarsy.schema import WRITE_BACK_TABLES, SelectLists
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
@@ -53,22 +54,6 @@ OF_ONE_ROW = (
     asyncpg.NumericValueOutOfRangeError,
     asyncpg.InvalidParameterValueError,
 )
-
-NEEDS = {
-    "alert_sessions": Table(("session_id", "status"), optional={"deleted_at": "timestamptz"}),
-    "stages": Table(
-        ("stage_id", "stage_index", "session_id"),
-        written=("stage_id", "stage_name", "stage_index", "expected_agent_count", "status", "started_at",
-                 "completed_at", "error_message", "session_id", "stage_type"),
-    ),
-    "session_scores": Table(
-        ("score_id",),
-        written=("score_id", "prompt_hash", "total_score", "score_analysis", "tool_improvement_report",
-                 "score_triggered_by", "status", "started_at", "completed_at", "error_message", "session_id",
-                 "stage_id", "failure_tags"),
-    ),
-    "events": Table(("id",), written=("channel", "payload", "created_at", "session_id")),
-}  # fmt: skip
 
 # --- what is ours -----------------------------------------------------------------------------------------
 
@@ -155,7 +140,7 @@ class Finished:
         return str(uuid.uuid5(_NAMESPACE, str(self.score_id)))
 
 
-def open_write_back_tarsy(settings: Settings) -> Tarsy:
+def open_write_back_tarsy(settings: Settings) -> TarsyPool:
     """
     TARSy's database for writing; connects to nothing yet.
 
@@ -168,13 +153,15 @@ def open_write_back_tarsy(settings: Settings) -> Tarsy:
             f"SCORING_WRITE_BACK is true and {variable} is not set: give TARSy's PostgreSQL, with a role that may "
             "insert scores, stages and events"
         )
-    return Tarsy(settings.write_back_database_url.get_secret_value(), variable, NEEDS, is_read_only=False)
+    return TarsyPool(
+        settings.write_back_database_url.get_secret_value(), variable, WRITE_BACK_TABLES, is_read_only=False
+    )
 
 
 class WriteBack:
     """The write-back of this process: working, or standing by while another process works."""
 
-    def __init__(self, database: Database, tarsy: Tarsy, metrics: Metrics) -> None:
+    def __init__(self, database: Database, tarsy: TarsyPool, metrics: Metrics) -> None:
         self._database = database
         self._tarsy = tarsy
         self._metrics = metrics
@@ -268,13 +255,15 @@ class WriteBack:
                 refusal = error
                 break
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
-                raise self._tarsy.refuses_all(error) from error
+                raise self._tarsy.refuses_every_row(error) from error
         if result == "refused":
             assert refusal is not None
             if isinstance(refusal, asyncpg.ForeignKeyViolationError):
-                raise self._tarsy.refuses_all(refusal) from refusal
+                raise self._tarsy.refuses_every_row(refusal) from refusal
             names = {"score_id": str(score.score_id), "session_id": score.session_id}
-            log.error("write_back.refused", **names, reason=told(refusal), effect="this score is passed over")
+            log.error(
+                "write_back.refused", **names, reason=describe_refusal(refusal), effect="this score is passed over"
+            )
         if result == "session_open":
             log.warning("write_back.session_open", session_id=score.session_id, effect="this score is passed over")
         self._metrics.write_backs.labels(result).inc()
@@ -285,7 +274,7 @@ class WriteBack:
         self._metrics.write_back_backlog.set(backlog or 0)
 
 
-async def _write(score: Finished, connection: Connection, columns: Columns) -> Result:
+async def _write(score: Finished, connection: Connection, columns: SelectLists) -> Result:
     session = await connection.fetchrow(FIND.format(**columns), score.session_id, str(score.score_id), score.stage_id)
     if session is None or session["is_deleted"]:
         return "session_gone"

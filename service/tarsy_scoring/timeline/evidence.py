@@ -1,24 +1,28 @@
 """
-What a source declares against what could be read, and the refusal to judge what is not there.
+Compares the evidence that a source declares with the evidence that could be read.
 
-Missing means declared or read with an error. What an agent simply did not do is not missing: it is
-what the judge is there to see.
+A thing is missing when the source declares it and it could not be read, or was read with an error.
+Something that an agent did not do is not missing: the judge has to see it as it is.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from tarsy_scoring.errors import EvidenceIncomplete
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, Event, Evidence, Execution, Stage, Timeline
 
-# In stages that ended like this, agents may never have been started: the declared number does not bind.
+# In stages with such a status, agents may never have been started, so the declared number does not bind.
 _MAY_LACK_AGENTS = frozenset({"pending", "cancelled"})
+
+
+KINDS = ("stages", "executions", "events", "results", "final_analysis")
+_NAMED = 5  # missing things that the message of an error names
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that the source holds and that could not be read: its kind in `Evidence`, and words for people."""
+    """Something that the source holds and that could not be read: its kind, one of `KINDS`, and a description."""
 
     kind: str
     words: str
@@ -33,76 +37,103 @@ def take_stock(
     declared_calls: Mapping[str, int] | None = None,
 ) -> Evidence:
     """
-    Count what the judge would see; hidden stages do not count.
+    Count the evidence in the stages that the judge sees.
 
     Declared are: a stage's number of agents, each event, the result of each tool call, a final analysis
-    where the session or an agent wrote one, the parent that a sub-agent names. An event that is still
-    `streaming` in a session that has ended was not written to its end.
+    where the session or an agent wrote one, and the parent that a sub-agent names. An event that is still
+    `streaming` in a terminal session is incomplete.
 
     Args:
-        losses: What the source could not read at all.
+        losses: Things that the source could not read at all.
         unread_results: Event ids of tool calls whose result could not be read.
         declared_calls: Tool calls per execution id by a second record of the source; more of them than
             events means that events are missing.
     """
-    expected: Counter[str] = Counter(dict.fromkeys(("stages", "executions", "events", "results", "final_analysis"), 0))
-    read = Counter(expected)
-    missing: list[str] = []
-
-    def lose(kind: str, words: str, count: int = 1) -> None:
-        expected[kind] += count
-        missing.append(words)
-
-    def count(kind: str, *, was_read: bool, words: str) -> None:
-        if was_read:
-            expected[kind] += 1
-            read[kind] += 1
-        else:
-            lose(kind, words)
-
+    stock = _Stock(unread_results, declared_calls or {})
     for loss in losses:
-        lose(loss.kind, loss.words)
+        stock.miss(loss.kind, loss.words)
     analyses = [final_analysis] if final_analysis else []
     for stage in (s for s in stages if s.stage_type in SHOWN_STAGE_TYPES):
-        count("stages", was_read=True, words="")
-        if (lacking := _lacking_agents(stage)) > 0:
-            there = stage.expected_agent_count or 0
-            words = f"{_name(stage)}: declares {there} agents, {there - lacking} could be read"
-            lose("executions", words, lacking)
+        stock.count_stage(stage)
+        analyses += [
+            event.content
+            for execution in stage.executions
+            for event in execution.events
+            if event.event_type == "final_analysis"
+        ]
+    if analyses:
+        is_empty = not any(a.strip() for a in analyses)
+        stock.count("final_analysis", "final analysis: written, but empty" if is_empty else None)
+    return Evidence(dict(stock.expected), dict(stock.read), tuple(stock.missing))
+
+
+class _Stock:
+    """The counts of `Evidence` while they are taken."""
+
+    def __init__(self, unread_results: frozenset[str], declared_calls: Mapping[str, int]) -> None:
+        self.expected: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        self.read: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        self.missing: list[str] = []
+        self._unread_results = unread_results
+        self._declared_calls = declared_calls
+
+    def count(self, kind: str, problem: str | None = None) -> None:
+        """Count one declared thing: as missing where there is a problem, else as read."""
+        if problem is None:
+            self.expected[kind] += 1
+            self.read[kind] += 1
+        else:
+            self.miss(kind, problem)
+
+    def miss(self, kind: str, problem: str, count: int = 1) -> None:
+        """Count things that are declared and were not read."""
+        self.expected[kind] += count
+        self.missing.append(problem)
+
+    def count_stage(self, stage: Stage) -> None:
+        self.count("stages")
+        if lacking := _lacking_agents(stage):
+            declared = stage.expected_agent_count or 0
+            problem = f"{_name(stage)}: declares {declared} agents, {declared - lacking} could be read"
+            self.miss("executions", problem, lacking)
         ids = {e.execution_id for e in stage.executions}
         for execution in stage.executions:
-            where = f"{_name(stage)}, {execution.agent_name}"
-            count("executions", was_read=True, words="")
-            if execution.parent_execution_id and execution.parent_execution_id not in ids:
-                lose("executions", f"{where}: its parent execution {execution.parent_execution_id} could not be read")
-            for event in execution.events:
-                complete = event.status != "streaming"
-                words = f"{where}: {event.event_type} {event.event_id} was not written to its end"
-                count("events", was_read=complete, words=words)
-                if event.event_type == "llm_tool_call":
-                    has_result = complete and event.event_id not in unread_results
-                    count("results", was_read=has_result, words=f"{where}: result of {_call(event)}")
-                elif event.event_type == "final_analysis":
-                    analyses.append(event.content)
-            unseen = (declared_calls or {}).get(execution.execution_id, 0) - _calls(execution)
-            if unseen > 0:
-                lose("events", f"{where}: {unseen} recorded tool calls have no event", unseen)
-                expected["results"] += unseen
-    if analyses:
-        count("final_analysis", was_read=any(a.strip() for a in analyses), words="final analysis: written, but empty")
-    return Evidence(dict(expected), dict(read), tuple(missing))
+            self._count_execution(execution, f"{_name(stage)}, {execution.agent_name}", ids)
+
+    def _count_execution(self, execution: Execution, where: str, ids: Container[str]) -> None:
+        self.count("executions")
+        parent = execution.parent_execution_id
+        if parent and parent not in ids:
+            self.miss("executions", f"{where}: its parent execution {parent} could not be read")
+        for event in execution.events:
+            self._count_event(event, where)
+        calls = sum(e.event_type == "llm_tool_call" for e in execution.events)
+        unseen = self._declared_calls.get(execution.execution_id, 0) - calls
+        if unseen > 0:
+            self.miss("events", f"{where}: {unseen} recorded tool calls have no event", unseen)
+            self.expected["results"] += unseen
+
+    def _count_event(self, event: Event, where: str) -> None:
+        is_cut = event.status == "streaming"
+        self.count(
+            "events",
+            f"{where}: {event.event_type} {event.event_id} was not written to its end" if is_cut else None,
+        )
+        if event.event_type == "llm_tool_call":
+            is_unread = is_cut or event.event_id in self._unread_results
+            self.count("results", f"{where}: result of {_call(event)}" if is_unread else None)
 
 
 def check_evidence(timeline: Timeline, max_missing_share: float, *, may_change: bool) -> None:
     """
-    Let through only what can be judged fairly.
+    Refuse a session whose evidence is too incomplete for a fair judgement.
 
     Args:
         max_missing_share: 0-1, `evidence.max_missing_share` of the configuration.
-        may_change: `TimelineSource.may_change`: whether a later look may show more.
+        may_change: `TimelineSource.may_change`: whether a later read may show more.
 
     Raises:
-        EvidenceIncomplete: More is missing than tolerated; or no stage that the judge sees has an event.
+        EvidenceIncomplete: More is missing than tolerated, or no stage that the judge sees has an event.
     """
     evidence = timeline.evidence
     missing = list(evidence.missing)
@@ -121,16 +152,13 @@ def check_evidence(timeline: Timeline, max_missing_share: float, *, may_change: 
     raise EvidenceIncomplete(message, missing, permanent=not may_change)
 
 
-_NAMED = 5
-
-
 def _summary(missing: list[str]) -> str:
     more = len(missing) - _NAMED
     return "; ".join(missing[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _lacking_agents(stage: Stage) -> int:
-    """Sub-agents do not count, nobody declares them; nor does what holds a stage's own events."""
+    """Declared agents that were not read. Sub-agents are not declared, nor is the holder of a stage's own events."""
     if stage.status in _MAY_LACK_AGENTS:
         return 0
     agents = sum(e.parent_execution_id is None and e.agent_name != "" for e in stage.executions)
@@ -143,7 +171,3 @@ def _name(stage: Stage) -> str:
 
 def _call(event: Event) -> str:
     return f"{event.tool.name if event.tool else 'tool call'} ({event.event_id}) could not be read"
-
-
-def _calls(execution: Execution) -> int:
-    return sum(e.event_type == "llm_tool_call" for e in execution.events)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import structlog
 from pydantic_core import from_json
 
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.timeline.evidence import Loss, take_stock
@@ -31,6 +32,7 @@ from tarsy_scoring.timeline.model import (
     FoundSession,
     Stage,
     Timeline,
+    TimelineSource,
     ToolCall,
 )
 from tarsy_scoring.timeline.parsing import (
@@ -127,6 +129,14 @@ class SessionFiles:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def open_session_files(settings: Settings) -> TimelineSource:
+    """The source of these settings. Raises: ConfigurationError: The folder does not exist."""
+    assert settings.timeline_dir is not None
+    if not settings.timeline_dir.is_dir():
+        raise ConfigurationError(f"SCORING_TIMELINE_DIR: {settings.timeline_dir} is not a folder")
+    return SessionFiles(settings.timeline_dir)
 
 
 def read_session_file(path: Path) -> Timeline:
