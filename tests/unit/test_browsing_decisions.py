@@ -14,7 +14,6 @@ import pytest
 from tarsy_scoring.evaluation.tool_names import merge_spellings
 from tarsy_scoring.records.analytics import tag_shares, wanted_tools
 from tarsy_scoring.records.export import CSV_COLUMNS, ExportedScore, csv_lines, csv_row
-from tarsy_scoring.records.scores import NO_USAGE, SHOWN, document
 from tarsy_scoring.records.session_list import (
     LONGEST_CURSOR,
     Filters,
@@ -24,6 +23,7 @@ from tarsy_scoring.records.session_list import (
     read_cursor,
     write_cursor,
 )
+from tarsy_scoring.scoring.document import NO_USAGE, document, unstored_row
 
 ENDED = datetime(2026, 3, 10, 12, 30, 15, 123456, tzinfo=UTC)
 FILTERS = Filters(chain="kubernetes", labels={"guidance": "v2", "build": "7"}, since=ENDED)
@@ -195,8 +195,7 @@ def test_a_label_cannot_leave_its_cell() -> None:
 
 def exported(**columns: Any) -> ExportedScore:
     """A score of which only what is named is known."""
-    lists: dict[str, Any] = {"failure_tags": [], "flags": [], "status": "completed"}
-    row = dict.fromkeys([*SHOWN, "completed_at"]) | lists | columns
+    row = unstored_row("session-1", "kubernetes", "c", "h", ENDED) | {"status": "completed"} | columns
     tools = [{"tool_name": "=evil()", "rationale": "r"}, {"tool_name": "node_cpu", "rationale": "r"}]
     return ExportedScore(document(row, tools, [], [], {}), "PodCrashLoop", {"guidance": "v2"})
 

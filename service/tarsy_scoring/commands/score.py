@@ -3,7 +3,6 @@
 import contextlib
 import json
 import sys
-import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import Unscorable
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
 from tarsy_scoring.judge.llm import create_clients
-from tarsy_scoring.records.scores import SHOWN, document
 from tarsy_scoring.scoring import offline
-from tarsy_scoring.scoring.layers import NO_LAYERS
+from tarsy_scoring.scoring.document import document, unstored_row
 from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.parsing import storable, text_or_none
@@ -90,25 +88,10 @@ def _failed_document(
     chain_id = chain or text_or_none(session.get("chain_id"))
     criteria = settings.chain(chain_id).criteria
     hashes = {c.name: c.criteria_hash for c in registry}
-    now = datetime.now(UTC)
-    row: dict[str, Any] = dict.fromkeys(SHOWN)
-    row |= {
-        "score_id": uuid.uuid4(),
-        "session_id": text_or_none(session.get("session_id")) or storable(file.stem),
-        "chain_id": chain_id,
-        "purpose": "production",
+    session_id = text_or_none(session.get("session_id")) or storable(file.stem)
+    row = {
+        **unstored_row(session_id, chain_id, criteria, hashes.get(criteria), datetime.now(UTC)),
         "status": "failed",
-        "attempt": 1,
-        "score_triggered_by": "cli",
-        "created_at": now,
-        "started_at": now,
-        "completed_at": now,
-        "criteria": criteria,
-        "criteria_hash": hashes.get(criteria),
-        "samples": [],
-        "failure_tags": [],
-        "flags": [],
-        **NO_LAYERS,
         "error_kind": error.error_kind,
         "error_message": str(error),
     }

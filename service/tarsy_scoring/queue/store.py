@@ -22,6 +22,7 @@ from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import ClaimedScore, progress
 from tarsy_scoring.queue.outbox import NewEvent
+from tarsy_scoring.queue.score_fields import SET_AT_END
 
 # Gives the stage of before, for each step whose lease is held; a score's last step decides its stage.
 RECORD_PHASES = """
@@ -72,26 +73,18 @@ INSERT INTO {schema}.tool_lists (tools_hash, names) VALUES ($1, $2) ON CONFLICT 
 """
 
 # One statement for every way in which a holder ends a score; the columns travel as one JSON document.
-END = """
-WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{schema}.session_scores, $1::jsonb)),
+END = f"""
+WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{{schema}}.session_scores, $1::jsonb)),
 held AS (
-  SELECT s.score_id, s.lease_token FROM {schema}.session_scores s
+  SELECT s.score_id, s.lease_token FROM {{schema}}.session_scores s
   JOIN v ON s.score_id = v.score_id AND s.lease_token = v.lease_token
   ORDER BY s.score_id FOR UPDATE OF s
 )
-UPDATE {schema}.session_scores s SET
+UPDATE {{schema}}.session_scores s SET
   status = v.status, completed_at = now(), spent_s = s.spent_s + v.spent_s,
   attempts_burned = s.attempts_burned + v.attempts_burned,
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL,
-  total_score = v.total_score, score_analysis = v.score_analysis, score_breakdown = v.score_breakdown,
-  missing_tools_analysis = v.missing_tools_analysis, judge_fingerprint = v.judge_fingerprint,
-  samples = v.samples, spread = v.spread, failure_tags = v.failure_tags, flags = v.flags,
-  judge_outcome = v.judge_outcome, rubric = v.rubric, grounding = v.grounding,
-  interaction = v.interaction, diagnosis = v.diagnosis,
-  gates = v.gates, gates_passed = v.gates_passed, gates_total = v.gates_total,
-  outcome = v.outcome, outcome_reason = v.outcome_reason, composite_score = v.composite_score,
-  coverage = v.coverage, evidence = v.evidence, usage = v.usage, tools_hash = v.tools_hash,
-  error_kind = v.error_kind, error_message = v.error_message
+  {", ".join(f"{name} = v.{name}" for name in SET_AT_END)}
 FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
 RETURNING held.lease_token, s.session_id, s.purpose
 """

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import has_no_later
+from tarsy_scoring.queue.score_fields import SCORE_FIELDS
 from tarsy_scoring.records.scores import DOCUMENT, Reader
 from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters
 
@@ -97,25 +98,13 @@ async def _fetch_batch(database: Database, arguments: Sequence[Any]) -> list[Map
     return await database.once(work)
 
 
-# Of the document, as they are.
-_PLAIN = (
-    *("score_id", "session_id", "chain_id", "purpose", "status", "attempt", "score_triggered_by", "created_at"),
-    *("started_at", "scored_at", "total_score", "outcome", "outcome_reason", "judge_outcome", "composite_score"),
-    *("criteria", "criteria_hash", "is_current_criteria", "judge_fingerprint", "spread", "gates_passed", "gates_total"),
-    *("error_kind", "error_message", "score_analysis", "missing_tools_analysis"),
-)
-# Members of objects in it; the object may be null.
-_MEMBERS = (
-    *(("interaction", name) for name in ("total_commands", "unique_commands", "error_count", "retry_count")),
-    *(("interaction", name) for name in ("help_invocations", "repeated_after_failure", "error_rate", "retry_rate")),
-    *(("interaction", name) for name in ("first_try_success_rate", "iteration_ratio", "completed")),
-    *(("grounding", "share"), ("coverage", "shown_share")),
-    *(("usage", name) for name in ("input_tokens", "cached_input_tokens", "output_tokens", "cost_usd")),
-)
-CSV_COLUMNS = (
-    *("alert_type", "labels", *_PLAIN, "score_breakdown", "failure_tags", "flags", "missing_tools"),
-    *(f"{part}_{name}" for part, name in _MEMBERS),
-)
+# The cells of a score, in their order: a field of the document and, for an object, one of its members.
+_CELLS = [
+    (field.name, member)
+    for field in sorted((f for f in SCORE_FIELDS if f.csv is not None), key=lambda field: field.csv or 0)
+    for member in field.csv_members or (None,)
+]
+CSV_COLUMNS = ("alert_type", "labels", *(f"{name}_{member}" if member else name for name, member in _CELLS))
 
 # What a spreadsheet takes for the beginning of a formula, also behind what it may trim.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
@@ -137,14 +126,16 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def csv_row(score: ExportedScore) -> list[Any]:
-    """The values of `CSV_COLUMNS`: lists as words with `; ` between, objects as JSON."""
-    shown = score.document
-    listed = (shown["failure_tags"], shown["flags"], [tool["tool_name"] for tool in shown["missing_tools"]])
-    return [
-        *(score.alert_type, dict(score.labels), *(shown[name] for name in _PLAIN), shown["score_breakdown"]),
-        *("; ".join(names) for names in listed),
-        *((shown[part] or {}).get(name) for part, name in _MEMBERS),
-    ]
+    """The values of `CSV_COLUMNS`. A list is joined with `; `; a member of an object that is null is null."""
+    values: list[Any] = [score.alert_type, dict(score.labels)]
+    for name, member in _CELLS:
+        value = score.document[name]
+        if member is not None:
+            value = (value or {}).get(member)
+        elif isinstance(value, list):
+            value = "; ".join(item["tool_name"] if name == "missing_tools" else item for item in value)
+        values.append(value)
+    return values
 
 
 def _cell(value: Any) -> Any:

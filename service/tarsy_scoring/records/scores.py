@@ -11,26 +11,31 @@ from uuid import UUID
 
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import latest_of
+from tarsy_scoring.queue.score_parts import AlternativeApproach, MissingTool, Turn
+from tarsy_scoring.scoring.document import document
 
-# Everything that a document shows, in one row: lists as arrays of values, in the order of the names below. What is
-# newer than a completed score and is none itself is named in it.
-DOCUMENT = """
+MISSING_TOOL = tuple(MissingTool.model_fields)
+APPROACH = tuple(AlternativeApproach.model_fields)
+TURN = tuple(Turn.model_fields)
+
+# Everything that a document shows, in one row. The items of a list are arrays of values, in the order of the names
+# above. A completed score names the newer score of its session, where that is not completed.
+DOCUMENT = f"""
 SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
-  (SELECT jsonb_agg(jsonb_build_array(t.tool_name, t.rationale) ORDER BY t.ordinal)
-   FROM {schema}.score_missing_tools t WHERE t.score_id = s.score_id) AS missing_tools,
+  (SELECT jsonb_agg(jsonb_build_array({", ".join(f"t.{name}" for name in MISSING_TOOL)}) ORDER BY t.ordinal)
+   FROM {{schema}}.score_missing_tools t WHERE t.score_id = s.score_id) AS missing_tools,
   (SELECT jsonb_agg(jsonb_build_array(a.name, a.description,
-       (SELECT coalesce(jsonb_agg(p.step ORDER BY p.ordinal), '[]') FROM {schema}.score_alternative_approach_steps p
+       (SELECT coalesce(jsonb_agg(p.step ORDER BY p.ordinal), '[]') FROM {{schema}}.score_alternative_approach_steps p
         WHERE p.score_id = a.score_id AND p.approach_ordinal = a.ordinal)) ORDER BY a.ordinal)
-   FROM {schema}.score_alternative_approaches a WHERE a.score_id = s.score_id) AS alternative_approaches,
-  (SELECT jsonb_agg(jsonb_build_array(u.kind, u.provider, u.model_requested, u.model_served, u.input_tokens,
-       u.cached_input_tokens, u.output_tokens, u.cost_usd, u.latency_ms, u.finish_reason) ORDER BY u.ordinal)
-   FROM {schema}.judge_turns u WHERE u.score_id = s.score_id) AS turns,
+   FROM {{schema}}.score_alternative_approaches a WHERE a.score_id = s.score_id) AS alternative_approaches,
+  (SELECT jsonb_agg(jsonb_build_array({", ".join(f"u.{name}" for name in TURN)}) ORDER BY u.ordinal)
+   FROM {{schema}}.judge_turns u WHERE u.score_id = s.score_id) AS turns,
   (SELECT jsonb_build_object('score_id', n.score_id, 'status', n.status)
-   FROM (SELECT score_id, status, created_at FROM {schema}.session_scores n
+   FROM (SELECT score_id, status, created_at FROM {{schema}}.session_scores n
          WHERE n.session_id = s.session_id AND n.purpose = 'production' ORDER BY n.created_at DESC LIMIT 1) n
    WHERE s.status = 'completed' AND s.purpose = 'production'
      AND n.created_at > s.created_at AND n.status <> 'completed') AS latest_attempt
-FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
 """
 
 SCORE = f"{DOCUMENT} WHERE s.score_id = $1"
@@ -110,30 +115,9 @@ ON CONFLICT (body_id) DO NOTHING
 
 BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_id = $1"
 
-# The columns of `session_scores` that the document shows as they are.
-SHOWN = (
-    *("score_id", "session_id", "request_id", "chain_id", "purpose", "status", "attempt", "score_triggered_by"),
-    *("created_at", "started_at", "completed_at", "total_score", "score_analysis", "score_breakdown"),
-    *("missing_tools_analysis", "rubric", "criteria", "criteria_hash", "judge_fingerprint", "samples", "spread"),
-    *("outcome", "outcome_reason", "judge_outcome", "composite_score", "failure_tags", "flags", "grounding"),
-    *("interaction", "diagnosis", "gates", "gates_passed", "gates_total", "coverage", "evidence", "usage"),
-    *("error_kind", "error_message"),
-)
-# What the lists of a document hold.
-MISSING_TOOL = ("tool_name", "rationale")
-APPROACH = ("name", "description", "steps")
-TURN = (
-    *("kind", "provider", "model_requested", "model_served", "input_tokens", "cached_input_tokens", "output_tokens"),
-    *("cost_usd", "latency_ms", "finish_reason"),
-)
-# A turn by itself.
-REPLY = (
-    *("ordinal", "kind", "reply", "refusal", "has_tool_calls", "provider", "model_requested", "model_served"),
-    *("input_tokens", "cached_input_tokens", "output_tokens", "cost_usd", "latency_ms", "finish_reason"),
-    *("attempt", "created_at"),
-)
+# Everything that the answer of a turn holds.
+REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
 ON_PURPOSE = ("pause", "budget")  # of what scores wait for, what somebody decided
-NO_USAGE = {"input_tokens": None, "cached_input_tokens": None, "output_tokens": None, "cost_usd": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,31 +315,3 @@ class Reader:
 
 def _named(names: Sequence[str], rows: Sequence[Sequence[Any]] | None) -> list[dict[str, Any]]:
     return [dict(zip(names, values, strict=True)) for values in rows or ()]
-
-
-def document(
-    row: Mapping[str, Any],
-    missing_tools: Sequence[Mapping[str, Any]],
-    alternative_approaches: Sequence[Mapping[str, Any]],
-    turns: Sequence[Mapping[str, Any]],
-    current_hashes: Mapping[str, str],
-) -> dict[str, Any]:
-    """
-    The score document of the interface, with plain JSON-able values but for ids and times.
-
-    Args:
-        row: A row of `session_scores`.
-        current_hashes: Criteria name -> the hash it has now.
-    """
-    shown: dict[str, Any] = {name: row[name] for name in SHOWN}
-    shown["usage"] = row["usage"] or NO_USAGE
-    shown["scored_at"] = row["completed_at"]
-    shown["is_current_criteria"] = (
-        row["criteria_hash"] is not None and current_hashes.get(row["criteria"] or "") == row["criteria_hash"]
-    )
-    shown["missing_tools"] = list(missing_tools)
-    shown["alternative_approaches"] = list(alternative_approaches)
-    shown["turns"] = list(turns)
-    if row["status"] == "in_progress":
-        shown["current_stage"] = row["current_stage"]
-    return shown

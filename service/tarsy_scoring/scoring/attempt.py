@@ -31,7 +31,7 @@ from tarsy_scoring.errors import (
     Unscorable,
     WaitFor,
 )
-from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
+from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, ScoringCompleted
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
@@ -39,9 +39,10 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
 from tarsy_scoring.queue.leases import ClaimedScore, Leases
 from tarsy_scoring.queue.outbox import NewEvent
+from tarsy_scoring.queue.score_fields import SET_AT_END, no_results
 from tarsy_scoring.queue.store import Ending, Store
 from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, ScoreGate, flush
-from tarsy_scoring.scoring.layers import NO_LAYERS, check_gates, decided_columns, measure
+from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judges, judge
 from tarsy_scoring.scoring.score_columns import (
     evidence_columns,
@@ -63,11 +64,8 @@ MOST_KEPT_TOOLS = 1000  # hashes remembered as stored; sources may list other to
 TOOLS_KEPT_S = 3600.0  # a clean-up may have removed it since, if no score referred to it
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 SESSION_RECHECK_S = 2.0
-# What `scoring.completed` says of a score as its columns have it.
-PUBLISHED = (
-    *("total_score", "outcome", "composite_score", "gates_passed", "gates_total"),
-    *("judge_fingerprint", "failure_tags", "flags", "usage"),
-)
+# The columns that `scoring.completed` carries as they are; of the interaction it carries the totals only.
+PUBLISHED = sorted({*SET_AT_END} & {*ScoringCompleted.model_fields} - {"interaction"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +300,7 @@ class Scorer:
             "alert_type": claimed.alert_type,
             "labels": dict(claimed.labels),
             "interaction": attempt.layers.totals() if attempt.layers else None,
-        } | {name: columns.get(name) for name in PUBLISHED}
+        } | {name: columns[name] for name in PUBLISHED}
         await self._end(
             attempt,
             Ending(
@@ -409,12 +407,10 @@ class Scorer:
             "status": status,
             "spent_s": attempt.spent_s,
             "attempts_burned": 0,
+            **no_results(),
             "usage": sum_usage(s.turn for s in attempt.turns),
-            "samples": [],
-            "failure_tags": [],
-            "flags": [],
             **evidence_columns(attempt.timeline, attempt.context),
-            **(attempt.layers.columns() if attempt.layers else NO_LAYERS),
+            **(attempt.layers.columns() if attempt.layers else {}),
         }
 
     def _told(self, attempt: Attempt) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Metrics inform and never decide; gates and a threshold decide.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,14 +49,6 @@ class Layers:
 
 # Heartbeats run on the event loop: more than this is some milliseconds of counting.
 INLINE_EVENTS = 2_000
-
-NO_LAYERS: Mapping[str, Any] = {
-    "interaction": None,
-    "diagnosis": [],
-    "gates": [],
-    "gates_passed": None,
-    "gates_total": None,
-}
 
 
 async def measure(timeline: Timeline, chain: ChainSettings) -> Layers:

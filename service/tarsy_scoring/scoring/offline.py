@@ -5,7 +5,6 @@ The same timeline rules, context, judge and document as in a worker; only nothin
 """
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,7 +18,8 @@ from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind, Verdict
-from tarsy_scoring.records.scores import SHOWN, document
+from tarsy_scoring.queue.score_parts import Turn as TurnPart
+from tarsy_scoring.scoring.document import document, unstored_row
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judgement, Judges, context_budget, judge
 from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
@@ -27,11 +27,6 @@ from tarsy_scoring.timeline.context import FittedContext, build_context, estimat
 from tarsy_scoring.timeline.evidence import check_evidence
 from tarsy_scoring.timeline.fence import new_nonce
 from tarsy_scoring.timeline.model import Timeline
-
-TURN_FIELDS = (
-    *("kind", "provider", "model_requested", "model_served", "input_tokens", "cached_input_tokens"),
-    *("output_tokens", "cost_usd", "latency_ms", "finish_reason"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,31 +125,17 @@ async def score_offline(
     except (Unscorable, RetryLater, WaitFor) as error:
         ended = {"status": "failed", "error_kind": error.error_kind, "error_message": str(error)}
         verdict = None
-    row: dict[str, Any] = dict.fromkeys(SHOWN)
-    row |= {
-        "score_id": uuid.uuid4(),
-        "session_id": timeline.session_id,
-        "chain_id": chain_id,
-        "purpose": "production",
-        "attempt": 1,
-        "score_triggered_by": "cli",
-        "created_at": started,
-        "started_at": started,
-        "completed_at": datetime.now(UTC),
-        "criteria": criteria.name,
-        "criteria_hash": criteria.criteria_hash,
-        "samples": [],
-        "failure_tags": [],
-        "flags": [],
+    row = {
+        **unstored_row(timeline.session_id, chain_id, criteria.name, criteria.criteria_hash, started),
         "usage": sum_usage(turns),
         **evidence_columns(timeline, context),
         **layers.columns(),
         **ended,
     }
-    told = [{name: value for name, value in asdict(t).items() if name in TURN_FIELDS} for t in turns]
+    shown_turns = [{name: getattr(turn, name) for name in TurnPart.model_fields} for turn in turns]
     tools = [asdict(t) for t in verdict.missing_tools] if verdict else []
     approaches = [asdict(a) for a in verdict.alternative_approaches] if verdict else []
-    return document(row, tools, approaches, told, {criteria.name: criteria.criteria_hash})
+    return document(row, tools, approaches, shown_turns, {criteria.name: criteria.criteria_hash})
 
 
 async def _judge(

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from tarsy_scoring.events import Phase
-from tarsy_scoring.web.documents import ERROR_KINDS, FLAGS, TURN_KINDS, WAITING_FOR
+from tarsy_scoring.queue.score_parts import ERROR_KINDS, FLAGS, TURN_KINDS, WAITING_FOR
 from tarsy_scoring.web.pages import words
 from tarsy_scoring.web.pages.words import badge, badge_of, every_badge, in_words
 

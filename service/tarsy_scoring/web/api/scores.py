@@ -17,13 +17,14 @@ from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.queue import admission, idempotency
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.idempotency import KeptAnswer
+from tarsy_scoring.queue.score_parts import Turn
 from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.web.acceptance import SOURCE_API, IdempotencyKey, ask_for_score, key_of
 from tarsy_scoring.web.access import may_read, may_score
 from tarsy_scoring.web.answers import NO_SUCH_SCORE, json_answer, no_such_score
 from tarsy_scoring.web.context import Caller, Problem, malformed, site_of
 from tarsy_scoring.web.declared import with_one_key
-from tarsy_scoring.web.documents import ScoreDocument, Turn
+from tarsy_scoring.web.documents import ScoreDocument
 
 
 class _Anything(Convertor[str]):

@@ -1,0 +1,204 @@
+"""
+Shapes of the parts of a score document: the `jsonb` columns of a score, and the lists that belong to it.
+
+They are for JSON Schema and OpenAPI. The service builds documents from rows and never validates what it stored itself.
+Lists of words that may grow within version 1 (`error_kind`, `flags`, ...) are examples and not enumerations.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ERROR_KINDS = [
+    "session_not_found",
+    "session_not_terminal",
+    "evidence_incomplete",
+    "context_too_long",
+    "no_score_in_answer",
+    "refused",
+    "content_filtered",
+    "answer_cut",
+    "empty_answer",
+    "invalid_structured_answer",
+    "judge_unavailable",
+    "judge_rejected_request",
+    "judge_auth",
+    "attempt_timed_out",
+    "deadline_passed",
+    "worker_lost",
+    "timeline_unavailable",
+    "unknown_criteria",
+    "cancelled",
+    "internal",
+]
+FLAGS = [
+    "injection_suspected",
+    "tampering_suspected",
+    "breakdown_mismatch",
+    "outcome_score_mismatch",
+    "ungrounded",
+    "self_judged",
+    "missing_tools_unavailable",
+    "context_shortened",
+    "input_truncated_by_provider",
+    "model_changed",
+]
+WAITING_FOR = ["pause", "circuit", "key", "quota", "budget", "rate_limit", "session", "retry"]
+TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
+
+Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Part(BaseModel):
+    """Base of all parts; `model_requested` and `model_served` are ordinary fields here."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+
+class LatestAttempt(Part):
+    """The newest score of the session, where it is not this one."""
+
+    score_id: str
+    status: Status
+
+
+class MissingTool(Part):
+    """A tool that would have closed a gap in the evidence."""
+
+    tool_name: str
+    rationale: str
+
+
+class AlternativeApproach(Part):
+    """Another way to investigate, in ordered steps."""
+
+    name: str
+    description: str
+    steps: list[Any]
+
+
+class Rubric(Part):
+    """The judge's values 0-1 per criterion, and their weighted mean as computed here."""
+
+    scores: dict[str, Share]
+    weighted_score: Share
+    confidence: Share | None
+    issues: list[str]
+    highlights: list[str]
+
+
+class Sample(Part):
+    """One of several answers to the same question."""
+
+    total_score: int = Field(ge=0, le=100)
+
+
+class Grounding(Part):
+    """Citations in the analysis that the evidence holds up."""
+
+    checked: Count
+    held: Count
+    share: Share | None
+
+
+class IdenticalRun(Part):
+    """The same call over and over, nothing else in between."""
+
+    tool: str
+    length: Count
+
+
+class Cycle(Part):
+    """The same few calls over and over, in the same order."""
+
+    tools: list[str]
+    repetitions: Count
+
+
+class AgentTokens(Part):
+    """What the judged agents used, not the judge."""
+
+    input: Count
+    output: Count
+
+
+class Interaction(Part):
+    """Measured facts about tool calls; a rate is null where there was no command."""
+
+    total_commands: Count
+    unique_commands: Count
+    error_count: Count
+    retry_count: Count
+    help_invocations: Count
+    repeated_after_failure: Count
+    error_rate: Share | None
+    retry_rate: Share | None
+    first_try_success_rate: Share | None
+    iteration_ratio: Share | None
+    completed: bool
+    error_basis: dict[str, Count] = Field({}, description="How many commands were judged by what.")
+    longest_identical_run: IdenticalRun | None = None
+    cycles: list[Cycle] = []
+    duration_s: Annotated[float, Field(ge=0)] | None = Field(None, description="Null where the times are not real.")
+    tool_duration_ms: Count | None = None
+    agent_tokens: AgentTokens | None = None
+    by_tool: dict[str, Any]
+    by_subcommand: dict[str, Any]
+
+
+class Diagnosis(Part):
+    """What the interaction suggests, with the numbers behind it."""
+
+    pattern: str
+    likely_cause: str
+    evidence: Any
+
+
+class Gate(Part):
+    """One pass/fail check."""
+
+    name: str
+    gate_type: str
+    passed: bool
+    message: str
+
+
+class Coverage(Part):
+    """How much of the session the judge was shown, and the ids of what was cut."""
+
+    shown_share: Share
+    cut_entries: list[str]
+
+
+class Evidence(Part):
+    """What the source declared, what could be read, what is missing."""
+
+    expected: dict[str, Any]
+    read: dict[str, Any]
+    missing: list[str]
+
+
+class Turn(Part):
+    """One answered call of the judge, without its text. Unknown counts and costs are null, never 0."""
+
+    kind: str = Field(examples=TURN_KINDS)
+    provider: str
+    model_requested: str
+    model_served: str | None
+    input_tokens: Count | None
+    cached_input_tokens: Count | None
+    output_tokens: Count | None
+    cost_usd: Annotated[float, Field(ge=0)] | None
+    latency_ms: Count
+    finish_reason: str | None
+
+
+class Usage(Part):
+    """Sums over the turns; null where a turn did not report it."""
+
+    input_tokens: Count | None
+    cached_input_tokens: Count | None
+    output_tokens: Count | None
+    cost_usd: Annotated[float, Field(ge=0)] | None

@@ -1,0 +1,62 @@
+"""
+The score document: the one JSON shape of a score, for the API, pages, exports and scores made offline.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tarsy_scoring.queue.score_fields import SHOWN_COLUMNS, no_results
+from tarsy_scoring.queue.score_parts import Usage
+
+NO_USAGE = dict.fromkeys(Usage.model_fields)
+
+
+def document(
+    row: Mapping[str, Any],
+    missing_tools: Sequence[Mapping[str, Any]],
+    alternative_approaches: Sequence[Mapping[str, Any]],
+    turns: Sequence[Mapping[str, Any]],
+    current_hashes: Mapping[str, str],
+) -> dict[str, Any]:
+    """
+    Build the document of a score, with plain JSON values except for ids and times.
+
+    Args:
+        row: A row of `session_scores`.
+        current_hashes: Criteria name -> the hash it has now.
+    """
+    shown: dict[str, Any] = {name: row[name] for name in SHOWN_COLUMNS}
+    shown["usage"] = row["usage"] or NO_USAGE
+    shown["scored_at"] = row["completed_at"]
+    shown["is_current_criteria"] = (
+        row["criteria_hash"] is not None and current_hashes.get(row["criteria"] or "") == row["criteria_hash"]
+    )
+    shown["missing_tools"] = list(missing_tools)
+    shown["alternative_approaches"] = list(alternative_approaches)
+    shown["turns"] = list(turns)
+    if row["status"] == "in_progress":
+        shown["current_stage"] = row["current_stage"]
+    return shown
+
+
+def unstored_row(
+    session_id: str, chain_id: str | None, criteria: str, criteria_hash: str | None, started_at: datetime
+) -> dict[str, Any]:
+    """A row of `session_scores` for a score that ends now and is not stored. It has no results yet."""
+    return {
+        **dict.fromkeys(SHOWN_COLUMNS),
+        **no_results(),
+        "score_id": uuid.uuid4(),
+        "session_id": session_id,
+        "chain_id": chain_id,
+        "purpose": "production",
+        "attempt": 1,
+        "score_triggered_by": "cli",
+        "created_at": started_at,
+        "started_at": started_at,
+        "completed_at": datetime.now(UTC),
+        "criteria": criteria,
+        "criteria_hash": criteria_hash,
+    }

@@ -1,0 +1,14 @@
+"""A column of a score is declared in one place."""
+
+from builders import Scoring
+from tarsy_scoring.queue.score_fields import SCORE_FIELDS, WORK_COLUMNS
+
+
+async def test_every_column_is_declared_once(scoring: Scoring) -> None:
+    """All readers and writers go by the declaration: what it does not name, no score keeps and no document shows."""
+    rows = await scoring.rows("SELECT column_name FROM information_schema.columns WHERE table_name = 'session_scores'")
+    declared = [*(field.name for field in SCORE_FIELDS if field.is_column), *WORK_COLUMNS]
+
+    assert sorted(declared) == sorted(row["column_name"] for row in rows)
+    cells = [field.csv for field in SCORE_FIELDS if field.csv is not None]
+    assert sorted(cells) == [*range(1, len(cells) + 1)]
