@@ -342,4 +342,4 @@ async def test_each_judge_has_its_own_card(api: Api) -> None:
     assert (await told(api, "trust", criteria=cards[0]["criteria"]))["cards"] == cards
     assert (await told(api, "trust", criteria="others")) == {"cards": []}
     assert "<dd>1</dd>" in await look(api, f"/scores/{other}")
-    assert "Nothing can be said about agreement" in await look(api, f"/scores/{unlabelled}")
+    assert "Agreement is unknown" in await look(api, f"/scores/{unlabelled}")

@@ -33,7 +33,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.queue.latest import latest_of
 from tarsy_scoring.statistics.agreement import Estimate, Spread, spread
-from tarsy_scoring.statistics.bootstrap import estimate_mean
+from tarsy_scoring.statistics.change import estimate_mean
 from tarsy_scoring.statistics.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.wiring import open_parts, require_migrated

@@ -1,1 +1,1 @@
-"""Statistics of scores, labels and judges. Pure functions over numbers."""
+"""Statistics of scores, labels and judges: functions over numbers, without I/O. scipy is imported on first use."""

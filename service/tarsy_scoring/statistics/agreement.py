@@ -1,8 +1,7 @@
 """
-How well two ratings of the same sessions agree, and how much one judge agrees with itself.
+Measure how well two ratings of the same sessions agree, and how consistent one judge is with itself.
 
-Pure functions without I/O. Where the input cannot carry a number there is None with the reason, never a number
-that only looks like one.
+A number that the input does not support is None with a reason.
 """
 
 import math
@@ -18,9 +17,9 @@ Pair = tuple[str, str]
 
 CONFIDENCE = 0.95
 FEWEST_FOR_A_VALUE = 3
-# Under these an interval promises more than it holds. Source: own simulations with known agreement (three bands,
-# 1,000 to 1,500 seeds): 95 % intervals cover 88-96 % for kappa from 20 sessions on, 81-93 % at 10; for Spearman
-# 94-98 % from 10 on, ties included.
+# With fewer sessions the intervals undercover. Source: our simulations with known agreement (three bands, 1,000 to
+# 1,500 seeds): 95 % intervals cover 88-96 % for kappa from 20 sessions on, 81-93 % at 10; for Spearman 94-98 % from 10
+# on, ties included.
 FEWEST_FOR_A_KAPPA_INTERVAL = 20
 FEWEST_FOR_A_SPEARMAN_INTERVAL = 10
 
@@ -30,28 +29,28 @@ KAPPA_METHOD = "Fleiss, Cohen and Everitt (1969) standard error on Fisher's z"
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A named range of totals; both ends belong to it."""
+    """A named range of totals; both ends are inclusive."""
 
     id: str
     low: int
     high: int
 
 
-# For criteria without bands: the edges 50 and 75, as the badges have them.
+# For criteria without bands: the edges 50 and 75, as used by the badges.
 DEFAULT_BANDS = (Band("0-49", 0, 49), Band("50-74", 50, 74), Band("75-100", 75, 100))
 
 
 def bands_of(ranges: Mapping[str, Sequence[int]]) -> tuple[Band, ...]:
-    """The bands of a criteria (`{id: (low, high)}`), lowest first; `DEFAULT_BANDS` where it has none."""
+    """The bands of a criteria (`{id: (low, high)}`), lowest first; `DEFAULT_BANDS` without any."""
     bands = (Band(name, low, high) for name, (low, high) in ranges.items())
     return tuple(sorted(bands, key=lambda b: b.low)) or DEFAULT_BANDS
 
 
 def band_of(total: float, bands: Sequence[Band]) -> str | None:
     """
-    Id of the band that holds a total, rounded half up to a whole number; None between two bands.
+    Id of the band that contains a total, rounded half up to a whole number; None between two bands.
 
-    Bands are made for whole totals, so that 49.5 must not fall between 49 and 50.
+    Rounding is needed because bands have whole edges: 49.5 must not fall between 49 and 50.
     """
     whole = math.floor(total + 0.5)
     return next((b.id for b in bands if b.low <= whole <= b.high), None)
@@ -62,12 +61,12 @@ class Estimate:
     """
     A number with its interval.
 
-    `value`, or the ends of the interval alone, are None where the input cannot carry them; `reason` then says why.
+    `value`, or only the ends of the interval, are None when the input does not support them; `reason` says why.
 
     Args:
-        n: Sessions it rests on.
-        standard_error: Of the value itself, not of a transformation of it; None where there is no interval.
-        method: How value and interval were made, by name.
+        n: Number of sessions it rests on.
+        standard_error: Of the value itself, not of a transformation; None without an interval.
+        method: Name of the method of value and interval.
     """
 
     value: float | None
@@ -89,12 +88,16 @@ class Estimate:
 
 def spearman(x: Sequence[float], y: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
     """
-    Spearman's rank correlation: whether what one rates higher the other rates higher too.
+    Spearman's rank correlation r of two ratings, -1 to 1; ties get the mean of their ranks.
 
-    Ties get the mean of their ranks. The interval is made on Fisher's z with the variance (1 + r²/2) / (n - 3).
+    Interval: tanh(atanh(r) ± z · sqrt((1 + r²/2) / (n - 3))). No value for fewer than 3 sessions or a constant side; no
+    interval for fewer than 10 sessions or |r| = 1.
+
+    Args:
+        x, y: The ratings, session by session.
 
     Raises:
-        ValueError: The two are not of one length.
+        ValueError: `x` and `y` differ in length.
 
     Source:
         D. G. Bonett, T. A. Wright: Sample size requirements for estimating Pearson, Kendall and Spearman
@@ -112,7 +115,7 @@ def spearman(x: Sequence[float], y: Sequence[float], *, confidence: float = CONF
     if len(set(x)) == 1 or len(set(y)) == 1:
         return without_value("one side gives every session the same value, which ranks nothing")
     rx, ry = _doubled_midranks(x), _doubled_midranks(y)
-    # Sums of whole numbers, so that perfect agreement is exactly 1.
+    # Doubled ranks are whole numbers, so perfect agreement is exactly 1.
     sxy = sum((a - n - 1) * (b - n - 1) for a, b in zip(rx, ry, strict=True))
     sxx, syy = sum((a - n - 1) ** 2 for a in rx), sum((b - n - 1) ** 2 for b in ry)
     if sxy * sxy == sxx * syy:
@@ -127,7 +130,7 @@ def spearman(x: Sequence[float], y: Sequence[float], *, confidence: float = CONF
 
 
 def _doubled_midranks(values: Sequence[float]) -> list[int]:
-    """Twice the rank of each value, whole numbers also for ties: (first + last) of the ranks that share it."""
+    """Twice the mid-rank of each value: first plus last of the ranks it occupies. A whole number even for ties."""
     counts, before, ranks = Counter(values), 0, dict[float, int]()
     for value in sorted(counts):
         ranks[value] = 2 * before + counts[value] + 1
@@ -140,29 +143,29 @@ def _doubled_midranks(values: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """How often each pair of categories occurred: a row per category of the label, a column per one of the judge."""
+    """Counts of pairs of categories: rows are categories of the label, columns those of the judge."""
 
     categories: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
 
     @property
     def n(self) -> int:
-        """All pairs."""
+        """Number of pairs."""
         return sum(map(sum, self.counts))
 
     @property
     def agreeing(self) -> int:
-        """Pairs in which both say the same."""
+        """Pairs in which label and judge agree."""
         return sum(row[i] for i, row in enumerate(self.counts))
 
     @property
     def judge_higher(self) -> int:
-        """Pairs in which the judge is above the label."""
+        """Pairs in which the judge's category is above the label's."""
         return sum(sum(row[i + 1 :]) for i, row in enumerate(self.counts))
 
     @property
     def judge_lower(self) -> int:
-        """Pairs in which the judge is below the label."""
+        """Pairs in which the judge's category is below the label's."""
         return sum(sum(row[:i]) for i, row in enumerate(self.counts))
 
 
@@ -171,16 +174,16 @@ def confusion(rows: Iterable[Pair], categories: Sequence[str]) -> Confusion:
     Count pairs of (label, judge).
 
     Args:
-        categories: All there can be, lowest first.
+        categories: All possible ones, lowest first.
 
     Raises:
-        ValueError: A row has a category that is none of these, or one of these is given twice.
+        ValueError: A row has an unknown category, or a category is listed twice.
     """
     if len(set(categories)) < len(categories):
-        raise ValueError(f"a category is given twice in {list(categories)}")
+        raise ValueError(f"a category occurs twice in {list(categories)}")
     seen = Counter(rows)
     if unknown := {c for pair in seen for c in pair} - set(categories):
-        raise ValueError(f"{sorted(unknown)} are none of the categories {list(categories)}")
+        raise ValueError(f"unknown categories {sorted(unknown)}; known are {list(categories)}")
     return Confusion(tuple(categories), tuple(tuple(seen[a, b] for b in categories) for a in categories))
 
 
@@ -192,24 +195,25 @@ def weighted_kappa(
     confidence: float = CONFIDENCE,
 ) -> Estimate:
     """
-    Cohen's weighted kappa: agreement over ordered categories beyond what the two sides' habits give by chance.
+    Cohen's weighted kappa: 1 - observed / expected disagreement over ordered categories.
 
-    1 is perfect, 0 is chance. `quadratic` weighs a disagreement by the square of its distance, `linear` by the
-    distance, `unweighted` takes all alike. The standard error is that of Fleiss, Cohen and Everitt; the interval is
-    made on Fisher's z (the error divided by 1 - kappa²), which keeps it within -1 and 1 and holds better below
-    100 sessions than the symmetric one.
+    1 is perfect agreement, 0 is chance given both sides' frequencies. A disagreement counts by the square of its
+    distance (`quadratic`), by its distance (`linear`) or as 1 (`unweighted`). The standard error is that of Fleiss,
+    Cohen and Everitt. The interval is computed on Fisher's z (error / (1 - kappa²)): it stays within -1 and 1 and
+    covers better below 100 sessions than the symmetric one. No value for fewer than 3 sessions or a constant side; no
+    interval for fewer than 20 sessions or |kappa| = 1.
 
     Args:
         rows: Pairs of (label, judge), one per session.
-        categories: All there can be, lowest first. One that nobody used changes nothing.
+        categories: All possible ones, lowest first. An unused one does not change quadratic kappa.
 
     Raises:
         ValueError: See `confusion`.
 
     Source:
         J. L. Fleiss, J. Cohen, B. S. Everitt: Large sample standard errors of kappa and weighted kappa.
-        Psychological Bulletin 72 (1969), 323-327. Fisher's z as for the concordance correlation, which
-        quadratic kappa is on ranks of bands: L. I.-K. Lin, Biometrics 45 (1989), 255-268.
+        Psychological Bulletin 72 (1969), 323-327. Fisher's z: quadratic kappa is the concordance correlation of
+        band ranks; L. I.-K. Lin, Biometrics 45 (1989), 255-268.
     """
     table = confusion(rows, categories)
     n, counts = table.n, table.counts
@@ -239,9 +243,9 @@ def weighted_kappa(
 
 def kappa_of(table: Sequence[Sequence[float]], weights: Weights = "quadratic") -> float | None:
     """
-    The weighted kappa of a table of counts or of sums of weights; None where chance allows of no disagreement.
+    The weighted kappa of a table of counts or weights; None when the expected disagreement is 0.
 
-    Whole numbers stay whole up to the division, so that perfect agreement is exactly 1.
+    Counts stay whole numbers up to the division, so perfect agreement is exactly 1.
     """
     size = len(table)
     by_label, by_judge = [sum(row) for row in table], [sum(column) for column in zip(*table, strict=True)]
@@ -261,7 +265,7 @@ def _distance(i: int, j: int, weights: Weights) -> int:
 
 
 def _error_of_one(shares: Sequence[Sequence[float]], weights: Weights) -> float:
-    """The large-sample standard error of weighted kappa times the root of n, for a table of shares that add up to 1."""
+    """The large-sample standard error of weighted kappa times sqrt(n), for a table of shares that add up to 1."""
     size = len(shares)
     farthest = _distance(0, size - 1, weights)
     w = [[1 - _distance(i, j, weights) / farthest for j in range(size)] for i in range(size)]
@@ -285,7 +289,7 @@ HALF_WIDTH = 0.10
 
 @dataclass(frozen=True, slots=True)
 class LabelsNeeded:
-    """How many labels in all; None where it cannot be said, and then why."""
+    """Total number of labels needed; None when it cannot be computed, with the reason."""
 
     total: int | None
     reason: str | None = None
@@ -300,27 +304,27 @@ def labels_needed(
     confidence: float = CONFIDENCE,
 ) -> LabelsNeeded:
     """
-    How many labelled sessions it takes until half the interval of `weighted_kappa` is at most `half_width`.
+    The smallest number of labelled sessions for which half the interval of `weighted_kappa` is at most `half_width`.
 
-    The smallest n for which the interval of `weighted_kappa` around this kappa is narrow enough; at least as
-    many as that function wants for an interval at all.
+    At least `FEWEST_FOR_A_KAPPA_INTERVAL`.
 
     Args:
-        kappa: What is measured, or supposed.
-        error_of_one: Standard error times the root of n, out of labels that are there. Without it a judge is
-            supposed who repeats the label with probability kappa, else draws one of `bands` equally frequent
-            bands. Its misses are as wide as chance makes them, so the number rather is too high than too low.
+        kappa: Measured or assumed.
+        half_width: In units of kappa, between 0 and 1.
+        error_of_one: Standard error times sqrt(n) of existing labels. None: assume a judge that repeats the label
+            with probability kappa and otherwise draws one of `bands` equally frequent bands. Real misses are narrower
+            than random ones, so the result then tends to be too high.
 
     Raises:
         ValueError: `half_width` is not between 0 and 1.
 
     Source:
         The planning of Bonett and Wright (see `spearman`) with the standard error of `weighted_kappa`, solved
-        for n. For two bands the supposed judge is the common correlation model of A. Donner, M. Eliasziw,
+        for n. For two bands the assumed judge is the common correlation model of A. Donner, M. Eliasziw,
         Statistics in Medicine 11 (1992), 1511-1519.
     """
     if not 0 < half_width < 1:
-        raise ValueError(f"half an interval of kappa is between 0 and 1, not {half_width}")
+        raise ValueError(f"half_width must be between 0 and 1, not {half_width}")
     if bands < 2:
         return LabelsNeeded(None, "agreement beyond chance needs two bands")
     if kappa is None:
@@ -329,18 +333,18 @@ def labels_needed(
         return LabelsNeeded(None, "perfect agreement leaves no error to plan with")
     if error_of_one is None:
         if kappa < 0:
-            return LabelsNeeded(None, "a kappa below 0 cannot be supposed; measure it first")
-        error_of_one = _error_of_one(_supposed_shares(kappa, bands), "quadratic")
+            return LabelsNeeded(None, "a kappa below 0 cannot be assumed; measure it first")
+        error_of_one = _error_of_one(_assumed_shares(kappa, bands), "quadratic")
     # With z = atanh(kappa) and d the reach of the interval on z, half the width is sinh 2d / (cosh 2z + cosh 2d):
     # a quadratic equation in e^2d.
     slope = half_width * math.cosh(2 * math.atanh(kappa))
     reach = math.log((slope + math.sqrt(slope**2 + 1 - half_width**2)) / (1 - half_width)) / 2
     needed = (_quantile(confidence) * error_of_one / (1 - kappa * kappa) / reach) ** 2
-    # Labels that are just enough must not be one too few because of the last bit.
+    # The tolerance keeps a last-bit error from adding a label when the existing ones are just enough.
     return LabelsNeeded(max(math.ceil(needed * (1 - 1e-12)), FEWEST_FOR_A_KAPPA_INTERVAL))
 
 
-def _supposed_shares(kappa: float, bands: int) -> list[list[float]]:
+def _assumed_shares(kappa: float, bands: int) -> list[list[float]]:
     by_chance = (1 - kappa) / bands**2
     return [[by_chance + (kappa / bands if i == j else 0) for j in range(bands)] for i in range(bands)]
 
@@ -351,10 +355,11 @@ def _supposed_shares(kappa: float, bands: int) -> list[list[float]]:
 @dataclass(frozen=True, slots=True)
 class Spread:
     """
-    How far repeated judgements of one session lie apart; None where there are too few, and then why.
+    Spread of repeated judgements of one session; None for what too few judgements cannot show, with the reason.
 
     Args:
-        width: Highest minus lowest, as the column `spread` of a score.
+        median: The lower one for an even number.
+        width: Highest minus lowest, like the column `spread` of a score.
         standard_deviation: Of the sample (n - 1).
     """
 
@@ -369,14 +374,14 @@ class Spread:
 
 
 def spread(totals: Sequence[float]) -> Spread:
-    """Lowest, highest, mean, (lower) median, width and standard deviation of repeated judgements."""
+    """Describe the spread of the totals of repeated judgements."""
     n = len(totals)
     if n == 0:
         return Spread(0, None, None, None, None, None, None, "there is no judgement")
-    told = (n, min(totals), max(totals), statistics.fmean(totals), statistics.median_low(totals))
+    location = (n, min(totals), max(totals), statistics.fmean(totals), statistics.median_low(totals))
     if n == 1:
-        return Spread(*told, None, None, "one judgement has no spread")
-    return Spread(*told, max(totals) - min(totals), statistics.stdev(totals))
+        return Spread(*location, None, None, "one judgement has no spread")
+    return Spread(*location, max(totals) - min(totals), statistics.stdev(totals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,9 +390,9 @@ class FlipRate:
     How often two judgements of one session fall into different bands.
 
     Args:
-        rate: 0-1; None where there is no pair, and then why.
+        rate: 0-1; None without a pair, with the reason.
         flipped: Pairs in different bands, of `pairs`.
-        by_band: Judgements per band that occurred, most frequent first; None stands for totals between bands.
+        by_band: Judgements per band that occurred, most frequent first; the key None counts totals between bands.
     """
 
     rate: float | None
@@ -401,16 +406,16 @@ def flip_rate(totals: Sequence[float], bands: Sequence[Band] = DEFAULT_BANDS) ->
     """
     The share of pairs of judgements that fall into different bands.
 
-    That estimates, without bias and whatever the number of judgements, how probable it is that another judgement
-    would have shown another band. (The share that differs from the most frequent band was not taken: it grows
-    with the number of judgements, and a tie makes it arbitrary.)
+    An unbiased estimate, for any number of judgements, of the probability that another judgement would show another
+    band. Rejected: the share that differs from the most frequent band, because it grows with the number of judgements
+    and is arbitrary for ties.
     """
     found = [band_of(t, bands) for t in totals]
     by_band = dict(Counter(found).most_common())
     pairs = math.comb(len(found), 2)
     flipped = sum(a != b for a, b in combinations(found, 2))
     if not pairs:
-        return FlipRate(None, 0, 0, by_band, f"it takes two judgements to see a flip, there {_is_or_are(len(found))}")
+        return FlipRate(None, 0, 0, by_band, f"a flip takes two judgements; there {_is_or_are(len(found))}")
     return FlipRate(flipped / pairs, flipped, pairs, by_band)
 
 

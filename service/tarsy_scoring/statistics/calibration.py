@@ -1,8 +1,8 @@
 """
-How far a judge can be trusted: its scores beside labels of people or oracles, per criteria and fingerprint.
+Compare a judge's scores with labels of people or oracles, per criteria and judge fingerprint.
 
-Pure functions of labels and scores; only `read_labels` opens a file. Nothing is estimated from labels that were
-picked because they looked interesting, nothing is guessed where a label does not say.
+Labels that were picked as interesting, with unknown probability, enter no estimate. Undecided labels are ignored. Only
+`read_labels` reads a file.
 """
 
 import csv
@@ -26,10 +26,10 @@ from tarsy_scoring.statistics.agreement import (
     LabelsNeeded,
     band_of,
 )
-from tarsy_scoring.statistics.trust import SUPPOSED_KAPPA, Rating, trust_card
+from tarsy_scoring.statistics.trust import ASSUMED_KAPPA, Rating, trust_card
 
-# What outcomes are called: by people, in TARSy's quality_rating, by benchmarks. They stand for the lowest, the
-# middle and the highest band, whatever a criteria calls those.
+# Words for outcomes, as used by people, by TARSy's quality_rating and by benchmarks. They mean the lowest, the middle
+# and the highest band, whatever the criteria call these.
 OUTCOME_WORDS: Mapping[str, Literal["lowest", "middle", "highest"]] = {
     **dict.fromkeys(("wrong", "incorrect", "inaccurate"), "lowest"),
     **dict.fromkeys(("partial", "partially_correct", "partially_accurate"), "middle"),
@@ -38,8 +38,8 @@ OUTCOME_WORDS: Mapping[str, Literal["lowest", "middle", "highest"]] = {
 UNDECIDED_WORDS = ("", "unknown")
 
 Field = Literal["session_id", "outcome", "number", "labeller", "note", "selection"]
-# The columns that are looked for, the first that is there counts. A benchmark's own `score` is none of them: it is
-# no total of 0-100, and stands also beside outcomes that nobody could decide.
+# Accepted column names, in order of preference. A benchmark's own `score` is not among them: it is not a total of
+# 0-100, and benchmarks also give one to undecided outcomes.
 COLUMNS: Mapping[Field, tuple[str, ...]] = {
     "session_id": ("session_id",),
     "outcome": ("outcome", "quality_rating"),
@@ -49,7 +49,7 @@ COLUMNS: Mapping[Field, tuple[str, ...]] = {
     "selection": ("selection",),
 }
 
-# Source: J. R. Landis, G. G. Koch, Biometrics 33 (1977), 159-174. A habit of speech, no threshold for anything.
+# Source: J. R. Landis, G. G. Koch, Biometrics 33 (1977), 159-174. Conventional wording; not used as a threshold.
 _STRENGTHS = (
     (0.2, "slightly"),
     (0.4, "fairly"),
@@ -62,14 +62,14 @@ _STRENGTHS = (
 @dataclass(frozen=True, slots=True)
 class Label:
     """
-    What somebody says about a session.
+    A person's or an oracle's rating of a session.
 
     Args:
-        outcome: A word of `OUTCOME_WORDS` or the id of a band; None: not given or not decided.
+        outcome: A word of `OUTCOME_WORDS` or the id of a band; None: not given or undecided.
         number: 0-100, like a total; None: not given.
-        is_random: The session was drawn by chance, or picked with a probability that is known; False: it was picked
-            for review, nobody knows how probably, so that it says nothing about how well the judge does on the whole.
-        inclusion_probability: How probable it was that the session would be labelled, relative to the others.
+        is_random: The session was drawn with a known probability. False: it was picked with an unknown probability
+            and does not represent other sessions.
+        inclusion_probability: Probability that the session would be labelled, relative to the others.
     """
 
     session_id: str
@@ -82,13 +82,13 @@ class Label:
 
     @property
     def is_decided(self) -> bool:
-        """Whether it says anything."""
+        """Whether it has an outcome or a number."""
         return self.outcome is not None or self.number is not None
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledScore:
-    """What of a completed score is held against a label."""
+    """The fields of a completed score that are compared with a label."""
 
     session_id: str
     total: float
@@ -104,14 +104,14 @@ class Calibration:
     Agreement of one judge under one criteria with the labels.
 
     Args:
-        matched: Sessions that count: randomly drawn, labelled, scored, and both in a band.
+        matched: Number of sessions compared: randomly drawn, labelled, scored, and label and total in a band.
         unmatched: Labelled sessions (decided, randomly drawn) without a score of this judge.
-        unplaced: Sessions whose label or total belongs to no band of the criteria.
-        picked: Sessions with label and score that were left out because they were picked for review.
-        disputed: Sessions, of `matched`, that labellers put into different bands; the lower median counts.
-        spearman, spearman_over, mean_difference, kappa, confusion, shares, needed, still_needed, is_supposed: Those of
-            the `TrustCard` of the matched sessions.
-        meaning: All that in a few plain sentences.
+        unplaced: Sessions whose label or total is in no band of the criteria.
+        picked: Number of sessions with label and score that are left out because they were picked for review.
+        disputed: Number of matched sessions that labellers put into different bands; the lower median counts.
+        spearman, spearman_over, mean_difference, kappa, confusion, shares, needed, still_needed, is_supposed: See
+            `TrustCard`, of the matched sessions.
+        meaning: The result in a few plain sentences.
     """
 
     criteria: str
@@ -142,17 +142,17 @@ def calibrate(
     labels: Iterable[Label], scores: Iterable[LabelledScore], bands_by_hash: Mapping[str, Sequence[Band]]
 ) -> list[Calibration]:
     """
-    Hold scores against labels, separately for each criteria hash and judge fingerprint.
+    Compare scores with labels, separately for each criteria hash and judge fingerprint.
 
-    The judge's band is the outcome that it stated, else the one its total lies in. A session counts once,
-    however many labelled it.
+    The judge's band is the outcome it stated, else the band of its total. A session counts once, however many people
+    labelled it.
 
     Args:
-        scores: At most one per session, criteria hash and fingerprint; of several the last counts.
-        bands_by_hash: Bands of the criteria, lowest first; `DEFAULT_BANDS` for a hash that is not in it.
+        scores: Of several with the same session, criteria hash and fingerprint, the last counts.
+        bands_by_hash: Bands of the criteria, lowest first; `DEFAULT_BANDS` for an unknown hash.
 
     Returns:
-        Most matched sessions first. Empty where there is no score.
+        One per judge, most matched sessions first; empty without scores.
     """
     by_session: dict[str, list[Label]] = defaultdict(list)
     for label in labels:
@@ -170,7 +170,7 @@ def calibrate(
 
 @dataclass(slots=True)
 class _Matched:
-    """What labels and scores have in common, a row per session; and what had to stay outside."""
+    """The sessions with both label and score, and those that were left out."""
 
     ratings: list[Rating] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
@@ -240,9 +240,9 @@ def _calibrate_judge(
 
 def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:
     """
-    The band a label means: the one it names, else the one its word stands for, else the one that holds its number.
+    The band of a label: the one it names, else the one its word means, else the one of its number.
 
-    None where it means none of these bands: an undecided label, a word for the middle where there are not three.
+    None without a match: for an undecided label, or for a word for the middle band when there are not three bands.
     """
     ids = [b.id for b in bands]
     if label.outcome is None:
@@ -256,28 +256,28 @@ def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:
 
 
 def _meaning(kappa: Estimate, table: Confusion, needed: LabelsNeeded, *, is_supposed: bool) -> str:
-    told = [_strength(kappa)]
+    sentences = [_strength(kappa)]
     differing = table.n - table.agreeing
     if kappa.value is not None and differing:
-        told.append(
+        sentences.append(
             f"They differ on {differing} of {table.n} sessions: the judge is higher on {table.judge_higher} of them "
             f"and lower on {table.judge_lower}."
         )
     unused = [c for c, row in zip(table.categories, table.counts, strict=True) if not any(row)]
     judged = {c for c, column in zip(table.categories, zip(*table.counts, strict=True), strict=True) if any(column)}
     if kappa.value is not None and (lacking := [repr(c) for c in unused if c in judged]):
-        told.append(
-            f"No label says {' or '.join(lacking)} and the judge does, so full agreement is out of reach with "
+        sentences.append(
+            f"The judge uses {' and '.join(lacking)}, which no label does, so full agreement is out of reach with "
             "these labels."
         )
     if needed.total is not None:
-        told.append(_advice(needed.total, table.n, is_supposed=is_supposed))
-    return " ".join(told)
+        sentences.append(_advice(needed.total, table.n, is_supposed=is_supposed))
+    return " ".join(sentences)
 
 
 def _strength(kappa: Estimate) -> str:
     if kappa.value is None:
-        return f"Nothing can be said about agreement: {kappa.reason}."
+        return f"Agreement is unknown: {kappa.reason}."
     if kappa.low is None or kappa.high is None:
         if kappa.value == 1:
             return (
@@ -286,7 +286,7 @@ def _strength(kappa: Estimate) -> str:
         return f"The weighted kappa is {kappa.value:.2f}, but {kappa.reason}."
     numbers = f"(weighted kappa {kappa.value:.2f}, 95 % interval {kappa.low:.2f} to {kappa.high:.2f})"
     if kappa.low <= 0:
-        how = "less than chance would" if kappa.high < 0 else "no better than chance could explain"
+        how = "less than by chance" if kappa.high < 0 else "no better than by chance"
         return f"The judge agrees with the labels {how} {numbers}."
     strength = next(word for limit, word in _STRENGTHS if kappa.value <= limit)
     return f"The judge agrees {strength} with the labels {numbers}."
@@ -295,12 +295,12 @@ def _strength(kappa: Estimate) -> str:
 def _advice(total: int, matched: int, *, is_supposed: bool) -> str:
     more = total - matched
     if more <= 0:
-        return f"The labels suffice for an interval within {HALF_WIDTH:.2f} to either side."
+        return f"The labels are enough for an interval within {HALF_WIDTH:.2f} to either side."
     labels = f"{more} more label{'s' if more > 1 else ''} of randomly drawn sessions"
     if is_supposed:
         return (
             f"As a first plan, about {labels} would give an interval within {HALF_WIDTH:.2f} to either side "
-            f"(supposing a kappa of {SUPPOSED_KAPPA})."
+            f"(assuming a kappa of {ASSUMED_KAPPA})."
         )
     return f"About {labels} would bring the interval within {HALF_WIDTH:.2f} to either side."
 
@@ -312,17 +312,17 @@ def read_labels(path: Path, columns: Mapping[Field, str] | None = None, band_ids
     """
     Read labels from a CSV file with a header, one per line, in UTF-8.
 
-    Every line names a session (`session_id`) and says an `outcome` (a word of `OUTCOME_WORDS` or a band's id;
-    empty or `unknown`: undecided), a `number` of 0-100, or both. `selection` is `random` (also where it is empty
-    or absent) or `picked`. Other columns are left alone. Ratings that TARSy filled in by itself, those older than
-    its migration of March 2026, are no labels: leave them out.
+    Every line has a `session_id` and an `outcome` (a word of `OUTCOME_WORDS` or a band's id; empty or `unknown`:
+    undecided), a `number` of 0-100, or both. `selection` is `random` (the default) or `picked`. Other columns are
+    ignored. Remove ratings that TARSy filled in by itself (those older than its migration of March 2026): they are not
+    labels.
 
     Args:
-        columns: The file's own names of fields, in place of those in `COLUMNS`.
-        band_ids: Ids of bands that an outcome may name, beside those of `DEFAULT_BANDS`.
+        columns: The file's own column names, instead of those in `COLUMNS`.
+        band_ids: Ids of bands that an outcome may name, in addition to those of `DEFAULT_BANDS`.
 
     Raises:
-        ConfigurationError: The file cannot be read or a line cannot be meant; with line and reason.
+        ConfigurationError: The file cannot be read or a line is invalid; with line and reason.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -348,7 +348,7 @@ def _parse(lines: Iterable[str], where: str, columns: Mapping[Field, str], band_
                 places, width = _find_columns(cells, where, columns), len(cells)
                 continue
             if len(cells) != width:
-                raise ValueError(f"it has {len(cells)} fields and the header {width}")
+                raise ValueError(f"it has {len(cells)} fields, the header has {width}")
             label = _label({what: cells[i].strip() for what, i in places.items()}, band_ids)
             identity = (label.session_id, label.labeller)
             if identity in seen:
@@ -405,10 +405,10 @@ def _label(cells: Mapping[Field, str], band_ids: set[str]) -> Label:
 
 def read_outcome(text: str, band_ids: Collection[str]) -> str | None:
     """
-    The outcome that somebody wrote: the id of a band, else a word of `OUTCOME_WORDS`; None: undecided.
+    Parse an outcome: the id of a band, else a word of `OUTCOME_WORDS`; None: undecided.
 
     Raises:
-        ValueError: It is none of these; says what it may have meant.
+        ValueError: Unknown outcome; suggests the nearest known one.
     """
     if text in band_ids:
         return text
@@ -420,7 +420,7 @@ def read_outcome(text: str, band_ids: Collection[str]) -> str | None:
     known = list(dict.fromkeys([*OUTCOME_WORDS, *sorted(band_ids), "unknown"]))
     close = difflib.get_close_matches(word, known, n=1)
     advice = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-    raise ValueError(f"{text[:80]!r} is no outcome; {advice}")
+    raise ValueError(f"{text[:80]!r} is not an outcome; {advice}")
 
 
 def _number(text: str) -> float | None:
@@ -429,7 +429,7 @@ def _number(text: str) -> float | None:
     try:
         number = float(text)
     except ValueError:
-        raise ValueError(f"the number is {text[:80]!r}, which is none") from None
+        raise ValueError(f"{text[:80]!r} is not a number") from None
     if not 0 <= number <= 100:
         raise ValueError(f"the number is {text[:80]}; it must be 0-100")
     return number

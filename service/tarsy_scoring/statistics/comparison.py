@@ -1,9 +1,8 @@
 """
-Two versions of something side by side: metrics and scores of the sessions of each, and what of a difference is shown.
+Compare the sessions of two versions metric by metric: totals, outcomes and how the agents worked.
 
-Pure. Where anchors tell how much of a difference of totals is the judges' part, that is taken out. It compares what was
-observed: nobody assigned the versions to incidents, so a difference that is shown is a difference between the
-sessions, and the version is one explanation of it.
+Where anchors measure how much the judges differ, that part is subtracted. The data is observational: incidents were not
+assigned to versions at random, so the version is only one explanation of a difference.
 """
 
 import math
@@ -13,20 +12,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
-from tarsy_scoring.statistics.bootstrap import (
-    FEWEST_FOR_AN_INTERVAL,
-    FEWEST_IN_A_STRATUM,
-    RESAMPLES,
-    Stratum,
-    chance_of,
-    estimate_difference,
-)
-from tarsy_scoring.statistics.changes import change_within, weighted_change
+from tarsy_scoring.statistics.change import RESAMPLES, chance_of, change_within, estimate_difference, weighted_change
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.statistics.judge_alignment import Gap, JudgeOnScale, Parts, align_judges, find_gap, take_apart
-from tarsy_scoring.statistics.pairing import Fingerprint, Pairing, Value, pair_values
+from tarsy_scoring.statistics.pairing import (
+    FEWEST_FOR_AN_INTERVAL,
+    FEWEST_IN_A_STRATUM,
+    Fingerprint,
+    Pairing,
+    Stratum,
+    Value,
+    pair_values,
+)
 
-# Totals that contradict themselves, or that somebody may have steered, measure no version.
+# Totals with these flags contradict the judge's own outcome or may be manipulated; they measure no version.
 DOUBTFUL_FLAGS = frozenset({"outcome_score_mismatch", "tampering_suspected"})
 
 Verdict = Literal["higher", "lower", "no difference shown", "too few"]
@@ -36,7 +35,7 @@ Kind = Literal["total", "outcome", "interaction"]
 
 @dataclass(frozen=True, slots=True)
 class ScoredSession:
-    """What is compared of a session: its labels' value and its latest score. The fields are those of the document."""
+    """The compared fields of a session: the value of its label and its latest score, named as in the score document."""
 
     value: str
     chain_id: str | None
@@ -54,7 +53,7 @@ class Metric:
     A number of every session.
 
     Args:
-        allowed_chance: Share of comparisons without a difference in which this metric may show one all the same.
+        allowed_chance: Significance level: share of comparisons without a difference in which it may show one.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Metric:
     allowed_chance: float
 
     def of(self, session: ScoredSession) -> float | None:
-        """The session's number; None where it has none, or none that counts."""
+        """The session's number; None without one, and for doubtful totals."""
         if self.kind == "total":
             return None if DOUBTFUL_FLAGS.intersection(session.flags) else session.total_score
         if self.kind == "outcome":
@@ -71,7 +70,7 @@ class Metric:
         return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
     def values(self, sessions: Sequence[ScoredSession]) -> list[Value]:
-        """The number of each session that has one; the judge is named where it has a part in it."""
+        """The number of each session that has one, with the judge if the metric depends on it."""
         is_judged = self.kind != "interaction"
         return [
             Value(number, s.judge_fingerprint if is_judged else None, (s.chain_id, s.alert_type))
@@ -80,8 +79,8 @@ class Metric:
         ]
 
 
-# Eight looks at the same sessions find something sooner or later. All of them together may, in 5 % of comparisons
-# without a difference: half of that goes to the total score, which is the question, the other half to all others.
+# Family-wise error rate of all eight metrics. Half of it goes to the total score, the main question; the others share
+# the other half.
 FALSE_ALARMS = 0.05
 _OTHERS = (
     "error_rate",
@@ -107,7 +106,7 @@ class Side:
 
     Args:
         n: Sessions that have the metric; `mean` is over all of them.
-        compared: Those of them that the verdict rests on; the others have nobody to be compared with.
+        compared: Those that the verdict rests on; the others have no counterpart in the other version.
     """
 
     n: int
@@ -121,14 +120,14 @@ class MetricComparison:
     One metric of two versions.
 
     Args:
-        difference: Second minus first, within strata, so that it need not be that of the two means. Its 95 % interval
-            is for this metric alone; where it is not paired it has none.
-        chance: How often shuffling the versions gives a difference as large (see `chance_of`); None where the
+        difference: Second minus first within strata, which may differ from the difference of the two means. Its 95 %
+            interval is not adjusted for the number of metrics; there is none without pairing.
+        chance: p-value of the permutation test (see `chance_of`), at least that of the agents' part; None when the
             verdict did not need it.
-        is_paired: The difference is within strata of chain and alert type. Where it is not, it may be all theirs, and
+        is_paired: The difference is within strata of chain and alert type. False: it may be due to these alone, and
             the verdict is `too few`.
-        strata: That the verdict rests on.
-        strata_left_out: That have too few sessions of one version.
+        strata: Number of strata that the verdict rests on.
+        strata_left_out: Number of strata with too few sessions of one version.
     """
 
     metric: str
@@ -145,12 +144,12 @@ class MetricComparison:
 @dataclass(frozen=True, slots=True)
 class Judge:
     """
-    Who gave totals that count.
+    A judge of compared totals.
 
     Args:
-        totals: Of each version.
-        scale: Fingerprint of the judge on whose scale they are put; its own where anchors connect it with no other.
-        shift: By how much it is milder than that one, in points, by anchors.
+        totals: Number of totals in each version.
+        scale: Fingerprint of the judge on whose scale they are put; its own when anchors connect it with no other.
+        shift: How much milder it is than that one, in points, measured on anchors.
     """
 
     fingerprint: Fingerprint
@@ -165,13 +164,14 @@ class Comparison:
     Two versions, the older first.
 
     Args:
-        sessions: Of each.
-        judge_fingerprints: How many judges gave the totals that count.
-        judges: Each of them, the one with the most totals first.
-        parts: What of the difference of totals is whose, `agents` being that of `total_score`. None where anchors
-            connect no judges, there are too few sessions, or totals within judges tell it with less error.
-        doubtful: Sessions whose total does not count, see `DOUBTFUL_FLAGS`.
-        judge_unknown: Sessions whose total names no judge; all of these are taken for those of one.
+        sessions: Number in each version.
+        judge_fingerprints: Number of judges of the compared totals.
+        judges: These judges, the one with the most totals first.
+        parts: The judges' and the agents' part of the difference of totals; `agents` is the difference of
+            `total_score`. None when anchors connect no judges, there are too few sessions, or comparing within
+            judges has the smaller error.
+        doubtful: Number of sessions whose total is left out, see `DOUBTFUL_FLAGS`.
+        judge_unknown: Number of sessions whose total names no judge; they count as those of a single judge.
         meaning: What may be concluded and what not, in plain sentences.
     """
 
@@ -194,9 +194,9 @@ def compare_versions(
     resamples: int = RESAMPLES,
 ) -> Comparison:
     """
-    Lay the sessions of two label values side by side, metric by metric.
+    Compare the sessions of two label values, metric by metric.
 
-    Sessions of other values are left alone. The order of sessions and of anchors changes nothing.
+    Sessions of other values are ignored. The result does not depend on the order of sessions or anchors.
     """
     first, second = ([s for s in sessions if s.value == value] for value in values)
     by_side = [Counter(v.judge for v in TOTAL.values(side)) for side in (first, second)]
@@ -239,7 +239,7 @@ def _compare_totals(
     scales: Mapping[Fingerprint, JudgeOnScale],
     resamples: int,
 ) -> tuple[MetricComparison, Parts | None]:
-    """Totals on the scales that anchors give, with what of the difference is whose; or within judges, without that."""
+    """Compare totals on the scales that anchors give, with the parts; or within judges, without parts."""
     values = TOTAL.values(first), TOTAL.values(second)
     within, across = pair_values(*values), pair_values(*values, lambda judge: scales[judge].scale)
     if across.is_fine and any(judge.scale != name for name, judge in scales.items()):
@@ -252,9 +252,9 @@ def _compare_totals(
 
 def _is_surer(within: Pairing, parts: Parts) -> bool:
     """
-    Whether a comparison within judges has less error than one by anchors, as where both versions met both judges.
+    Whether comparing within judges has the smaller standard error, as when both versions met both judges.
 
-    Errors know nothing of differences, so that choosing by them leans to no side.
+    Choosing by standard errors does not bias the difference, because they do not depend on it.
     """
     if not within.is_fine:
         return False
@@ -270,7 +270,7 @@ def _show(
     resamples: int,
     parts: Parts | None = None,
 ) -> MetricComparison:
-    """What is shown of a metric; where there are parts, its difference is the agents'."""
+    """The comparison of one metric; with parts, its difference is the agents' part."""
     first, second = (_side(v, compared) for v, compared in zip(values, pairing.compared, strict=True))
     if not pairing.is_fine:
         value = weighted_change(strata) if strata else None
@@ -292,10 +292,11 @@ def _verdict(
     parts: Parts | None,
 ) -> tuple[float | None, Verdict]:
     """
-    The chance of the difference, and what is shown.
+    The p-value and the verdict.
 
-    Interval and shuffling must both tell it from none: unequal spreads can mislead the shuffling, unequal sizes of
-    skewed groups the interval. Shuffling knows nothing of the anchors' error, so with parts their chance counts too.
+    Interval and permutation test must both show a difference: unequal variances can mislead the permutation test,
+    unequal sizes of skewed groups the interval. The permutation test ignores the anchors' error, so with parts the
+    larger of the two p-values counts.
     """
     if difference.value is None or not pairing.is_fine:
         return None, "too few"
@@ -313,9 +314,9 @@ def _side(values: Sequence[Value], compared: int) -> Side:
 
 def _why_nothing(metric: Metric, first: Side, second: Side, strata: Sequence[Stratum]) -> str:
     if not (first.n and second.n):
-        return "not every version has sessions with it"
+        return "not every version has sessions with this metric"
     if not strata:
-        return "no judge scored sessions of both; totals of different judges are not compared"
+        return "no judge scored sessions of both versions; totals of different judges are not compared"
     alike = "chain and alert type" if metric.kind == "interaction" else "chain, alert type and judge"
     return (
         f"too few sessions of both versions share {alike}; it takes {FEWEST_FOR_AN_INTERVAL} of each, and "
@@ -323,7 +324,7 @@ def _why_nothing(metric: Metric, first: Side, second: Side, strata: Sequence[Str
     )
 
 
-# --- what it means -------------------------------------------------------------------------------------
+# --- the result in words -------------------------------------------------------------------------------
 
 
 def _result(values: tuple[str, str], found: Sequence[MetricComparison]) -> str:
@@ -335,59 +336,61 @@ def _result(values: tuple[str, str], found: Sequence[MetricComparison]) -> str:
 
 
 def _meaning(found: Sequence[MetricComparison]) -> Iterator[str]:
-    """What may be concluded, whatever the result is."""
+    """The caveats that apply to every result."""
     yield (
-        f"An interval is about its metric alone. With {len(found)} metrics looked at, what is shown is held to more: "
-        "where nothing differs, at most about one comparison in twenty shows anything. That is of one look; who looks "
-        "until something is shown finds something."
+        f"An interval is about its metric alone. The verdicts account for all {len(found)} metrics: when nothing "
+        "differs, at most about one comparison in twenty shows anything. That holds for one look; looking again and "
+        "again until something is shown breaks it."
     )
-    yield "'No difference shown' does not mean equal: the interval says how large a difference may still be."
+    yield "'No difference shown' does not mean equal: the interval shows how large a difference may still be."
     balanced = "Strata balance chain and alert type and nothing else" if any(c.is_paired for c in found) else ""
     yield (
         "These sessions were observed, not assigned: the versions may have met other incidents, at other times. "
-        f"{balanced or 'Nothing balances them'}, so a difference goes with the version and need not come of it. It "
-        "does where chance chose the version of each session, such as a hash of its id."
+        f"{balanced or 'Nothing balances them'}, so a difference is associated with the version, not necessarily "
+        "caused by it. It is caused by it if the version of each session was chosen at random, for example by a hash "
+        "of its id."
     )
 
 
 def _meaning_of_judges(
     judges: Sequence[Judge], total: MetricComparison, parts: Parts | None, gap: Gap | None
 ) -> Iterator[str]:
-    """What of the difference of totals is the judges', or why nobody can tell."""
+    """The judges' part of the difference of totals, or why it is unknown."""
     if parts:
         yield (
             f"As stored, totals differ by {_points(parts.whole)}. The judges' part of that is {_points(parts.judges)}, "
-            f"as {parts.judges.n} anchors tell that these judges have in common. {_points(parts.agents)} is left to "
-            "the agents, and is the difference of total_score. Anchors speak for sessions that are like them."
+            f"measured on {parts.judges.n} anchors that these judges have in common. The agents' part is the remaining "
+            f"{_points(parts.agents)}, reported as the difference of total_score. Anchors represent only sessions that "
+            "are like them."
         )
     elif total.is_paired and any(judge.scale != judge.fingerprint for judge in judges):
         yield (
-            f"{len(judges)} judge fingerprints gave these totals, and anchors connect judges. Totals are compared "
-            "within judges all the same: both versions met them, so it has less error."
+            f"{len(judges)} judge fingerprints gave these totals, and anchors connect judges. Totals are still "
+            "compared within judges, because both versions met them and the error is smaller."
         )
     if gap:
         yield (
-            f"{len(judges)} judge fingerprints gave these totals, and anchors do not connect all of one chain: "
-            f"{gap.anchors} were judged by both of two, and it takes {FEWEST_FOR_AN_INTERVAL}. Their totals are never "
-            "compared with each other."
+            f"{len(judges)} judge fingerprints gave these totals, and anchors do not connect all judges of one chain: "
+            f"two of them have {gap.anchors} anchors in common, and it takes {FEWEST_FOR_AN_INTERVAL}. Their totals "
+            "are never compared with each other."
         )
         if gap.missing:
             yield (
-                f"Anchors that only one of these two has judged: {gap.missing}. `tarsy-scoring anchors run` has "
-                "today's judge judge those that it has not."
+                f"Anchors that only one of these two has judged: {gap.missing}. `tarsy-scoring anchors run` lets "
+                "today's judge judge the missing ones."
             )
         yield (
-            "What a former judge has not judged, nobody can ask it any more: `tarsy-scoring rescore --since TIME` has "
-            "its sessions scored by today's, and `tarsy-scoring anchors add` is for the next change."
+            "A former judge can no longer judge anything: `tarsy-scoring rescore --since TIME` scores its sessions "
+            "with today's judge, and `tarsy-scoring anchors add` prepares for the next change."
         )
 
 
 def _meaning_of_the_left_out(found: Sequence[MetricComparison], doubtful: int, judge_unknown: int) -> Iterator[str]:
-    """What the differences do not rest on."""
+    """The sessions that the differences do not rest on."""
     if unpaired := [c.metric for c in found if not c.is_paired and _has_plain_difference(c)]:
         yield (
             f"No verdict on {', '.join(unpaired)}: too few sessions of both versions share chain and alert type (and "
-            "who judged), so that a difference may be all theirs."
+            "judge), so a difference may be due to these alone."
         )
     by_loss = defaultdict[tuple[int, int, int], list[str]](list)
     for c in found:
@@ -395,14 +398,14 @@ def _meaning_of_the_left_out(found: Sequence[MetricComparison], doubtful: int, j
             by_loss[c.first.n + c.second.n, c.first.compared + c.second.compared, c.strata_left_out].append(c.metric)
     for (n, compared, strata), metrics in by_loss.items():
         yield (
-            f"Compared in {', '.join(metrics)}: {compared} of {n} sessions ({100 * compared / n:.3g} %). Of the others "
-            f"a version has fewer than {FEWEST_IN_A_STRATUM} of their kind (chain, alert type, and who judged), and "
-            f"nothing is said about them: {n - compared} sessions of {strata} kinds."
+            f"Compared in {', '.join(metrics)}: {compared} of {n} sessions ({100 * compared / n:.3g} %). The verdict "
+            f"does not cover the other {n - compared} sessions of {strata} kinds (chain, alert type and judge), of "
+            f"which one version has fewer than {FEWEST_IN_A_STRATUM}."
         )
     if doubtful:
         yield f"Totals left out because they are flagged as doubtful: {doubtful}."
     if judge_unknown:
-        yield f"Totals that name no judge are taken for those of one, which nobody can check: {judge_unknown} sessions."
+        yield f"Totals that name no judge count as those of a single judge, unverified: {judge_unknown} sessions."
 
 
 def _has_plain_difference(c: MetricComparison) -> bool:

@@ -1,8 +1,8 @@
 """
-Whether scores changed because the agents did or because the judge did.
+Decide whether scores changed because the agents changed or because the judge did.
 
-A new judge is told from new agents by anchors, sessions that both judges judged; under one judge whatever changes is
-the agents'. Pure.
+When the judge changed, anchors (sessions that both judges judged) separate its part from the agents'. Under one judge
+every change is the agents'.
 """
 
 import math
@@ -15,8 +15,7 @@ from itertools import accumulate
 from typing import Literal
 
 from tarsy_scoring.statistics.agreement import Estimate
-from tarsy_scoring.statistics.bootstrap import FEWEST_FOR_AN_INTERVAL, Stratum, shared_strata
-from tarsy_scoring.statistics.changes import (
+from tarsy_scoring.statistics.change import (
     WHOLE_METHOD,
     Change,
     borrowed_change,
@@ -25,19 +24,19 @@ from tarsy_scoring.statistics.changes import (
     less,
     sizes_of,
 )
+from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, Stratum, shared_strata
 
 Cause = Literal["judge", "agents", "both", "none"]
 
-# Share of quiet changes of judge, or of quiet years of daily looks, with an alarm. The promise is 5 of 100; at exactly
-# that every other hundred would break it.
+# Share of quiet changes of judge, or of quiet years of daily looks, that may raise an alarm. The documented limit is
+# 5 %; with exactly that, every other series of 100 would exceed it.
 FALSE_ALARMS = 0.04
-# Two questions share it (Bonferroni), so each is asked at half. An interval of this confidence leaves out 0 exactly
-# where its change is shown.
+# Two tests share it (Bonferroni), so each gets half. Equivalent to: the interval of this confidence excludes 0.
 CONFIDENCE_OF_EACH = 1 - FALSE_ALARMS / 2
 
 LOOKS = 365
-# Source: own simulations. In 300 scores with a standard deviation of 16 even the best placed shift of 8 is often
-# missed, in 600 with one of 21; more of them remember so much that a shift is found later.
+# Source: our simulations. With 300 scores of standard deviation 16, or 600 of 21, even an ideally placed shift of 8
+# points is often missed; with more than 1,000 a shift is found later, because the old scores dominate.
 WINDOW = 1_000
 FEWEST_TO_WATCH = 60
 
@@ -52,7 +51,7 @@ class OrdinaryScore:
 
     Args:
         at: When the session ended.
-        stratum: What makes sessions alike, such as chain and alert type.
+        stratum: What makes sessions comparable, such as chain and alert type.
     """
 
     at: datetime
@@ -63,7 +62,7 @@ class OrdinaryScore:
 
 @dataclass(frozen=True, slots=True)
 class AnchorJudgement:
-    """One judgement of an anchor; there may be several under the same fingerprint, of which the mean counts."""
+    """One judgement of an anchor. Several by one judge are averaged."""
 
     session_id: str
     judge_fingerprint: str
@@ -74,19 +73,19 @@ class AnchorJudgement:
 @dataclass(frozen=True, slots=True)
 class Drift:
     """
-    A change of scores and what is behind it. Changes are in points, later minus earlier.
+    A change of scores and its cause. Changes are in points, later minus earlier.
 
-    The intervals have a confidence of 98 % each, so that those of `judge` and `whole` hold together in 96 of 100 cases.
+    Each interval has 98 % confidence, so those of `judge` and `whole` hold together in 96 % of cases.
 
     Args:
-        cause: None where it cannot be told, `meaning` then says why; `none`: no change is shown.
-        is_clear: False where neither part is shown by itself; `cause` is then the likelier one, or cannot be told.
-        judge: The judge's part: how the same sessions are scored otherwise. Exactly 0 under one judge.
+        cause: None when it cannot be decided (`meaning` says why); `none` when no change is shown.
+        is_clear: False when neither part is significant by itself; `cause` is then the likelier one, or None.
+        judge: The judge's part: the change of the same sessions' totals. Exactly 0 under one judge.
         whole: The change of ordinary sessions within strata.
-        agents: The whole less the judge's part.
-        began_at: When the first session after the change ended; None where no change is shown under one judge.
-        anchors: That both judges judged.
-        anchors_missing: That only one of them judged.
+        agents: `whole` minus `judge`.
+        began_at: End of the first session after the change; None when no change is shown under one judge.
+        anchors: Number of anchors that both judges judged.
+        anchors_missing: Number that only one of them judged.
         compared: Ordinary sessions before and after that `whole` rests on.
         meaning: What may be concluded and what not, in plain sentences.
     """
@@ -115,42 +114,43 @@ def explain_new_judge(
     chain: str | None = None,
 ) -> Drift:
     """
-    Tell the judge's part of a change from the agents', where one judge followed another.
+    Split a change of scores between two judges into the judge's part and the agents' part, and name the cause.
 
-    1. Something changed where the anchors did or the ordinary sessions did. Both are asked at half of `FALSE_ALARMS`.
-    2. A part is named where its own interval leaves out 0. The agents' part carries the errors of both, so it needs
-       no first step of its own: that is the other question's.
-    3. Where step 1 holds and no part is shown by itself, the one that is farther from 0 in terms of its interval is
-       named, and `is_clear` is False.
+    1. A change is shown if that of the anchors or that of the ordinary sessions is significant, each at half of
+       `FALSE_ALARMS`.
+    2. A part is named if its own interval excludes 0. The agents' part carries the errors of both and needs no
+       correction of its own, since step 1 already guards it.
+    3. If step 1 holds and neither part is significant, the part farther from 0 relative to its interval is named and
+       `is_clear` is False.
 
-    Holm's procedure over the two parts was not taken: it never uses that the sessions' whole change is known better
-    than the agents' part. At a standard deviation of 20 it then misses one agents' change of 8 points in ten. Nor was
-    it taken to guess the anchors' quality from that of ordinary sessions: at the errors that judges have that makes
-    the judge's part surer by less than a tenth, and wrong where anchors were picked by hand.
+    Rejected: Holm's procedure over the two parts. It ignores that the whole change is known better than the agents'
+    part and misses one in ten changes of 8 points at a standard deviation of 20. Rejected: pooling the variances of
+    anchors and ordinary sessions. At realistic judge errors it narrows the judge's part by less than a tenth, and it
+    is wrong for anchors that were picked by hand.
 
     Args:
-        scores: Those of other fingerprints are left alone. None: they are not looked at, anchors alone are asked.
-        anchors: Likewise. They should be drawn like the ordinary sessions: a judge who became stricter on hard
-            sessions only is seen where there are hard anchors.
+        scores: Those of other judges are ignored. None: test the anchors alone.
+        anchors: Likewise. They should be a sample like the ordinary sessions: a judge that became stricter only on
+            hard sessions is detected only by hard anchors.
         old, new: Fingerprints.
-        chain: Whose change it is. Anchors of other chains count as far as chains are seen to be alike.
+        chain: The chain in question. Anchors of other chains count as far as the chains are alike.
 
     Raises:
-        ValueError: Both fingerprints are the same; see `find_change`.
+        ValueError: Both fingerprints are equal; use `find_change`.
 
     Source:
-        B. L. Welch, Biometrika 34 (1947), 28-35; degrees of freedom: F. E. Satterthwaite, Biometrics Bulletin 2
-        (1946), 110-114; deciding on parts after the whole: R. Marcus, E. Peritz, K. R. Gabriel, Biometrika 63
-        (1976), 655-660.
+        Naming parts after a test of the whole: R. Marcus, E. Peritz, K. R. Gabriel, Biometrika 63 (1976), 655-660.
+        Intervals: see `change_within`, `borrowed_change` and `less`.
     """
     if old == new:
-        raise ValueError("both sides have the same judge, so that its part is 0 and find_change is what to ask")
+        raise ValueError("both sides have the same judge; use find_change")
     changes = anchor_changes(anchors, old, new)
     ordinary = [] if scores is None else list(scores)
     before = [s for s in ordinary if s.judge_fingerprint == old]
     after = [s for s in ordinary if s.judge_fingerprint == new]
     strata = _strata(before, after)
-    judge_part = _judge_part(changes, chain)
+    own, others = changes.by_chain.get(chain, ()), [c for name, c in changes.by_chain.items() if name != chain]
+    judge_part = borrowed_change(own, others, CONFIDENCE_OF_EACH, changes.least_variance)
     whole_part = NOT_LOOKED_AT if scores is None else change_within(strata, CONFIDENCE_OF_EACH)
     judge, whole = judge_part.estimate, whole_part.estimate
     agents = less(whole_part, judge_part, CONFIDENCE_OF_EACH).estimate
@@ -169,16 +169,11 @@ def explain_new_judge(
     )
 
 
-def _judge_part(found: "AnchorChanges", chain: str | None) -> Change:
-    own, others = found.by_chain.get(chain, ()), [c for name, c in found.by_chain.items() if name != chain]
-    return borrowed_change(own, others, CONFIDENCE_OF_EACH, found.least_variance)
-
-
 def _cause(judge: Estimate, whole: Estimate, agents: Estimate, *, is_judge_alone: bool) -> tuple[Cause | None, bool]:
     """The cause and whether it is clear."""
-    found_judge, found_whole, found_agents = map(_reach, (judge, whole, agents))
+    found_judge, found_whole, found_agents = map(_significance, (judge, whole, agents))
     if found_judge is None or found_whole is None or found_agents is None:
-        # Half of the answer: anchors alone can show the judge's part, sessions alone a change of whatever cause.
+        # Half of the data: anchors alone can show the judge's part; sessions alone show a change of unknown cause.
         if found_judge is not None and found_judge > 1:
             return "judge", True
         return ("none", True) if found_judge is not None and is_judge_alone else (None, False)
@@ -189,8 +184,8 @@ def _cause(judge: Estimate, whole: Estimate, agents: Estimate, *, is_judge_alone
     return ("judge" if found_judge > found_agents else "agents"), max(found_judge, found_agents) > 1
 
 
-def _reach(estimate: Estimate) -> float | None:
-    """How far from 0, in halves of its interval: a change is shown above 1. None without an interval."""
+def _significance(estimate: Estimate) -> float | None:
+    """|value| in half widths of its interval; above 1 the interval excludes 0. None without an interval."""
     if estimate.value is None or estimate.half_width is None:
         return None
     return abs(estimate.value) / estimate.half_width
@@ -201,40 +196,41 @@ def _reach(estimate: Estimate) -> float | None:
 
 def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift:
     """
-    Find out whether the agents changed at some time under one judge.
+    Decide whether the agents changed at some time under one judge, and when and by how much.
 
-    The last `WINDOW` scores, less the means of their strata, are added up in order of time. Where nothing changes
-    the sum, over the standard deviation and the root of their number, wanders like a Brownian bridge; a change makes
-    it run away, and it turns about where the change began. Of `looks` looks at the same chain, at most a share
-    `FALSE_ALARMS` of cases has any false alarm, however much the looks have in common. So one look finds only what
-    is plain: a shift of half a standard deviation after about 160 scores. Measured (`benchmarks.years`), 1 of 100 quiet
-    years has an alarm; 6 of 100 where the sessions of a day share a deviation of 3 points, as those of one incident do.
+    CUSUM test: the residuals of the last `WINDOW` scores against the means of their strata are summed in order of
+    time. Without a change the sum, divided by the standard deviation and the root of the number of scores, behaves
+    like a Brownian bridge; after a change it drifts away and turns at the change. The level is `FALSE_ALARMS` / `looks`
+    (Bonferroni), so a single look finds only large changes: half a standard deviation after about 160 scores.
+    Measured (`benchmarks.years`): a false alarm in 1 % of quiet years, and in 6 % when the sessions of a day share a
+    deviation of 3 points, as those of one incident do.
 
-    The size is that of the place where the sum turned; being sought out, it comes out a little too large.
+    The size is measured at the turning point found, and is therefore slightly overestimated.
 
     Args:
-        looks: How often one looks before the count of false alarms begins anew; 365 is daily for a year.
+        scores: Of one judge, in any order.
+        looks: Number of looks that share `FALSE_ALARMS`; 365 is daily for a year.
 
     Raises:
         ValueError: The scores are of several judges.
 
     Source:
         R. L. Brown, J. Durbin, J. M. Evans, Journal of the Royal Statistical Society B 37 (1975), 149-192, with the
-        residuals of W. Ploberger, W. Krämer, Econometrica 60 (1992), 271-285. Law of the bridge: A. Kolmogorov (1933).
-        Place of the change by least squares: J. Bai, Journal of Time Series Analysis 15 (1994), 453-472.
+        residuals of W. Ploberger, W. Krämer, Econometrica 60 (1992), 271-285. Turning point by least squares: J. Bai,
+        Journal of Time Series Analysis 15 (1994), 453-472.
     """
     window = sorted(scores, key=lambda s: s.at)[-WINDOW:]
     if len({s.judge_fingerprint for s in window}) > 1:
-        raise ValueError("the scores are of several judges, whose changes explain_new_judge tells apart")
+        raise ValueError("the scores are of several judges; use explain_new_judge")
     unchanged = Estimate(0.0, 0.0, 0.0, 0, 0.0, "one judge", None)
     if len(window) < FEWEST_TO_WATCH:
         reason = f"{len(window)} scores under one judge are too few to watch; it takes {FEWEST_TO_WATCH}"
         nothing = Estimate(None, None, None, len(window), None, WATCH_METHOD, reason)
-        return Drift(None, False, unchanged, nothing, nothing, None, 0, 0, (0, 0), (f"Nothing can be told: {reason}.",))
+        return Drift(None, False, unchanged, nothing, nothing, None, 0, 0, (0, 0), (f"No conclusion: {reason}.",))
     farthest, turn = _cusum(window)
     strata = _strata(window[:turn], window[turn:])
     whole = change_within(strata, CONFIDENCE_OF_EACH, WATCH_METHOD).estimate
-    is_shown = chance_of_bridge(farthest) <= FALSE_ALARMS / looks and _reach(whole) is not None
+    is_shown = chance_of_bridge(farthest) <= FALSE_ALARMS / looks and whole.half_width is not None
     cause: Cause = "agents" if is_shown else "none"
     began_at = window[turn].at if is_shown else None
     meaning = _meaning_under_one_judge(whole if is_shown else None, began_at, len(window), looks)
@@ -242,7 +238,7 @@ def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift
 
 
 def _cusum(window: Sequence[OrdinaryScore]) -> tuple[float, int]:
-    """The farthest that the sum of residuals strays from 0, as a Brownian bridge would, and how many came before it."""
+    """The maximum of the scaled sum of residuals, and the number of scores before the turning point."""
     by_stratum: defaultdict[Hashable, list[float]] = defaultdict(list)
     for score in window:
         by_stratum[score.stratum].append(score.total)
@@ -253,29 +249,33 @@ def _cusum(window: Sequence[OrdinaryScore]) -> tuple[float, int]:
         return 0.0, len(window) // 2
     variance = math.fsum(r * r for r in residuals) / freedom
     n, sums = len(window), [abs(s) for s in accumulate(residuals)]
-    # The farthest sum lies too near the middle for a late change; over its own error it points at the change.
+    # The place of the largest sum is biased towards the middle for late changes; weighted by its own error it is not.
     least = FEWEST_FOR_AN_INTERVAL
     turn = max(range(least, n - least + 1), key=lambda before: sums[before - 1] ** 2 / (before * (n - before)))
     return max(sums) / math.sqrt(variance * n), turn
 
 
 def chance_of_bridge(farthest: float) -> float:
-    """How often a Brownian bridge strays at least so far from 0, in either direction."""
-    if farthest < 0.2:  # all but always, and the series would need many terms
-        return 1.0
-    terms = (-1.0 if k % 2 == 0 else 1.0 for k in range(1, 51))
-    return 2 * math.fsum(sign * math.exp(-2 * (k * farthest) ** 2) for k, sign in enumerate(terms, 1))
+    """
+    The probability that a Brownian bridge reaches at least `farthest` from 0, in either direction.
+
+    Source:
+        A. Kolmogorov (1933); `scipy.special.kolmogorov`.
+    """
+    from scipy import special
+
+    return float(special.kolmogorov(farthest))
 
 
 @dataclass(frozen=True, slots=True)
 class AnchorChanges:
     """
-    How the totals of anchors differ under a new judge.
+    The differences of anchors' totals between two judges, new minus old.
 
     Args:
         by_chain: The change of each anchor that both judged.
-        missing: Anchors that one of the two has not judged.
-        least_variance: Of a change; what rounding hides in its two totals.
+        missing: Anchors that only one of the two judged.
+        least_variance: What rounding hides in a change of two totals.
     """
 
     by_chain: Mapping[str | None, Sequence[float]]
@@ -289,7 +289,7 @@ class AnchorChanges:
 
 
 def anchor_changes(anchors: Iterable[AnchorJudgement], old: str, new: str) -> AnchorChanges:
-    """Anchor by anchor, the mean of its judgements by the new judge less that of those by the old one."""
+    """For each anchor, the mean of the new judge's totals minus the mean of the old judge's."""
     totals: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: {old: [], new: []})
     chains = dict[str, str | None]()
     for judgement in anchors:
@@ -312,24 +312,24 @@ def _strata(before: Iterable[OrdinaryScore], after: Iterable[OrdinaryScore]) -> 
     return shared_strata(dict(sides[0]), dict(sides[1]))
 
 
-# --- what it means -------------------------------------------------------------------------------------
+# --- the result in words -------------------------------------------------------------------------------
 
 
 def _meaning(
     cause: Cause | None, is_clear: bool, judge: Estimate, whole: Estimate, agents: Estimate, missing: int
 ) -> tuple[str, ...]:
-    """What may be concluded of a new judge and what not."""
+    """What may be concluded about a new judge and what not."""
     sentences = [_conclusion(cause, judge, whole, agents)]
     is_judge_alone = whole == NOT_LOOKED_AT.estimate
-    asked = [judge] if is_judge_alone else [judge, whole]
-    for reason in dict.fromkeys(e.reason for e in asked if e.reason is not None):
-        sentences.append(f"Of this nothing is known: {reason}.")
+    tested = [judge] if is_judge_alone else [judge, whole]
+    for reason in dict.fromkeys(e.reason for e in tested if e.reason is not None):
+        sentences.append(f"Not enough data: {reason}.")
     if is_judge_alone:
-        sentences.append("Anchors alone were looked at; whether the agents changed is told by ordinary sessions later.")
+        sentences.append("Only anchors were tested; ordinary sessions will show later whether the agents changed.")
     elif cause == "judge" and agents.value is None:
-        sentences.append("Whether the agents changed too cannot be told.")
+        sentences.append("Whether the agents changed too cannot be decided.")
     elif not is_clear and cause is not None:
-        sentences.append("Neither part is shown by itself; this is the likelier of the two.")
+        sentences.append("Neither part is significant by itself; this is the likelier of the two.")
     if cause == "none" and whole.value is not None:
         sentences.append(f"That does not mean equal: ordinary sessions may have moved by {_interval(whole)} points.")
     if missing:
@@ -337,15 +337,15 @@ def _meaning(
             f"{missing} anchor{'s still lack' if missing > 1 else ' still lacks'} a judgement by one of the judges."
         )
     sentences.append(
-        "The agents' part is whatever the judge did not do: other prompts, tools or models, but also incidents that "
-        "became harder within their strata. Anchors speak for sessions that are like them."
+        "The agents' part is everything except the judge: prompts, tools and models, but also incidents that became "
+        "harder within their strata. Anchors represent only sessions that are like them."
     )
     return tuple(sentences)
 
 
 def _conclusion(cause: Cause | None, judge: Estimate, whole: Estimate, agents: Estimate) -> str:
-    """The cause in words; where it cannot be told, what is known all the same."""
-    found_judge, found_whole = _reach(judge), _reach(whole)
+    """The cause in words; without a cause, the half that is known."""
+    found_judge, found_whole = _significance(judge), _significance(whole)
     match cause:
         case "judge":
             return f"The judge changed: the same sessions get {_points(judge)}."
@@ -356,27 +356,28 @@ def _conclusion(cause: Cause | None, judge: Estimate, whole: Estimate, agents: E
         case "none" if found_whole is not None:
             return "No change is shown."
     if found_judge is not None:
-        told = f"No change of the judge is shown: the same sessions get {_points(judge)}."
-        return f"{told} A change within that interval may hide."
+        same = f"No change of the judge is shown: the same sessions get {_points(judge)}."
+        return f"{same} A change within that interval remains possible."
     if found_whole is None:
-        return "What is behind a change cannot be told."
+        return "The cause of a change cannot be decided."
     if found_whole > 1:
-        return f"Scores changed: ordinary sessions get {_points(whole)}. What is behind that cannot be told."
-    return f"No change of ordinary sessions is shown: {_points(whole)}. What is behind it cannot be told."
+        return f"Scores changed: ordinary sessions get {_points(whole)}. The cause cannot be decided."
+    return f"No change of ordinary sessions is shown: {_points(whole)}. A cause cannot be decided."
 
 
 def _meaning_under_one_judge(shown: Estimate | None, began_at: datetime | None, n: int, looks: int) -> tuple[str, ...]:
-    """What may be concluded under one judge; without an estimate no change is shown."""
+    """What may be concluded under one judge; `shown` is None when no change is shown."""
     if shown is None or began_at is None:
         return (
-            f"No change is shown in the last {n} scores. Only what is plain is shown, so that over {looks} looks at "
+            f"No change is shown in the last {n} scores. Only large changes are shown, so that over {looks} looks at "
             "most 5 of 100 quiet chains ever raise an alarm.",
         )
     return (
         f"The agents changed at about {began_at:%Y-%m-%d %H:%M}, by {_points(shown)}.",
         "The judge is the same, so the change is in the sessions: prompts, tools or models, or incidents that became "
         "harder or easier within their strata.",
-        "Time and size were sought out and are rough. Many sessions of one incident are fewer than they look.",
+        "Time and size are the best-fitting ones and therefore rough. Many sessions of one incident carry less "
+        "information than their number suggests.",
     )
 
 

@@ -1,6 +1,8 @@
 """
-Totals of several judges on one scale: anchors, sessions that two judges judged, say how much milder one is than the
-other. What that takes off a difference of totals is the judges' part of it, and its error comes along. Pure.
+Put the totals of several judges on one scale, and split a difference of totals into the judges' and the agents' part.
+
+Anchors, sessions that two judges have both judged, show how much milder one is than the other. The standard error of
+that shift is propagated into both parts.
 """
 
 import math
@@ -10,12 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
-from tarsy_scoring.statistics.bootstrap import FEWEST_FOR_AN_INTERVAL
-from tarsy_scoring.statistics.changes import (
+from tarsy_scoring.statistics.change import (
     AGENTS_METHOD,
     ANCHORS_METHOD,
     Change,
-    Piece,
+    Component,
     chance_of_change,
     change_of,
     change_within,
@@ -23,17 +24,17 @@ from tarsy_scoring.statistics.changes import (
     weighted_change,
 )
 from tarsy_scoring.statistics.drift import AnchorJudgement, anchor_changes
-from tarsy_scoring.statistics.pairing import Fingerprint, Pairing, Value
+from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, Fingerprint, Pairing, Value
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeOnScale:
     """
-    A judge, and how its totals are brought to the scale of another.
+    A judge and the shift of its totals against the scale of another.
 
     Args:
-        scale: The judge whose scale it is; a judge that no anchors connect with others is its own.
-        shift: By how much this judge is milder than that one; exactly 0, without error, where it is the same.
+        scale: The judge that defines the scale; a judge that no anchors connect with another is its own.
+        shift: How much milder this judge is than that one, in points; exactly 0 without error for the same judge.
     """
 
     fingerprint: Fingerprint
@@ -42,7 +43,7 @@ class JudgeOnScale:
 
     @property
     def points(self) -> float:
-        """What to take off a total."""
+        """Points to subtract from a total to bring it to the scale."""
         return self.shift.estimate.value or 0.0
 
 
@@ -52,16 +53,17 @@ def align_judges(
     """
     Put the judges on as few scales as anchors allow.
 
-    The judge with whom the most totals can be connected directly gives the first scale, and so on with those that
-    remain. Two judges are connected by `FEWEST_FOR_AN_INTERVAL` anchors that both judged. Nothing is connected
-    over a third judge: anchors are judged by every new judge, and a chain of errors is hard to tell about.
+    Two judges are connected by at least `FEWEST_FOR_AN_INTERVAL` anchors that both judged. The judge whose direct
+    connections cover the most totals defines the first scale; the rest is repeated with the remaining judges. Judges
+    are never connected through a third one: every new judge judges the anchors, and chained errors are hard to
+    explain to a reader.
 
     Args:
-        totals: How many there are of each judge.
-        anchors: Of whatever judges; those of others are left alone.
+        totals: Number of totals of each judge.
+        anchors: Judgements of any judges; those of judges without totals are ignored.
     """
     shifts = {(center, other): _shift(anchors, center, other) for center in totals for other in totals}
-    # Neither the order of rows nor that of judges may decide.
+    # Sorted, so that ties do not depend on the order of rows.
     remaining = sorted(totals, key=lambda judge: (-totals[judge], judge or ""))
     aligned = dict[Fingerprint, JudgeOnScale]()
     while remaining:
@@ -75,7 +77,7 @@ def align_judges(
 
 
 def _shift(anchors: Collection[AnchorJudgement], center: Fingerprint, other: Fingerprint) -> Change | None:
-    """None where too few anchors connect the two."""
+    """How much milder `other` is than `center`; None when too few anchors connect them."""
     if center == other:
         return Change(Estimate(0.0, 0.0, 0.0, 0, 0.0, "one judge"))
     if center is None or other is None:
@@ -88,11 +90,11 @@ def _shift(anchors: Collection[AnchorJudgement], center: Fingerprint, other: Fin
 @dataclass(frozen=True, slots=True)
 class Gap:
     """
-    Two judges of one chain whose totals no anchors connect.
+    Two judges of one chain whose totals are not connected by enough anchors.
 
     Args:
-        anchors: That both of them judged.
-        missing: That one of them judged.
+        anchors: Anchors that both judged.
+        missing: Anchors that only one of them judged.
     """
 
     anchors: int
@@ -105,10 +107,13 @@ def find_gap(
     anchors: Collection[AnchorJudgement],
 ) -> Gap | None:
     """
-    Of the chain that loses most by it, between the scales of most totals; None where every chain has one scale.
+    Find the gap that costs most: in the chain with the most totals off its main scale, between its two main scales.
 
     Args:
-        totals: The chain and the judge of each.
+        totals: Chain and judge of each total.
+
+    Returns:
+        None when every chain has one scale.
     """
     by_chain = defaultdict[str | None, Counter[Fingerprint]](Counter)
     for chain, judge in totals:
@@ -124,20 +129,19 @@ def find_gap(
     return Gap(len(found.everywhere), found.missing)
 
 
-# --- what of a difference is whose ---------------------------------------------------------------------
+# --- parts of a difference -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """
-    What a difference of totals is made of: `whole` is `judges` plus `agents`. Points, second minus first, with 95 %
-    intervals.
+    The parts of a difference of totals: `whole` = `judges` + `agents`, in points, with 95 % intervals.
 
     Args:
-        whole: Of totals as stored.
-        judges: What the same sessions would differ by, where one group met milder judges than the other.
-        agents: What remains.
-        chance: How often as much as `agents` comes of errors alone.
+        whole: The difference of the totals as stored, second minus first.
+        judges: The part that comes from one group having met milder judges than the other.
+        agents: The remainder.
+        chance: Two-sided p-value of `agents`.
     """
 
     whole: Estimate
@@ -148,48 +152,49 @@ class Parts:
 
 def take_apart(pairing: Pairing, judges: Mapping[Fingerprint, JudgeOnScale]) -> Parts:
     """
-    Tell the judges' part of a difference of totals from the rest.
+    Split a difference of totals into the judges' part and the agents' part.
 
-    The rest is the difference on the common scale, and as sure as the sessions and the anchors together are. Where
-    each group met one judge it is what `explain_new_judge` calls the agents' part.
+    The agents' part is the difference on the common scale; its variance adds those of the sessions and of the
+    anchors. When each group met a single judge, it equals the agents' part of `explain_new_judge`.
 
     Args:
-        pairing: Of totals as stored; it has enough, and those of a stratum are on one scale.
+        pairing: Of totals as stored; fine, and with all totals of a stratum on one scale.
     """
     whole = change_within(pairing.strata(), CONFIDENCE).estimate
     rest = change_within(pairing.strata(lambda v: v.number - judges[v.judge].points), CONFIDENCE)
-    taken = _judges_part(pairing, judges)
-    agents = change_of(rest.estimate.value or 0.0, [*rest.pieces, *taken.pieces], whole.n, AGENTS_METHOD, CONFIDENCE)
-    return Parts(whole, taken.estimate, agents.estimate, chance_of_change(agents))
+    shifts = _judges_part(pairing, judges)
+    components = [*rest.components, *shifts.components]
+    agents = change_of(rest.estimate.value or 0.0, components, whole.n, AGENTS_METHOD, CONFIDENCE)
+    return Parts(whole, shifts.estimate, agents.estimate, chance_of_change(agents))
 
 
 def _judges_part(pairing: Pairing, judges: Mapping[Fingerprint, JudgeOnScale]) -> Change:
     """
     The weighted sum of the judges' shifts.
 
-    A judge weighs how much more of the second group it judged: 1 where that was all of the second and nothing of the
-    first, 0 where it was the same share of both. Errors of several judges on one scale are added up as if they always
-    went together, since what the anchors got from the judge of the scale is in all of them: that is never too narrow,
-    and exact for two judges.
+    A judge's weight is its share of the second group minus its share of the first, within strata: 1 for a judge that
+    gave all totals of the second group and none of the first. The errors of judges on one scale are added linearly,
+    as if they were perfectly correlated, because all of them contain the error of the judge that defines the scale.
+    That never understates the error and is exact for two judges.
     """
     by_scale = defaultdict[Fingerprint, list[tuple[float, JudgeOnScale]]](list)
     for name, judge in judges.items():
         weight = weighted_change(pairing.strata(partial(_is_by, name)))
-        if weight and judge.shift.pieces:
+        if weight and judge.shift.components:
             by_scale[judge.scale].append((weight, judge))
-    weighed = [part for parts in by_scale.values() for part in parts]
-    if not weighed:
+    weighted = [part for parts in by_scale.values() for part in parts]
+    if not weighted:
         return Change(Estimate(0.0, 0.0, 0.0, 0, 0.0, ANCHORS_METHOD))
-    value = math.fsum(weight * judge.points for weight, judge in weighed)
-    fewest = min(judge.shift.estimate.n for _, judge in weighed)
-    return change_of(value, list(map(_piece, by_scale.values())), fewest, ANCHORS_METHOD, CONFIDENCE)
+    value = math.fsum(weight * judge.points for weight, judge in weighted)
+    fewest = min(judge.shift.estimate.n for _, judge in weighted)
+    return change_of(value, list(map(_component, by_scale.values())), fewest, ANCHORS_METHOD, CONFIDENCE)
 
 
 def _is_by(judge: Fingerprint, value: Value) -> float:
     return float(value.judge == judge)
 
 
-def _piece(parts: Sequence[tuple[float, JudgeOnScale]]) -> Piece:
-    """Variance and degrees of freedom of what the judges of one scale contribute."""
+def _component(parts: Sequence[tuple[float, JudgeOnScale]]) -> Component:
+    """Variance and degrees of freedom that the judges of one scale contribute."""
     error = math.fsum(abs(weight) * (judge.shift.estimate.standard_error or 0.0) for weight, judge in parts)
-    return error**2, min(freedom for _, judge in parts for _, freedom in judge.shift.pieces)
+    return error**2, min(freedom for _, judge in parts for _, freedom in judge.shift.components)

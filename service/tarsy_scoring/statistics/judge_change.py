@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from tarsy_scoring.statistics.agreement import Estimate
-from tarsy_scoring.statistics.bootstrap import FEWEST_FOR_AN_INTERVAL
 from tarsy_scoring.statistics.drift import AnchorJudgement, Cause, OrdinaryScore
+from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL
 
 Look = Literal["anchors", "sessions", "watch"]
 

@@ -1,7 +1,7 @@
 """
-Which scores people should look at: some drawn by chance, which speak for all, and some that look worth a look.
+Choose the scores that people should label: a random sample, which represents all scores, and the most suspicious ones.
 
-Pure; the same seed picks the same scores, in whatever order they come.
+The same seed picks the same scores, independent of the order of the input.
 """
 
 import math
@@ -15,7 +15,7 @@ from tarsy_scoring.statistics.agreement import Band
 Reason = Literal["contradiction", "flag", "samples apart", "band edge"]
 
 RANDOM_SHARE = 0.5
-# Where `samples: adaptive` asks the judge again, a person is worth asking too.
+# The thresholds at which `samples: adaptive` asks the judge again.
 EDGE_POINTS = 3
 SAMPLES_APART_POINTS = 8
 
@@ -26,9 +26,9 @@ class Candidate:
     A score that could be reviewed.
 
     Args:
-        spread: Highest minus lowest of its samples; None where there was one.
-        contradictions: What speaks against each other, such as a total outside the band of the stated outcome, or
-            gates that passed beside a judge who failed it.
+        spread: Highest minus lowest total of its samples; None for a single sample.
+        contradictions: Facts of the score that contradict each other, such as a total outside the band of the stated
+            outcome, or passing gates with a failing judge.
     """
 
     score_id: str
@@ -44,11 +44,11 @@ class Pick:
     A score to review.
 
     Args:
-        is_random: Drawn by chance from all candidates; else picked because of what it looks like.
-        inclusion_probability: How probable it was, before drawing, that this score would be picked in either way.
-            Labels weigh by its inverse.
-        reasons: What makes it informative; empty for many that were drawn by chance, and for those that come next in
-            order where fewer scores have a reason than were to be picked.
+        is_random: Part of the random sample; False: picked as informative.
+        inclusion_probability: Probability, before the draw, that the score would be picked either way. Labels are
+            weighted by its inverse.
+        reasons: Why it is informative. May be empty: for random picks, and when fewer scores have a reason than
+            are to be picked.
     """
 
     score_id: str
@@ -63,54 +63,52 @@ def pick_for_review(
     """
     Pick scores for people to label: first a random share of all candidates, then the most informative of the rest.
 
-    The random share is a simple sample without replacement, so that its plain mean is unbiased for all candidates,
-    whatever the informative ones look like. All picks together, each weighed by the inverse of its
-    `inclusion_probability`, are as unbiased (Horvitz and Thompson), and never less exact: what is sure to be picked
-    speaks for itself alone, the drawn ones for the rest.
-
-    Both hold for labels that were asked for and came. Picks that people leave out because they are tedious bias both.
+    The random share is a simple random sample without replacement, so its plain mean is unbiased for all candidates.
+    All picks, each weighted by the inverse of its `inclusion_probability`, are unbiased too (Horvitz-Thompson) and
+    never less precise. Both hold only if every pick is labelled: skipping tedious ones biases the estimates.
 
     Args:
-        count: How many at most; all candidates are picked where there are no more.
-        seed: A new one for every draw.
-        random_share: Of `count`, above 0 to 1, rounded up: without it nothing could be estimated.
+        count: Maximum number of picks.
+        seed: Use a new one for every draw.
+        random_share: Share of `count`, above 0 and at most 1, rounded up. Without a random share nothing could be
+            estimated.
 
     Returns:
-        In random order, so that people who stop early stop by chance.
+        The picks in random order, so that a reviewer who stops early leaves a random subset.
 
     Raises:
-        ValueError: `random_share` is not above 0 and at most 1, `count` is negative or a score comes twice.
+        ValueError: `random_share` is out of range, `count` is negative or a score occurs twice.
 
     Source:
         D. G. Horvitz, D. J. Thompson, Journal of the American Statistical Association 47 (1952), 663-685.
     """
     if not 0 < random_share <= 1:
-        raise ValueError(f"the random share is above 0 and at most 1, not {random_share}")
+        raise ValueError(f"the random share must be above 0 and at most 1, not {random_share}")
     if count < 0:
         raise ValueError(f"{count} scores cannot be picked")
     ranked = sorted(candidates, key=lambda c: _rank(c, bands))
     if len({c.score_id for c in ranked}) < len(ranked):
-        raise ValueError("a score is twice among the candidates, which would double its chance")
+        raise ValueError("a score occurs twice among the candidates, which would double its probability")
     count = min(count, len(ranked))
     drawn = math.ceil(count * random_share)
-    draw = random.Random(seed)  # noqa: S311 - nobody gains by guessing it
-    by_chance = set(draw.sample(range(len(ranked)), drawn))
-    informative = [place for place in range(len(ranked)) if place not in by_chance][: count - drawn]
+    draw = random.Random(seed)  # noqa: S311 - sampling, not security
+    random_places = set(draw.sample(range(len(ranked)), drawn))
+    informative = [place for place in range(len(ranked)) if place not in random_places][: count - drawn]
     picks = [
         Pick(
             ranked[place].score_id,
-            place in by_chance,
+            place in random_places,
             _inclusion_probability(place, len(ranked), drawn, count - drawn),
             reasons_to_review(ranked[place], bands),
         )
-        for place in (*by_chance, *informative)
+        for place in (*random_places, *informative)
     ]
     draw.shuffle(picks)
     return picks
 
 
 def reasons_to_review(candidate: Candidate, bands: Sequence[Band]) -> tuple[Reason, ...]:
-    """What of the four makes the score informative."""
+    """Which of the four reasons hold for the candidate."""
     found: dict[Reason, bool] = {
         "contradiction": bool(candidate.contradictions),
         "flag": bool(candidate.flags),
@@ -121,27 +119,27 @@ def reasons_to_review(candidate: Candidate, bands: Sequence[Band]) -> tuple[Reas
 
 
 def _rank(candidate: Candidate, bands: Sequence[Band]) -> tuple[int, float, float, str]:
-    """Most reasons first; among equals samples that are farther apart, then a nearer edge."""
+    """Sort key: most reasons first, then the larger spread, then the nearer band edge."""
     reasons = reasons_to_review(candidate, bands)
     return -len(reasons), -(candidate.spread or 0.0), _points_to_edge(candidate.total, bands), candidate.score_id
 
 
 def _points_to_edge(total: float, bands: Sequence[Band]) -> float:
-    """To the nearest lower end of a band but the lowest; infinite where there is no edge."""
+    """Distance to the nearest edge between bands; infinite without one."""
     edges = sorted(b.low for b in bands)[1:]
     return min((abs(total - edge) for edge in edges), default=math.inf)
 
 
 def _inclusion_probability(place: int, size: int, drawn: int, informative: int) -> float:
     """
-    How probable it is that the score at this place of the ranking is drawn, or else still among the informative.
+    Probability that the score at `place` of the ranking is drawn, or else is among the informative picks.
 
-    It is informative where fewer than `informative` of those before it are left: of the `place` scores before it so
-    many must have been drawn, which is hypergeometric among the other `size` - 1.
+    Not drawn itself, it is an informative pick if fewer than `informative` of the `place` scores before it remain
+    undrawn; the number drawn among them is hypergeometric over the other `size` - 1 scores.
     """
-    by_chance = drawn / size
+    share = drawn / size
     if drawn == size:
         return 1.0
     needed = max(place - informative + 1, 0)
     ways = sum(math.comb(place, d) * math.comb(size - 1 - place, drawn - d) for d in range(needed, drawn + 1))
-    return by_chance + (1 - by_chance) * (ways / math.comb(size - 1, drawn))
+    return share + (1 - share) * (ways / math.comb(size - 1, drawn))

@@ -1,23 +1,21 @@
 """
-What labels of people say about a judge: agreement over bands, order of the totals, lean, and how sure all that is.
+How far a judge can be trusted, measured against labels of people: agreement over bands, rank correlation and bias.
 
-Pure and seeded. Every label counts by the inverse of the probability with which its score came to be labelled, so that
-hard scores which were picked on purpose speak for themselves and not for the rest.
+Every label is weighted by the inverse of the probability with which its score came to be labelled, so that scores that
+were picked on purpose do not distort the estimates. The result is deterministic and independent of the order of labels.
 
 Source:
     Weights: J. Hájek (1971), the ratio form of Horvitz and Thompson. Standard errors: bootstrap of labels, B. Efron,
-    R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 6. Intervals of kappa and Spearman are made on
-    Fisher's z with Student's t. At 40 to 200 labels, those of 95 % cover the true kappa in 91-98 of 100 simulations
-    (`benchmarks.years`), whatever the judge is like. Percentiles of the same resamples were not taken for that reason:
-    plain ones covered in 86-96, with bias correction and acceleration in 89-98.
+    R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 6. Intervals of kappa and Spearman: Fisher's z
+    with Student's t. With 40 to 200 labels, the 95 % interval of kappa covers the true value in 91-98 % of simulations
+    (`benchmarks.years`) for all kinds of judges. Rejected: percentile intervals (86-96 %), also with bias correction
+    and acceleration (89-98 %).
 """
 
 import math
-import random
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tarsy_scoring.statistics.agreement import (
     CONFIDENCE,
@@ -28,16 +26,19 @@ from tarsy_scoring.statistics.agreement import (
     Estimate,
     LabelsNeeded,
     confusion,
-    kappa_of,
     labels_needed,
     spearman,
     weighted_kappa,
 )
-from tarsy_scoring.statistics.bootstrap import FEWEST_FOR_AN_INTERVAL, student_quantile
+from tarsy_scoring.statistics.change import student_quantile
+from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL
 
-RESAMPLES = 500  # a standard error made of them is itself within about 3 %
-# With fewer labels than an interval takes, what the first plan supposes the kappa to be.
-SUPPOSED_KAPPA = 0.6
+if TYPE_CHECKING:
+    import numpy as np
+
+RESAMPLES = 2_000  # gives the standard error within about 1.6 %
+_MOST_DRAWN_AT_ONCE = 2**18  # weights per block; keeps thousands of labels within some 20 MB
+ASSUMED_KAPPA = 0.6  # for the first plan, when there are too few labels to measure kappa
 
 KAPPA_METHOD = "quadratic kappa; bootstrap standard error on Fisher's z, Student's t"
 SPEARMAN_METHOD = "Spearman with midranks; bootstrap standard error on Fisher's z, Student's t"
@@ -48,14 +49,14 @@ _SEED = 20_260_228
 @dataclass(frozen=True, slots=True)
 class Rating:
     """
-    A score beside its label.
+    A score with its label.
 
     Args:
         said: Band of the label.
         judged: Band of the judge.
         number: 0-100, of the label; None: not given.
-        inclusion_probability: How probable it was that this score would be labelled, above 0 to 1. Only the ratio to
-            that of the others counts.
+        inclusion_probability: Probability, above 0 and at most 1, that this score would be labelled. Only the ratio
+            to that of the others matters.
     """
 
     said: str
@@ -66,7 +67,7 @@ class Rating:
 
     @property
     def weight(self) -> float:
-        """How many scores it stands for."""
+        """Number of scores that it represents."""
         return 1 / self.inclusion_probability
 
 
@@ -76,15 +77,15 @@ class TrustCard:
     How far a judge can be trusted.
 
     Args:
-        ratings: Scores with a label.
-        effective: As many equally weighed labels would say as much.
-        spearman_over: What the totals were ranked against: `numbers` where every rating has one.
-        mean_difference: Total less number, over the ratings with a number; above 0 the judge is the milder.
-        confusion: Labels as they were counted.
-        shares: The same table for all scores that the labels stand for; adds up to 1, empty without labels.
-        needed: Labels in all until the interval of kappa is within `HALF_WIDTH`, if the others are chosen alike.
-        still_needed: Those less the ones that there are; None where it cannot be said.
-        is_supposed: The plan rests on `SUPPOSED_KAPPA`, there being too few labels to plan with.
+        ratings: Number of labelled scores.
+        effective: Number of equally weighted labels that would carry the same information (Kish).
+        spearman_over: What totals are ranked against: `numbers` if every rating has one, else `bands`.
+        mean_difference: Total minus number over the ratings with a number; above 0 the judge is milder than people.
+        confusion: Unweighted counts of labels.
+        shares: The weighted confusion, as shares of all scores that the labels represent; empty without labels.
+        needed: Total number of labels for an interval of kappa within `HALF_WIDTH`, if further ones are chosen alike.
+        still_needed: `needed` minus the existing labels; None when it cannot be computed.
+        is_supposed: The plan rests on `ASSUMED_KAPPA`, because there are too few labels.
     """
 
     ratings: int
@@ -102,246 +103,247 @@ class TrustCard:
 
 def trust_card(ratings: Sequence[Rating], bands: Sequence[Band], *, resamples: int = RESAMPLES) -> TrustCard:
     """
-    Hold judgements against labels. The same ratings give the same card, in whatever order they come.
-
-    200 labels take about a tenth of a second.
+    Compare judgements with labels.
 
     Args:
         bands: Of the criteria, lowest first.
 
     Raises:
-        ValueError: A rating has a band that is none of these, or a probability that is none.
+        ValueError: A rating has an unknown band, or an inclusion probability out of range.
     """
     for rating in ratings:
         if not 0 < rating.inclusion_probability <= 1:
-            raise ValueError(f"an inclusion probability is above 0 and at most 1, not {rating.inclusion_probability}")
+            raise ValueError(
+                f"an inclusion probability must be above 0 and at most 1, not {rating.inclusion_probability}"
+            )
     ids = [b.id for b in bands]
-    table = confusion(((r.said, r.judged) for r in ratings), ids)
-    sample = _Sample.of(ratings, ids)
-    errors = sample.standard_errors(resamples)
-    kappa = _on_z(weighted_kappa(((r.said, r.judged) for r in ratings), ids), sample, sample.kappa, errors.kappa)
-    needed, is_supposed = _plan(kappa, sample, len(bands))
-    whole = math.fsum(sample.weights)
+    pairs = [(r.said, r.judged) for r in ratings]
+    table = confusion(pairs, ids)
+    sample = _Sample(ratings, ids, resamples)
+    kappa = _on_z(weighted_kappa(pairs, ids), sample, sample.kappa, KAPPA_METHOD, FEWEST_FOR_A_KAPPA_INTERVAL)
+    needed, is_supposed = _plan(kappa, sample.effective, len(bands))
     return TrustCard(
         ratings=len(ratings),
         effective=sample.effective,
         kappa=kappa,
-        spearman=_on_z(spearman(sample.said, sample.totals), sample, sample.spearman, errors.spearman),
+        spearman=_on_z(
+            spearman(sample.said, sample.totals),
+            sample,
+            sample.spearman,
+            SPEARMAN_METHOD,
+            FEWEST_FOR_A_SPEARMAN_INTERVAL,
+        ),
         spearman_over="numbers" if sample.has_numbers else "bands",
-        mean_difference=_difference(sample, errors.difference),
+        mean_difference=_difference(sample),
         confusion=table,
-        shares=tuple(tuple(cell / whole for cell in row) for row in sample.table(sample.weights)) if ratings else (),
+        shares=sample.shares,
         needed=needed,
         still_needed=None if needed.total is None else max(needed.total - len(ratings), 0),
         is_supposed=is_supposed,
     )
 
 
-def _on_z(unweighted: Estimate, sample: "_Sample", value: float | None, error: float | None) -> Estimate:
-    """The weighted estimate with its interval, or without one for the reason that the unweighted has none."""
-    is_kappa = unweighted.method.startswith("quadratic")
-    method = KAPPA_METHOD if is_kappa else SPEARMAN_METHOD
-    fewest = FEWEST_FOR_A_KAPPA_INTERVAL if is_kappa else FEWEST_FOR_A_SPEARMAN_INTERVAL
-    reason = unweighted.reason
-    if reason is None and sample.is_below(fewest):
+@dataclass(frozen=True, slots=True)
+class _Weighted:
+    """A weighted estimate; None when the sample has no value, or too few resamples have one."""
+
+    value: float | None
+    error: float | None
+
+
+def _is_below(effective: float, fewest: int) -> bool:
+    """Compare with a tolerance, so that the last bit of a sum of weights decides nothing."""
+    return effective < fewest * (1 - 1e-9)
+
+
+def _on_z(plain: Estimate, sample: "_Sample", weighted: _Weighted, method: str, fewest: int) -> Estimate:
+    """The weighted estimate with its interval, or without one for the reason for which the plain one has none."""
+    value, error, reason = weighted.value, weighted.error, plain.reason
+    if reason is None and _is_below(sample.effective, fewest):
         reason = (
-            f"{unweighted.n} labels of unequal weight say as much as {sample.effective:.0f}, too few for an interval; "
+            f"{plain.n} labels of unequal weight are worth {sample.effective:.0f}, too few for an interval; "
             f"it takes {fewest}"
         )
-    if unweighted.value is None or value is None:
-        return Estimate(None, None, None, unweighted.n, None, method, reason)
-    if reason is None and (error is None or not error or abs(value) >= 1):
+    if plain.value is None or value is None:
+        return Estimate(None, None, None, plain.n, None, method, reason)
+    if reason is None and (not error or abs(value) >= 1):
         reason = "the labels leave no error to measure"
     if reason is not None or error is None:
-        return Estimate(value, None, None, unweighted.n, None, method, reason)
+        return Estimate(value, None, None, plain.n, None, method, reason)
     z, reach = math.atanh(value), student_quantile(CONFIDENCE, sample.effective - 1) * error / (1 - value * value)
-    return Estimate(value, math.tanh(z - reach), math.tanh(z + reach), unweighted.n, error, method)
+    return Estimate(value, math.tanh(z - reach), math.tanh(z + reach), plain.n, error, method)
 
 
-def _difference(sample: "_Sample", error: float | None) -> Estimate:
-    n, value = len(sample.numbered), sample.difference
+def _difference(sample: "_Sample") -> Estimate:
+    value, error, n = sample.difference.value, sample.difference.error, len(sample.numbered_weights)
     if value is None:
         return Estimate(None, None, None, 0, None, DIFFERENCE_METHOD, "no label has a number")
+    freedom = _effective(sample.numbered_weights) - 1
     if n < FEWEST_FOR_AN_INTERVAL:
         reason = f"{n} are too few for an interval; it takes {FEWEST_FOR_AN_INTERVAL}"
-        return Estimate(value, None, None, n, None, DIFFERENCE_METHOD, reason)
-    if not error:
+    elif not error:
         reason = "the differences do not vary, which leaves no spread to measure"
-        return Estimate(value, None, None, n, None, DIFFERENCE_METHOD, reason)
-    freedom = _effective([sample.weights[i] for i in sample.numbered]) - 1
-    if freedom < 1:
-        reason = f"{n} labels of very unequal weight say as much as one"
-        return Estimate(value, None, None, n, None, DIFFERENCE_METHOD, reason)
-    reach = student_quantile(CONFIDENCE, freedom) * error
-    return Estimate(value, value - reach, value + reach, n, error, DIFFERENCE_METHOD)
+    elif freedom < 1:
+        reason = f"{n} labels of very unequal weight are worth a single one"
+    else:
+        reach = student_quantile(CONFIDENCE, freedom) * error
+        return Estimate(value, value - reach, value + reach, n, error, DIFFERENCE_METHOD)
+    return Estimate(value, None, None, n, None, DIFFERENCE_METHOD, reason)
 
 
-def _plan(kappa: Estimate, sample: "_Sample", bands: int) -> tuple[LabelsNeeded, bool]:
+def _plan(kappa: Estimate, effective: float, bands: int) -> tuple[LabelsNeeded, bool]:
     """
-    How many labels, and whether that rests on a supposition instead of on the labels that are there.
+    The number of labels needed, and whether it rests on `ASSUMED_KAPPA` instead of on the existing labels.
 
-    The error shrinks with the root of the number of labels, if they go on to be chosen as they were: with weights as
-    unequal as theirs it takes as many more labels as there are for each that would say as much.
+    The error falls with the root of the number of labels, if further ones are chosen alike. Weights as unequal as the
+    existing ones raise the number by n / `effective`.
     """
     if kappa.value is not None and kappa.standard_error is not None:
         return labels_needed(kappa.value, error_of_one=kappa.standard_error * math.sqrt(kappa.n)), False
-    if not sample.is_below(FEWEST_FOR_A_KAPPA_INTERVAL):
+    if not _is_below(effective, FEWEST_FOR_A_KAPPA_INTERVAL):
         return LabelsNeeded(None, kappa.reason), False
-    equal = labels_needed(SUPPOSED_KAPPA, bands=bands)
+    equal = labels_needed(ASSUMED_KAPPA, bands=bands)
     if equal.total is None or not kappa.n:
         return equal, True
-    return LabelsNeeded(math.ceil(equal.total * kappa.n / sample.effective * (1 - 1e-9))), True
+    return LabelsNeeded(math.ceil(equal.total * kappa.n / effective * (1 - 1e-9))), True
 
 
-# --- weighing and resampling ---------------------------------------------------------------------------
+# --- weighting and resampling --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Errors:
-    """Standard errors; None where too few resamples had a value."""
-
-    kappa: float | None
-    spearman: float | None
-    difference: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Sample:
     """
-    Ratings as columns, in an order of their own.
+    Ratings as columns, with the weighted estimates and their bootstrap standard errors.
 
-    Args:
-        cells: Places in the table of bands, row by row.
-        said: What totals are ranked against: numbers, or places of bands.
-        numbered: Rows with a number.
-        differences: Total less number of each row; 0 without a number.
-        said_places, total_places: Places of the values among the distinct ones, ascending.
+    Each estimate is computed for a matrix of weights, a row per resample: a label drawn twice has twice its weight.
+    The first row is the sample itself.
     """
 
-    bands: int
-    weights: Sequence[float]
-    cells: Sequence[int]
-    has_numbers: bool
-    said: Sequence[float]
-    totals: Sequence[float]
-    numbered: Sequence[int]
-    differences: Sequence[float]
-    said_places: Sequence[int]
-    total_places: Sequence[int]
-
-    @classmethod
-    def of(cls, ratings: Sequence[Rating], ids: Sequence[str]) -> "_Sample":
-        # Neither the order of rows may change the draws, nor may None stand beside a number in it.
+    def __init__(self, ratings: Sequence[Rating], ids: Sequence[str], resamples: int) -> None:
+        # Sorted by all they contain, so that the order of labels does not change the draws.
         rows = sorted(
-            ratings, key=lambda r: (ids.index(r.said), ids.index(r.judged), r.total, r.number or -1.0, r.weight)
+            ratings,
+            key=lambda r: (
+                ids.index(r.said),
+                ids.index(r.judged),
+                r.total,
+                -1 if r.number is None else r.number,
+                r.weight,
+            ),
         )
-        has_numbers = bool(rows) and all(r.number is not None for r in rows)
-        said = [r.number if has_numbers and r.number is not None else float(ids.index(r.said)) for r in rows]
-        totals = [r.total for r in rows]
-        return cls(
-            bands=len(ids),
-            weights=[r.weight for r in rows],
-            cells=[ids.index(r.said) * len(ids) + ids.index(r.judged) for r in rows],
-            has_numbers=has_numbers,
-            said=said,
-            totals=totals,
-            numbered=[i for i, r in enumerate(rows) if r.number is not None],
-            differences=[0.0 if r.number is None else r.total - r.number for r in rows],
-            said_places=_places(said),
-            total_places=_places(totals),
-        )
-
-    @property
-    def effective(self) -> float:
-        return _effective(self.weights)
-
-    def is_below(self, fewest: int) -> bool:
-        """Whether it says less than so many equally weighed labels; the last bit of a sum decides nothing."""
-        return self.effective < fewest * (1 - 1e-9)
-
-    def table(self, weights: Sequence[float]) -> list[list[float]]:
-        """The sums of weights in each cell, a row per band of the label."""
-        sums = [0.0] * (self.bands * self.bands)
-        for cell, weight in zip(self.cells, weights, strict=True):
-            sums[cell] += weight
-        return [sums[start : start + self.bands] for start in range(0, len(sums), self.bands)]
-
-    @property
-    def kappa(self) -> float | None:
-        return kappa_of(self.table(self.weights))
-
-    @property
-    def spearman(self) -> float | None:
-        return self._spearman(self.weights)
-
-    @property
-    def difference(self) -> float | None:
-        return self._difference(self.weights)
-
-    def _spearman(self, weights: Sequence[float]) -> float | None:
-        ranks = _midranks(self.said_places, weights), _midranks(self.total_places, weights)
-        sxx = sum(w * x * x for w, x in zip(weights, ranks[0], strict=True))
-        syy = sum(w * y * y for w, y in zip(weights, ranks[1], strict=True))
-        if not (sxx and syy):
-            return None
-        sxy = sum(w * x * y for w, x, y in zip(weights, *ranks, strict=True))
-        return max(-1.0, min(1.0, sxy / math.sqrt(sxx * syy)))
-
-    def _difference(self, weights: Sequence[float]) -> float | None:
-        whole = math.fsum(weights[i] for i in self.numbered)
-        return math.fsum(weights[i] * self.differences[i] for i in self.numbered) / whole if whole else None
-
-    def standard_errors(self, resamples: int) -> _Errors:
-        """How much each estimate varies when the labels are drawn anew from themselves."""
-        kappas, orders, differences = list[float](), list[float](), list[float]()
-        for weights in self._resampled_weights(resamples):
-            for found, value in (
-                (kappas, kappa_of(self.table(weights))),
-                (orders, self._spearman(weights)),
-                (differences, self._difference(weights)),
-            ):
-                if value is not None:
-                    found.append(value)
-        return _Errors(
-            *(statistics.stdev(v) if len(v) > resamples / 2 else None for v in (kappas, orders, differences))
-        )
-
-    def _resampled_weights(self, resamples: int) -> Iterator[list[float]]:
-        """Each resample as the weights of all rows: 0 for one that was not drawn, twice its own for one drawn twice."""
-        draw = random.Random(_SEED)  # noqa: S311 - nobody gains by guessing it
-        rows = range(len(self.weights))
-        if len(rows) < FEWEST_FOR_AN_INTERVAL:
+        bands = len(ids)
+        self.has_numbers = bool(rows) and all(r.number is not None for r in rows)
+        self.said = [r.number if self.has_numbers and r.number is not None else float(ids.index(r.said)) for r in rows]
+        self.totals = [r.total for r in rows]
+        self.effective = _effective([r.weight for r in rows])
+        self.numbered_weights = [r.weight for r in rows if r.number is not None]
+        self.shares: tuple[tuple[float, ...], ...] = ()
+        self.kappa = self.spearman = self.difference = _Weighted(None, None)
+        if not rows:
             return
-        for _ in range(resamples):
-            weights = [0.0] * len(rows)
-            for row in draw.choices(rows, k=len(rows)):
-                weights[row] += self.weights[row]
-            yield weights
+        cells = [ids.index(r.said) * bands + ids.index(r.judged) for r in rows]
+        numbered = [i for i, r in enumerate(rows) if r.number is not None]
+        differences = [r.total - r.number for r in rows if r.number is not None]
+        kappas, spearmans, means = list["np.ndarray"](), list["np.ndarray"](), list["np.ndarray"]()
+        for weights in _weights_of_resamples([r.weight for r in rows], resamples):
+            tables = _sums_by_place(weights, cells, bands * bands).reshape(-1, bands, bands)
+            if not self.shares:
+                self.shares = tuple(tuple(map(float, row)) for row in tables[0] / tables[0].sum())
+            kappas.append(_kappas(tables))
+            spearmans.append(_spearmans(weights, self.said, self.totals))
+            means.append(_means(weights[:, numbered], differences))
+        self.kappa, self.spearman, self.difference = map(_weighted, (kappas, spearmans, means))
+
+
+def _weights_of_resamples(weights: Sequence[float], resamples: int) -> "Iterator[np.ndarray]":
+    """The weights as they are, then those of the resamples in blocks; none of these for very few labels."""
+    import numpy as np
+
+    n = len(weights)
+    yield np.array([weights])
+    if n < FEWEST_FOR_AN_INTERVAL:
+        return
+    rng = np.random.default_rng(_SEED)
+    block = max(1, _MOST_DRAWN_AT_ONCE // n)
+    for start in range(0, resamples, block):
+        drawn = rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start))
+        yield np.asarray(drawn * np.array(weights))
+
+
+def _weighted(blocks: "Sequence[np.ndarray]") -> _Weighted:
+    """Value of the first row and standard deviation of the others; NaN marks a row without a value."""
+    import numpy as np
+
+    estimates = np.concatenate(blocks)
+    value, resampled = float(estimates[0]), estimates[1:]
+    found = resampled[~np.isnan(resampled)]
+    error = float(found.std(ddof=1)) if len(found) > len(resampled) / 2 else None
+    return _Weighted(None if math.isnan(value) else value, error)
+
+
+def _kappas(tables: "np.ndarray") -> "np.ndarray":
+    """Quadratic kappa of each table."""
+    import numpy as np
+
+    places = np.arange(tables.shape[1])
+    distances = (places[:, None] - places) ** 2
+    observed = (tables * distances).sum(axis=(1, 2))
+    expected = np.einsum("ri,ij,rj->r", tables.sum(axis=2), distances, tables.sum(axis=1))
+    return np.asarray(1 - _ratio(tables.sum(axis=(1, 2)) * observed, expected))
+
+
+def _spearmans(weights: "np.ndarray", x: Sequence[float], y: Sequence[float]) -> "np.ndarray":
+    """Weighted Spearman correlation for each row of weights."""
+    import numpy as np
+
+    rx, ry = _centered_ranks(weights, x), _centered_ranks(weights, y)
+    sxx, syy, sxy = ((weights * a * b).sum(axis=1) for a, b in ((rx, rx), (ry, ry), (rx, ry)))
+    return np.asarray(np.clip(_ratio(sxy, np.sqrt(sxx * syy)), -1, 1))
+
+
+def _centered_ranks(weights: "np.ndarray", values: Sequence[float]) -> "np.ndarray":
+    """Mid-ranks minus their mean: the weight below each value plus half of that at it, minus half of all."""
+    import numpy as np
+
+    distinct, places = np.unique(values, return_inverse=True)
+    at = _sums_by_place(weights, places, len(distinct))
+    ranks = np.cumsum(at, axis=1) - at / 2 - at.sum(axis=1, keepdims=True) / 2
+    return np.asarray(ranks[:, places])
+
+
+def _means(weights: "np.ndarray", values: Sequence[float]) -> "np.ndarray":
+    import numpy as np
+
+    return _ratio((weights * np.array(values, dtype=float)).sum(axis=1), weights.sum(axis=1))
+
+
+def _ratio(numerators: "np.ndarray", denominators: "np.ndarray") -> "np.ndarray":
+    """The ratios; NaN for a denominator of 0."""
+    import numpy as np
+
+    return np.asarray(
+        np.divide(numerators, denominators, out=np.full(len(denominators), np.nan), where=denominators != 0)
+    )
+
+
+def _sums_by_place(weights: "np.ndarray", places: "Sequence[int] | np.ndarray", size: int) -> "np.ndarray":
+    """For each row of weights, their sums by place. Not a matrix product: BLAS would start a thread per core."""
+    import numpy as np
+
+    used, index = np.unique(places, return_inverse=True)
+    order = np.argsort(index, kind="stable")
+    starts = np.searchsorted(index[order], np.arange(len(used)))
+    sums = np.zeros((len(weights), size))
+    sums[:, used] = np.add.reduceat(weights[:, order], starts, axis=1)
+    return sums
 
 
 def _effective(weights: Sequence[float]) -> float:
     """
-    How many equal weights vary as little.
+    Kish's effective sample size, (sum w)² / sum w².
 
     Source:
         L. Kish: Survey Sampling (1965), section 11.7.
     """
     squares = math.fsum(w * w for w in weights)
     return math.fsum(weights) ** 2 / squares if squares else 0.0
-
-
-def _places(values: Sequence[float]) -> list[int]:
-    places = {value: place for place, value in enumerate(sorted(set(values)))}
-    return [places[v] for v in values]
-
-
-def _midranks(places: Sequence[int], weights: Sequence[float]) -> list[float]:
-    """The weight below each value plus half of that at it, less half of all: around 0, as ranks less their mean."""
-    at = [0.0] * (max(places, default=-1) + 1)
-    for place, weight in zip(places, weights, strict=True):
-        at[place] += weight
-    below, middle = 0.0, list[float]()
-    for weight in at:
-        middle.append(below + weight / 2)
-        below += weight
-    return [middle[place] - below / 2 for place in places]

@@ -1,4 +1,4 @@
-"""Two versions side by side: what is found, what is not found, and what is not compared at all."""
+"""Two versions side by side: verdicts, what is left out, and what of a difference is the judges'."""
 
 import math
 import random
@@ -69,42 +69,17 @@ def shown(comparison: Comparison) -> set[str]:
 
 # --- what is planted -----------------------------------------------------------------------------------
 
-SEEDS = 200
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(40, 40), (60, 8)], ids=["even", "uneven"])
-def test_a_planted_equality_is_not_found(sizes: tuple[int, int]) -> None:
-    """
-    Of 200 comparisons of sessions that are all of one kind, about one in twenty or fewer shows anything.
-
-    Over all metrics together; 16 is what 5 % does not exceed in 97 of 100 cases.
-    """
-    alarms = 0
-    for seed in range(SEEDS):
-        source = random.Random(seed)
-        sessions = drawn(source, OLD, sizes[0]) + drawn(source, NEW, sizes[1])
-        comparison = compare_versions(sessions, (OLD, NEW), resamples=500)
-        assert "too few" not in {metric(comparison, name).verdict for name in ("error_rate", "retry_rate")}
-        alarms += bool(shown(comparison))
-
-    assert alarms <= 16
-
-
-def test_a_planted_difference_is_found() -> None:
-    """Ten points at a standard deviation of 12 and 60 sessions of each: found in 95 of 100 comparisons, as higher."""
-    found = 0
-    for seed in range(SEEDS):
-        source = random.Random(seed)
-        sessions = [replace(s, interaction=None, outcome=None) for s in drawn(source, OLD, 60)]
-        sessions += [replace(s, interaction=None, outcome=None) for s in drawn(source, NEW, 60, shift=10)]
-        found += metric(compare_versions(sessions, (OLD, NEW), resamples=500)).verdict == "higher"
-
-    assert found >= 0.95 * SEEDS
+def test_planted_differences_are_found_and_planted_equalities_are_not() -> None:
+    """A few runs of the simulation of `benchmarks.years`; 8 points are those of the agents or of a new judge."""
+    for mix in ((0.0, 1.0), (0.1, 0.7)):
+        equal = verdicts_found(TwoVersions(agents=0, judge=8, new_judge=mix), 5, seed=1)
+        better = verdicts_found(TwoVersions(agents=8, judge=-8, new_judge=mix), 5, seed=1)
+        assert equal["no difference shown"] >= 4
+        assert better["higher"] >= 4
 
 
 def test_the_share_of_false_alarms_is_shared_out() -> None:
-    """5 % over all metrics, half of it for the total."""
     assert METRICS[0].name == "total_score"
     assert METRICS[0].allowed_chance == pytest.approx(0.025)
     assert sum(m.allowed_chance for m in METRICS) == pytest.approx(0.05)
@@ -128,7 +103,6 @@ def test_other_incidents_are_not_another_version() -> None:
 
 
 def test_how_agents_work_is_compared_within_alert_types_too() -> None:
-    """Hard alerts make more errors under either version; the judge plays no part in it."""
     source = random.Random(3)
     sessions = [
         replace(
@@ -176,7 +150,6 @@ def test_one_metric_of_many_is_held_to_more() -> None:
 
 @pytest.mark.parametrize(("values", "verdict", "sign"), [((OLD, NEW), "higher", 1), ((NEW, OLD), "lower", -1)])
 def test_a_difference_is_second_minus_first(values: tuple[str, str], verdict: str, sign: int) -> None:
-    """`higher` is said of the second."""
     sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80)) + with_totals("v3", 0, 0, 0)
 
     found = compare_versions(sessions, values)
@@ -191,7 +164,6 @@ def test_a_difference_is_second_minus_first(values: tuple[str, str], verdict: st
 
 
 def test_the_order_of_sessions_changes_nothing() -> None:
-    """Same sessions, same bytes."""
     source = random.Random(1)
     sessions = drawn(source, OLD, 30) + drawn(source, NEW, 30, shift=12)
 
@@ -199,7 +171,6 @@ def test_the_order_of_sessions_changes_nothing() -> None:
 
 
 def test_what_each_metric_is() -> None:
-    """Totals and rates as stored, the share that passed; a null is no number and no 0."""
     rates = {"error_rate": 0.5, "total_commands": 4, "help_invocations": 0, "retry_rate": None}
     sessions = [
         replace(SESSION, outcome="pass", interaction=rates),
@@ -226,26 +197,21 @@ def test_what_each_metric_is() -> None:
 # --- what is not compared ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "difference"), [(0, None), (1, 79), (4, 79)])
-def test_too_few_sessions(n: int, difference: float | None) -> None:
-    """No interval and no verdict, however far apart; the reason says so."""
-    found = metric(compare_versions(with_totals(OLD, *[10, 12] * 20) + with_totals(NEW, *[90] * n), (OLD, NEW)))
-
-    assert (found.verdict, found.chance, found.difference.low) == ("too few", None, None)
-    assert found.difference.value == difference
-    assert found.difference.reason
-    assert found.second.n == n
-
-
-def test_few_sessions_of_the_same_incidents_are_only_few() -> None:
-    """Chain and alert type explain nothing there, and are not blamed."""
-    found = compare_versions(with_totals(OLD, *[10, 12] * 20) + with_totals(NEW, *[90] * 4), (OLD, NEW))
-
-    assert "may be all theirs" not in " ".join(found.meaning)
+def test_too_few_sessions_have_neither_interval_nor_verdict() -> None:
+    for n, difference in ((0, None), (1, 79), (4, 79)):
+        compared = compare_versions(with_totals(OLD, *[10, 12] * 20) + with_totals(NEW, *[90] * n), (OLD, NEW))
+        found = metric(compared)
+        assert (found.verdict, found.chance, found.difference.low) == ("too few", None, None)
+        assert found.difference.value == difference
+        assert found.difference.reason
+        assert found.second.n == n
+        # Chain and alert type are shared, so they are not named as an explanation.
+        assert "may be due to these alone" not in " ".join(compared.meaning)
+    five = with_totals(OLD, 10, 11, 12, 13, 14, alert_type=None) + with_totals(NEW, 90, 91, 92, 93, 94, alert_type=None)
+    assert metric(compare_versions(five, (OLD, NEW))).verdict == "higher"
 
 
 def test_a_judge_for_every_pair_is_too_few_of_each() -> None:
-    """Nine strata of one against one have no spread, whatever they add up to."""
     sessions = [s for n in range(9) for s in with_totals(OLD, 40, judge_fingerprint=f"judge-{n}")]
     sessions += [s for n in range(9) for s in with_totals(NEW, 60 + n, judge_fingerprint=f"judge-{n}")]
 
@@ -254,16 +220,8 @@ def test_a_judge_for_every_pair_is_too_few_of_each() -> None:
     assert (found.verdict, found.chance, found.difference.value) == ("too few", None, pytest.approx(24))
 
 
-def test_five_sessions_are_enough() -> None:
-    """The fewest with a verdict."""
-    totals = with_totals(OLD, 10, 11, 12, 13, 14) + with_totals(NEW, 90, 91, 92, 93, 94)
-
-    assert metric(compare_versions(totals, (OLD, NEW))).verdict == "higher"
-
-
 @pytest.mark.parametrize("flag", ["outcome_score_mismatch", "tampering_suspected"])
 def test_doubtful_totals_stay_out(flag: str) -> None:
-    """Of the total, and of nothing else."""
     sessions = with_totals(OLD, *[40, 60] * 5) + with_totals(NEW, *[40, 60] * 5)
     sessions += with_totals(NEW, 100, 100, flags=[flag, "ungrounded"], outcome="pass", interaction={"error_rate": 0})
 
@@ -272,19 +230,6 @@ def test_doubtful_totals_stay_out(flag: str) -> None:
     assert (metric(found).second.n, metric(found).second.mean, found.doubtful) == (10, 50, 2)
     assert (metric(found, "pass_share").second.n, metric(found, "error_rate").second.n) == (2, 2)
     assert any("doubtful: 2" in sentence for sentence in found.meaning)
-
-
-def test_other_flags_leave_a_total_in() -> None:
-    """A total that was made of a shortened context is a total."""
-    sessions = with_totals(OLD, 60, 60, flags=["context_shortened"])
-
-    assert (
-        metric(compare_versions(sessions, (OLD, NEW))).first.n,
-        compare_versions(sessions, (OLD, NEW)).doubtful,
-    ) == (
-        2,
-        0,
-    )
 
 
 def test_judges_are_not_mixed() -> None:
@@ -302,7 +247,6 @@ def test_judges_are_not_mixed() -> None:
 
 
 def test_totals_of_different_judges_are_never_compared() -> None:
-    """No difference at all, and why; metrics that no judge has a part in are compared."""
     rates = [{"error_rate": n / 20} for n in range(10)]
     sessions = [replace(SESSION, interaction=r, judge_fingerprint="strict", outcome="fail") for r in rates]
     sessions += [
@@ -319,7 +263,6 @@ def test_totals_of_different_judges_are_never_compared() -> None:
 
 
 def test_totals_that_name_no_judge_are_told() -> None:
-    """They are taken for those of one, beside other judges and not among them; whoever reads it knows how many."""
     known = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80))
     nobodys = [replace(s, judge_fingerprint=None) for s in known]
 
@@ -327,12 +270,11 @@ def test_totals_that_name_no_judge_are_told() -> None:
 
     assert metric(found) == metric(of_one)
     assert (found.judge_unknown, of_one.judge_unknown) == (40, 0)
-    assert any("nobody can check: 40 sessions" in sentence for sentence in found.meaning)
+    assert any("unverified: 40 sessions" in sentence for sentence in found.meaning)
     assert metric(compare_versions(known[:20] + nobodys[20:], (OLD, NEW))).verdict == "too few"
 
 
 def test_outcomes_of_gates_need_no_judge() -> None:
-    """A chain without a judge has outcomes, and nobody is missing who gave them."""
     versions = with_totals(OLD, *[None] * 20, outcome="fail") + with_totals(NEW, *[None] * 20, outcome="pass")
     sessions = [replace(s, judge_fingerprint=None) for s in versions]
 
@@ -342,27 +284,6 @@ def test_outcomes_of_gates_need_no_judge() -> None:
 
 
 # --- the judges' part ----------------------------------------------------------------------------------
-
-MIXES = [
-    pytest.param((0.0, 1.0), id="a-judge-each"),
-    pytest.param((0.1, 0.7), id="uneven"),
-    pytest.param((0.8, 0.2), id="uneven-the-other-way"),
-]
-
-
-@pytest.mark.parametrize("new_judge", MIXES)
-def test_a_milder_judge_is_no_better_version(new_judge: tuple[float, float]) -> None:
-    """A shift of 8 points that met one version more than the other: at most 5 of 100 comparisons show anything."""
-    found = verdicts_found(TwoVersions(agents=0, judge=8, new_judge=new_judge), 100, seed=1)
-
-    assert found["higher"] + found["lower"] <= 5
-    assert found["too few"] == 0
-
-
-@pytest.mark.parametrize("new_judge", MIXES)
-def test_a_stricter_judge_hides_no_better_version(new_judge: tuple[float, float]) -> None:
-    """8 points of the agents behind -8 of the judge, 40 anchors: found in 95 of 100."""
-    assert verdicts_found(TwoVersions(agents=8, judge=-8, new_judge=new_judge), 100, seed=1)["higher"] >= 95
 
 
 def anchored(*changes: float, old: str = "strict", new: str = "lenient") -> list[AnchorJudgement]:
@@ -377,7 +298,6 @@ def mixed_judges(shift: int, better: int) -> list[ScoredSession]:
 
 
 def test_the_parts_are_told() -> None:
-    """As stored, the judges', the agents'; the difference is the agents', and means stay as stored."""
     found = compare_versions(mixed_judges(10, 12), (OLD, NEW), anchored(8, 9, 10, 11, 12))
 
     assert found.parts is not None
@@ -389,7 +309,7 @@ def test_the_parts_are_told() -> None:
         ("lenient", (0, 20), "lenient", 0),
         ("strict", (20, 0), "lenient", -10),
     ]
-    assert any("The judges' part of that is +10.0" in s and "as 5 anchors" in s for s in found.meaning)
+    assert any("The judges' part of that is +10.0" in s and "measured on 5 anchors" in s for s in found.meaning)
 
 
 def test_unsteady_anchors_show_no_difference() -> None:
@@ -417,7 +337,6 @@ def test_the_error_of_anchors_is_in_the_chance() -> None:
 
 
 def test_without_enough_anchors_nothing_is_compared_and_what_would_mend_it_is_told() -> None:
-    """As before there were anchors."""
     told = anchored(8, 9, 10, 11)
     told.append(AnchorJudgement("another", "strict", 50))
 
@@ -426,7 +345,7 @@ def test_without_enough_anchors_nothing_is_compared_and_what_would_mend_it_is_to
     assert (metric(found).verdict, metric(found).difference.value, found.parts) == ("too few", None, None)
     meaning = " ".join(found.meaning)
     for words in (
-        "4 were judged by both",
+        "two of them have 4 anchors in common",
         "it takes 5",
         "only one of these two has judged: 1.",
         "`tarsy-scoring anchors run`",
@@ -437,7 +356,6 @@ def test_without_enough_anchors_nothing_is_compared_and_what_would_mend_it_is_to
 
 
 def test_within_judges_is_surer_where_both_versions_met_both() -> None:
-    """Few anchors that hardly agree would only add their error."""
     sessions = [
         *(with_totals(OLD, *range(40, 60), judge_fingerprint="strict")),
         *(with_totals(OLD, *range(60, 75), judge_fingerprint="lenient")),
@@ -450,7 +368,7 @@ def test_within_judges_is_surer_where_both_versions_met_both() -> None:
     assert found.parts is None
     assert metric(found) == metric(compare_versions(sessions, (OLD, NEW)))
     assert metric(found).verdict == "higher"
-    assert any("within judges all the same" in s for s in found.meaning)
+    assert any("still compared within judges" in s for s in found.meaning)
 
 
 def test_strata_are_not_given_up_to_stay_within_judges() -> None:
@@ -469,7 +387,6 @@ def test_strata_are_not_given_up_to_stay_within_judges() -> None:
 
 
 def test_anchors_say_nothing_about_one_judge() -> None:
-    """Nor about metrics without a judge."""
     sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80))
     told = anchored(8, 9, 10, 11, 12, old="judge-1", new="judge-2")
 
@@ -481,7 +398,6 @@ def test_anchors_say_nothing_about_one_judge() -> None:
 
 
 def test_neither_order_changes_the_parts() -> None:
-    """Of sessions and of anchors; the other way round it is the other sign."""
     sessions, told = mixed_judges(10, 12), anchored(8, 9, 10, 11, 12)
 
     found = compare_versions(sessions, (OLD, NEW), told)
@@ -503,7 +419,6 @@ def test_neither_order_changes_the_parts() -> None:
     ],
 )
 def test_versions_that_met_nothing_alike_have_no_verdict(elsewhere: dict[str, Any]) -> None:
-    """The plain difference may be all chain or alert type: it is marked as such, and nothing is said to be balanced."""
     rates = {"error_rate": 0.1}, {"error_rate": 0.6}
     sessions = with_totals(OLD, *range(40, 60), interaction=rates[0], outcome="fail")
     sessions += with_totals(NEW, *range(60, 80), interaction=rates[1], outcome="pass", **elsewhere)
@@ -521,23 +436,12 @@ def test_versions_that_met_nothing_alike_have_no_verdict(elsewhere: dict[str, An
     assert found.meaning[0] == "There are too few comparable sessions to show anything."
     told = " ".join(found.meaning)
     assert "No verdict on total_score, pass_share, error_rate:" in told
-    assert "a difference may be all theirs" in told
+    assert "a difference may be due to these alone" in told
     assert "Nothing balances them" in told
     assert "Strata balance" not in told
 
 
-def test_nearly_nothing_alike_has_no_verdict() -> None:
-    """Four sessions of the one version among the other's are too few, as they are by themselves."""
-    sessions = with_totals(OLD, *range(40, 60)) + with_totals(NEW, *range(60, 80), chain_id="network")
-    sessions += with_totals(NEW, 95, 96, 97, 98)
-
-    found = compare_versions(sessions, (OLD, NEW))
-
-    assert (metric(found).verdict, metric(found).is_paired) == ("too few", False)
-
-
 def test_anchors_make_no_verdict_of_versions_that_met_nothing_alike() -> None:
-    """They tell judges apart, not chains; so nothing is said to be left to the agents."""
     sessions = with_totals(OLD, *range(40, 60), judge_fingerprint="strict")
     sessions += with_totals(NEW, *range(62, 82), judge_fingerprint="lenient", chain_id="network")
 
@@ -545,8 +449,8 @@ def test_anchors_make_no_verdict_of_versions_that_met_nothing_alike() -> None:
 
     assert (metric(found).verdict, found.parts) == ("too few", None)
     told = " ".join(found.meaning)
-    assert "left to the agents" not in told
-    assert "within judges all the same" not in told
+    assert "The agents' part" not in told
+    assert "still compared within judges" not in told
 
 
 def test_how_large_a_part_is_compared_is_told_before_anything_else() -> None:
@@ -558,7 +462,7 @@ def test_how_large_a_part_is_compared_is_told_before_anything_else() -> None:
 
     assert metric(found).verdict == "higher"
     assert found.meaning[1].startswith("Compared in total_score: 10 of 40 sessions (25 %).")
-    assert "nothing is said about them: 30 sessions of 2 kinds." in found.meaning[1]
+    assert "does not cover the other 30 sessions of 2 kinds (chain, alert type and judge)" in found.meaning[1]
 
 
 def test_what_nobody_shares_is_left_out_and_counted() -> None:
@@ -573,7 +477,7 @@ def test_what_nobody_shares_is_left_out_and_counted() -> None:
     assert (found.strata, found.strata_left_out) == (1, 2)
     told = compare_versions(sessions, (OLD, NEW)).meaning[1]
     assert told.startswith("Compared in total_score: 20 of 24 sessions (83.3 %).")
-    assert told.endswith("(chain, alert type, and who judged), and nothing is said about them: 4 sessions of 2 kinds.")
+    assert "does not cover the other 4 sessions of 2 kinds" in told
 
 
 def test_chains_are_strata_too() -> None:
@@ -590,15 +494,7 @@ def test_chains_are_strata_too() -> None:
     assert (found.difference.value, found.is_paired, found.strata) == (pytest.approx(0), True, 2)
 
 
-def test_sessions_without_an_alert_type_are_alike() -> None:
-    """Unknown is a stratum of its own."""
-    sessions = with_totals(OLD, *range(40, 50), alert_type=None) + with_totals(NEW, *range(50, 60), alert_type=None)
-
-    assert metric(compare_versions(sessions, (OLD, NEW))).is_paired
-
-
 def test_a_side_that_never_varies_has_a_verdict_but_no_interval() -> None:
-    """All passed, where half of the others did: shuffling tells, resampling cannot."""
     sessions = [replace(SESSION, outcome=outcome) for outcome in ("pass", "fail") * 20]
     sessions += [replace(SESSION, value=NEW, outcome="pass")] * 40
 
@@ -609,14 +505,13 @@ def test_a_side_that_never_varies_has_a_verdict_but_no_interval() -> None:
 
 
 def test_what_may_be_concluded_is_always_said() -> None:
-    """Observed and not assigned; several metrics; absence of a difference is no equality."""
     told = " ".join(compare_versions(with_totals(OLD, *range(9)) + with_totals(NEW, *range(9)), (OLD, NEW)).meaning)
 
     for words in (
         "No difference is shown",
         "observed, not assigned",
         "a hash of its id",
-        "who looks until something is shown",
+        "until something is shown breaks it",
         "does not mean equal",
         "one comparison in twenty",
     ):
@@ -624,7 +519,6 @@ def test_what_may_be_concluded_is_always_said() -> None:
 
 
 def test_the_first_sentence_is_the_result() -> None:
-    """What is shown, or that nothing can be."""
     few = with_totals(OLD, 1) + with_totals(NEW, 1)
     apart = with_totals(OLD, *range(9)) + with_totals(NEW, *range(80, 89))
 

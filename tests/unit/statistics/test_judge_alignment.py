@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarsy_scoring.statistics.drift import AnchorJudgement, OrdinaryScore, explain_new_judge
@@ -45,7 +45,6 @@ def scales(counts: Mapping[str | None, int], judged: Sequence[AnchorJudgement]) 
 
 
 def test_the_judge_with_the_most_totals_gives_the_scale() -> None:
-    """The others' totals are brought to it by what anchors got from both."""
     found = align_judges({"old": 30, "new": 40}, anchors(old=FIVE, new=[t + 8 for t in FIVE]))
 
     assert {name: (j.scale, j.points, j.shift.estimate.n) for name, j in found.items()} == {
@@ -68,12 +67,10 @@ def test_the_judge_with_the_most_totals_gives_the_scale() -> None:
     ],
 )
 def test_five_anchors_connect_two_judges(judged: list[AnchorJudgement], expected: dict[str | None, str | None]) -> None:
-    """Fewer leave each on a scale of its own."""
     assert scales({"old": 30, "new": 20}, judged) == expected
 
 
 def test_judges_are_not_connected_over_a_third() -> None:
-    """A chain of errors is not reckoned with: the scale is that of the judge that connects the most totals."""
     judged = [*anchors(a=FIVE, b=FIVE), *(AnchorJudgement(f"x-{i}", j, 50 + i) for j in ("b", "c") for i in range(5))]
 
     assert scales({"a": 30, "b": 10, "c": 20}, judged) == {"a": "b", "b": "b", "c": "b"}
@@ -82,7 +79,6 @@ def test_judges_are_not_connected_over_a_third() -> None:
 
 
 def test_neither_order_nor_name_decides() -> None:
-    """Same scales, whatever comes first."""
     judged = anchors(a=FIVE, b=FIVE, c=FIVE)
 
     forwards = scales({"a": 10, "b": 10, "c": 10}, judged)
@@ -132,7 +128,6 @@ def test_a_judge_weighs_what_more_it_judged_of_the_second() -> None:
 
 
 def test_the_same_mix_of_judges_has_no_part() -> None:
-    """Whatever the judges differ by, and however badly that is known."""
     judged = anchors(old=FIVE, new=[90, 10, 80, 20, 99])
     first = [*values("old", draws(1, 20)), *values("new", draws(2, 20, 90))]
     second = [*values("old", draws(3, 40)), *values("new", draws(4, 40, 90))]
@@ -159,20 +154,7 @@ def test_errors_of_several_judges_go_together() -> None:
     assert found.judges.value == pytest.approx(statistics.fmean([*changes[0], *changes[1]]))
 
 
-def test_errors_go_together_whichever_version_a_judge_met() -> None:
-    """Two shifts that pull in opposite directions do not take each other's error away."""
-    base, other, third = draws(1, 9), draws(2, 9), draws(3, 9)
-    first = [*values("a", draws(4, 20)), *values("b", draws(5, 10))]
-    second = [*values("a", draws(6, 20)), *values("c", draws(7, 10))]
-
-    found = parts_of(first, second, anchors(a=base, b=other, c=third))
-
-    errors = [statistics.stdev([t - b for t, b in zip(totals, base, strict=True)]) / 9 for totals in (other, third)]
-    assert found.judges.standard_error == pytest.approx(sum(errors))
-
-
 def test_the_fewest_anchors_say_how_sure_the_error_is() -> None:
-    """Of judges on one scale; the quantile is that of Student with 4 degrees of freedom."""
     judged = [*anchors(a=draws(1, 30), b=draws(2, 30)), *anchors(c=draws(3, 5))]
 
     found = parts_of(values("a", draws(4, 40)), [*values("b", draws(5, 20)), *values("c", draws(6, 20))], judged)
@@ -185,6 +167,7 @@ def test_the_fewest_anchors_say_how_sure_the_error_is() -> None:
 TOTALS = st.lists(st.integers(20, 80), min_size=6, max_size=12)
 
 
+@settings(max_examples=40)
 @given(
     st.tuples(TOTALS, TOTALS, TOTALS, TOTALS),
     st.lists(st.tuples(st.integers(20, 80), st.integers(20, 80)), min_size=5, max_size=9),
@@ -193,7 +176,6 @@ TOTALS = st.lists(st.integers(20, 80), min_size=6, max_size=12)
 def test_however_much_milder_a_judge_is_the_agents_part_stays(
     totals: tuple[list[int], list[int], list[int], list[int]], anchored: list[tuple[int, int]], milder: int
 ) -> None:
-    """Its points are in its totals and in its anchors alike. The whole is always the sum of the parts."""
 
     def parts(shift: int) -> Parts:
         first = [*values("old", totals[0]), *values("new", [t + shift for t in totals[1]])]
@@ -208,6 +190,7 @@ def test_however_much_milder_a_judge_is_the_agents_part_stays(
         assert found.whole.value == pytest.approx((found.judges.value or 0) + (found.agents.value or 0), abs=1e-6)
 
 
+@settings(max_examples=40)
 @given(TOTALS, TOTALS, st.lists(st.tuples(st.integers(20, 80), st.integers(20, 80)), min_size=5, max_size=9))
 def test_the_chance_says_what_the_interval_says(
     old: list[int], new: list[int], anchored: list[tuple[int, int]]
@@ -253,5 +236,4 @@ TWO_JUDGES = [("kubernetes", "old")] * 5 + [("kubernetes", "new")] * 4
 def test_judges_of_one_chain_that_nothing_connects(
     judged: list[AnchorJudgement], totals: list[tuple[str | None, str | None]], found: Gap | None
 ) -> None:
-    """Judges of different chains need no connection."""
     assert gap(judged, totals) == found

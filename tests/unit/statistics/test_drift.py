@@ -1,4 +1,4 @@
-"""What changed is told apart, named with its size, and not named where it cannot be told."""
+"""The judge's part and the agents' part of a change: found, sized, and left open without the data."""
 
 import math
 import random
@@ -38,35 +38,13 @@ def draws(seed: int, n: int, mean: float = 60, deviation: float = 12) -> list[fl
     return [source.gauss(mean, deviation) for _ in range(n)]
 
 
-# --- a new judge: years of them ------------------------------------------------------------------------
+# --- a new judge ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        pytest.param(NewJudge(8, 0), id="judge"),
-        pytest.param(NewJudge(0, 8), id="agents"),
-        pytest.param(NewJudge(8, 8), id="both"),
-        pytest.param(NewJudge(8, -8), id="both-against-each-other"),
-    ],
-)
-def test_the_cause_is_named_rightly(planted: NewJudge) -> None:
-    """8 points, 40 anchors judged once by each, 300 sessions a side: in 95 of 100 cases or more."""
-    runs = 200
-
-    found = causes_found(planted, runs, seed=1)
-
-    assert found[planted.cause] >= 0.95 * runs
-
-
-def test_quiet_changes_of_judge_seldom_raise_an_alarm() -> None:
-    """4 of 100: more than 20 of 300 would come up once in a hundred times, fewer than 4 too: then it would sleep."""
-    found = causes_found(NewJudge(0, 0), 300, seed=1)
-
-    assert 4 <= 300 - found["none"] <= 20
-
-
-# --- a new judge: by hand ------------------------------------------------------------------------------
+def test_the_planted_cause_is_named() -> None:
+    """A few runs of `benchmarks.years`: 8 points, 40 anchors judged once each, 300 sessions a side."""
+    for planted in (NewJudge(8, 0), NewJudge(0, 8), NewJudge(8, 8), NewJudge(8, -8), NewJudge(0, 0)):
+        assert causes_found(planted, 5, seed=1)[planted.cause] >= 4, planted
 
 
 def test_parts_and_errors_are_those_of_the_textbook() -> None:
@@ -117,7 +95,6 @@ def test_another_mix_of_incidents_is_no_change() -> None:
 
 
 def test_several_judgements_of_an_anchor_count_as_their_mean() -> None:
-    """However many there are, it is one session; one that a judge has not judged yet is counted as missing."""
     told = anchors([50, 60, 70, 80, 40], [58, 68, 78, 88, 48])
     more = [AnchorJudgement("a-0", "new", 60), AnchorJudgement("a-0", "old", 52), AnchorJudgement("a-9", "new", 10)]
     others = [AnchorJudgement("a-1", "another", 0), AnchorJudgement("a-8", "another", 0)]
@@ -143,7 +120,6 @@ def test_a_judge_that_repeats_itself_to_the_point_is_known_well() -> None:
 
 
 def test_scores_of_other_judges_are_left_alone() -> None:
-    """A third one in between changes nothing."""
     ordinary, same = [*scores("old", draws(1, 50)), *scores("new", draws(2, 50))], anchors(draws(3, 9), draws(4, 9))
 
     alone = explain_new_judge(ordinary, same, "old", "new")
@@ -153,7 +129,6 @@ def test_scores_of_other_judges_are_left_alone() -> None:
 
 
 def test_the_change_began_with_the_first_session_of_the_new_judge() -> None:
-    """In whatever order they come."""
     ordinary = [*scores("old", draws(1, 9)), *reversed(scores("new", draws(2, 9), first=9))]
 
     assert explain_new_judge(ordinary, [], "old", "new").began_at == START + timedelta(hours=9)
@@ -169,7 +144,7 @@ def test_the_likelier_part_is_named_where_neither_is_shown_by_itself() -> None:
     assert (found.cause, found.is_clear) == ("agents", False)
     assert found.agents.low is not None
     assert found.agents.low < 0
-    assert "Neither part is shown by itself; this is the likelier of the two." in found.meaning
+    assert "Neither part is significant by itself; this is the likelier of the two." in found.meaning
 
 
 def of_chains(shifts: dict[str, tuple[float, int]], spread: float = 8) -> list[AnchorJudgement]:
@@ -198,23 +173,19 @@ def test_chains_that_differ_say_little_of_another() -> None:
 
 
 def test_chains_that_are_alike_make_one_sample() -> None:
-    """The interval is about as wide as that of as many anchors of one chain."""
-    names = ["mine", "a", "b", "c"]
-    widths = []
-    for seed in range(20):
-        values = draws(seed, 120, 8, 8)
-        judged = [
-            AnchorJudgement(f"{n}", judge, 50 + (value if judge == "new" else 0), names[n % 4])
-            for n, value in enumerate(values)
-            for judge in ("old", "new")
-        ]
-        one = explain_new_judge(None, [replace(j, chain_id="mine") for j in judged], "old", "new", chain="mine").judge
-        several = explain_new_judge(None, judged, "old", "new", chain="mine").judge
-        assert one.half_width is not None
-        assert several.half_width is not None
-        widths.append(several.half_width / one.half_width)
+    judged = [
+        AnchorJudgement(f"{chain}-{n}", judge, 50 + (value if judge == "new" else 0), chain)
+        for chain in ("mine", "a", "b", "c")
+        for n, value in enumerate(draws(1, 30, 8, 8))
+        for judge in ("old", "new")
+    ]
 
-    assert statistics.median(widths) < 1.2
+    one = explain_new_judge(None, [replace(j, chain_id="mine") for j in judged], "old", "new", chain="mine").judge
+    several = explain_new_judge(None, judged, "old", "new", chain="mine").judge
+
+    assert one.half_width is not None
+    assert several.half_width is not None
+    assert several.half_width == pytest.approx(one.half_width, rel=0.05)
 
 
 def test_borrowed_parts_are_those_of_the_textbook() -> None:
@@ -250,7 +221,6 @@ def test_own_anchors_count_more_where_chains_differ() -> None:
 
 
 def test_anchors_of_one_other_chain_are_taken_as_they_stand() -> None:
-    """One chain shows no difference between chains."""
     judged = of_chains({"a": (8, 40)})
 
     assert (
@@ -265,8 +235,8 @@ def test_what_coarse_totals_hide_is_in_the_interval() -> None:
     fine = explain_new_judge(None, anchors([31, 45, 60, 75, 80], [36, 50, 65, 80, 85]), "old", "new").judge
 
     # Student's quantile of 99 % with 4 degrees of freedom.
-    assert coarse.half_width == pytest.approx(3.7469 * math.sqrt(2 * 25 / 12 / 5), rel=2e-2)
-    assert fine.half_width == pytest.approx(3.7469 * math.sqrt(2 / 12 / 5), rel=2e-2)
+    assert coarse.half_width == pytest.approx(3.7469 * math.sqrt(2 * 25 / 12 / 5), rel=1e-4)
+    assert fine.half_width == pytest.approx(3.7469 * math.sqrt(2 / 12 / 5), rel=1e-4)
 
 
 # --- what cannot be told -------------------------------------------------------------------------------
@@ -274,7 +244,7 @@ def test_what_coarse_totals_hide_is_in_the_interval() -> None:
 MOVED = [*scores("old", draws(1, 99)), *scores("new", draws(2, 99, 75))]
 SHIFTED_ANCHORS = anchors(draws(3, 30), [t + 8 for t in draws(4, 30)])
 UNTOLD: dict[str, tuple[list[OrdinaryScore], list[AnchorJudgement], Cause | None, str]] = {
-    "no-anchor": (MOVED, [], None, "Of this nothing is known: no anchor was judged by both judges; it takes 5."),
+    "no-anchor": (MOVED, [], None, "Not enough data: no anchor was judged by both judges; it takes 5."),
     "one-anchor": (MOVED, anchors([50], [60]), None, "only 1 anchor was judged by both judges; it takes 5."),
     "few-anchors": (MOVED, anchors([50] * 4, [60] * 4), None, "only 4 anchors were judged by both judges; it takes 5."),
     "few-sessions": (
@@ -289,7 +259,7 @@ UNTOLD: dict[str, tuple[list[OrdinaryScore], list[AnchorJudgement], Cause | None
         None,
         "0 sessions before and 0 after are too few in shared strata",
     ),
-    "judge-but-no-sessions": ([], SHIFTED_ANCHORS, "judge", "Whether the agents changed too cannot be told."),
+    "judge-but-no-sessions": ([], SHIFTED_ANCHORS, "judge", "Whether the agents changed too cannot be decided."),
     "no-anchor-but-a-change": (MOVED, [], None, "Scores changed: ordinary sessions get +"),
     "no-anchor-and-no-change": (
         [*scores("old", draws(1, 99)), *scores("new", draws(1, 99))],
@@ -303,7 +273,7 @@ UNTOLD: dict[str, tuple[list[OrdinaryScore], list[AnchorJudgement], Cause | None
         None,
         "No change of the judge is shown: the same sessions get +0.0 points (",
     ),
-    "nothing-at-all": ([], [], None, "What is behind a change cannot be told."),
+    "nothing-at-all": ([], [], None, "The cause of a change cannot be decided."),
     "quiet": (
         [*scores("old", draws(1, 99)), *scores("new", draws(1, 99))],
         anchors(draws(3, 30), draws(3, 30)),
@@ -313,99 +283,72 @@ UNTOLD: dict[str, tuple[list[OrdinaryScore], list[AnchorJudgement], Cause | None
 }
 
 
-@pytest.mark.parametrize("name", UNTOLD)
-def test_what_cannot_be_told_is_said(name: str) -> None:
-    """No cause is made up, and the reason names what is lacking."""
-    ordinary, judged, cause, sentence = UNTOLD[name]
-
-    found = explain_new_judge(ordinary, judged, "old", "new")
-
-    assert found.cause == cause
-    assert sentence in " ".join(found.meaning)
+def test_missing_data_is_named_and_no_cause_is_invented() -> None:
+    for name, (ordinary, judged, cause, sentence) in UNTOLD.items():
+        found = explain_new_judge(ordinary, judged, "old", "new")
+        assert found.cause == cause, name
+        assert sentence in " ".join(found.meaning), name
 
 
-@pytest.mark.parametrize(
-    ("shift", "cause"), [pytest.param(8, "judge", id="shifted"), pytest.param(0, "none", id="steady")]
-)
-def test_anchors_alone_are_clear_about_the_judge(shift: float, cause: Cause) -> None:
-    """Sessions that are left out on purpose are not missed; whether the agents changed is left open."""
-    found = explain_new_judge(None, anchors(draws(3, 30), [t + shift for t in draws(3, 30)]), "old", "new")
+def test_anchors_alone_decide_about_the_judge() -> None:
+    for shift, cause in ((8, "judge"), (0, "none")):
+        found = explain_new_judge(None, anchors(draws(3, 30), [t + shift for t in draws(3, 30)]), "old", "new")
 
-    assert (found.cause, found.is_clear) == (cause, True)
-    assert (found.whole.value, found.agents.value) == (None, None)
-    assert "Anchors alone were looked at" in " ".join(found.meaning)
-    assert "too few" not in " ".join(found.meaning)
+        assert (found.cause, found.is_clear) == (cause, True)
+        assert (found.whole.value, found.agents.value) == (None, None)
+        assert "Only anchors were tested" in " ".join(found.meaning)
+        assert "too few" not in " ".join(found.meaning)
 
 
-def test_one_judge_is_no_new_judge() -> None:
-    """Everything would be the agents'; another question answers that."""
+def test_questions_about_the_wrong_judges_are_refused() -> None:
     with pytest.raises(ValueError, match="the same judge"):
         explain_new_judge([], [], "one", "one")
+    with pytest.raises(ValueError, match="several judges"):
+        find_change([*scores("old", [70.0] * 60), *scores("new", [70.0] * 60)])
 
 
 # --- under one judge -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("farthest", "chance"), [(0.0, 1.0), (0.2, 1.0), (1.2238, 0.10), (1.3581, 0.05), (1.6276, 0.01), (2.225, 1e-4)]
-)
-def test_the_bridge_strays_as_its_law_says(farthest: float, chance: float) -> None:
-    """Kolmogorov's table."""
-    assert chance_of_bridge(farthest) == pytest.approx(chance, rel=5e-3)
+def test_the_bridge_follows_kolmogorovs_table() -> None:
+    for farthest, chance in {0.0: 1.0, 0.2: 1.0, 1.2238: 0.10, 1.3581: 0.05, 1.6276: 0.01, 2.225: 1e-4}.items():
+        assert chance_of_bridge(farthest) == pytest.approx(chance, rel=5e-3)
 
 
 def test_a_shift_is_found_with_its_time_and_size() -> None:
-    """8 points at a standard deviation of 12 from the 300th score on: mostly within 25 scores of it."""
-    began = START + timedelta(hours=300)
-    found = [find_change(scores("one", [*draws(seed, 300), *draws(seed + 99, 150, 68)])) for seed in range(30)]
+    """8 points at a standard deviation of 12 from the 300th of 450 scores on."""
+    found = find_change(scores("one", [*draws(1, 300), *draws(100, 150, 68)]))
 
-    shown = [(f.began_at, f.whole.low, f.whole.high) for f in found if f.cause == "agents"]
-    assert len(shown) >= 28
-    assert sum(at is not None and abs(at - began) <= timedelta(hours=25) for at, _, _ in shown) >= 20
-    # 98 of 100, a little less for being sought out.
-    assert sum(low is not None and high is not None and low <= 8 <= high for _, low, high in shown) >= 25
-    assert all(f.agents == f.whole and f.judge.value == 0 and sum(f.compared) == 450 for f in found)
+    assert (found.cause, found.judge.value, sum(found.compared)) == ("agents", 0, 450)
+    assert found.began_at is not None
+    assert abs(found.began_at - START - timedelta(hours=300)) <= timedelta(hours=50)
+    assert found.agents == found.whole
+    assert found.whole.value == pytest.approx(8, abs=3)
 
 
-def test_the_time_of_a_late_shift_is_not_drawn_to_the_middle() -> None:
-    """90 of 690 scores are 12 points higher: half of the times found are within 5 scores."""
-    at = [find_change(scores("one", [*draws(s, 600), *draws(s + 99, 90, 72)])).began_at for s in range(20)]
+def test_the_time_of_a_late_shift_is_not_biased_to_the_middle() -> None:
+    """90 of 690 scores are 12 points higher."""
+    at = [find_change(scores("one", [*draws(s, 600), *draws(s + 99, 90, 72)])).began_at for s in range(5)]
 
     away = [abs(found - START - timedelta(hours=600)) for found in at if found is not None]
-    assert len(away) >= 15
+    assert len(away) >= 4
     assert statistics.median(away) <= timedelta(hours=5)
 
 
 def test_the_order_of_rows_changes_nothing() -> None:
-    """They are put in order of time."""
     known = scores("one", [*draws(1, 300), *draws(2, 150, 68)])
 
     assert find_change(random.Random(1).sample(known, len(known))) == find_change(known)
 
 
-def test_one_look_alarms_as_often_as_it_may() -> None:
-    """4 of 100 for a single look: over 20 of 300 would come up once in a hundred times, below 4 it would sleep."""
-    alarms = sum(find_change(scores("one", draws(seed, 200)), looks=1).cause == "agents" for seed in range(300))
-
-    assert 4 <= alarms <= 20
-
-
-def test_daily_looks_at_quiet_years_raise_no_alarm() -> None:
-    """At most 5 of 100 years; two of ten half years come up once in thirty times, ten if every look may err alone."""
-    found = first_alarms(Year(days=180, per_day=6), 10, seed=1)
-
-    assert sum(day is not None for day in found) < 2
-
-
-def test_a_shift_is_found_within_weeks() -> None:
-    """8 points, 10 scores a day; none before it is there."""
-    found = first_alarms(Year(shift=8, shift_day=60, days=110), 8, seed=1)
+def test_daily_looks_find_a_shift_within_weeks() -> None:
+    """8 points, 10 scores a day; no alarm before the shift."""
+    found = first_alarms(Year(shift=8, shift_day=60, days=110), 2, seed=1)
 
     assert all(day is not None and 60 <= day < 100 for day in found)
 
 
 def test_another_mix_is_no_change_under_one_judge() -> None:
-    """From easy to hard alerts, 40 points apart."""
     easy = [replace(s, stratum="easy") for s in scores("one", draws(1, 150, 80))]
     hard = [replace(s, stratum="hard") for s in scores("one", draws(2, 150, 40), first=100)]
 
@@ -414,7 +357,6 @@ def test_another_mix_is_no_change_under_one_judge() -> None:
 
 
 def test_only_the_last_window_is_looked_at() -> None:
-    """A change that was found long ago is found no more."""
     ancient = scores("one", draws(1, 200, 20))
     recent = scores("one", draws(2, WINDOW), first=200)
 
@@ -422,18 +364,8 @@ def test_only_the_last_window_is_looked_at() -> None:
     assert find_change(recent).cause == "none"
 
 
-@pytest.mark.parametrize(
-    ("totals", "cause"), [([70.0] * 59, None), ([70.0] * 60, "none")], ids=["too-few", "all-the-same"]
-)
-def test_little_to_watch_raises_no_alarm(totals: list[float], cause: Cause | None) -> None:
-    """59 scores cannot be told; 60 that never vary have not changed."""
-    found = find_change(scores("one", totals))
-
-    assert (found.cause, found.began_at) == (cause, None)
-    assert ("too few to watch" in found.meaning[0]) == (cause is None)
-
-
-def test_scores_of_several_judges_are_not_watched() -> None:
-    """Their change could be the judge's."""
-    with pytest.raises(ValueError, match="several judges"):
-        find_change([*scores("old", [70.0] * 60), *scores("new", [70.0] * 60)])
+def test_little_data_raises_no_alarm() -> None:
+    for totals, cause in (([70.0] * 59, None), ([70.0] * 60, "none")):
+        found = find_change(scores("one", totals))
+        assert (found.cause, found.began_at) == (cause, None)
+        assert ("too few to watch" in found.meaning[0]) == (cause is None)
