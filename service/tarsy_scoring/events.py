@@ -7,7 +7,7 @@ a field is only ever added, with a default.
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -305,14 +305,21 @@ def request_id_without_event_id(kind: str, session_id: str, origin: Origin, valu
     return uuid.uuid5(_NAMESPACE, "\x1f".join(("record", kind, session_id, *place)))
 
 
-def cloudevents_headers(payload: Mapping[str, Any]) -> Sequence[tuple[str, bytes]]:
-    """CloudEvents 1.0 attributes in binary mode (Source: Kafka protocol binding for CloudEvents 1.0.2, section 3.2)."""
-    return (
+def cloudevents_headers(payload: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """
+    CloudEvents 1.0 attributes in binary mode; the subject is the session, if the event is about one.
+
+    Source: Kafka protocol binding for CloudEvents 1.0.2, section 3.2.
+    """
+    at = payload["timestamp"]
+    headers = [
         ("ce_specversion", b"1.0"),
         ("ce_id", str(payload["event_id"]).encode()),
         ("ce_source", b"/tarsy-scoring"),
         ("ce_type", str(payload["type"]).encode()),
-        ("ce_subject", str(payload["session_id"]).encode()),
-        ("ce_time", str(payload["timestamp"]).encode()),
+        ("ce_time", (at.isoformat() if isinstance(at, datetime) else str(at)).encode()),
         ("content-type", b"application/json"),
-    )
+    ]
+    if "session_id" in payload:
+        headers.append(("ce_subject", str(payload["session_id"]).encode()))
+    return headers

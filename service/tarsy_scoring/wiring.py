@@ -31,8 +31,8 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import require_affordable
 from tarsy_scoring.postgres.database import RETRY_MAX_S, Database, DatabaseAway
 from tarsy_scoring.postgres.migrate import check_migrated
-from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Policy
+from tarsy_scoring.queue.backlog import unpublished_events
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.queue.leases import Leases
@@ -228,7 +228,7 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
 
 
 async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: "_Health", stopping: asyncio.Event) -> None:
-    intake = Intake(parts.settings, parts.inbox, parts.reader.keep_body, parts.metrics) if "intake" in roles else None
+    intake = Intake(parts.settings, parts.inbox, parts.metrics) if "intake" in roles else None
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
     write_back = None
     if "relay" in roles and parts.settings.write_back:
@@ -289,7 +289,7 @@ async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> Non
             *(parts.settings, parts.leases, parts.store, source, parts.registry, clients, parts.metrics, parts.limits),
             tracing,
         )
-        worker = Worker(parts.settings, parts.leases, parts.reader, scorer, parts.metrics, parts.limits, tracing)
+        worker = Worker(parts.settings, parts.leases, scorer, parts.metrics, parts.limits, tracing)
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
         calm_garbage_collector()
         looking = asyncio.create_task(warn_of_self_judging(parts.settings, source))
@@ -340,10 +340,10 @@ async def _watch_backlog(parts: Parts) -> None:
     """Size and age of the outbox, as metrics."""
     while True:
         try:
-            backlog = await parts.database.once(lambda c: outbox.backlog(parts.database, c))
+            unpublished = await unpublished_events(parts.database)
             parts.metrics.database_up.set(1)
-            parts.metrics.outbox_backlog.set(backlog.events)
-            parts.metrics.outbox_age.set(backlog.oldest_s)
+            parts.metrics.outbox_backlog.set(unpublished.events)
+            parts.metrics.outbox_age.set(unpublished.oldest_s)
         except DatabaseAway:
             parts.metrics.database_up.set(0)
         await asyncio.sleep(BACKLOG_EVERY_S)

@@ -28,7 +28,8 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.clients import Headers, Publisher, Record
-from tarsy_scoring.queue.dead_letters import bury
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.dead_letters import write_dead_letter
 
 DOCUMENT = yaml.safe_load((SCHEMAS / "asyncapi.yaml").read_text("utf-8"))
 
@@ -203,13 +204,10 @@ async def test_asyncapi_headers_of_a_dead_letter_are_those_sent() -> None:
     """A real dead letter satisfies the headers of the document, and none of ours is undocumented."""
     publisher = Caught()
     record = Record("session-completed", 3, 17, 1_772_446_531_310, b"key", b"junk", [("theirs", b"1")])
+    unused = Database("postgresql:///unused", "public", pool_size=1)  # for bodies that are too large
 
-    async def keep_body(*_: Any) -> None:
-        raise AssertionError("nothing is too large here")
-
-    await bury(
-        publisher, "scoring-dead-letters", record, InvalidMessage("not_json", "why"), keep_body, datetime.now(UTC)
-    )
+    why = InvalidMessage("not_json", "why")
+    await write_dead_letter(publisher, "scoring-dead-letters", unused, record, why, datetime.now(UTC))
 
     ((key, value, headers),) = publisher.sent
     (message,) = messages_of("deadLetters")

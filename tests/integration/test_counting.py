@@ -24,9 +24,9 @@ from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Result, Waiting
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Priority
+from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
-from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.tarsy.bridge import Bridge
@@ -175,7 +175,7 @@ class EndsLike:
 
 def a_worker(service: Service, settings: Settings, scorer: Any, metrics: Metrics) -> tuple[Worker, Limits]:
     limits = Limits(service.database, settings)
-    return Worker(settings, service.leases, service.reader, scorer, metrics, limits), limits
+    return Worker(settings, service.leases, scorer, metrics, limits), limits
 
 
 async def test_however_an_attempt_ends_there_is_one_line_with_its_names(service: Service) -> None:
@@ -289,7 +289,7 @@ async def test_the_way_from_the_topic_is_measured_for_what_is_accepted(service: 
     metrics = Metrics()
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
     now = time.time()
-    intake = Intake(settings, service.inbox, service.reader.keep_body, metrics, clock=lambda: now)
+    intake = Intake(settings, service.inbox, metrics, clock=lambda: now)
     value = reading(metrics)
 
     def record(body: bytes) -> Record:
@@ -330,7 +330,7 @@ async def test_bulk_does_not_make_the_queue_look_old(service: Service) -> None:
     await service.database.once(
         lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 h'")
     )
-    queue = await service.reader.queue()
+    queue = await open_scores(service.database, Waiting({}, None))
     assert (queue.pending, queue.due, queue.oldest_due_s) == (1, {"nothing": 0}, 0.0)
 
     await service.request("automatic", priority=Priority.AUTOMATIC)
@@ -338,7 +338,7 @@ async def test_bulk_does_not_make_the_queue_look_old(service: Service) -> None:
         lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 min'")
     )
 
-    queue = await service.reader.queue()
+    queue = await open_scores(service.database, Waiting({}, None))
     assert (queue.pending, queue.due) == (2, {"nothing": 1})
     assert 60 <= queue.oldest_due_s < 90
 
@@ -358,13 +358,13 @@ async def test_what_waits_on_purpose_is_told_apart_and_has_no_age(service: Servi
     await service.request("ready-2", chain_id="ready")
     reasons: dict[str, Any] = {"paused": "pause", "spent": "budget", "away": "circuit", "ready": None, "": None}
 
-    async def waiting() -> Waiting:
-        return Waiting(reasons, "pause")
+    class HeldChains(Limits):
+        async def waiting(self) -> Waiting:
+            return Waiting(reasons, "pause")
 
-    reader = Reader(service.database, {}, waiting)
-    limits = Limits(service.database, service.settings)
+    limits = HeldChains(service.database, service.settings)
     metrics = Metrics()
-    await Worker(*(service.settings, service.leases, reader, cast(Any, None), metrics, limits)).read_gauges()
+    await Worker(*(service.settings, service.leases, cast(Any, None), metrics, limits)).read_gauges()
 
     value = reading(metrics)
     due = {hold: value("queue_due_scores", waiting_for=hold) for hold in HOLDS}

@@ -116,7 +116,7 @@ async def running_worker(url: str, settings: Settings) -> AsyncIterator[None]:
         scorer = Scorer(
             settings, scoring.leases, scoring.store, all_sessions(), REGISTRY, {"main": client}, metrics, limits
         )
-        worker = Worker(settings, scoring.leases, scoring.reader, scorer, metrics, limits)
+        worker = Worker(settings, scoring.leases, scorer, metrics, limits)
         running = asyncio.create_task(worker.run(stopping))
         try:
             yield

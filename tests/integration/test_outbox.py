@@ -14,7 +14,8 @@ from infrastructure import wait_until
 from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.outbox import Backlog, NewEvent, Placed
+from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
+from tarsy_scoring.queue.outbox import NewEvent, Placed
 
 
 async def place(scoring: Scoring, limit: int = 1000) -> int:
@@ -240,10 +241,10 @@ async def test_backlog(scoring: Scoring) -> None:
     await mark(scoring, 1)
     await scoring.rows("UPDATE scoring_events SET created_at = now() - interval '90 s' WHERE position = 2")
 
-    waiting = await scoring.database.once(lambda c: outbox.backlog(scoring.database, c))
+    waiting = await unpublished_events(scoring.database)
     assert waiting.events == 2
     assert waiting.oldest_s == pytest.approx(90, abs=20)
 
     await place(scoring)
     await mark(scoring, 2, 3)
-    assert await scoring.database.once(lambda c: outbox.backlog(scoring.database, c)) == Backlog(0, 0.0)
+    assert await unpublished_events(scoring.database) == UnpublishedEvents(0, 0.0)

@@ -12,7 +12,7 @@ from builders import connected
 from full_database import filled_database
 from infrastructure import Postgres
 from tarsy_scoring.live import gateway
-from tarsy_scoring.queue import idempotency, inbox, leases, outbox, selection, store
+from tarsy_scoring.queue import backlog, idempotency, inbox, leases, outbox, selection, store
 from tarsy_scoring.records import scores
 
 BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"}
@@ -111,7 +111,7 @@ STATEMENTS = {
     "place": (outbox.PLACE, "1000", "scoring_events_unplaced"),
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_unpublished"),
     "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302]", "scoring_events_unpublished"),
-    "backlog": (outbox.BACKLOG, "", "scoring_events_unpublished"),
+    "backlog": (backlog.UNPUBLISHED_EVENTS, "", "scoring_events_unpublished"),
     "gateway-newer": (gateway.NEWER, "71000, 71700, 1000", "scoring_events_position"),
     "catch-up-of-session": (gateway.NEWER_OF_SESSION, "0, 71700, 201, 'session-77'", "scoring_events_of_session"),
     "catch-up-of-all": (

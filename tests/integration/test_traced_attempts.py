@@ -94,7 +94,7 @@ async def attempt(service: Service, tracing: Tracing, timeline: Timeline | Excep
 def a_worker(service: Service, scorer: Any, tracing: Tracing) -> Worker:
     settings = service.settings.model_copy(update={"drain_timeout_s": 0})
     limits = Limits(service.database, settings)
-    return Worker(settings, service.leases, service.reader, scorer, Metrics(), limits, tracing)
+    return Worker(settings, service.leases, scorer, Metrics(), limits, tracing)
 
 
 def finished(lines: Sequence[Line]) -> dict[str, Line]:

@@ -43,7 +43,7 @@ class Unending:
 def a_worker(service: Service, scorer: Any, limits: Limits | None = None, **settings: Any) -> Worker:
     changed = service.settings.model_copy(update={"drain_timeout_s": 0} | settings)
     limits = limits or Limits(service.database, changed)
-    return Worker(changed, service.leases, service.reader, scorer, Metrics(), limits)
+    return Worker(changed, service.leases, scorer, Metrics(), limits)
 
 
 def limits_that_know(service: Service, known: Claimable, monkeypatch: pytest.MonkeyPatch) -> Limits:

@@ -18,8 +18,7 @@ from tarsy_scoring.errors import InvalidMessage, StartRefused
 from tarsy_scoring.kafka.clients import BrokerAway, Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import has_topic, read_topic
-from tarsy_scoring.queue.dead_letters import DeadLetter, preview, read, replay
-from tarsy_scoring.records.scores import Body
+from tarsy_scoring.queue.dead_letters import Body, DeadLetter, load_body, preview, read_dead_letter, replay
 from tarsy_scoring.wiring import open_parts
 
 _PLACE = re.compile(r"\d+:\d+")
@@ -119,7 +118,7 @@ async def _dead_letters(settings: Settings) -> list[DeadLetter]:
                 f"there is no topic {topic} at the brokers {settings.require_kafka()}, or none that we may see: create "
                 "it, or let a worker do it with SCORING_CREATE_TOPICS=true; or correct SCORING_TOPIC_DEAD_LETTERS"
             )
-        return [read(r) async for r in read_topic(settings, topic)]
+        return [read_dead_letter(r) async for r in read_topic(settings, topic)]
 
 
 @contextmanager
@@ -150,7 +149,7 @@ async def _body_of(settings: Settings, letter: DeadLetter) -> Body | None:
     if letter.body_id is None:
         return None
     async with open_parts(settings) as parts:
-        return await parts.reader.body(letter.body_id)
+        return await load_body(parts.database, letter.body_id)
 
 
 def _require_places(places: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from tarsy_scoring.drift import anchors, detection
 from tarsy_scoring.drift.anchors import AUTOMATIC, Standing, State
 from tarsy_scoring.drift.detection import Finding, event_of
 from tarsy_scoring.errors import StartRefused
+from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Connection, DatabaseAway
@@ -162,12 +163,4 @@ class DriftLoop:
 
 def _message(event: Mapping[str, Any]) -> tuple[bytes, bytes, Headers]:
     """Key, value and headers (CloudEvents 1.0). The key keeps it beside the signals of its chain in compaction."""
-    headers = (
-        ("ce_specversion", b"1.0"),
-        ("ce_id", str(event["event_id"]).encode()),
-        ("ce_source", b"/tarsy-scoring"),
-        ("ce_type", str(event["type"]).encode()),
-        ("ce_time", event["timestamp"].isoformat().encode()),
-        ("content-type", b"application/json"),
-    )
-    return f"drift:{event['event_id']}".encode(), to_json(event), headers
+    return f"drift:{event['event_id']}".encode(), to_json(event), cloudevents_headers(event)

@@ -1,31 +1,54 @@
 """
-Messages that nobody could understand: kept whole, with the reason, and replayed when somebody has mended it.
+Messages that cannot be decoded: kept whole with the reason, and replayed on request.
 
 A dead letter holds the original bytes, key and headers, plus `scoring-error`, `scoring-error-message`,
-`scoring-failed-at` and where the message stood (`scoring-original-*`). One that is too large for the
-topic is kept in PostgreSQL, and its dead letter carries `scoring-body-id` in place of the bytes. A
-replay carries `scoring-original-*`, so that it is the same request as the original.
+`scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the dead-letter
+topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. A replayed message carries
+`scoring-original-*`, so that it is the same request as the original.
 """
 
 import base64
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tarsy_scoring.errors import InvalidMessage
 from tarsy_scoring.events import Origin
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, Record, TooLarge
-from tarsy_scoring.records.scores import Body
+from tarsy_scoring.postgres.database import Database
 
 PREFIX = "scoring-"
 PUBLISH_TIMEOUT_S = 15.0
 _NAMESPACE = uuid.UUID("b4a1a5b0-4a0f-5c39-8f51-0f6e6d3a6a52")
 
+ADD_BODY = """
+INSERT INTO {schema}.dead_letter_bodies (body_id, key, value, headers) VALUES ($1, $2, $3, $4)
+ON CONFLICT (body_id) DO NOTHING
+"""
+
+BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_id = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An original message: key, value and the headers of its producer."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter as read back: `place` is `partition:offset` in the dead-letter topic."""
+    """
+    A dead letter as read from its topic.
+
+    Args:
+        place: `partition:offset` in the dead-letter topic.
+        origin: None if its headers lack the original position.
+        body_id: Set if PostgreSQL keeps the body.
+    """
 
     place: str
     error: str
@@ -38,39 +61,40 @@ class DeadLetter:
     body_id: uuid.UUID | None
 
 
-KeepBody = Callable[[uuid.UUID, Body], Awaitable[None]]
-
-
-async def bury(
-    publisher: Publisher, topic: str, record: Record, error: InvalidMessage, keep_body: KeepBody, now: datetime
+async def write_dead_letter(
+    publisher: Publisher, topic: str, database: Database, record: Record, error: InvalidMessage, now: datetime
 ) -> None:
     """
-    Write the dead letter of `record`; returns when the brokers have it.
+    Write the dead letter of `record` and wait until the brokers acknowledge it.
+
+    Waits for the database too, if the body is too large for the topic.
 
     Raises:
-        BrokerAway: It could not be written; the record must not be committed.
+        BrokerAway: It could not be written, so the offset of the record must not be committed.
     """
     origin = origin_of(record.headers) or Origin(record.topic, record.partition, record.offset, record.timestamp_ms)
-    ours = _headers(error, origin, now)
-    theirs = [(k, v) for k, v in record.headers if not k.startswith(PREFIX)]
+    added = [
+        ("scoring-error", error.reason.encode()),
+        ("scoring-error-message", str(error).encode("utf-8", "replace")),
+        ("scoring-failed-at", now.astimezone(UTC).isoformat().replace("+00:00", "Z").encode()),
+        *_origin_headers(origin),
+    ]
+    kept = [(k, v) for k, v in record.headers if not k.startswith(PREFIX)]
     try:
-        acknowledged = await publisher.publish(
-            topic,
-            [(record.key, record.value if record.value is not None else b"", [*theirs, *ours])],
-            PUBLISH_TIMEOUT_S,
-        )
+        letter = (record.key, record.value if record.value is not None else b"", [*kept, *added])
+        acknowledged = await publisher.publish(topic, [letter], PUBLISH_TIMEOUT_S)
     except TooLarge:
         place = f"{origin.topic}:{origin.partition}:{origin.offset}:{origin.timestamp_ms}"
-        body_id = uuid.uuid5(_NAMESPACE, place)  # the same record again keeps the same body
-        await keep_body(body_id, Body(record.key, record.value, theirs))
-        ours.append(("scoring-body-id", str(body_id).encode()))
-        acknowledged = await publisher.publish(topic, [(None, b"", ours)], PUBLISH_TIMEOUT_S)
+        body_id = uuid.uuid5(_NAMESPACE, place)  # a redelivered record gets the same body
+        await _store_body(database, body_id, Body(record.key, record.value, kept))
+        added.append(("scoring-body-id", str(body_id).encode()))
+        acknowledged = await publisher.publish(topic, [(None, b"", added)], PUBLISH_TIMEOUT_S)
     if not all(acknowledged):
         raise BrokerAway(f"the dead-letter topic {topic} cannot be written")
 
 
-def read(record: Record) -> DeadLetter:
-    """A record of the dead-letter topic."""
+def read_dead_letter(record: Record) -> DeadLetter:
+    """Read a record of the dead-letter topic; absent headers become `unknown` or empty."""
     found = {k: v.decode("utf-8", "replace") for k, v in record.headers if k.startswith(PREFIX)}
     return DeadLetter(
         place=f"{record.partition}:{record.offset}",
@@ -87,29 +111,40 @@ def read(record: Record) -> DeadLetter:
 
 async def replay(publisher: Publisher, letter: DeadLetter, body: Body | None) -> None:
     """
-    Send the original message to its original topic again, under its original identity.
+    Send the original message to its original topic, under its original identity.
 
     Args:
-        body: The kept message where the letter only refers to it.
+        body: The stored body, if the letter refers to one.
 
     Raises:
-        InvalidMessage: The letter does not say where it came from, or its body is gone.
+        InvalidMessage: The letter lacks its original position, or its body was deleted.
         BrokerAway, TooLarge: It could not be sent.
     """
     if letter.origin is None:
         raise InvalidMessage("no_origin", f"dead letter {letter.place} does not say which topic it came from")
     if letter.body_id is not None and body is None:
-        raise InvalidMessage(
-            "no_body", f"dead letter {letter.place}: its message {letter.body_id} is not kept any more"
-        )
-    whole = body or Body(letter.key, letter.value, letter.headers)
-    headers = [*whole.headers, *_origin_headers(letter.origin)]
-    if not all(await publisher.publish(letter.origin.topic, [(whole.key, whole.value, headers)], PUBLISH_TIMEOUT_S)):
+        raise InvalidMessage("no_body", f"dead letter {letter.place}: its message {letter.body_id} was deleted")
+    original = body or Body(letter.key, letter.value, letter.headers)
+    message = (original.key, original.value, [*original.headers, *_origin_headers(letter.origin)])
+    if not all(await publisher.publish(letter.origin.topic, [message], PUBLISH_TIMEOUT_S)):
         raise BrokerAway(f"topic {letter.origin.topic} cannot be written")
 
 
+async def load_body(database: Database, body_id: uuid.UUID) -> Body | None:
+    """A stored body; None if it was deleted. Raises: DatabaseAway."""
+    row = await database.once(lambda c: c.fetchrow(database.sql(BODY), body_id))
+    if row is None:
+        return None
+    return Body(row["key"], row["value"], [(k, base64.b64decode(v)) for k, v in row["headers"]])
+
+
+async def _store_body(database: Database, body_id: uuid.UUID, body: Body) -> None:
+    headers = [[k, base64.b64encode(v).decode()] for k, v in body.headers]
+    await database.persist(lambda c: c.execute(database.sql(ADD_BODY), body_id, body.key, body.value, headers))
+
+
 def origin_of(headers: Headers) -> Origin | None:
-    """Where a replayed or buried message first stood; None where the headers do not say it."""
+    """The original position of a replayed message or a dead letter; None if the headers lack it."""
     found = {k: v for k, v in headers if k.startswith("scoring-original-")}
     try:
         return Origin(
@@ -123,7 +158,7 @@ def origin_of(headers: Headers) -> Origin | None:
 
 
 def preview(value: bytes | None, limit: int = 2000) -> str:
-    """The beginning of a message for people, base64 where it is no text."""
+    """The first `limit` bytes of a message as text, or as base64 if they are not UTF-8."""
     if not value:
         return "(empty)"
     head = value[:limit]
@@ -132,15 +167,6 @@ def preview(value: bytes | None, limit: int = 2000) -> str:
     except UnicodeDecodeError:
         text = "base64:" + base64.b64encode(head).decode()
     return text + (f"... ({len(value)} bytes)" if len(value) > limit else "")
-
-
-def _headers(error: InvalidMessage, origin: Origin, now: datetime) -> list[tuple[str, bytes]]:
-    return [
-        ("scoring-error", error.reason.encode()),
-        ("scoring-error-message", str(error).encode("utf-8", "replace")),
-        ("scoring-failed-at", now.astimezone(UTC).isoformat().replace("+00:00", "Z").encode()),
-        *_origin_headers(origin),
-    ]
 
 
 def _origin_headers(origin: Origin) -> Sequence[tuple[str, bytes]]:

@@ -55,13 +55,11 @@ class Intake:
         self,
         settings: Settings,
         inbox: Inbox,
-        keep_body: dead_letters.KeepBody,
         metrics: Metrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._inbox = inbox
-        self._keep_body = keep_body
         self._metrics = metrics
         self._clock = clock
         self._consumer = Consumer(settings, [settings.topic_session_completed, settings.topic_rescore_requested])
@@ -214,14 +212,9 @@ class Intake:
         return []
 
     async def _bury(self, record: Record, why: InvalidMessage) -> None:
-        await dead_letters.bury(
-            self._publisher,
-            self._settings.topic_dead_letters,
-            record,
-            why,
-            self._keep_body,
-            datetime.fromtimestamp(self._clock(), UTC),
-        )
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        topic = self._settings.topic_dead_letters
+        await dead_letters.write_dead_letter(self._publisher, topic, self._inbox.database, record, why, now)
         self._metrics.dead_letters.labels(why.reason).inc()
         log.warning(
             "intake.dead_letter",

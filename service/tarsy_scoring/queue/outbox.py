@@ -72,14 +72,6 @@ MARK_PUBLISHED = """
 UPDATE {schema}.scoring_events SET published_at = now() WHERE position = ANY($1::bigint[]) AND published_at IS NULL
 """
 
-BACKLOG = """
-SELECT count(*) AS unpublished, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
-FROM ((SELECT created_at FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT 100000)
-      UNION ALL
-      (SELECT created_at FROM {schema}.scoring_events WHERE published_at IS NULL AND position IS NOT NULL
-       ORDER BY position LIMIT 100000)) waiting
-"""
-
 RELAY_LOCK = AdvisoryLock("tarsy-scoring relay")
 """Held by the one process that numbers and publishes events; its scope is the schema."""
 
@@ -102,14 +94,6 @@ class Placed:
     session_id: str
     payload: dict[str, Any]
     traceparent: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """Events that no broker has acknowledged (counted up to 200,000), and the age of the oldest in seconds."""
-
-    events: int
-    oldest_s: float
 
 
 async def emit(database: Database, connection: Connection, events: Sequence[NewEvent]) -> None:
@@ -138,10 +122,3 @@ async def unpublished(database: Database, connection: Connection, limit: int) ->
 async def mark_published(database: Database, connection: Connection, positions: Sequence[int]) -> None:
     """The broker has acknowledged these."""
     await connection.execute(database.sql(MARK_PUBLISHED), list(positions))
-
-
-async def backlog(database: Database, connection: Connection) -> Backlog:
-    """What no broker has acknowledged."""
-    row = await connection.fetchrow(database.sql(BACKLOG))
-    assert row is not None
-    return Backlog(row["unpublished"], row["oldest_s"])

@@ -154,7 +154,7 @@ def _message(event: Placed) -> tuple[bytes, bytes, Headers]:
     if len(value) > MAX_EVENT_BYTES:
         log.error("relay.labels_left_out", position=event.position, session_id=event.session_id, bytes=len(value))
         value = to_json(event.payload | {"labels": {}})
-    headers = [*cloudevents_headers(event.payload)]
+    headers = cloudevents_headers(event.payload)
     if event.traceparent is not None:
         headers.append((TRACEPARENT, event.traceparent.encode()))
     return event.session_id.encode(), value, headers

@@ -2,9 +2,7 @@
 Stored scores for people and programs: rows, and the one JSON document that is shown everywhere.
 """
 
-import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -78,17 +76,6 @@ CRITERIA = """
 SELECT criteria_hash, name, content, first_used_at FROM {schema}.scoring_criteria WHERE criteria_hash = $1
 """
 
-# By what holds their chains up: $1 and $2 name the chains that differ from all others ($3).
-QUEUE = """
-SELECT s.status, coalesce(CASE WHEN c.chain_id IS NULL THEN $3::text ELSE c.hold END, 'nothing') AS hold,
-       count(*) AS scores, count(*) FILTER (WHERE is_due) AS due,
-       coalesce(extract(epoch FROM now() - min(s.next_attempt_at) FILTER (WHERE is_due)), 0)::float8 AS oldest_due_s
-FROM {schema}.session_scores s
-CROSS JOIN LATERAL (SELECT s.status = 'pending' AND s.next_attempt_at <= now() AND s.priority < 2 AS is_due) d
-LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, hold) ON c.chain_id = coalesce(s.chain_id, '')
-WHERE s.status IN ('pending', 'in_progress') GROUP BY 1, 2
-"""
-
 # Sessions whose newest production score ended without a number.
 FAILED_SESSIONS = """
 SELECT DISTINCT s.session_id FROM {schema}.session_scores s
@@ -108,56 +95,12 @@ WHERE purpose = 'production' AND ($1::text IS NULL OR chain_id = $1)
 ORDER BY session_id
 """
 
-KEEP_BODY = """
-INSERT INTO {schema}.dead_letter_bodies (body_id, key, value, headers) VALUES ($1, $2, $3, $4)
-ON CONFLICT (body_id) DO NOTHING
-"""
-
-BODY = "SELECT key, value, headers FROM {schema}.dead_letter_bodies WHERE body_id = $1"
-
 # Everything that the answer of a turn holds.
 REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
-ON_PURPOSE = ("pause", "budget")  # of what scores wait for, what somebody decided
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """A message kept because the dead-letter topic would not take it."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """
-    Open scores at a moment.
-
-    Args:
-        due: Pending ones that might begin, bulk aside, by what holds their chain up; `nothing`: nothing does.
-        oldest_due_s: How long the oldest of them waits, without those that a pause or a spent budget holds up:
-            they wait because somebody wants them to.
-    """
-
-    pending: int
-    in_progress: int
-    due: Mapping[str, int]
-    oldest_due_s: float
 
 
 class Waiting(Protocol):
     """What keeps the scores of chains from being claimed, as it stands at a moment."""
-
-    @property
-    def by_chain(self) -> Mapping[str, str | None]:
-        """Chains that differ from all others; '' stands for scores without a chain."""
-        ...
-
-    @property
-    def others(self) -> str | None:
-        """What holds up every other chain."""
-        ...
 
     def reason(self, chain_id: str | None) -> str | None:
         """None: nothing does."""
@@ -283,34 +226,6 @@ class Reader:
         """Sessions with a score made since a time."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(SCORED_SESSIONS), chain, since))
         return [r["session_id"] for r in rows]
-
-    async def queue(self) -> Queue:
-        """How many scores are open, and how long what nobody holds up on purpose has been due."""
-        waiting = await self._waiting() if self._waiting is not None else None
-        by_chain, others = (waiting.by_chain, waiting.others) if waiting is not None else ({}, None)
-        standings = (list(by_chain), list(by_chain.values()), others)
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(QUEUE), *standings))
-        pending = [r for r in rows if r["status"] == "pending"]
-        return Queue(
-            pending=sum(r["scores"] for r in pending),
-            in_progress=sum(r["scores"] for r in rows if r["status"] == "in_progress"),
-            due={r["hold"]: r["due"] for r in pending},
-            oldest_due_s=max((r["oldest_due_s"] for r in pending if r["hold"] not in ON_PURPOSE), default=0.0),
-        )
-
-    async def keep_body(self, body_id: UUID, body: Body) -> None:
-        """Keep a message that is too large for the dead-letter topic. Waits for the database."""
-        headers = [[k, base64.b64encode(v).decode()] for k, v in body.headers]
-        await self.database.persist(
-            lambda c: c.execute(self.database.sql(KEEP_BODY), body_id, body.key, body.value, headers)
-        )
-
-    async def body(self, body_id: UUID) -> Body | None:
-        """A kept message; None: it is not here."""
-        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(BODY), body_id))
-        if row is None:
-            return None
-        return Body(row["key"], row["value"], [(k, base64.b64decode(v)) for k, v in row["headers"]])
 
 
 def _named(names: Sequence[str], rows: Sequence[Sequence[Any]] | None) -> list[dict[str, Any]]:

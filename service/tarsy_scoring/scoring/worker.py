@@ -24,8 +24,8 @@ from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Claimable
 from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
-from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
 from tarsy_scoring.telemetry.tracing import OFF, About, AttemptTrace, Tracing
@@ -66,7 +66,6 @@ class Worker:
         self,
         settings: Settings,
         leases: Leases,
-        reader: Reader,
         scorer: Scorer,
         metrics: Metrics,
         limits: Limits,
@@ -79,7 +78,6 @@ class Worker:
             SOURCE_RESCORE: settings.topic_rescore_requested,
         }
         self._leases = leases
-        self._reader = reader
         self._scorer = scorer
         self._metrics = metrics
         self._limits = limits
@@ -270,7 +268,7 @@ class Worker:
     async def read_gauges(self) -> None:
         """Depth and age of the queue."""
         try:
-            queue = await self._reader.queue()
+            queue = await open_scores(self._database, await self._limits.waiting())
         except DatabaseAway:
             self._metrics.database_up.set(0)
             return

@@ -1,0 +1,81 @@
+"""How much work waits: open scores by what holds them up, and events that no broker has acknowledged."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tarsy_scoring.limits.rules import Waiting
+from tarsy_scoring.postgres.database import Database
+
+# Open scores by what holds their chain up. $1 and $2: the chains with a hold of their own; $3: the hold of all others.
+OPEN_SCORES = """
+SELECT s.status, coalesce(CASE WHEN c.chain_id IS NULL THEN $3::text ELSE c.hold END, 'nothing') AS hold,
+       count(*) AS scores, count(*) FILTER (WHERE is_due) AS due,
+       coalesce(extract(epoch FROM now() - min(s.next_attempt_at) FILTER (WHERE is_due)), 0)::float8 AS oldest_due_s
+FROM {schema}.session_scores s
+CROSS JOIN LATERAL (SELECT s.status = 'pending' AND s.next_attempt_at <= now() AND s.priority < 2 AS is_due) d
+LEFT JOIN unnest($1::text[], $2::text[]) AS c(chain_id, hold) ON c.chain_id = coalesce(s.chain_id, '')
+WHERE s.status IN ('pending', 'in_progress') GROUP BY 1, 2
+"""
+
+# Bounded, so that the count stays cheap while brokers are away for long.
+UNPUBLISHED_EVENTS = """
+SELECT count(*) AS events, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
+FROM ((SELECT created_at FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT 100000)
+      UNION ALL
+      (SELECT created_at FROM {schema}.scoring_events WHERE published_at IS NULL AND position IS NOT NULL
+       ORDER BY position LIMIT 100000)) unpublished
+"""
+
+INTENDED_HOLDS = ("pause", "budget")  # an operator decided on these, so waiting under them is no sign of trouble
+
+
+@dataclass(frozen=True, slots=True)
+class OpenScores:
+    """
+    Open scores at one moment.
+
+    Args:
+        due: Due pending scores without bulk ones, by what holds their chain up; `nothing` if nothing does.
+        oldest_due_s: Age of the oldest of them, without those under an intended hold.
+    """
+
+    pending: int
+    in_progress: int
+    due: Mapping[str, int]
+    oldest_due_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnpublishedEvents:
+    """Events that no broker has acknowledged (counted up to 200,000), and the age of the oldest in seconds."""
+
+    events: int
+    oldest_s: float
+
+
+async def open_scores(database: Database, waiting: Waiting) -> OpenScores:
+    """
+    Count open scores.
+
+    Args:
+        waiting: What holds chains up now.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    holds = (list(waiting.by_chain), list(waiting.by_chain.values()), waiting.others)
+    rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), *holds))
+    pending = [r for r in rows if r["status"] == "pending"]
+    return OpenScores(
+        pending=sum(r["scores"] for r in pending),
+        in_progress=sum(r["scores"] for r in rows if r["status"] == "in_progress"),
+        due={r["hold"]: r["due"] for r in pending},
+        oldest_due_s=max((r["oldest_due_s"] for r in pending if r["hold"] not in INTENDED_HOLDS), default=0.0),
+    )
+
+
+async def unpublished_events(database: Database) -> UnpublishedEvents:
+    """Count events that no broker has acknowledged. Raises: DatabaseAway."""
+    row = await database.once(lambda c: c.fetchrow(database.sql(UNPUBLISHED_EVENTS)))
+    assert row is not None
+    return UnpublishedEvents(row["events"], row["oldest_s"])
