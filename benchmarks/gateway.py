@@ -88,20 +88,20 @@ class Asked:
 async def serve() -> None:
     """The API with a gateway on a free port, until SIGTERM; its first line on stdout is the port."""
     from tarsy_scoring.web.app import create_app
-    from tarsy_scoring.web.app import serve as serve_app
-    from tarsy_scoring.web.context import Site
+    from tarsy_scoring.web.context import AppContext
+    from tarsy_scoring.web.server import serve as serve_app
 
     settings, metrics = load_settings(), Metrics()
     async with open_parts(settings, metrics) as parts:
         gateway = Gateway(settings, parts.database, metrics)
-        site = Site(settings, parts.registry, parts.inbox, parts.leases, parts.reader, metrics, None)
+        context = AppContext(settings, parts.registry, parts.inbox, parts.leases, parts.reader, metrics, None, gateway)
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
         print(listening.getsockname()[1], flush=True)
 
         async def main(stopping: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(gateway.run(stopping))
-                group.create_task(serve_app(create_app(site, gateway), settings, listening, stopping))
+                group.create_task(serve_app(create_app(context), settings, listening, stopping))
 
         await run_until_signalled(main)
 

@@ -15,7 +15,7 @@ from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import FoundSession, TimelineSource
 from tarsy_scoring.web.app import create_app
-from tarsy_scoring.web.context import Site
+from tarsy_scoring.web.context import AppContext
 
 # Whoever speaks from this machine says for whom; and nobody asks too often.
 SETTINGS = Settings(trusted_proxies="127.0.0.0/8", api_rate_per_minute=1_000_000)
@@ -51,7 +51,7 @@ async def open_api(
 ) -> AsyncIterator[Api]:
     """The application on a migrated database; without a source it knows the sessions that somebody asked about."""
     async with open_scoring(url, of or policy(), pool_size=pool_size) as scoring:
-        site = Site(SETTINGS, load_criteria(), scoring.inbox, scoring.leases, scoring.reader, Metrics(), source)
+        site = AppContext(SETTINGS, load_criteria(), scoring.inbox, scoring.leases, scoring.reader, Metrics(), source)
         transport = httpx.ASGITransport(create_app(site), raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield Api(client, scoring)

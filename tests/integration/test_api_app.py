@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.web import middleware
-from tarsy_scoring.web.app import address_of, create_app, listen, serve
-from tarsy_scoring.web.context import Site
+from tarsy_scoring.web.app import create_app
+from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.problems import MEDIA_TYPE
+from tarsy_scoring.web.server import address_of, listen, serve
 from tarsy_scoring.wiring import open_parts
 
 SECRET = "planted-secret-of-a-session"
@@ -70,11 +72,13 @@ def add_routes(app: FastAPI) -> None:
 
 
 @asynccontextmanager
-async def application(database_url: str, env: Mapping[str, str] | None = None) -> AsyncIterator[tuple[FastAPI, Site]]:
+async def application(
+    database_url: str, env: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[FastAPI, AppContext]]:
     """The application as `tarsy-scoring api` builds it, with test routes."""
     settings = load_settings({"SCORING_DATABASE_URL": database_url} | dict(env or {}))
     async with open_parts(settings) as parts:
-        site = Site(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, None)
+        site = AppContext(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, None)
         app = create_app(site)
         add_routes(app)
         yield app, site
@@ -362,11 +366,11 @@ async def test_probes_and_answers_while_the_database_is_away() -> None:
 
 async def test_nothing_is_let_in_before_the_start_is_complete(app: FastAPI, client: httpx.AsyncClient) -> None:
     """Until it is known that the tables are there, only the probes answer."""
-    app.state.running.has_started = False
+    app.state.lifecycle.has_started = False
     problem(await client.get(UNKNOWN_SCORE), 503, "Database away")
     assert (await client.get("/readyz")).status_code == 503
     assert (await client.get("/healthz")).status_code == 200
-    app.state.running.has_started = True
+    app.state.lifecycle.has_started = True
     problem(await client.get(UNKNOWN_SCORE), 404, "Unknown score")
 
 
@@ -444,7 +448,7 @@ async def test_a_stop_closes_websockets_with_1001(app: FastAPI) -> None:
 async def test_a_stop_tells_clients_of_the_gateway(database_url: str) -> None:
     """The gateway writes frames of its own; its clients hear 1001 all the same."""
     async with application(database_url) as (plain, site):
-        app = create_app(site, Gateway(site.settings, site.reader.database, site.metrics))
+        app = create_app(replace(site, gateway=Gateway(site.settings, site.reader.database, site.metrics)))
         async with serving(app) as (address, stopping), connect(address.replace("http", "ws") + "/api/v1/ws") as client:
             assert json.loads(await client.recv())["type"] == "connection.established"
             stopping.set()

@@ -25,7 +25,7 @@ from tarsy_scoring.records import export
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.api import browse
 from tarsy_scoring.web.app import create_app
-from tarsy_scoring.web.context import Site
+from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.documents import ProblemDocument, ScoreDocument
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -635,7 +635,7 @@ async def test_totals_between_bands(api: Api) -> None:
         await store_score(api.scoring, f"s{number}", total, criteria=criteria.name)
     registry = type(site_criteria)([gap])
     scoring = api.scoring
-    site = Site(SETTINGS, registry, scoring.inbox, scoring.leases, scoring.reader, Metrics(), None)
+    site = AppContext(SETTINGS, registry, scoring.inbox, scoring.leases, scoring.reader, Metrics(), None)
     transport = httpx.ASGITransport(create_app(replace(site)))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         found = await told(Api(client, scoring), "distribution", criteria=criteria.name)

@@ -15,12 +15,11 @@ from structlog.testing import capture_logs
 from infrastructure import wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web import app as server
-from tarsy_scoring.web import connections, middleware
+from tarsy_scoring.web import connections, middleware, server
 from tarsy_scoring.web.access import Access
-from tarsy_scoring.web.app import listen, serve
-from tarsy_scoring.web.middleware import SECURITY_HEADERS, Edge, Running
-from tarsy_scoring.web.problems import MEDIA_TYPE, tell_problems
+from tarsy_scoring.web.middleware import SECURITY_HEADERS, Lifecycle, RequestMiddleware
+from tarsy_scoring.web.problems import MEDIA_TYPE, add_problem_handlers
+from tarsy_scoring.web.server import listen, serve
 
 ENOUGH_S = 20.0
 SHORT_S = 0.2
@@ -103,10 +102,10 @@ class Site:
 
 def application(site: list[Site]) -> FastAPI:
     app = FastAPI(openapi_url=None)
-    app.state.running = Running()
+    app.state.lifecycle = Lifecycle()
     settings = load_settings({})
-    app.add_middleware(Edge, access=Access(settings), metrics=Metrics(), running=app.state.running)
-    tell_problems(app)
+    app.add_middleware(RequestMiddleware, access=Access(settings), metrics=Metrics(), lifecycle=app.state.lifecycle)
+    add_problem_handlers(app)
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -326,8 +325,7 @@ async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
             await Response(body)(scope, receive, send)
 
         sent: list[Any] = []
-        running = Running()
-        layer = Edge(inner, access=Access(load_settings({})), metrics=Metrics(), running=running)
+        layer = RequestMiddleware(inner, access=Access(load_settings({})), metrics=Metrics(), lifecycle=Lifecycle())
         scope = {"type": "http", "method": "GET", "path": "/healthz", "raw_path": b"/healthz", "query_string": b""}
 
         async def send(message: Any, sent: list[Any] = sent) -> None:

@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -27,8 +27,9 @@ from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.api import live
-from tarsy_scoring.web.app import create_app, serve
-from tarsy_scoring.web.context import Site
+from tarsy_scoring.web.app import create_app
+from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.server import serve
 
 WAIT_S = 30.0
 GOOD_BYE = bytes((0x88, 0x82, 0, 0, 0, 0)) + (1000).to_bytes(2, "big")  # a close frame, masked with zeros
@@ -74,10 +75,10 @@ class Served:
         return float(self.gateway._metrics.gateway_closed.labels(reason)._value.get())
 
 
-def site_on(database: Database, metrics: Metrics) -> Site:
+def site_on(database: Database, metrics: Metrics) -> AppContext:
     inbox = Inbox(database, policy())
     leases, reader = Leases(database, inbox), Reader(database, HASHES)
-    return Site(Settings(api_port=0), load_criteria(), inbox, leases, reader, metrics, None)
+    return AppContext(Settings(api_port=0), load_criteria(), inbox, leases, reader, metrics, None)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ async def served(database_url: str) -> AsyncIterator[Served]:
     listening = socket.create_server(("127.0.0.1", 0))
     address, stopping = f"127.0.0.1:{listening.getsockname()[1]}", asyncio.Event()
     site = site_on(database, metrics)
-    serving = asyncio.create_task(serve(create_app(site, gateway), site.settings, listening, stopping))
+    serving = asyncio.create_task(serve(create_app(replace(site, gateway=gateway)), site.settings, listening, stopping))
     served = Served(gateway, address, stopping, serving)
     try:
         yield served
@@ -316,7 +317,7 @@ def test_without_our_server_the_same_messages_go_through_asgi() -> None:
     database = Database("postgresql://nobody@localhost:1/none", "public", pool_size=1)
     gateway = Gateway(Settings(), database, Metrics())
     gateway.begin_at(0)
-    app = create_app(site_on(database, Metrics()), gateway)
+    app = create_app(replace(site_on(database, Metrics()), gateway=gateway))
     with TestClient(app, headers={"Host": "localhost"}).websocket_connect("/api/v1/ws") as client:
         assert client.receive_json()["type"] == "connection.established"
         client.send_json({"action": "ping"})

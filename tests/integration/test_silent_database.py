@@ -17,8 +17,9 @@ from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.tarsy import database as tarsy_module
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
-from tarsy_scoring.web.app import READY_TIMEOUT_S, create_app
-from tarsy_scoring.web.context import Site
+from tarsy_scoring.web.app import create_app
+from tarsy_scoring.web.context import AppContext
+from tarsy_scoring.web.server import READY_TIMEOUT_S
 from tarsy_scoring.wiring import open_parts
 
 CONNECTIONS = 3
@@ -229,7 +230,9 @@ async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: 
     monkeypatch.setattr(database_module, "CONTACT_S", 600.0)
     settings = load_settings({"SCORING_DATABASE_URL": proxy.url})
     async with open_parts(settings) as parts:
-        app = create_app(Site(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, None))
+        app = create_app(
+            AppContext(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, None)
+        )
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
             ready = await asyncio.gather(*(client.get("/readyz") for _ in range(2)))

@@ -49,9 +49,10 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
         ConfigurationError, StartRefused: The start is refused.
     """
     from tarsy_scoring.live.gateway import Gateway
-    from tarsy_scoring.web.app import address_of, create_app, listen, serve
-    from tarsy_scoring.web.context import Site
+    from tarsy_scoring.web.app import create_app
+    from tarsy_scoring.web.context import AppContext
     from tarsy_scoring.web.pages.warming import warm
+    from tarsy_scoring.web.server import address_of, listen, serve
 
     source = open_timeline_source(settings) if settings.timeline_source else None
     if source is None:
@@ -59,10 +60,12 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     try:
         async with open_parts(settings) as parts:
             parts.metrics.role.labels("api").set(1)
-            site = Site(settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, source)
             gateway = Gateway(settings, parts.database, parts.metrics)
-            app = create_app(site, gateway, access=access)
-            app.state.running.has_started = False
+            context = AppContext(
+                settings, parts.registry, parts.inbox, parts.leases, parts.reader, parts.metrics, source, gateway
+            )
+            app = create_app(context, access=access)
+            app.state.lifecycle.has_started = False
             calm_garbage_collector()
             listening = listen(settings)
             log.info("api.listening", address=address_of(listening), kafka=settings.kafka_bootstrap_servers is not None)
@@ -70,12 +73,12 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
             async with asyncio.TaskGroup() as group:
                 serving = group.create_task(serve(app, settings, listening, stopping))
                 if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
-                    app.state.running.has_started = True
+                    app.state.lifecycle.has_started = True
                     parts.metrics.database_up.set(1)
                     beside = [
                         group.create_task(parts.database.exchange_notifications()),
                         group.create_task(gateway.run(stopping)),
-                        group.create_task(warm(app.state.served)),
+                        group.create_task(warm(context)),
                     ]
                     await asyncio.wait({serving})
                     for task in beside:

@@ -17,7 +17,7 @@ from tarsy_scoring.records.export import export_scores, written
 from tarsy_scoring.wiring import open_parts, require_migrated
 
 if TYPE_CHECKING:
-    from tarsy_scoring.web.api.browse import ExportQuery
+    from tarsy_scoring.web.queries import ExportQuery
 
 _PARTIAL = ".part"
 
@@ -55,7 +55,7 @@ def export(output: str | None, since: str | None, until: str | None, **options: 
 
 def _query(options: dict[str, Any]) -> "ExportQuery":
     """The question as the API takes it, with its checks. Raises: click.BadParameter, click.UsageError."""
-    from tarsy_scoring.web.api.browse import ExportQuery
+    from tarsy_scoring.web.queries import ExportQuery
 
     try:
         return ExportQuery.model_validate(options)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
 
+from tarsy_scoring.limits.token_bucket import TokenBucket
 from tarsy_scoring.live.events import Event
 
 
@@ -172,8 +173,8 @@ class Client:
         self._queued_bytes = 0
         self._has_room = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
-        self._may_say = float(limits.messages_at_once)
-        self._spoke_at = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        self._messages = TokenBucket(limits.messages_per_s, limits.messages_at_once, now)
 
     @property
     def is_holding(self) -> bool:
@@ -223,11 +224,7 @@ class Client:
 
     def may_speak(self) -> bool:
         """Whether the client keeps within its rate with one more message."""
-        now = asyncio.get_running_loop().time()
-        refilled = self._may_say + (now - self._spoke_at) * self._limits.messages_per_s
-        self._may_say = min(refilled, float(self._limits.messages_at_once)) - 1
-        self._spoke_at = now
-        return self._may_say >= 0
+        return self._messages.take(asyncio.get_running_loop().time()) == 0.0
 
     async def room(self) -> None:
         """

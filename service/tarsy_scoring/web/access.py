@@ -27,7 +27,9 @@ from starlette.requests import HTTPConnection
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.context import Caller, Problem, Scope
+from tarsy_scoring.limits.token_bucket import TokenBucket
+from tarsy_scoring.web.context import Caller, Scope
+from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.tokens import NAME_MAX, TokensFile, is_name
 
 log = structlog.get_logger()
@@ -154,9 +156,10 @@ class Access:
 
 class Rates:
     """
-    A bucket per caller that holds `per_minute` and fills evenly.
+    One token bucket per caller, which holds `per_minute` tokens and fills evenly.
 
-    Bounded: beyond `max_callers` the one not heard of for longest is forgotten, and may begin anew.
+    Memory is bounded: beyond `max_callers` the least recently active caller is forgotten and starts with a full
+    bucket again.
 
     Args:
         monotonic: Clock, in s.
@@ -166,19 +169,16 @@ class Rates:
         self.per_minute = per_minute
         self._monotonic = monotonic
         self._max_callers = max_callers
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def take(self, key: str) -> float:
-        """Take one: 0.0 where there was one, else the seconds until there is."""
+    def take(self, identity: str) -> float:
+        """Take a token of this caller: 0.0; where there is none, the seconds until there is one."""
         now = self._monotonic()
-        per_s = self.per_minute / 60
-        left, since = self._buckets.pop(key, (float(self.per_minute), now))
-        left = min(self.per_minute, left + (now - since) * per_s)
-        wait_s = 0.0 if left >= 1 else (1 - left) / per_s
-        self._buckets[key] = (left if wait_s else left - 1, now)
+        bucket = self._buckets.pop(identity, None) or TokenBucket(self.per_minute / 60, self.per_minute, now)
+        self._buckets[identity] = bucket
         if len(self._buckets) > self._max_callers:
             self._buckets.popitem(last=False)
-        return wait_s
+        return bucket.take(now)
 
 
 # --- where a request comes from ------------------------------------------------------------------------

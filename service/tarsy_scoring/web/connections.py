@@ -17,9 +17,8 @@ import h11
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tarsy_scoring.web.context import Problem
 from tarsy_scoring.web.middleware import SECURITY_HEADERS
-from tarsy_scoring.web.problems import MEDIA_TYPE, REFUSALS, problem_document
+from tarsy_scoring.web.problems import MEDIA_TYPE, REFUSALS, Problem, problem_document
 
 log = structlog.get_logger()
 

@@ -21,8 +21,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web.access import Access
-from tarsy_scoring.web.context import Problem
-from tarsy_scoring.web.problems import GOING_AWAY, METHODS, REFUSALS, database_away, failed, problem_response, too_large
+from tarsy_scoring.web.problems import (
+    GOING_AWAY,
+    METHODS,
+    REFUSALS,
+    Problem,
+    database_away,
+    failed,
+    problem_response,
+    too_large,
+)
 
 log = structlog.get_logger()
 
@@ -54,7 +62,7 @@ SECURITY_HEADERS = {
 
 
 @dataclass(slots=True)
-class Running:
+class Lifecycle:
     """
     The life of a server: starting, running, stopping.
 
@@ -76,7 +84,7 @@ class Running:
                 task.cancel()
 
 
-class Edge:
+class RequestMiddleware:
     """
     The outermost layer of the application.
 
@@ -84,21 +92,21 @@ class Edge:
         access: Asked about everything but the probes.
     """
 
-    def __init__(self, app: ASGIApp, *, access: Access, metrics: Metrics, running: Running) -> None:
+    def __init__(self, app: ASGIApp, *, access: Access, metrics: Metrics, lifecycle: Lifecycle) -> None:
         self._app = app
         self._access = access
         self._metrics = metrics
-        self._running = running
+        self._lifecycle = lifecycle
         self._at_once = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             exchange = _Exchange(scope, receive, send)
-            self._running.sockets.add(exchange)
+            self._lifecycle.sockets.add(exchange)
             try:
                 await self._serve(exchange)
             finally:
-                self._running.sockets.discard(exchange)
+                self._lifecycle.sockets.discard(exchange)
         elif scope["type"] == "http":
             self._at_once += 1
             try:
@@ -143,14 +151,14 @@ class Edge:
 
     def _let_in(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
         retry = {"Retry-After": str(BUSY_RETRY_S)}
-        if self._running.is_stopping:
+        if self._lifecycle.is_stopping:
             raise Problem(503, "Stopping", "this server is stopping: try again, at another one", headers=retry)
         connection.state.caller = self._access.admit(connection)
         if self._at_once > MAX_REQUESTS_AT_ONCE:
             raise Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
         if exchange.declared_bytes > MAX_BODY_BYTES:
             raise too_large()
-        if not self._running.has_started:
+        if not self._lifecycle.has_started:
             raise database_away()
 
     def _tell(self, exchange: "_Exchange") -> None:

@@ -3,7 +3,7 @@ Every refusal and failure as RFC 9457 problem details: what is told to callers, 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,6 @@ from starlette.routing import Match
 from starlette.websockets import WebSocket, WebSocketState
 
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.web.context import Problem
 
 log = structlog.get_logger()
 
@@ -40,9 +39,48 @@ REFUSALS = {
     431: ("Head too large", "address and headers are too large together: send less of them"),
 }
 MALFORMED = "the request is not as it must be: see `errors`"
-ProblemPage = Callable[[HTTPConnection, Problem, str], Response]
 _TARSYS = re.compile(r"/api/v1/sessions/.*/score", re.DOTALL)  # an encoded slash is a part of the id
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Problem(Exception):
+    """
+    A refusal or failure, answered as RFC 9457 problem details.
+
+    Args:
+        title: Short, and the same for every problem of this kind.
+        detail: What was asked, why it is refused, what would help.
+        extra: More members of the document.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        title: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.title = title
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.extra = dict(extra or {})
+
+
+def malformed(where: Sequence[str | int], why: str, title: str = "Malformed request") -> Problem:
+    """
+    A 422 in the shape of validation errors, for checks that no model can make.
+
+    Args:
+        where: Path to the fault, beginning with `body`, `query` or `header`.
+    """
+    return Problem(422, title, why, extra={"errors": [{"loc": list(where), "msg": why}]})
+
+
+ProblemPage = Callable[[HTTPConnection, Problem, str], Response]
 
 
 def problem_response(connection: HTTPConnection, problem: Problem) -> Response:
@@ -114,7 +152,7 @@ def too_large() -> Problem:
     return Problem(413, title, detail, headers={"Connection": "close"})
 
 
-def tell_problems(app: FastAPI) -> None:
+def add_problem_handlers(app: FastAPI) -> None:
     """Let the application answer every foreseen error with problem details."""
     handlers: dict[type[Exception], Any] = {
         Problem: _of_problem,

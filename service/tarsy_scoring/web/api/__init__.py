@@ -1,1 +1,13 @@
-"""Routes of the JSON API."""
+"""Routes of the JSON API. A new module of routes is one more entry in `ROUTERS`."""
+
+from fastapi import APIRouter, Depends
+
+from tarsy_scoring.web.api import browse, drift, labels, ledger, live, probes, scores, tarsy
+from tarsy_scoring.web.queries import no_repeated_parameters
+
+_scoring = APIRouter(dependencies=[Depends(no_repeated_parameters)])
+for _module in (scores, browse, drift, ledger, labels):
+    _scoring.include_router(_module.router)
+
+# TARSy's spelling ignores unknown parameters as TARSy does, and a WebSocket has none.
+ROUTERS = (_scoring, probes.router, tarsy.router, live.router)

@@ -2,179 +2,31 @@
 Many scores over HTTP: the list of sessions, exports, and what scores say together.
 """
 
-import re
 from collections.abc import AsyncIterator
-from datetime import UTC, date, datetime
-from typing import Annotated, Any, Literal, Self
+from datetime import date
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import JsonValue
 
 from tarsy_scoring.records import analytics
-from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Selection, Trends
-from tarsy_scoring.records.export import Format, Purpose, export_scores, written
-from tarsy_scoring.records.session_list import (
-    LONGEST_CURSOR,
-    Filters,
-    InvalidCursor,
-    SessionPage,
-    Sort,
-    list_sessions,
-    read_cursor,
-)
+from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Trends
+from tarsy_scoring.records.export import export_scores, written
+from tarsy_scoring.records.session_list import InvalidCursor, SessionPage, list_sessions, read_cursor
 from tarsy_scoring.statistics.agreement import Band, bands_of
-from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.context import Caller, Problem, Site, malformed, served, site_of
+from tarsy_scoring.web.api.common import PREFIX, Reading, example
+from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, SelectionQuery, SessionsQuery, TrendsQuery
 
-router = APIRouter(prefix="/api/v1/scoring")
-
-Reading = Annotated[Caller, Depends(may_read)]
-Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
+router = APIRouter(prefix=PREFIX)
 
 # Each reads batch after batch for as long as its reader likes.
 MAX_EXPORTS = 4
 EXPORT_RETRY_S = 10
 
-_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
-# The first and the last moments are no moment at all in some time zones.
-_EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-
-
-def _moment(text: Any) -> datetime:
-    if not isinstance(text, str) or not _RFC_3339.fullmatch(text):
-        raise ValueError("not an RFC 3339 time such as 2026-01-31T12:00:00Z; in an address write + as %2B")
-    try:
-        moment = datetime.fromisoformat(text.upper())
-    except ValueError:
-        raise ValueError("there is no such time") from None
-    return min(max(moment, _EARLIEST), _LATEST).astimezone(UTC)
-
-
-def _labels(pairs: list[str]) -> list[str]:
-    names = [pair.partition("=")[0] for pair in pairs]
-    if len(set(names)) < len(names):
-        raise ValueError("a label has one value")
-    return pairs
-
-
-Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
-Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
-Total = Annotated[int, Field(ge=0, le=100)]
-Label = Annotated[str, Field(min_length=2, max_length=1000, pattern=r"^[^\x00=]+=[^\x00]*$")]
-
-
-class _Range(BaseModel):
-    """A range of time; what it is about is told per list."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    chain: Word | SkipJsonSchema[None] = Field(None, description="Of this chain.", examples=["kubernetes"])
-    criteria: Word | SkipJsonSchema[None] = Field(None, description="Whose score is under criteria of this name.")
-    since: Moment | SkipJsonSchema[None] = Field(None, description="From this time on (RFC 3339).")
-    until: Moment | SkipJsonSchema[None] = Field(None, description="Before this time (RFC 3339).")
-
-    @model_validator(mode="after")
-    def _ends_after_it_began(self) -> Self:
-        if self.since and self.until and self.since >= self.until:
-            raise ValueError("`since` must be before `until`")
-        return self
-
-
-class _Looked(_Range):
-    """What is looked for."""
-
-    min_score: Total | SkipJsonSchema[None] = Field(None, description="Total of at least this.")
-    max_score: Total | SkipJsonSchema[None] = Field(None, description="Total of at most this.")
-    alert_type: Word | SkipJsonSchema[None] = Field(None, description="Of this alert type.")
-    label: Annotated[list[Label], AfterValidator(_labels)] = Field(
-        [], max_length=10, description="NAME=VALUE; given several times, all of them.", examples=[["guidance=v2"]]
-    )
-    flag: Word | SkipJsonSchema[None] = Field(
-        None, description="Whose score has this flag.", examples=["injection_suspected"]
-    )
-    outcome: Literal["pass", "fail"] | SkipJsonSchema[None] = Field(None, description="Whose score came to this.")
-    q: Word | SkipJsonSchema[None] = Field(
-        None, description="Whose session id or alert type begins so; upper and lower case are the same."
-    )
-
-    @model_validator(mode="after")
-    def _has_a_range_of_totals(self) -> Self:
-        if self.min_score is not None and self.max_score is not None and self.min_score > self.max_score:
-            raise ValueError("`min_score` must not be above `max_score`")
-        return self
-
-    def filters(self, status: str | None) -> Filters:
-        return Filters(
-            chain=self.chain,
-            status=status,
-            min_score=self.min_score,
-            max_score=self.max_score,
-            criteria=self.criteria,
-            alert_type=self.alert_type,
-            labels=dict(pair.split("=", 1) for pair in self.label),
-            flag=self.flag,
-            outcome=self.outcome,
-            since=self.since,
-            until=self.until,
-            prefix=self.q,
-        )
-
-
-class SessionsQuery(_Looked):
-    """Which sessions; `since` and `until` are about when the session ended."""
-
-    status: Status | Literal["not_scored"] | SkipJsonSchema[None] = Field(
-        None, description="Of the newest score; `not_scored`: there is none."
-    )
-    sort: Sort = Field(
-        "newest", description="By when they ended, or by total; those without a total come last either way."
-    )
-    cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | SkipJsonSchema[None] = Field(
-        None, description="`next_cursor` of the page before, with the same filters and sort."
-    )
-    limit: int = Field(50, ge=1, le=200, description="Sessions on a page.")
-
-
-class ExportQuery(_Looked):
-    """Which scores; `since` and `until` are about when the score was completed."""
-
-    format: Format = Field("jsonl", description="Score documents, or flat rows.")
-    status: Status = Field("completed", description="Of the score.")
-    purpose: Purpose = Field("production", description="What the score was made for.")
-    latest: bool = Field(False, description="Of several completed scores of a session, the latest alone.")
-
-    @model_validator(mode="after")
-    def _is_latest_of_something(self) -> Self:
-        if self.latest and self.status != "completed":
-            raise ValueError("`latest` is about completed scores")
-        return self
-
-
-class SelectionQuery(_Range):
-    """Which scores; `since` and `until` are about when the score was completed."""
-
-    def selection(self) -> Selection:
-        return Selection(self.chain, self.criteria, self.since, self.until)
-
-
-class TrendsQuery(SelectionQuery):
-    """Which scores, and what makes their day."""
-
-    day_of: analytics.DayOf = Field(
-        "scored", description="The day on which it was scored, or the session ended; `since` and `until` follow it."
-    )
-
-
-class MissingToolsQuery(SelectionQuery):
-    """Which scores, and how many tools."""
-
-    sort: analytics.ToolSort = Field("sessions", description="What makes a tool the most wanted.")
-    limit: int = Field(50, ge=1, le=200, description="Tools.")
-
-
-_SESSION = {
+_SESSION: JsonValue = {
     "session_id": "7d1c6c9e",
     "chain_id": "kubernetes",
     "alert_type": "PodCrashLoop",
@@ -207,18 +59,14 @@ _SESSION = {
         "error_message": None,
     },
 }
-_LOGIC = {"criteria": "investigation-methodology", "category": "logical_flow", "average": 18.5, "count": 40}
-
-
-def _example(value: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
-    return {200: {"content": {"application/json": {"example": value}}}}
+_LOGIC: JsonValue = {"criteria": "investigation-methodology", "category": "logical_flow", "average": 18.5, "count": 40}
 
 
 @router.get(
     "/sessions",
     summary="List sessions with their scores",
     tags=["browsing"],
-    responses=_example({"sessions": [_SESSION], "next_cursor": None}),
+    responses=example({"sessions": [_SESSION], "next_cursor": None}),
 )
 async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQuery, Query()]) -> SessionPage:
     """
@@ -227,30 +75,30 @@ async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQ
     Filters on a score are about that latest completed one, but `status` is the newest one's. A page goes on behind the
     last session of the one before, so that nothing is shown twice or left out while sessions arrive.
     """
-    site = site_of(request)
+    context = context_of(request)
     filters = query.filters(query.status)
     try:
         after = None if query.cursor is None else read_cursor(query.cursor, filters, query.sort)
     except InvalidCursor as error:
         raise malformed(["query", "cursor"], str(error)) from None
-    return await list_sessions(site.reader, site.policy.hashes, filters, query.sort, after, query.limit)
+    return await list_sessions(context.reader, context.policy.hashes, filters, query.sort, after, query.limit)
 
 
 async def _one_of_few(request: Request) -> AsyncIterator[None]:
     """A place for an export until its last byte has been sent. Raises: Problem: 503, none is free."""
-    site = served(request)
-    if site.exports >= MAX_EXPORTS:
+    context = context_of(request)
+    if context.exports >= MAX_EXPORTS:
         raise Problem(
             503,
             "Too many exports",
             f"{MAX_EXPORTS} exports are under way: try again when one has ended",
             headers={"Retry-After": str(EXPORT_RETRY_S)},
         )
-    site.exports += 1
+    context.exports += 1
     try:
         yield
     finally:
-        site.exports -= 1
+        context.exports -= 1
 
 
 @router.get(
@@ -277,7 +125,7 @@ async def export(request: Request, _: Reading, query: Annotated[ExportQuery, Que
     front, also behind a semicolon, tab or line break in a text.
     """
     filters = query.filters(query.status)
-    batches = export_scores(site_of(request).reader, filters, purpose=query.purpose, only_latest=query.latest)
+    batches = export_scores(context_of(request).reader, filters, purpose=query.purpose, only_latest=query.latest)
     parts = written(batches, query.format)
     first, _count = await anext(parts)  # a database that is away is a refusal, and not half an answer
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
@@ -301,7 +149,7 @@ async def _sent(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> AsyncI
     "/analytics/trends",
     summary="Totals per day",
     tags=["analytics"],
-    responses=_example(
+    responses=example(
         {
             "points": [
                 {
@@ -326,14 +174,14 @@ async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery
     `tampering_suspected` stay out. Points under different fingerprints are not comparable: show a break between them.
     A session that is scored again moves to that day, unless `day_of=ended`.
     """
-    return await analytics.trends(site_of(request).reader.database, query.selection(), query.day_of)
+    return await analytics.trends(context_of(request).reader.database, query.selection(), query.day_of)
 
 
 @router.get(
     "/analytics/distribution",
     summary="Totals by band",
     tags=["analytics"],
-    responses=_example(
+    responses=example(
         {
             "bands": [{"band": "50-74", "low": 50, "high": 74, "count": 40, "categories": [_LOGIC]}],
             "between_bands": 0,
@@ -349,15 +197,15 @@ async def read_distribution(request: Request, _: Reading, query: Annotated[Selec
     With `criteria` that have bands of their own, in these. A session counts once, by its latest completed production
     score, whatever its flags.
     """
-    site = site_of(request)
-    return await analytics.distribution(site.reader.database, query.selection(), bands_for(site, query.criteria))
+    context = context_of(request)
+    return await analytics.distribution(context.reader.database, query.selection(), bands_for(context, query.criteria))
 
 
 @router.get(
     "/analytics/missing-tools",
     summary="Tools to build next",
     tags=["analytics"],
-    responses=_example(
+    responses=example(
         {
             "tools": [
                 {
@@ -385,7 +233,7 @@ async def read_missing_tools(
     words; all spellings are shown. A session counts once, by its latest completed production score; where it asked for
     several tools, each has lost all of its points. `exists` looks at what the sessions judged last have called.
     """
-    database = site_of(request).reader.database
+    database = context_of(request).reader.database
     return await analytics.missing_tools(database, query.selection(), query.sort, query.limit)
 
 
@@ -393,7 +241,7 @@ async def read_missing_tools(
     "/analytics/failure-tags",
     summary="Failure tags",
     tags=["analytics"],
-    responses=_example(
+    responses=example(
         {
             "scores": 50,
             "tags": [
@@ -414,9 +262,9 @@ async def read_failure_tags(request: Request, _: Reading, query: Annotated[Selec
 
     A session counts once, by its latest completed production score.
     """
-    return await analytics.failure_tags(site_of(request).reader.database, query.selection())
+    return await analytics.failure_tags(context_of(request).reader.database, query.selection())
 
 
-def bands_for(site: Site, criteria: str | None) -> tuple[Band, ...]:
+def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:
     """The criteria's own bands, where they are known and have some; else those of the badges."""
-    return bands_of(site.registry.get(criteria).bands if criteria and criteria in site.registry else {})
+    return bands_of(context.registry.get(criteria).bands if criteria and criteria in context.registry else {})

@@ -2,21 +2,17 @@
 Drift over HTTP: whether scores changed because the agents did or because the judge did.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
-from pydantic.json_schema import SkipJsonSchema
+from fastapi import APIRouter, Query, Request
+from pydantic import JsonValue
 
-from tarsy_scoring.drift.detection import MOST_SHOWN
 from tarsy_scoring.drift.report import DriftReport, read_report
-from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.api.browse import Moment, Word
-from tarsy_scoring.web.context import Caller, site_of
+from tarsy_scoring.web.api.common import PREFIX, Reading, example
+from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.queries import DriftQuery
 
-router = APIRouter(prefix="/api/v1/scoring/analytics", tags=["analytics"])
-
-Reading = Annotated[Caller, Depends(may_read)]
+router = APIRouter(prefix=f"{PREFIX}/analytics", tags=["analytics"])
 
 _OLD, _NEW, _HASH = "1f" * 32, "2e" * 32, "3d" * 32
 
@@ -81,23 +77,7 @@ _REPORT: JsonValue = {
 }
 
 
-class DriftQuery(BaseModel):
-    """Which findings."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    chain: Word | SkipJsonSchema[None] = Field(
-        None, description="Of this chain; then `chain` of the answer says how things stand with it.", examples=["k8s"]
-    )
-    criteria: Word | SkipJsonSchema[None] = Field(None, description="Under criteria of this name.")
-    since: Moment | SkipJsonSchema[None] = Field(None, description="Found from this time on (RFC 3339).")
-    limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Findings.")
-
-
-_EXAMPLE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {"example": _REPORT}}}}
-
-
-@router.get("/drift", summary="Tell changes of agents from changes of the judge", responses=_EXAMPLE)
+@router.get("/drift", summary="Tell changes of agents from changes of the judge", responses=example(_REPORT))
 async def drift(request: Request, _: Reading, query: Annotated[DriftQuery, Query()]) -> DriftReport:
     """
     What looks at the scores found, the newest first, and which anchors lack a judgement by the judge of their chain.
@@ -106,5 +86,5 @@ async def drift(request: Request, _: Reading, query: Annotated[DriftQuery, Query
     part, the rest of the change of ordinary sessions is the agents'. Under one judge whatever changes is the agents'.
     Changes are in points, later less earlier; intervals have a confidence of 98 %.
     """
-    inbox = site_of(request).inbox
+    inbox = context_of(request).inbox
     return await read_report(inbox, query.chain, query.criteria, since=query.since, limit=query.limit)

@@ -7,26 +7,31 @@ from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from tarsy_scoring.records import labels, review
 from tarsy_scoring.records.labels import NewLabel
 from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
 from tarsy_scoring.statistics.calibration import read_outcome
-from tarsy_scoring.web.access import may_read, may_score
-from tarsy_scoring.web.answers import NO_SUCH_SCORE, json_answer, no_such_score
-from tarsy_scoring.web.context import Caller, Problem, Site, malformed, site_of
+from tarsy_scoring.web.api.common import (
+    NO_SUCH_SCORE,
+    PLAIN_TEXT,
+    PREFIX,
+    Reading,
+    ScoreId,
+    Scoring,
+    json_answer,
+    no_such_score,
+)
+from tarsy_scoring.web.context import AppContext, context_of
+from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.queries import ReviewQuery, TrustQuery, no_parameters
 
-router = APIRouter(prefix="/api/v1/scoring", tags=["labels"])
+router = APIRouter(prefix=PREFIX, tags=["labels"])
 
 MAX_REASON = 4000
 
-Reading = Annotated[Caller, Depends(may_read)]
-Scoring = Annotated[Caller, Depends(may_score)]
-ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"])]
-Criteria = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
 Probability = Annotated[float, Field(gt=0, le=1)]
 
 AGREES: dict[str, JsonValue] = {"agrees": True, "reason": "the cause is named and shown"}
@@ -59,11 +64,11 @@ class LabelRequest(BaseModel):
         None,
         min_length=1,
         max_length=255,
-        pattern=r"^[^\x00]*$",
+        pattern=PLAIN_TEXT,
         description="The right one: a band of the score's criteria, or correct, partial or wrong.",
     )
     number: float | None = Field(None, ge=0, le=100, allow_inf_nan=False, description="The right total.")
-    reason: str | None = Field(None, max_length=MAX_REASON, pattern=r"^[^\x00]*$")
+    reason: str | None = Field(None, max_length=MAX_REASON, pattern=PLAIN_TEXT)
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
@@ -168,6 +173,7 @@ class TrustCards(BaseModel):
     summary="Say what is right about a score",
     response_model=None,
     status_code=201,
+    dependencies=[Depends(no_parameters)],
     responses={
         201: {"model": LabelDocument, "description": "It is kept."},
         404: NO_SUCH_SCORE,
@@ -180,25 +186,26 @@ async def label_score(request: Request, caller: Scoring, score_id: ScoreId, said
 
     Every label is kept with who and when; of each person the last one about a score counts.
     """
-    return json_answer(await keep_label(site_of(request), score_id, said, caller.name), 201)
+    return json_answer(await keep_label(context_of(request), score_id, said, caller.name), 201)
 
 
 @router.get(
     "/scores/{score_id}/labels",
     summary="Read what people say of a score",
     response_model=None,
+    dependencies=[Depends(no_parameters)],
     responses={200: {"model": Labels}, 404: NO_SUCH_SCORE},
 )
 async def read_labels(request: Request, _: Reading, score_id: ScoreId) -> Response:
     """The labels of a score, newest first, at most 500."""
-    database = site_of(request).reader.database
+    database = context_of(request).reader.database
     found = await labels.of_score(database, score_id)
     if not found and await labels.subject(database, score_id) is None:
         raise no_such_score(score_id)
     return json_answer({"labels": found})
 
 
-async def keep_label(site: Site, score_id: UUID, said: LabelRequest, by: str) -> dict[str, Any]:
+async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by: str) -> dict[str, Any]:
     """
     Keep what somebody says of a score, however they said it.
 
@@ -206,7 +213,7 @@ async def keep_label(site: Site, score_id: UUID, said: LabelRequest, by: str) ->
         Problem: 404 there is no such score, 409 it has no number, 422 its criteria have no such band, or the number
             lies outside of it.
     """
-    database = site.reader.database
+    database = context.reader.database
     about = await labels.subject(database, score_id)
     if about is None:
         raise no_such_score(score_id)
@@ -240,13 +247,7 @@ async def keep_label(site: Site, score_id: UUID, said: LabelRequest, by: str) ->
 
 
 @router.get("/review", summary="Read which scores to review", response_model=None, responses={200: {"model": Review}})
-async def read_review(
-    request: Request,
-    _: Reading,
-    criteria: Annotated[
-        Criteria | SkipJsonSchema[None], Query(description="Only scores under criteria of this name.")
-    ] = None,
-) -> Response:
+async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery, Query()]) -> Response:
     """
     The scores of the last seven days that people are asked to label.
 
@@ -254,7 +255,7 @@ async def read_review(
     band, flagged, samples far apart, or with a contradiction. All of them together speak for all scores, as long as
     those that were drawn are labelled and not the tempting ones alone.
     """
-    found = await review.queue(site_of(request).reader.database, criteria)
+    found = await review.queue(context_of(request).reader.database, query.criteria)
     return json_answer(asdict(found))
 
 
@@ -264,21 +265,12 @@ async def read_review(
     response_model=None,
     responses={200: {"model": TrustCards}},
 )
-async def read_trust(
-    request: Request,
-    _: Reading,
-    criteria: Annotated[
-        Criteria | SkipJsonSchema[None], Query(description="Only judges under criteria of this name.")
-    ] = None,
-    fingerprint: Annotated[
-        Criteria | SkipJsonSchema[None], Query(description="Only the judge with this fingerprint.")
-    ] = None,
-) -> Response:
+async def read_trust(request: Request, _: Reading, query: Annotated[TrustQuery, Query()]) -> Response:
     """
     The trust card of each judge with labels: how well its scores agree with what people say.
 
     The same labels give the same card, to the last digit.
     """
-    found = await labels.trust_cards(site_of(request).reader.database, criteria, fingerprint)
+    found = await labels.trust_cards(context_of(request).reader.database, query.criteria, query.fingerprint)
     told = [asdict(card) | {"unplaced": len(card.unplaced)} for card in found]
     return json_answer({"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in told]})

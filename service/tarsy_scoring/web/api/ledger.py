@@ -4,7 +4,7 @@ The ledger of missing tools over HTTP: what to build next, and what was decided 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -13,17 +13,16 @@ from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
 from tarsy_scoring.missing_tools.ledger import Ledger
 from tarsy_scoring.records.analytics import Selection, ToolSort
-from tarsy_scoring.web.access import may_read, may_score
-from tarsy_scoring.web.api.browse import MissingToolsQuery, Moment
-from tarsy_scoring.web.context import Caller, Problem, malformed, served
+from tarsy_scoring.web.api.common import PLAIN_TEXT, PREFIX, Reading, Scoring, example
+from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.queries import MissingToolsQuery, Moment, no_parameters
 
-router = APIRouter(prefix="/api/v1/scoring/missing-tools", tags=["tools"])
+router = APIRouter(prefix=f"{PREFIX}/missing-tools", tags=["tools"])
 
 MAX_NOTE = 4000
 
-Reading = Annotated[Caller, Depends(may_read)]
-Scoring = Annotated[Caller, Depends(may_score)]
-Name = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=1000, pattern=PLAIN_TEXT)]
 NO_SUCH_TOOL = {"description": "No judge has missed a tool of that name."}
 
 _MERGE: dict[str, JsonValue] = {
@@ -80,7 +79,7 @@ class SayingRequest(BaseModel):
         description="From when on (RFC 3339); default: as it was said before, else now. Given with `built` it says "
         "that the tool is there, or better, since then: sessions before it are held against those since.",
     )
-    note: Annotated[str, Field(max_length=MAX_NOTE, pattern=r"^[^\x00]*$")] | None = None
+    note: Annotated[str, Field(max_length=MAX_NOTE, pattern=PLAIN_TEXT)] | None = None
 
 
 class MergeRequest(BaseModel):
@@ -97,15 +96,11 @@ class MergeRequest(BaseModel):
     )
 
 
-def _example(status: int, value: JsonValue) -> dict[int | str, dict[str, Any]]:
-    return {status: {"content": {"application/json": {"example": value}}}}
-
-
 @router.get(
     "",
     summary="Read the ledger of missing tools",
-    responses=_example(
-        200, {"as_of": "2026-01-06T09:00:00Z", "entries": [_ENTRY], "tools_left_out": 0, "spellings_left_out": 0}
+    responses=example(
+        {"as_of": "2026-01-06T09:00:00Z", "entries": [_ENTRY], "tools_left_out": 0, "spellings_left_out": 0}
     ),
 )
 async def read_ledger(request: Request, _: Reading, query: Annotated[MissingToolsQuery, Query()]) -> Ledger:
@@ -122,15 +117,16 @@ async def read_ledger(request: Request, _: Reading, query: Annotated[MissingTool
 
 async def look_up(request: Request, selection: Selection, sort: ToolSort, limit: int) -> Ledger:
     """The ledger, over scores that are at most some minutes old where there are many."""
-    here = served(request)
-    return await ledger.read_ledger(here.site.reader.database, selection, sort, limit, here.looks.look)
+    context = context_of(request)
+    return await ledger.read_ledger(context.reader.database, selection, sort, limit, context.looks.look)
 
 
 @router.post(
     "/states",
     summary="Say how far a tool has come",
     status_code=201,
-    responses=_example(201, _SAYING) | {404: NO_SUCH_TOOL},
+    dependencies=[Depends(no_parameters)],
+    responses=example(_SAYING, 201) | {404: NO_SUCH_TOOL},
 )
 async def say(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
     """
@@ -141,16 +137,16 @@ async def say(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
     """
     if said.since is not None and not decisions.has_come(said.since):
         raise malformed(["body"], "`since`: this time has not come yet")
-    here = served(request)
+    context = context_of(request)
     with _told():
         return await decisions.say(
-            here.site.reader.database,
+            context.reader.database,
             said.tool,
             said.state,
             by=caller.name,
             since=said.since,
             note=said.note or None,
-            look=here.looks.look,
+            look=context.looks.look,
         )
 
 
@@ -158,7 +154,8 @@ async def say(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
     "/merges",
     summary="Join a name to a tool, or keep it apart",
     status_code=201,
-    responses=_example(201, _MERGE) | {404: NO_SUCH_TOOL},
+    dependencies=[Depends(no_parameters)],
+    responses=example(_MERGE, 201) | {404: NO_SUCH_TOOL},
 )
 async def join(request: Request, caller: Scoring, wanted: MergeRequest) -> Merge:
     """
@@ -167,10 +164,10 @@ async def join(request: Request, caller: Scoring, wanted: MergeRequest) -> Merge
     The names that it has by their spelling come with it. Kept with who decided it and when; what was decided before
     stays, and the last word counts.
     """
-    here = served(request)
+    context = context_of(request)
     with _told():
         return await decisions.join(
-            here.site.reader.database, wanted.name, wanted.tool, by=caller.name, look=here.looks.look
+            context.reader.database, wanted.name, wanted.tool, by=caller.name, look=context.looks.look
         )
 
 

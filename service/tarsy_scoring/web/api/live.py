@@ -20,7 +20,8 @@ from websockets.protocol import State
 from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.web.access import ANYBODY, may_read, peer_address
-from tarsy_scoring.web.context import Caller, Problem, served
+from tarsy_scoring.web.context import Caller, context_of
+from tarsy_scoring.web.problems import Problem
 
 router = APIRouter(prefix="/api/v1")
 
@@ -35,7 +36,7 @@ NO_LINGER = struct.pack("ii", 1, 0)
 @router.websocket("/ws")
 async def live(websocket: WebSocket, caller: Annotated[Caller, Depends(may_read)]) -> None:
     """Scoring events as they happen, in TARSy's protocol. Who asks, and from which site, was looked at before."""
-    gateway: Gateway | None = served(websocket).gateway
+    gateway: Gateway | None = context_of(websocket).gateway
     if gateway is None or gateway.is_full:
         why = "there is no gateway in this process" if gateway is None else "too many clients are connected"
         retry = {"Retry-After": str(RETRY_AFTER_S)}

@@ -5,26 +5,32 @@ Scores over HTTP: ask for one, read it, its history and the judge's replies, can
 import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
-from uuid import UUID, uuid4
+from typing import Annotated, Any
+from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.convertors import Convertor, register_url_convertor
 
-from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.queue import admission, idempotency
-from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.queue.idempotency import KeptAnswer
+from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.score_parts import Turn
-from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
-from tarsy_scoring.web.acceptance import SOURCE_API, IdempotencyKey, ask_for_score, key_of
-from tarsy_scoring.web.access import may_read, may_score
-from tarsy_scoring.web.answers import NO_SUCH_SCORE, json_answer, no_such_score
-from tarsy_scoring.web.context import Caller, Problem, malformed, site_of
-from tarsy_scoring.web.declared import with_one_key
+from tarsy_scoring.web.api.common import (
+    NO_SUCH_SCORE,
+    PLAIN_TEXT,
+    PREFIX,
+    Reading,
+    ScoreId,
+    Scoring,
+    SessionId,
+    json_answer,
+    no_such_score,
+)
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.documents import ScoreDocument
+from tarsy_scoring.web.problems import Problem, malformed
+from tarsy_scoring.web.queries import HistoryQuery, no_parameters
+from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, one_idempotency_key, request_score
 
 
 class _Anything(Convertor[str]):
@@ -40,15 +46,9 @@ class _Anything(Convertor[str]):
 
 
 register_url_convertor("anything", _Anything())
-router = APIRouter(prefix="/api/v1/scoring", tags=["scores"])
+router = APIRouter(prefix=PREFIX, tags=["scores"])
 
-PLAIN_TEXT = r"^[^\x00]*$"
 MAX_REQUESTS_SHOWN = 1000
-
-Reading = Annotated[Caller, Depends(may_read)]
-Scoring = Annotated[Caller, Depends(may_score)]
-SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examples=["7d1c6c9e"])]
-ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"])]
 
 
 class ScoreRequest(BaseModel):
@@ -134,7 +134,7 @@ class CriteriaDocument(BaseModel):
     summary="Ask for a score",
     response_model=None,
     status_code=202,
-    dependencies=[Depends(with_one_key)],
+    dependencies=[Depends(no_parameters), Depends(one_idempotency_key)],
     responses={
         200: {"model": ScoreDocument, "description": "The latest completed score; nothing runs."},
         202: {"model": ScoreDocument, "description": "A new score, or the one that is pending or in progress."},
@@ -159,39 +159,31 @@ async def ask(
     `criteria` is given only scores under these count, and 409 says that one under others runs. A session that has
     not ended is 400.
     """
-    site = site_of(request)
     wanted = wanted or ScoreRequest.model_validate({})
-    request_id = uuid4()
-    asked = admission.Request(
-        request_id=request_id,
-        session_id=session_id,
-        source=SOURCE_API,
-        event_id=idempotency_key or str(request_id),
-        requested_by=caller.name,
+    found = await request_score(
+        request,
+        caller,
+        session_id,
+        key=idempotency_key,
         force=wanted.force_rescore,
         criteria=wanted.criteria,
         reason=wanted.reason,
-        priority=Priority.PEOPLE,
-        traceparent=read_traceparent(request.headers.getlist(TRACEPARENT)),
     )
-    key = key_of(caller, idempotency_key, asked)
-    answer = await ask_for_score(site, asked, key)
-    if isinstance(answer, KeptAnswer):
-        request_id, text = answer.request_id, answer.answer
-    else:
-        text = None
+    text = found.first_answer
     if text is None:
-        text = to_json(await _score(request, answer.score_id)).decode()
-        if key is not None:
-            text = await idempotency.complete(site.inbox.database, key, request_id, text)
-    location = request.url_for("read_score", score_id=str(answer.score_id)).path
-    return json_answer(text, 200 if answer.outcome == "completed" else 202, {"Location": location})
+        text = to_json(await _score(request, found.score_id)).decode()
+        if found.key is not None:
+            database = context_of(request).inbox.database
+            text = await idempotency.complete(database, found.key, found.request_id, text)
+    location = request.url_for("read_score", score_id=str(found.score_id)).path
+    return json_answer(text, 200 if found.outcome == "completed" else 202, {"Location": location})
 
 
 @router.post(
     "/scores/{score_id}/cancel",
     summary="Cancel a score",
     response_model=None,
+    dependencies=[Depends(no_parameters)],
     responses={
         200: {"model": ScoreDocument, "description": "It is cancelled."},
         404: NO_SUCH_SCORE,
@@ -200,10 +192,10 @@ async def ask(
 )
 async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Response:
     """End a pending or in-progress score without a number. What the judge answered so far is kept."""
-    is_cancelled = await site_of(request).leases.cancel(score_id, caller.name, is_patient=False)
+    is_cancelled = await context_of(request).leases.cancel(score_id, caller.name, is_patient=False)
     document = await _score(request, score_id)
     if is_cancelled:
-        metrics = site_of(request).metrics
+        metrics = context_of(request).metrics
         metrics.scores.labels("cancelled", "cancelled", metrics.chain(document["chain_id"])).inc()
     else:
         raise Problem(
@@ -222,6 +214,7 @@ async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Respon
     "/sessions/{session_id:anything}/score",
     summary="Read the score of a session",
     response_model=None,
+    dependencies=[Depends(no_parameters)],
     responses={200: {"model": ScoreDocument}, 404: {"description": "The session has no score."}},
 )
 async def read_score_of_session(request: Request, _: Reading, session_id: SessionId) -> Response:
@@ -229,7 +222,7 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
     The latest completed score, with `latest_attempt` where something newer runs or failed; where none is completed,
     the newest of any status.
     """
-    document = await site_of(request).reader.score_of_session(session_id)
+    document = await context_of(request).reader.score_of_session(session_id)
     if document is None:
         raise Problem(404, "No score", f"the session {session_id} has no score: POST here to ask for one")
     return json_answer(document)
@@ -245,29 +238,24 @@ async def read_history(
     request: Request,
     _: Reading,
     session_id: SessionId,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[str | None, Query(max_length=200, description="`next_cursor` of the page before.")] = None,
-    purpose: Annotated[
-        Literal["production", "consistency", "anchor", "shadow"] | None,
-        Query(description="Only these; default: every purpose."),
-    ] = None,
+    query: Annotated[HistoryQuery, Query()],
 ) -> Response:
     """Every score of the session, newest first, in pages that stay stable while scores are added."""
-    after = _position(cursor, _digest(session_id, purpose)) if cursor is not None else None
-    documents = await site_of(request).reader.history(session_id, limit + 1, after, purpose)
+    digest = _digest(session_id, query.purpose)
+    after = _position(query.cursor, digest) if query.cursor is not None else None
+    documents = await context_of(request).reader.history(session_id, query.limit + 1, after, query.purpose)
     if documents is None:
         raise Problem(404, "Unknown session", f"nobody has asked about a session {session_id}")
-    page = documents[:limit]
-    has_more = len(documents) > limit
-    return json_answer(
-        {"scores": page, "next_cursor": _cursor(page[-1], _digest(session_id, purpose)) if has_more else None}
-    )
+    page = documents[: query.limit]
+    has_more = len(documents) > query.limit
+    return json_answer({"scores": page, "next_cursor": _cursor(page[-1], digest) if has_more else None})
 
 
 @router.get(
     "/scores/{score_id}",
     summary="Read a score",
     response_model=None,
+    dependencies=[Depends(no_parameters)],
     responses={200: {"model": ScoreDocument}, 404: NO_SUCH_SCORE},
 )
 async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Response:
@@ -279,11 +267,12 @@ async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Respons
     "/scores/{score_id}/turns",
     summary="Read the judge's replies",
     response_model=None,
+    dependencies=[Depends(no_parameters)],
     responses={200: {"model": Replies}, 404: NO_SUCH_SCORE},
 )
 async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Response:
     """What the judge answered, in full and in order; an open score has those that were stored so far."""
-    turns = await site_of(request).reader.replies(score_id)
+    turns = await context_of(request).reader.replies(score_id)
     if turns is None:
         raise no_such_score(score_id)
     return json_answer({"score_id": score_id, "turns": turns})
@@ -293,6 +282,7 @@ async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Respons
     "/requests/{event_id:path}",
     summary="Look up what became of an event",
     response_model=None,
+    dependencies=[Depends(no_parameters)],
     responses={200: {"model": Requests}, 404: {"description": "No request has this event id."}},
 )
 async def read_requests(
@@ -304,7 +294,7 @@ async def read_requests(
     The requests with this event id, at most 1000. One made over HTTP has its `Idempotency-Key` for one, else its own
     `request_id`.
     """
-    found = await site_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
+    found = await context_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
     if not found:
         raise Problem(404, "Unknown event", "no request has this event id; one that was refused is a dead letter")
     return json_answer({"requests": [{name: row[name] for name in RequestDocument.model_fields} for row in found]})
@@ -314,6 +304,7 @@ async def read_requests(
     "/criteria/{criteria_hash}",
     summary="Read criteria",
     response_model=None,
+    dependencies=[Depends(no_parameters)],
     responses={200: {"model": CriteriaDocument}, 404: {"description": "None have this hash."}},
 )
 async def read_criteria(
@@ -322,19 +313,19 @@ async def read_criteria(
     criteria_hash: Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_-]+$")],
 ) -> Response:
     """The whole content of criteria that a score was or will be judged under."""
-    site = site_of(request)
-    found = await site.reader.criteria(criteria_hash)
+    context = context_of(request)
+    found = await context.reader.criteria(criteria_hash)
     if found is None:
-        current = next((c for c in site.registry if c.criteria_hash == criteria_hash), None)
+        current = next((c for c in context.registry if c.criteria_hash == criteria_hash), None)
         if current is None:
             raise Problem(404, "Unknown criteria", "no criteria with this hash have judged or can judge here")
         known = {"criteria_hash": criteria_hash, "name": current.name, "content": current.content}
         found = known | {"first_used_at": None}
-    return json_answer(found | {"is_current": site.policy.hashes.get(found["name"]) == criteria_hash})
+    return json_answer(found | {"is_current": context.policy.hashes.get(found["name"]) == criteria_hash})
 
 
 async def _score(request: Request, score_id: UUID) -> dict[str, Any]:
-    document = await site_of(request).reader.score(score_id)
+    document = await context_of(request).reader.score(score_id)
     if document is None:
         raise no_such_score(score_id)
     return document

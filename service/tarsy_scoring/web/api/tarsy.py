@@ -6,10 +6,9 @@ Source: TARSy's REST API at commit c35f0f75.
 
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Annotated, Any
-from uuid import uuid4
+from typing import Any
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,16 +16,11 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.queue import admission
-from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
-from tarsy_scoring.web.acceptance import SOURCE_API, IdempotencyKey, ask_for_score, key_of
-from tarsy_scoring.web.access import may_read, may_score
-from tarsy_scoring.web.context import Caller, Problem, site_of
-from tarsy_scoring.web.declared import with_one_key
-from tarsy_scoring.web.problems import database_away
+from tarsy_scoring.web.api.common import Reading, Scoring, SessionId
+from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.problems import Problem, database_away
+from tarsy_scoring.web.score_requests import IdempotencyKey, one_idempotency_key, request_score
 
 NOT_FOUND = "resource not found"
 NOT_TERMINAL = "session is not in a terminal state"
@@ -96,15 +90,13 @@ def _tell(problem: Problem) -> Response:
 
 router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute)
 
-SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examples=["7d1c6c9e"])]
-
 
 @router.post(
     "/sessions/{session_id}/score",
     summary="Score a session again, as TARSy does",
     response_model=None,
     status_code=202,
-    dependencies=[Depends(with_one_key)],
+    dependencies=[Depends(one_idempotency_key)],
     responses={
         202: {"model": Started, "description": "A new score."},
         404: {"model": TarsyError, "description": "No such session."},
@@ -115,24 +107,13 @@ SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examp
 )
 async def start(
     request: Request,
-    caller: Annotated[Caller, Depends(may_score)],
+    caller: Scoring,
     session_id: SessionId,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """A new score of a session that has ended, whatever scores it has; a repeat under its key tells of the same one."""
-    request_id = uuid4()
-    asked = admission.Request(
-        request_id=request_id,
-        session_id=session_id,
-        source=SOURCE_API,
-        event_id=idempotency_key or str(request_id),
-        requested_by=caller.name,
-        force=True,
-        priority=Priority.PEOPLE,
-        traceparent=read_traceparent(request.headers.getlist(TRACEPARENT)),
-    )
-    answer = await ask_for_score(site_of(request), asked, key_of(caller, idempotency_key, asked))
-    return _json({"score_id": str(answer.score_id)}, 202)
+    found = await request_score(request, caller, session_id, key=idempotency_key, force=True)
+    return _json({"score_id": str(found.score_id)}, 202)
 
 
 @router.get(
@@ -145,9 +126,9 @@ async def start(
         503: {"model": TarsyError, "description": "The database is away."},
     },
 )
-async def read(request: Request, _: Annotated[Caller, Depends(may_read)], session_id: SessionId) -> Response:
+async def read(request: Request, _: Reading, session_id: SessionId) -> Response:
     """The newest score, whatever its status: one that failed hides an older one that did not."""
-    row = await site_of(request).reader.newest_score(session_id)
+    row = await context_of(request).reader.newest_score(session_id)
     if row is None:
         raise Problem(404, "No score", NOT_FOUND)
     return _json(_score(row))

@@ -6,12 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl
 
 from pydantic import BaseModel, ValidationError
 
 from tarsy_scoring.web.context import Problem
-from tarsy_scoring.web.declared import read_query
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -28,7 +27,7 @@ def faults_of_address(query: bytes, known: Collection[str]) -> list[str]:
         known: The fields that the page knows; of each one is looked at.
     """
     try:
-        given = read_query(query)
+        given = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except ValueError:
         return ["address: what stands behind its ? cannot be read"]
     times = Counter(name for name, _ in given)

@@ -13,10 +13,10 @@ from starlette.responses import RedirectResponse
 from tarsy_scoring.missing_tools.ledger import State
 from tarsy_scoring.web.access import may_score
 from tarsy_scoring.web.api import ledger
-from tarsy_scoring.web.api.browse import Moment
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.pages.forms import form_fields, read_as
+from tarsy_scoring.web.queries import Moment
 
 router = APIRouter(include_in_schema=False)
 

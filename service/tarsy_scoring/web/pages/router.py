@@ -17,16 +17,14 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS
 from tarsy_scoring.live.gateway import END
-from tarsy_scoring.queue import admission
-from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.records.session_list import LONGEST_CURSOR, InvalidCursor, SessionPage, list_sessions, read_cursor
-from tarsy_scoring.web.acceptance import SOURCE_API, ask_for_score, key_of
 from tarsy_scoring.web.access import may_read, may_score
 from tarsy_scoring.web.context import Caller, Problem, Site, site_of
 from tarsy_scoring.web.pages import criteria_view, forms, insights_view, labelling, score_view, sessions_view
 from tarsy_scoring.web.pages.chains import chain_names
 from tarsy_scoring.web.pages.rendering import Live, page, static_files
 from tarsy_scoring.web.pages.session import Unreadable, read_session
+from tarsy_scoring.web.score_requests import request_score
 
 router = APIRouter(include_in_schema=False)
 
@@ -227,19 +225,8 @@ async def ask(request: Request, caller: Scoring, session_id: SessionId) -> Redir
     criteria, reason, key = fields.get("criteria") or None, fields.get("reason") or None, fields.get("key") or None
     if criteria is not None and criteria not in site.policy.hashes:
         raise Problem(422, "Unknown criteria", "there are no criteria of that name any more: choose others")
-    request_id = uuid4()
-    asked = admission.Request(
-        request_id=request_id,
-        session_id=session_id,
-        source=SOURCE_API,
-        event_id=key or str(request_id),
-        requested_by=caller.name,
-        force=fields.get("force") == "1",
-        criteria=criteria,
-        reason=reason,
-        priority=Priority.PEOPLE,
-    )
-    await ask_for_score(site, asked, key_of(caller, key, asked))
+    is_forced = fields.get("force") == "1"
+    await request_score(request, caller, session_id, key=key, force=is_forced, criteria=criteria, reason=reason)
     return RedirectResponse(f"/sessions/{session_id}", 303)
 
 

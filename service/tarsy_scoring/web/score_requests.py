@@ -1,29 +1,36 @@
 """
-How a score is asked for over HTTP, whoever spells the address: answered at once, or refused with the reason.
+Ask for a score on behalf of an HTTP caller: the one place where an HTTP request becomes a request of the queue.
+
+The API, TARSy's spelling of it and the form of the pages all call `request_score`.
 """
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
+from uuid import UUID, uuid4
 
 import structlog
 from fastapi import Header
+from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
+from starlette.requests import Request as HttpRequest
 
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable, UnknownCriteria
-from tarsy_scoring.queue.admission import Request
+from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key, KeyErased
 from tarsy_scoring.queue.inbox import NotStorable, Unvouched
 from tarsy_scoring.queue.on_demand import Answer
+from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.timeline.files import BrokenSessionFile
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession
-from tarsy_scoring.web.context import Caller, Problem, Site, malformed
-from tarsy_scoring.web.declared import IDEMPOTENCY_KEY
+from tarsy_scoring.web.context import AppContext, Caller, context_of
+from tarsy_scoring.web.problems import Problem, malformed
 
 log = structlog.get_logger()
 
 SOURCE_API = "api"
 TIMELINE_RETRY_S = 5
+IDEMPOTENCY_KEY = "Idempotency-Key"
 
 IdempotencyKey = Annotated[
     str | None,
@@ -38,33 +45,110 @@ IdempotencyKey = Annotated[
 ]
 
 
-def key_of(caller: Caller, key: str | None, asked: Request) -> Key | None:
-    """The key under which somebody asks; however a question is spelt, it is the same one."""
-    if key is None:
-        return None
-    wanted = {"force_rescore": asked.force, "criteria": asked.criteria, "reason": asked.reason}
-    return Key(caller.identity, key, hashlib.sha256(to_json([asked.session_id, wanted])).hexdigest())
+def one_idempotency_key(request: HttpRequest) -> None:
+    """For `Depends` of routes with an `Idempotency-Key`. Raises: RequestValidationError: There are several."""
+    if len(request.headers.getlist(IDEMPOTENCY_KEY)) > 1:
+        fault = {"type": "repeated", "loc": ("header", IDEMPOTENCY_KEY), "msg": "given more than once"}
+        raise RequestValidationError([fault])
 
 
-async def ask_for_score(site: Site, request: Request, key: Key | None = None) -> Answer | KeptAnswer:
+@dataclass(frozen=True, slots=True)
+class Requested:
     """
-    The score that answers a request: a new one, the open one, or a completed one.
+    The score that answers an HTTP request.
 
-    The source is asked about the session only where a score would be made, and never while its row is locked.
+    Args:
+        outcome: As in `on_demand.Answer`.
+        request_id: Of the first request under the key; without a key of this request.
+        key: None where the caller sent none.
+        first_answer: JSON text that was sent for the first request under the key; None: not stored yet.
+    """
+
+    score_id: UUID
+    outcome: str
+    request_id: UUID
+    key: Key | None
+    first_answer: str | None = None
+
+
+async def request_score(
+    http: HttpRequest,
+    caller: Caller,
+    session_id: str,
+    *,
+    key: str | None = None,
+    force: bool = False,
+    criteria: str | None = None,
+    reason: str | None = None,
+) -> Requested:
+    """
+    Find or make the score that answers a request: a new one, the open one, or a completed one.
+
+    Args:
+        http: Gives the trace that the caller is in.
+        key: The caller's idempotency key. A repeat under the key finds the first score again.
 
     Raises:
         Problem: 400 the session has not ended, 404 there is none, or what was asked under the key has been erased,
             409 another score runs, 422 there are no such criteria or other things were asked under this key, 503
-            nobody can say whether the session has ended.
+            the source cannot say whether the session has ended.
         DatabaseAway: Asking again under the same key is safe.
     """
+    request = _from_http(http, caller, session_id, key, force=force, criteria=criteria, reason=reason)
+    stored_key = _stored_key(caller, key, request)
+    answer = await _ask(context_of(http), request, stored_key)
+    if isinstance(answer, KeptAnswer):
+        return Requested(answer.score_id, answer.outcome, answer.request_id, stored_key, answer.answer)
+    return Requested(answer.score_id, answer.outcome, request.request_id, stored_key)
+
+
+def _from_http(
+    http: HttpRequest,
+    caller: Caller,
+    session_id: str,
+    key: str | None,
+    *,
+    force: bool,
+    criteria: str | None,
+    reason: str | None,
+) -> Request:
+    request_id = uuid4()
+    return Request(
+        request_id=request_id,
+        session_id=session_id,
+        source=SOURCE_API,
+        event_id=key or str(request_id),
+        requested_by=caller.name,
+        force=force,
+        criteria=criteria,
+        reason=reason,
+        priority=Priority.PEOPLE,
+        traceparent=read_traceparent(http.headers.getlist(TRACEPARENT)),
+    )
+
+
+def _stored_key(caller: Caller, key: str | None, request: Request) -> Key | None:
+    """The key with a hash of what was asked, which is the same for every spelling of the same request."""
+    if key is None:
+        return None
+    # The names in here are part of stored hashes: a change would refuse repeats across a rolling upgrade.
+    wanted = {"force_rescore": request.force, "criteria": request.criteria, "reason": request.reason}
+    return Key(caller.identity, key, hashlib.sha256(to_json([request.session_id, wanted])).hexdigest())
+
+
+async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer | KeptAnswer:
+    """
+    Ask the queue, and the source where the queue needs to know the session.
+
+    The source is asked only where a score would be made, and outside of the transaction that locks the session's row.
+    """
     try:
-        answer = await site.inbox.ask(request, key, is_vouched=False)
+        answer = await context.inbox.ask(request, key, is_vouched=False)
         if isinstance(answer, Unvouched):
-            vouched = await _vouch(site, request, answer)
-            answer = await site.inbox.ask(vouched, key, is_vouched=True)
+            vouched = await _vouch(context, request, answer)
+            answer = await context.inbox.ask(vouched, key, is_vouched=True)
     except UnknownCriteria as error:
-        known = ", ".join(sorted(site.policy.hashes))
+        known = ", ".join(sorted(context.policy.hashes))
         detail = f"no criteria have the name that `criteria` gives (known: {known})"
         raise malformed(["body", "criteria"], detail, "Unknown criteria") from error
     except KeyErased as error:
@@ -80,11 +164,11 @@ async def ask_for_score(site: Site, request: Request, key: Key | None = None) ->
         if not answer.is_same_question:
             detail = "something else was asked under this Idempotency-Key: take another key for another request"
             raise malformed(["header", IDEMPOTENCY_KEY], detail, "Key used before")
-        site.metrics.requests.labels(SOURCE_API, "repeated").inc()
+        context.metrics.requests.labels(SOURCE_API, "repeated").inc()
         return answer
     if answer.decision is None:
         raise _busy(request, answer)
-    site.metrics.requests.labels(SOURCE_API, answer.decision.disposition).inc()
+    context.metrics.requests.labels(SOURCE_API, answer.decision.disposition).inc()
     return answer
 
 
@@ -102,16 +186,16 @@ def _busy(request: Request, answer: Answer) -> Problem:
     return Problem(409, "Scoring under way", detail, extra={"score_id": str(answer.score_id)})
 
 
-async def _vouch(site: Site, request: Request, known: Unvouched) -> Request:
+async def _vouch(context: AppContext, request: Request, known: Unvouched) -> Request:
     """
     The request, with what is known of its session; what an event said of the chain goes before what the source says.
 
     What we were told ourselves counts where there is no source, or it cannot be read.
     """
     found: FoundSession | None = None
-    if site.source is not None:
+    if context.source is not None:
         try:
-            found = await site.source.find_session(request.session_id)
+            found = await context.source.find_session(request.session_id)
         except SessionNotFound as error:
             raise _unknown(request.session_id) from error
         except SessionNotTerminal as error:

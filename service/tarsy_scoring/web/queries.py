@@ -1,0 +1,312 @@
+"""
+Query parameters of the API and of the pages, as one set of models.
+
+The API declares a model with `Annotated[Model, Query()]`. A page reads its form with `read_form` into the same model,
+so that both accept the same values and refuse the same mistakes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from urllib.parse import parse_qsl
+
+from fastapi import Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
+
+from tarsy_scoring.drift.detection import MOST_SHOWN
+from tarsy_scoring.records.analytics import DayOf, Selection, ToolSort
+from tarsy_scoring.records.export import Format, Purpose
+from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, Sort
+
+Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
+
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+# Converting the first or last representable moments to another time zone overflows.
+_EARLIEST, _LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def _moment(text: Any) -> datetime:
+    if not isinstance(text, str) or not _RFC_3339.fullmatch(text):
+        raise ValueError("not an RFC 3339 time such as 2026-01-31T12:00:00Z; in an address write + as %2B")
+    try:
+        moment = datetime.fromisoformat(text.upper())
+    except ValueError:
+        raise ValueError("there is no such time") from None
+    return min(max(moment, _EARLIEST), _LATEST).astimezone(UTC)
+
+
+def _labels(pairs: list[str]) -> list[str]:
+    names = [pair.partition("=")[0] for pair in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError("a label has one value")
+    return pairs
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
+Total = Annotated[int, Field(ge=0, le=100)]
+Label = Annotated[str, Field(min_length=2, max_length=1000, pattern=r"^[^\x00=]+=[^\x00]*$")]
+
+
+class _Parameters(BaseModel):
+    """Base of all query models: an unknown parameter is an error, and an error never quotes the value."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class _Range(_Parameters):
+    """A chain, criteria and a time range. Each model documents which time the range applies to."""
+
+    chain: Word | SkipJsonSchema[None] = Field(None, description="Of this chain.", examples=["kubernetes"])
+    criteria: Word | SkipJsonSchema[None] = Field(None, description="Whose score is under criteria of this name.")
+    since: Moment | SkipJsonSchema[None] = Field(None, description="From this time on (RFC 3339).")
+    until: Moment | SkipJsonSchema[None] = Field(None, description="Before this time (RFC 3339).")
+
+    @model_validator(mode="after")
+    def _ends_after_it_began(self) -> Self:
+        if self.since and self.until and self.since >= self.until:
+            raise ValueError("`since` must be before `until`")
+        return self
+
+
+class _ScoreFilters(_Range):
+    """Filters that lists and exports share."""
+
+    min_score: Total | SkipJsonSchema[None] = Field(None, description="Total of at least this.")
+    max_score: Total | SkipJsonSchema[None] = Field(None, description="Total of at most this.")
+    alert_type: Word | SkipJsonSchema[None] = Field(None, description="Of this alert type.")
+    label: Annotated[list[Label], AfterValidator(_labels)] = Field(
+        [], max_length=10, description="NAME=VALUE; given several times, all of them.", examples=[["guidance=v2"]]
+    )
+    flag: Word | SkipJsonSchema[None] = Field(
+        None, description="Whose score has this flag.", examples=["injection_suspected"]
+    )
+    outcome: Literal["pass", "fail"] | SkipJsonSchema[None] = Field(None, description="Whose score came to this.")
+    q: Word | SkipJsonSchema[None] = Field(
+        None, description="Whose session id or alert type begins so; upper and lower case are the same."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_range_of_totals(self) -> Self:
+        if self.min_score is not None and self.max_score is not None and self.min_score > self.max_score:
+            raise ValueError("`min_score` must not be above `max_score`")
+        return self
+
+    def filters(self, status: str | None) -> Filters:
+        """The parameters as filters of the score tables."""
+        return Filters(
+            chain=self.chain,
+            status=status,
+            min_score=self.min_score,
+            max_score=self.max_score,
+            criteria=self.criteria,
+            alert_type=self.alert_type,
+            labels=dict(pair.split("=", 1) for pair in self.label),
+            flag=self.flag,
+            outcome=self.outcome,
+            since=self.since,
+            until=self.until,
+            prefix=self.q,
+        )
+
+
+class SessionsQuery(_ScoreFilters):
+    """Which sessions; `since` and `until` are about when the session ended."""
+
+    status: Status | Literal["not_scored"] | SkipJsonSchema[None] = Field(
+        None, description="Of the newest score; `not_scored`: there is none."
+    )
+    sort: Sort = Field(
+        "newest", description="By when they ended, or by total; those without a total come last either way."
+    )
+    cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | SkipJsonSchema[None] = Field(
+        None, description="`next_cursor` of the page before, with the same filters and sort."
+    )
+    limit: int = Field(50, ge=1, le=200, description="Sessions on a page.")
+
+
+class ExportQuery(_ScoreFilters):
+    """Which scores; `since` and `until` are about when the score was completed."""
+
+    format: Format = Field("jsonl", description="Score documents, or flat rows.")
+    status: Status = Field("completed", description="Of the score.")
+    purpose: Purpose = Field("production", description="What the score was made for.")
+    latest: bool = Field(False, description="Of several completed scores of a session, the latest alone.")
+
+    @model_validator(mode="after")
+    def _is_latest_of_something(self) -> Self:
+        if self.latest and self.status != "completed":
+            raise ValueError("`latest` is about completed scores")
+        return self
+
+
+class SelectionQuery(_Range):
+    """Which scores; `since` and `until` are about when the score was completed."""
+
+    def selection(self) -> Selection:
+        """The parameters as a selection of scores to analyse."""
+        return Selection(self.chain, self.criteria, self.since, self.until)
+
+
+class TrendsQuery(SelectionQuery):
+    """Which scores, and what makes their day."""
+
+    day_of: DayOf = Field(
+        "scored", description="The day on which it was scored, or the session ended; `since` and `until` follow it."
+    )
+
+
+class MissingToolsQuery(SelectionQuery):
+    """Which scores, and how many tools."""
+
+    sort: ToolSort = Field("sessions", description="What makes a tool the most wanted.")
+    limit: int = Field(50, ge=1, le=200, description="Tools.")
+
+
+class DriftQuery(_Parameters):
+    """Which findings."""
+
+    chain: Word | SkipJsonSchema[None] = Field(
+        None, description="Of this chain; then `chain` of the answer says how things stand with it.", examples=["k8s"]
+    )
+    criteria: Word | SkipJsonSchema[None] = Field(None, description="Under criteria of this name.")
+    since: Moment | SkipJsonSchema[None] = Field(None, description="Found from this time on (RFC 3339).")
+    limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Findings.")
+
+
+class HistoryQuery(_Parameters):
+    """Which scores of one session."""
+
+    limit: int = Field(50, ge=1, le=200)
+    cursor: str | None = Field(None, max_length=200, description="`next_cursor` of the page before.")
+    purpose: Literal["production", "consistency", "anchor", "shadow"] | None = Field(
+        None, description="Only these; default: every purpose."
+    )
+
+
+class ReviewQuery(_Parameters):
+    """Which scores to review."""
+
+    criteria: Word | SkipJsonSchema[None] = Field(None, description="Only scores under criteria of this name.")
+
+
+class TrustQuery(_Parameters):
+    """Which judges."""
+
+    criteria: Word | SkipJsonSchema[None] = Field(None, description="Only judges under criteria of this name.")
+    fingerprint: Word | SkipJsonSchema[None] = Field(None, description="Only the judge with this fingerprint.")
+
+
+class NoParameters(_Parameters):
+    """For routes without query parameters."""
+
+
+async def no_parameters(_: Annotated[NoParameters, Query()]) -> None:
+    """For `Depends` of a route without query parameters: an unknown one is 422 there as well."""
+
+
+async def no_repeated_parameters(request: Request) -> None:
+    """
+    For `Depends` of every route under `/api/v1/scoring`.
+
+    The framework would take the last of two values and answer another question than the caller meant.
+
+    Raises:
+        RequestValidationError: A parameter other than `label` appears twice.
+    """
+    names = Counter(name for name, _ in request.query_params.multi_items())
+    repeated = [name for name, times in names.items() if times > 1 and name != "label"]
+    if repeated:
+        raise RequestValidationError(
+            [{"type": "repeated", "loc": ("query", name), "msg": "given more than once"} for name in repeated]
+        )
+
+
+# --- forms of the pages --------------------------------------------------------------------------------
+
+Q = TypeVar("Q", bound=_Parameters)
+DAYS = ("since", "until")
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[Q]):
+    """
+    A form that a page was asked for.
+
+    Args:
+        values: Text of each field as given, to fill the form again; "" where it is empty or missing.
+        query: The same as a query of the API; None where there are faults.
+        faults: What is wrong, one sentence per field.
+    """
+
+    values: Mapping[str, str]
+    query: Q | None
+    faults: list[str]
+
+
+def read_form(query_string: bytes, model: type[Q], fields: Mapping[str, str]) -> Form[Q]:
+    """
+    Read the address of a page into a query of the API.
+
+    An empty field counts as missing. `since` and `until` hold days in UTC, and the last day is included. Unknown
+    fields are faults, since a page that ignores a filter shows more than was asked for.
+
+    Args:
+        query_string: As received.
+        fields: Field name of the form, mapped to the parameter name of the model.
+    """
+    try:
+        pairs = parse_qsl(query_string.decode("ascii"), keep_blank_values=True, errors="strict")
+    except ValueError:
+        return Form(dict.fromkeys(fields, ""), None, ["address: the query is not UTF-8"])
+    values = dict.fromkeys(fields, "") | {name: value.strip() for name, value in pairs if name in fields}
+    times = Counter(name for name, _ in pairs)
+    faults = [f"{name}: given more than once" for name in fields if times[name] > 1]
+    if unknown := {name for name, value in pairs if value and name not in fields}:
+        names = ", ".join(sorted(name for name in unknown if _PLAIN_NAME.fullmatch(name))) or "the address"
+        faults.append(f"{names}: this page has no such field")
+    given: dict[str, Any] = {}
+    for name, parameter in fields.items():
+        value: Any = values[name]
+        if not value:
+            continue
+        if parameter in DAYS and (value := _start_of_range(value, is_end=parameter == "until")) is None:
+            faults.append(f"{name}: expected a day such as 2026-01-31")
+            continue
+        given[parameter] = [value] if parameter == "label" else value
+    try:
+        query = model.model_validate(given)
+    except ValidationError as error:
+        form_names = {parameter: name for name, parameter in fields.items()}
+        for found in error.errors(include_url=False, include_input=False):
+            where = form_names.get(str(found["loc"][0])) if found["loc"] else None
+            message = str(found["msg"]).removeprefix("Value error, ")
+            faults.append(f"{where}: {message}" if where else message)
+        return Form(values, None, faults)
+    return Form(values, None if faults else query, faults)
+
+
+def _start_of_range(day: str, *, is_end: bool) -> str | None:
+    """Midnight at which a range of days begins, or ends if `is_end`, as RFC 3339; None: not a day."""
+    try:
+        found = date.fromisoformat(day)
+    except ValueError:
+        return None
+    if not date(1970, 1, 1) <= found < date(9999, 1, 1):
+        return None
+    return f"{found + timedelta(days=1) if is_end else found}T00:00:00Z"

@@ -1,0 +1,103 @@
+"""The HTTP server: its socket, and uvicorn with bounded connections."""
+
+import asyncio
+import errno
+import math
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address
+from typing import cast
+
+import uvicorn
+from fastapi import FastAPI
+
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.errors import ConfigurationError, StartRefused
+from tarsy_scoring.web.api import live
+from tarsy_scoring.web.connections import MAX_IDLE, MAX_WITHOUT_HEAD, HttpConnection, Waiting
+from tarsy_scoring.web.middleware import MAX_HEAD_BYTES
+
+KEEP_ALIVE_S = 75  # longer than the minute that proxies keep an idle connection, so that they close it and not we
+LONGEST_STOP_S = 30.0
+NOT_OURS = (errno.EADDRNOTAVAIL, socket.EAI_NONAME)
+
+
+def listen(settings: Settings) -> socket.socket:
+    """
+    A socket at the address of the API; port 0 takes any.
+
+    Raises:
+        ConfigurationError: The address is not ours.
+        StartRefused: It is taken, or may not be ours.
+    """
+    host, port = settings.api_host.strip("[]"), settings.api_port
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        # On `::` we hear IPv4 as well, where the system can.
+        both = family == socket.AF_INET6 and ip_address(address[0]).is_unspecified and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=2048, dualstack_ipv6=both)
+    except (OSError, UnicodeError) as error:
+        is_wrong = isinstance(error, UnicodeError) or error.errno in NOT_OURS
+        why = "that is no name" if isinstance(error, UnicodeError) else error.strerror or error
+        raise (ConfigurationError if is_wrong else StartRefused)(
+            f"cannot listen on {host}, port {port}: {why}; set SCORING_API_HOST to an address of "
+            "this machine and SCORING_API_PORT to a free port (0: any)"
+        ) from error
+
+
+def address_of(listening: socket.socket) -> str:
+    """Where a socket listens, as a URL."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve(app: FastAPI, settings: Settings, listening: socket.socket, stopping: asyncio.Event) -> None:
+    """
+    Serve until `stopping`; then take nothing new, close WebSockets with 1001, and let requests end.
+
+    A cancel cuts whatever is under way. The socket is closed in either case.
+
+    Args:
+        listening: From `listen`; ours from now on.
+    """
+    # Requests, WebSockets and connections that wait are each bounded where they are counted, so uvicorn counts none.
+    connection = partial(HttpConnection, without_head=Waiting(MAX_WITHOUT_HEAD), idle=Waiting(MAX_IDLE))
+    stop_s = max(1, math.ceil(min(settings.drain_timeout_s, LONGEST_STOP_S)))
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http=cast(type[asyncio.Protocol], connection),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # who asks is decided by Access, from the real peer
+            server_header=False,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=stop_s,
+            **live.UVICORN_OPTIONS,
+        )
+    )
+
+    async def stop() -> None:
+        await stopping.wait()
+        await app.state.lifecycle.stop()
+        server.should_exit = True
+
+    waiting = asyncio.create_task(stop())
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        listening.close()
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: see `lifecycle`."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
