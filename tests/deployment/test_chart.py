@@ -22,7 +22,7 @@ from deploying import (
     secret_variables,
 )
 
-from tarsy_scoring.web.app import LONGEST_STOP_S
+from tarsy_scoring.web.server import LONGEST_STOP_S
 
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 CUSTOM = yaml.safe_load((Path(__file__).parent / "custom_resources.yaml").read_text())

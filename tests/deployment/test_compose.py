@@ -25,7 +25,7 @@ from tarsy_scoring.events import decode_session_completed
 from tarsy_scoring.signals.faust_app import topics_of_insights
 from tarsy_scoring.telemetry.health import HealthServer
 from tarsy_scoring.web.access import Access
-from tarsy_scoring.web.app import LONGEST_STOP_S
+from tarsy_scoring.web.server import LONGEST_STOP_S
 from tarsy_scoring.wiring import check_settings
 from tarsy_scoring_lab.demo import example_sessions
 from tarsy_scoring_lab.scripted_judge import MODEL

@@ -424,13 +424,6 @@ class TestLimits:
             assert socket.closed[0] == 1008
             assert len(of_type(socket.messages, "pong")) == 9
 
-    async def test_silence_saves_nothing_up(self) -> None:
-        """However long it was silent, a client may say only so much at once."""
-        client = Client(FakeSocket(), Limits(messages_per_s=1e9, messages_at_once=2))
-        assert client.may_speak()
-        client._limits = Limits(messages_per_s=0.0, messages_at_once=2)
-        assert [client.may_speak() for _ in range(3)] == [True, False, False]
-
     async def test_a_message_too_large_ends_the_connection(self, gateway: Gateway) -> None:
         """Also where the server in front lets it through."""
         gateway._limits = Limits(message_bytes=100)
