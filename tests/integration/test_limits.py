@@ -647,7 +647,7 @@ async def test_the_process_that_opened_it_knows_at_once(url: str) -> None:
 
 
 async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> None:
-    """A 429 met by one process keeps all of them from calling, until its time is over."""
+    """A 429 as_locked by one process keeps all of them from calling, until its time is over."""
     async with open_fleet(url, settings_of(kubernetes={})) as fleet:
         await fleet.fail(1, result=Result(is_refused=True, blocked_s=20))
 
@@ -1087,12 +1087,12 @@ STATE = f"'{json.dumps([{'provider': 'provider-7', 'failed_calls': [], 'cool_dow
 
 # Name: statement, its arguments as SQL, the index that must carry it.
 STATEMENTS = {
-    "meet-providers": (tables.MEET_PROVIDERS, "ARRAY['provider-7', 'provider-8']", "provider_states_pkey"),
+    "meet-providers": (tables.LOCK_PROVIDERS, "ARRAY['provider-7', 'provider-8']", "provider_states_pkey"),
     "save-providers": (tables.SAVE_PROVIDERS, STATE, "provider_states_pkey"),
     "count-window": (tables.COUNT_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
     "read-window": (tables.READ_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
     "correct-calls": (tables.CORRECT_CALLS, f"{IDS}, {NUMBERS}", "provider_calls_pkey"),
-    "meet-days": (tables.MEET_DAYS, "ARRAY['all', 'chain'], ARRAY['', 'chain-300']", "budget_days_pkey"),
+    "meet-days": (tables.LOCK_TODAY, "ARRAY['all', 'chain'], ARRAY['', 'chain-300']", "budget_days_pkey"),
     "lock-days": (tables.LOCK_DAYS, DAYS, "budget_days_pkey"),
     "change-days": (tables.CHANGE_DAYS, f"{DAYS}, ARRAY[1, 1], ARRAY[1, 1]", "budget_days_pkey"),
     "settle-charges": (tables.SETTLE_CHARGES, f"{IDS}, {NUMBERS}", "budget_charges_pkey"),

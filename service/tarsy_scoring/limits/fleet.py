@@ -1,10 +1,10 @@
 """
-What the whole fleet may call: circuits, pauses, limits per minute and money, kept in PostgreSQL.
+Limits that hold over the whole fleet: circuits, pauses, rates per minute and budgets, kept in PostgreSQL.
 
-Laws. A call is admitted in one transaction: its probe, its place in the minute and its money are all
-there or none is. The database's clock decides; between two looks its time is counted on here. What was
-reserved and never settled (a cancel, a crash) stays charged at its maximum. Where nothing is limited, paused or in
-trouble, neither `admit` nor `settle` touches the database.
+One transaction admits a call: its probe, its place in the minute and its money are reserved together or not
+at all. The database's clock decides; between refreshes its time is extrapolated with the monotonic clock. A
+reservation that is never settled (cancel, crash) stays charged at its maximum. Without limits, pauses or
+failures, neither `admit` nor `settle` touches the database.
 """
 
 import asyncio
@@ -25,28 +25,28 @@ from tarsy_scoring.config.settings import ChainSettings, ProviderSettings, Setti
 from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor, WaitingFor
 from tarsy_scoring.limits.rules import (
     NO_PRICE,
-    Books,
     Call,
     Claimable,
     Kind,
+    LockedState,
     Pause,
     Permit,
     ProviderState,
     Result,
     Waiting,
-    after,
     exact_usd,
     refusal_of,
+    state_after,
 )
-from tarsy_scoring.limits.tables import Bookkeeper, providers_of
+from tarsy_scoring.limits.tables import LimitTables, providers_of
 from tarsy_scoring.limits.token_calibration import FactorReports
 from tarsy_scoring.postgres.batching import Batcher
 from tarsy_scoring.postgres.database import Connection, Database
 
 log = structlog.get_logger()
 
-MOMENT_S = 1.0  # shorter waits keep nobody from claiming; also how often workers look
-PAUSE_DUE_S = 5.0  # the claim passes paused scores over; this is how soon they go on afterwards
+MOMENT_S = 1.0  # waits shorter than this do not block the claim; equals the refresh interval of workers
+PAUSE_DUE_S = 5.0  # the claim skips paused scores; after a resume they are due within this time
 
 # --- statements ----------------------------------------------------------------------------------------
 
@@ -68,7 +68,8 @@ DELETE FROM {schema}.pauses WHERE ($1::text IS NULL OR chain_id = $1) AND ($2::t
 RETURNING pause_id
 """
 
-# It falls only from the value that it was compared with: another process may know better. Another model begins anew.
+# Lowers the factor only from the value it was compared with, because another process may have raised it since. A
+# different model starts over.
 LEARN_FACTOR = """
 INSERT INTO {schema}.provider_states AS p (provider, token_model, token_factor) VALUES ($1, $2, $3)
 ON CONFLICT (provider) DO UPDATE SET token_model = excluded.token_model, token_factor = CASE
@@ -94,7 +95,7 @@ class _Standing:
 
 @dataclass(slots=True)
 class _Asked:
-    """A permit that somebody waits for; not `is_wanted` once that wait was cancelled."""
+    """A permit that a caller awaits; `is_wanted` becomes false when that caller is cancelled."""
 
     permit: Permit
     is_wanted: bool = True
@@ -102,36 +103,36 @@ class _Asked:
 
 class Limits:
     """
-    Asked before every call of a judge, and told what became of it. One per process.
+    Admits judge calls and records their results. One instance per process.
 
-    Pauses, circuits and budgets are known from `refresh`, which a worker calls once a second; before the
-    first one nothing is known to be in the way.
+    `refresh` reads pauses, circuits and budgets; a worker calls it once a second. Before the first refresh
+    nothing blocks.
 
     Args:
-        least_usd: What any call costs at least (its reserved reply), by provider: less than that left of a
-            budget keeps scores from being claimed. Default: from the configured prices.
+        least_usd: Lower cost bound of a call (its reserved reply), by provider. A chain whose budget has less
+            than this left is not claimed. Default: computed from the configured prices.
     """
 
     def __init__(self, database: Database, settings: Settings, *, least_usd: Mapping[str, float] | None = None) -> None:
         self._database = database
-        self._bookkeeper = Bookkeeper(database, settings)
+        self._tables = LimitTables(database, settings)
         self._settings = settings
         self._providers = settings.config.providers
         self._least_usd = {name: _least_usd(p) for name, p in self._providers.items()} | dict(least_usd or {})
         self._clock = (datetime.fromtimestamp(0, UTC), time.monotonic())
         self._states: dict[str, ProviderState] = {}
         self._learned_at: dict[str, float] = {}
-        self._full_until: dict[str, float] = {}  # windows of ours, by the monotonic clock
+        self._full_until: dict[str, float] = {}  # our rate windows, by the monotonic clock
         self._pauses: list[Pause] = []
         self._charged: dict[tuple[str, str], Decimal] = {}
         self._reports: defaultdict[str, FactorReports] = defaultdict(FactorReports)
         self._admissions = Batcher(self._admit_all)
         self._settlements = Batcher(self._settle_all)
 
-    # --- what is known -----------------------------------------------------------------------------------
+    # --- state read from the database ---------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Look at pauses, circuits and budgets. Raises: DatabaseAway: What was known stays."""
+        """Read pauses, circuits and budgets. Raises: DatabaseAway: the previous state stays in force."""
         started = time.monotonic()
         config = self._settings.config
         has_budgets = any(self._has_budget(chain) for chain in (config.defaults, *config.chains.values()))
@@ -142,14 +143,14 @@ class Limits:
             return states, pauses, await connection.fetch(self._database.sql(TODAY)) if has_budgets else []
 
         states, pauses, days = await self._database.once(look)
-        # What a transaction of ours has committed since may not be in it.
+        # A transaction of this process may have committed a newer state after this read began.
         news = [r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started]
         self._learn(*providers_of(news))
         self._pauses = [Pause.of(dict(r)) for r in pauses]
         self._charged = {(r["scope"], r["chain_id"]): r["charged_usd"] for r in days}
 
     def claimable(self) -> Claimable:
-        """What the claim has to pass over, as far as known."""
+        """Chains that the claim must skip, according to the last refresh."""
         chains, others = self._standings()
         return Claimable(
             configured=list(chains),
@@ -160,27 +161,27 @@ class Limits:
         )
 
     async def waiting(self) -> Waiting:
-        """What pending scores wait for, looked up now. Raises: DatabaseAway."""
+        """Refresh, then return why chains wait. Raises: DatabaseAway."""
         await self.refresh()
         chains, others = self._standings()
         return Waiting({c: standing.reason for c, standing in chains.items()}, others.reason)
 
     def token_factor(self, provider: str) -> float:
-        """Real tokens of its model per estimated one, as far as learned; in steps, so that contexts stay the same."""
+        """Tokens of the model per estimated token. It moves in steps, so that contexts stay reproducible."""
         state = self._states.get(provider)
         return state.token_factor if state and state.token_model == self._providers[provider].model else 1.0
 
     def open_circuits(self) -> dict[str, Kind | None]:
-        """Why the circuit of each provider is open, or half open, as known from the last look; None: it is closed."""
+        """Kind of each provider's open or half-open circuit at the last refresh; None if it is closed."""
         states = {name: self._states.get(name) for name in self._providers}
         return {name: state.kind if state is not None else None for name, state in states.items()}
 
     def budget_shares(self) -> dict[tuple[str, str], float]:
         """
-        What is charged and reserved of each budget today, as known from the last look; may exceed 1.
+        Share of each budget charged or reserved today, at the last refresh; may exceed 1.
 
         Returns:
-            By scope and chain, `("all", "")` for all chains together; the chain '' is that of scores without one.
+            Shares by scope and chain: `("all", "")` for all chains together; chain '' for scores without a chain.
         """
         config = self._settings.config
         charged = {chain for scope, chain in self._charged if scope == "chain"}
@@ -195,38 +196,38 @@ class Limits:
     # --- pauses ------------------------------------------------------------------------------------------
 
     async def pause(self, chain: str | None, provider: str | None, by: str, reason: str | None) -> None:
-        """Pause it; what is paused stays as it is. Seen by workers at their next look. Raises: DatabaseAway."""
+        """Add a pause; an existing one stays unchanged. Workers see it at their next refresh. Raises: DatabaseAway."""
         await self._database.once(lambda c: c.execute(self._database.sql(PAUSE), chain, provider, by, reason))
 
     async def resume(self, chain: str | None, provider: str | None) -> int:
         """
-        Lift every pause of this chain, of this provider, of both together; all of them where both are None.
+        Lift the pauses of this chain, of this provider, or of the pair; all pauses if both are None.
 
         Returns:
-            How many were lifted.
+            Number of pauses lifted.
 
         Raises:
-            DatabaseAway: It may have happened.
+            DatabaseAway: The pauses may or may not have been lifted.
         """
         lifted = await self._database.once(lambda c: c.fetch(self._database.sql(RESUME), chain, provider))
         self._database.notify("scores")
         return len(lifted)
 
     async def pauses(self) -> list[Pause]:
-        """All pauses, the oldest first. Raises: DatabaseAway."""
+        """All pauses, oldest first. Raises: DatabaseAway."""
         return [Pause.of(dict(r)) for r in await self._database.once(lambda c: c.fetch(self._database.sql(PAUSES)))]
 
     # --- one call ----------------------------------------------------------------------------------------
 
     async def admit(self, call: Call) -> Permit:
         """
-        Ask for leave to make one call now. Waits for the database, where it is needed at all.
+        Reserve permission for one call. Waits for the database where one is needed.
 
-        A cancel while the answer is being written leaves a call that was counted and charged at its maximum.
+        A cancellation during the commit leaves the call counted and charged at its maximum.
 
         Raises:
-            Paused, CircuitOpen, KeyRejected, QuotaExhausted, RateLimited, BudgetExhausted: Not now.
-            ConfigurationError: There is a budget and no price.
+            Paused, CircuitOpen, KeyRejected, QuotaExhausted, RateLimited, BudgetExhausted: The call must wait.
+            ConfigurationError: A budget is set and the provider has no price.
         """
         self._refuse_at_once(call)
         provider = self._providers[call.provider]
@@ -254,18 +255,22 @@ class Limits:
 
     async def settle(self, permit: Permit, result: Result) -> None:
         """
-        Say what became of an admitted call. Waits for the database, where it is needed at all.
+        Record the result of an admitted call. Waits for the database where one is needed.
 
-        Once told, telling it again changes nothing. A call that is never settled stays charged at its
-        maximum, and a probe stands in the way of others until the deadline of its call.
+        Settling is idempotent. A call that is never settled stays charged at its maximum, and an unsettled
+        probe blocks other probes until the deadline of its call.
         """
-        if permit.is_charged or self._corrects_tokens(permit, result) or self._tells_of_provider(permit, result):
+        if (
+            permit.is_charged
+            or self._corrects_token_count(permit, result)
+            or self._changes_provider_state(permit, result)
+        ):
             await self._settlements.submit((permit, result))
         if result.estimated_tokens is not None and result.read_tokens is not None:
             await self._learn_factor(permit.call.provider, result.estimated_tokens, result.read_tokens)
 
     def _refuse_at_once(self, call: Call) -> None:
-        """Raises: WaitFor: What is known already is in the way."""
+        """Raises: WaitFor: a known pause or provider state blocks the call."""
         pause = next((p for p in self._pauses if p.covers(call.chain_id, call.provider)), None)
         if pause is not None:
             raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
@@ -274,8 +279,8 @@ class Limits:
         if refusal is not None:
             raise refusal
 
-    def _tells_of_provider(self, permit: Permit, result: Result) -> bool:
-        """Whether the fleet has to hear of this result."""
+    def _changes_provider_state(self, permit: Permit, result: Result) -> bool:
+        """Whether the result changes shared provider state and must be written."""
         state = self._states.get(permit.call.provider) or ProviderState(permit.call.provider)
         if permit.is_probe or result.failed or result.opens:
             return True
@@ -283,12 +288,12 @@ class Limits:
             return True
         return not result.is_refused and state.kind is None and bool(state.failed_calls)
 
-    def _corrects_tokens(self, permit: Permit, result: Result) -> bool:
+    def _corrects_token_count(self, permit: Permit, result: Result) -> bool:
         has_limit = self._providers[permit.call.provider].tokens_per_minute is not None
         return has_limit and permit.is_counted and result.tokens not in (None, permit.call.tokens)
 
     async def _learn_factor(self, provider: str, estimated_tokens: int, read_tokens: int) -> None:
-        """Take a report into account; where the factor moves, wait for the database."""
+        """Update the token factor; write it to the database if it moves."""
         known = self.token_factor(provider)
         factor = self._reports[provider].factor_after(known, estimated_tokens, read_tokens)
         if factor != known:
@@ -302,56 +307,56 @@ class Limits:
     # --- transactions ------------------------------------------------------------------------------------
 
     async def _admit_all(self, asked: Sequence[_Asked]) -> Sequence[Permit | WaitFor]:
-        """Decide about many calls in one transaction, in the order in which they were asked for."""
+        """Decide many calls in one transaction, in the order of their requests."""
         is_repeat = False
 
-        async def work(connection: Connection) -> tuple[dict[UUID, Permit | WaitFor], Books]:
+        async def work(connection: Connection) -> tuple[dict[UUID, Permit | WaitFor], LockedState]:
             nonlocal is_repeat
             permits = [a.permit for a in asked if a.is_wanted]
-            books = await self._bookkeeper.open(connection, permits)
-            known = await self._bookkeeper.known(connection, permits, books) if is_repeat else set()
+            locked = await self._tables.open(connection, permits)
+            known = await self._tables.known(connection, permits, locked) if is_repeat else set()
             is_repeat = True
-            answers = {p.permit_id: books.recall(p) if p.permit_id in known else books.decide(p) for p in permits}
-            await self._bookkeeper.close(connection, books)
-            return answers, books
+            answers = {p.permit_id: locked.recall(p) if p.permit_id in known else locked.decide(p) for p in permits}
+            await self._tables.close(connection, locked)
+            return answers, locked
 
-        answers, books = await self._database.persist(work)
-        self._learn(books.states, books.now)
-        for provider, free_at in books.full_until.items():
+        answers, locked = await self._database.persist(work)
+        self._learn(locked.states, locked.now)
+        for provider, free_at in locked.full_until.items():
             self._full_until[provider] = time.monotonic() + (free_at - self._now()).total_seconds()
         return [answers.get(a.permit.permit_id, a.permit) for a in asked]
 
     async def _settle_all(self, settled: Sequence[tuple[Permit, Result]]) -> Sequence[None]:
-        """Write down what became of many calls in one transaction."""
-        told = [(p, r) for p, r in settled if self._tells_of_provider(p, r)]
-        corrected = [(p.permit_id, r.tokens) for p, r in settled if self._corrects_tokens(p, r)]
+        """Write the results of many calls in one transaction."""
+        changing = [(p, r) for p, r in settled if self._changes_provider_state(p, r)]
+        corrected = [(p.permit_id, r.tokens) for p, r in settled if self._corrects_token_count(p, r)]
         charged = {p.permit_id: r.cost_usd for p, r in settled if p.is_charged}
 
-        async def work(connection: Connection) -> Books:
-            books = Books(self._settings)
-            if told:
-                await self._bookkeeper.meet(connection, books, {p.call.provider for p, _ in told})
-                for permit, result in told:
+        async def work(connection: Connection) -> LockedState:
+            locked = LockedState(self._settings)
+            if changing:
+                await self._tables.lock_providers(connection, locked, {p.call.provider for p, _ in changing})
+                for permit, result in changing:
                     name = permit.call.provider
-                    books.states[name] = after(books.states[name], permit.permit_id, result, books.now[name])
-                await self._bookkeeper.save(connection, books)
-            await self._bookkeeper.correct(connection, corrected)
-            await self._bookkeeper.settle(connection, charged)
-            return books
+                    locked.states[name] = state_after(locked.states[name], permit.permit_id, result, locked.now[name])
+                await self._tables.save(connection, locked)
+            await self._tables.correct(connection, corrected)
+            await self._tables.settle(connection, charged)
+            return locked
 
-        books = await self._database.persist(work)
-        for state in books.changed():
-            _log_change(books.met[state.provider], state)
-        self._learn(books.states, books.now)
+        locked = await self._database.persist(work)
+        for state in locked.changed():
+            _log_change(locked.as_locked[state.provider], state)
+        self._learn(locked.states, locked.now)
         for permit, result in settled:
-            if (result.tokens or 0) < permit.call.tokens and self._corrects_tokens(permit, result):
-                self._full_until.pop(permit.call.provider, None)  # there is more room than it seemed
+            if (result.tokens or 0) < permit.call.tokens and self._corrects_token_count(permit, result):
+                self._full_until.pop(permit.call.provider, None)  # the call used less than it reserved
         return [None for _ in settled]
 
-    # --- the snapshot ------------------------------------------------------------------------------------
+    # --- the last refresh ------------------------------------------------------------------------------------
 
     def _now(self) -> datetime:
-        """The database's time, counted on since the last look."""
+        """The database's time, extrapolated since the last read."""
         then, at = self._clock
         return then + timedelta(seconds=time.monotonic() - at)
 
@@ -365,14 +370,14 @@ class Limits:
         return self._settings.config.budget.daily_usd is not None or chain.daily_budget_usd is not None
 
     def _standings(self) -> tuple[dict[str, _Standing], _Standing]:
-        """How every chain that differs from the others stands, and how the others do."""
+        """Standing of each chain that has one of its own, and the standing of all others."""
         paused = (p.chain for p in self._pauses if p.chain is not None)
         charged = (chain for scope, chain in self._charged if scope == "chain")
         names = dict.fromkeys([*self._settings.config.chains, *paused, *charged])
         return {name: self._standing(name or None) for name in names}, self._standing(None, alone=False)
 
     def _standing(self, chain_id: str | None, *, alone: bool = True) -> _Standing:
-        """How a chain stands; not `alone`: every chain that has spent nothing today."""
+        """Standing of a chain. `alone` False: of any chain that has spent nothing today."""
         chain = self._settings.chain(chain_id)
         if any(p.covers(chain_id, None) for p in self._pauses):
             return _Standing("pause")
@@ -399,7 +404,7 @@ class Limits:
         return _Standing(state.kind, may_probe=True) if state and state.kind is not None else _Standing()
 
     def _is_spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> bool:
-        """Whether what is left is less than any call of the chain costs."""
+        """Whether less is left than the cheapest call of the chain costs."""
         least = min(self._least_usd.get(p, 0.0) for p in chain.providers)
         charged = self._charged.get((scope, chain_id), Decimal())
         return limit is not None and exact_usd(limit) - charged < exact_usd(least)

@@ -1,8 +1,8 @@
 """
-Who may call a judge now, and what it costs: decided from what is known, one call after the other.
+Decides whether a judge may be called now and what a call reserves: circuit, rate and budget rules.
 
-Pure. Times are those of the database's clock and come in as arguments; `limits.py` locks and reads what a
-decision needs, and writes down what was decided.
+All times come from the database's clock, as arguments. `fleet` locks and reads the rows that a decision
+needs and writes the decision back.
 """
 
 import random
@@ -29,15 +29,14 @@ Kind = Literal["circuit", "key", "quota"]
 
 FAILURES_TO_OPEN = 5
 COOL_DOWN_S, MOST_COOL_DOWN_S = 30.0, 300.0
-PROBE_DUE_S = 30.0  # a probe may answer long before its time is up
+PROBE_DUE_S = 30.0  # longest wait for a running probe, which may answer long before its timeout
 WINDOW = timedelta(seconds=60)
-# A large call that was refused for a whole window goes before all others; who does not come back for it
-# within the grace has lost its place.
+# A call refused for a full window gets priority over smaller ones; the reservation expires after GRACE.
 PATIENCE, GRACE = timedelta(seconds=60), timedelta(seconds=20)
-LONGEST_BLOCK_S = 3600.0  # a header with nonsense in it must not stop a provider for ever
+LONGEST_BLOCK_S = 3600.0  # caps a nonsensical Retry-After header
 SHORTEST_DUE_S = 0.05
 FREED_DUE_S = 30.0
-SETTLED_WITHIN_S = 60.0  # beyond the deadline of a call; what is reserved for longer will hardly come free
+SETTLED_WITHIN_S = 60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
 
 # --- records -------------------------------------------------------------------------------------------
 
@@ -48,8 +47,8 @@ class Call:
     One HTTP call about to be made.
 
     Args:
-        tokens: Estimated input and reserved output.
-        most_usd: What it costs at most; None where prices are unknown.
+        tokens: Estimated input plus reserved output.
+        most_usd: Upper bound of its cost; None where prices are unknown.
     """
 
     provider: str
@@ -61,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Leave to make one call, and what is kept for it until it is settled."""
+    """Permission for one call, with the reservations that hold until it is settled."""
 
     permit_id: UUID
     call: Call
@@ -73,18 +72,17 @@ class Permit:
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    What became of a call.
+    The result of a call.
 
     Args:
-        failed: Counts for the circuit: 5xx, a timeout, unreachable.
-        is_refused: Neither a failure nor a success: a 429, a request that the provider does not take. The count of
-            failures stays as it is.
-        opens: The key was rejected, or the quota is used up: the circuit opens at once.
-        blocked_s: How long the provider asked for a pause.
-        tokens: Really used; None: unknown, and the estimate stays.
-        cost_usd: None: unknown, and the reservation stays charged at its maximum.
-        reason: A few words for people; no text of the provider.
-        estimated_tokens, read_tokens: Of the prompt: as we count them, and as the provider reports them.
+        failed: Counts towards opening the circuit: 5xx, timeout, unreachable.
+        is_refused: A 429 or a rejected request. It leaves the failure count unchanged.
+        opens: The key was rejected or the quota is used up: the circuit opens at once.
+        blocked_s: Pause in seconds that the provider asked for.
+        tokens: Tokens used; None if unknown, and the estimate stays counted.
+        cost_usd: Cost; None if unknown, and the reservation stays charged at its maximum.
+        reason: A few words for people, without text from the provider.
+        estimated_tokens, read_tokens: Prompt tokens as estimated here and as reported by the provider.
     """
 
     failed: bool = False
@@ -100,7 +98,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Of a chain, of a provider, of a provider for one chain; of everything where both are None."""
+    """A pause of a chain, of a provider, of a provider for one chain, or of everything (both None)."""
 
     chain: str | None
     provider: str | None
@@ -110,11 +108,11 @@ class Pause:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "Pause":
-        """From its row."""
+        """Build it from its row."""
         return cls(row["chain_id"], row["provider"], row["since"], row["paused_by"], row["reason"])
 
     def covers(self, chain_id: str | None, provider: str | None) -> bool:
-        """Whether it stops this provider for this chain; a `provider` of None asks for the chain as a whole."""
+        """Whether it stops `provider` for this chain; `provider` None asks about the chain as a whole."""
         return self.chain in (None, chain_id) and self.provider in (None, provider)
 
     def __str__(self) -> str:
@@ -127,13 +125,13 @@ class Pause:
 @dataclass(frozen=True, slots=True)
 class Claimable:
     """
-    What the claim has to pass over.
+    Chains that the claim must skip or slow down.
 
     Args:
-        configured: Chains with a standing of their own; '' stands for scores without a chain, where it is in it.
-        blocked: Those of them none of whose scores may be claimed.
-        probing: Those of them that wait for a probe: claim one at a time.
-        others_blocked, others_probing: The same for every chain that is not in `configured`.
+        configured: Chains with a state of their own; '' stands for scores without a chain.
+        blocked: Chains of `configured` whose scores must not be claimed.
+        probing: Chains of `configured` that wait for a probe: claim one score at a time.
+        others_blocked, others_probing: The same for every chain outside `configured`.
     """
 
     configured: list[str]
@@ -145,13 +143,13 @@ class Claimable:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why chains cannot be judged right now."""
+    """Reasons why chains cannot be judged right now."""
 
     by_chain: Mapping[str, WaitingFor | None]
     others: WaitingFor | None
 
     def reason(self, chain_id: str | None) -> WaitingFor | None:
-        """What a pending score of this chain waits for; None where nothing holds the chain up."""
+        """Why a pending score of this chain waits; None if nothing holds the chain up."""
         return self.by_chain.get(chain_id or "", self.others)
 
 
@@ -168,17 +166,16 @@ _ADVICE: dict[Kind, str] = {
     "quota": "its quota is used up, pay or raise it at the provider",
 }
 NO_PRICE = (
-    "a daily budget needs to know what calls cost, and no prices are known for the provider {!r}: "
-    "set its prices_usd_per_million_tokens"
+    "a daily budget needs prices, and no prices are known for the provider {!r}: set its prices_usd_per_million_tokens"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderState:
     """
-    What the fleet knows of a provider. Its circuit is closed where `kind` is None.
+    Shared state of a provider. Its circuit is closed while `kind` is None.
 
-    `token_factor` is of the model `token_model`, whatever model has the provider's name now.
+    `token_factor` belongs to the model `token_model`, which may differ from the model configured now.
     """
 
     provider: str
@@ -198,27 +195,27 @@ class ProviderState:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "ProviderState":
-        """From its row."""
+        """Build it from its row."""
         columns = {name: row[name] for name in cls.__dataclass_fields__}
         return cls(**columns | {"failed_calls": tuple(columns["failed_calls"])})
 
     def shut_for_s(self, now: datetime) -> float:
-        """Seconds in which its circuit lets nobody try; 0 where it is closed, or half open."""
+        """Seconds until its circuit admits a probe; 0 if it is closed or half open."""
         return max(_seconds(self.open_until, now), _seconds(self.probe_until, now))
 
     def blocked_for_s(self, now: datetime) -> float:
-        """Seconds left of the pause that it asked for."""
+        """Seconds left of the pause that the provider asked for."""
         return _seconds(self.blocked_until, now)
 
 
 def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
-    """Why the provider must not be called now; None where it may, be it as a probe."""
+    """Reason why the provider must not be called now; None if a call or a probe may be made."""
     if state.kind is not None and (shut_s := state.shut_for_s(now)) > 0:
         due_s = shut_s if _seconds(state.open_until, now) > 0 else min(shut_s, PROBE_DUE_S)
-        told = f" (last: {state.reason})" if state.reason else ""
+        last = f" (last: {state.reason})" if state.reason else ""
         return _REFUSALS[state.kind](
-            f"the provider {state.provider!r} is not called: {_ADVICE[state.kind]}{told}; "
-            "one call after the other tries whether it is well again",
+            f"the provider {state.provider!r} is not called: {_ADVICE[state.kind]}{last}; "
+            "single calls probe whether it has recovered",
             max(due_s, SHORTEST_DUE_S),
         )
     if (blocked_s := state.blocked_for_s(now)) > 0:
@@ -226,12 +223,12 @@ def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
     return None
 
 
-def after(state: ProviderState, call_id: UUID, result: Result, now: datetime) -> ProviderState:
+def state_after(state: ProviderState, call_id: UUID, result: Result, now: datetime) -> ProviderState:
     """
-    The state after a call; the same again after the same call.
+    Return the provider's state after a call. Applying the same call twice changes nothing more.
 
-    While the circuit is open only its probe counts: other calls began before it opened. A probe that is refused
-    makes way for the next one; only an answer closes the circuit, and only an answer ends a row of failures.
+    While the circuit is open only its probe counts, because other calls began before it opened. A refused probe
+    makes way for the next one. Only an answer closes the circuit or ends a series of failures.
     """
     if result.blocked_s is not None and result.blocked_s > 0:
         until = now + timedelta(seconds=min(result.blocked_s, LONGEST_BLOCK_S))
@@ -247,17 +244,17 @@ def after(state: ProviderState, call_id: UUID, result: Result, now: datetime) ->
     if not (result.failed or result.opens):
         return closed
     failed = state.failed_calls if call_id in state.failed_calls else (*state.failed_calls, call_id)
-    told = replace(closed, failed_calls=failed[-FAILURES_TO_OPEN:], reason=result.reason)
+    counted = replace(closed, failed_calls=failed[-FAILURES_TO_OPEN:], reason=result.reason)
     if not (is_probe or result.opens or len(failed) >= FAILURES_TO_OPEN):
-        return told
+        return counted
     cool_down_s = min(2 * state.cool_down_s, MOST_COOL_DOWN_S) if is_probe else COOL_DOWN_S
     open_until = now + timedelta(seconds=cool_down_s)
-    return replace(told, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
+    return replace(counted, kind=result.opens or "circuit", open_until=open_until, cool_down_s=cool_down_s)
 
 
 @dataclass(slots=True)
 class Window:
-    """The calls of the last minute at a provider; `calls` one by one, oldest first, where they may be too many."""
+    """Calls of the last minute at a provider. `calls` lists them oldest first, and only near the limit."""
 
     limits: ProviderSettings
     requests: int
@@ -265,18 +262,18 @@ class Window:
     calls: list[tuple[datetime, int]] = field(default_factory=list)
 
     def has_room(self, tokens: int) -> bool:
-        """Whether one more call of this size is within the limits."""
-        # A call that is larger than the limit by itself has to wait for an empty window, and not for ever.
+        """Whether one more call of this size fits the limits."""
+        # A call larger than the whole limit waits for an empty window. Otherwise it would wait for ever.
         most = self.limits.tokens_per_minute
         return self.holds(self.requests + 1, self.tokens + (tokens if most is None else min(tokens, most)))
 
     def holds(self, requests: int, tokens: int) -> bool:
-        """Whether that many are within the limits."""
+        """Whether this many requests and tokens fit the limits."""
         most_requests, most_tokens = self.limits.requests_per_minute, self.limits.tokens_per_minute
         return requests <= (most_requests or requests) and tokens <= (most_tokens or tokens)
 
     def free_at(self, tokens: int) -> datetime:
-        """When enough calls have left for one of this size; only where there is no room for it now."""
+        """Time at which a call of this size will fit. Call it only when there is no room now."""
         left = replace(self, calls=[])
         last = max(called_at for called_at, _ in self.calls)
         for called_at, gone in self.calls:
@@ -287,24 +284,24 @@ class Window:
         return last + WINDOW
 
     def add(self, tokens: int, at: datetime) -> None:
-        """Count a call that was admitted; later than all others."""
+        """Count an admitted call; `at` is later than every call counted before."""
         self.requests, self.tokens = self.requests + 1, self.tokens + tokens
         self.calls.append((at, tokens))
 
 
 @dataclass(slots=True)
-class Purse:
+class DayBudget:
     """
-    The money of a day.
+    Money of one UTC day, for one chain or for all.
 
     Args:
-        day_left_s: Until the next UTC day begins.
-        limit: None: as much as it takes.
-        charged: Spent, and reserved for calls under way.
-        reserved: The part of it that is not settled.
-        is_moving: Calls may be under way that cost less than was reserved for them.
-        whose: In words.
-        added: What is being reserved now, beside `charged`.
+        day_left_s: Seconds until the next UTC day.
+        limit: USD; None for unlimited.
+        charged: USD spent plus USD reserved for running calls.
+        reserved: The unsettled part of `charged`.
+        is_moving: Whether running calls may still release part of their reservation.
+        whose: The owner, in words for messages.
+        added: USD reserved in this transaction, in addition to `charged`.
     """
 
     day: date
@@ -317,8 +314,8 @@ class Purse:
     added: Decimal = Decimal()
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], settings: Settings) -> "Purse":
-        """From its row, in which `reserved_for_s` tells how long ago money was last reserved."""
+    def of(cls, row: Mapping[str, Any], settings: Settings) -> "DayBudget":
+        """Build it from its row; `reserved_for_s` is the age of the latest reservation in seconds."""
         config, chain_id = settings.config, row["chain_id"]
         limit, whose = settings.chain(chain_id).daily_budget_usd, f"chain {chain_id!r}"
         if row["scope"] == "all":
@@ -336,50 +333,50 @@ class Purse:
 
     @property
     def left(self) -> Decimal:
-        """What may still be reserved."""
+        """USD that may still be reserved."""
         return Decimal("Infinity") if self.limit is None else self.limit - self.charged - self.added
 
     def may_have_later(self, usd: Decimal) -> bool:
-        """Whether there would be enough today if calls under way cost nothing."""
+        """Whether `usd` would fit today if every running call cost nothing."""
         settled = self.charged - self.reserved if self.is_moving or self.added else self.charged
         return self.limit is None or settled + usd <= self.limit
 
 
 @dataclass(slots=True)
-class Books:
+class LockedState:
     """
-    What a transaction has locked, and what it is going to write: calls are decided here one by one.
+    Rows that a transaction has locked, and rows it will write. Calls are decided one by one.
 
-    `met` are the providers as they were found, `states` as they are after what was decided, `now` is the
-    database's clock when each was locked. Purses are by scope and chain. `full_until` names windows with less
-    room than any call needs. `calls` and `charges` are rows to write.
+    `as_locked` holds the providers as read, `states` the providers after the decisions, and `now` the database's
+    clock when each was locked. `budgets` are keyed by scope and chain. `full_until` names windows that have no
+    room for any call. `calls` and `charges` are rows to write.
     """
 
     settings: Settings
-    met: Mapping[str, ProviderState] = field(default_factory=dict)
+    as_locked: Mapping[str, ProviderState] = field(default_factory=dict)
     states: dict[str, ProviderState] = field(default_factory=dict)
     now: Mapping[str, datetime] = field(default_factory=dict)
     windows: dict[str, Window] = field(default_factory=dict)
-    purses: dict[tuple[str, str], Purse] = field(default_factory=dict)
+    budgets: dict[tuple[str, str], DayBudget] = field(default_factory=dict)
     full_until: dict[str, datetime] = field(default_factory=dict)
     calls: list[tuple[UUID, str, datetime, int]] = field(default_factory=list)
     charges: list[tuple[UUID, date, str, str, UUID, Decimal]] = field(default_factory=list)
 
-    def meet(self, states: Mapping[str, ProviderState], now: Mapping[str, datetime]) -> None:
-        """Begin with these providers, by name."""
-        self.met, self.states, self.now = states, dict(states), now
+    def lock_providers(self, states: Mapping[str, ProviderState], now: Mapping[str, datetime]) -> None:
+        """Start from these providers, by name."""
+        self.as_locked, self.states, self.now = states, dict(states), now
 
     def changed(self) -> list[ProviderState]:
-        """Providers that are not as they were met."""
-        return [state for name, state in self.states.items() if state != self.met[name]]
+        """Providers whose state changed since they were locked."""
+        return [state for name, state in self.states.items() if state != self.as_locked[name]]
 
     def recall(self, permit: Permit) -> Permit:
-        """The permit that a transaction gave whose reply was lost."""
+        """Restore a permit that an earlier transaction granted and whose commit reply was lost."""
         state = self.states.get(permit.call.provider)
         return replace(permit, is_probe=state is not None and state.probe_id == permit.permit_id)
 
     def decide(self, permit: Permit) -> Permit | WaitFor:
-        """Admit the call, with all that is kept for it, or say why not."""
+        """Admit the call and reserve rate and money for it, or return the reason for refusing it."""
         state = self.states.get(permit.call.provider)
         if state is not None and (refusal := refusal_of(state, self.now[state.provider])):
             return refusal
@@ -396,11 +393,11 @@ class Books:
                 return None
             return _too_fast(call.provider, _seconds(state.in_line_until, now))
         free_at = window.free_at(call.tokens)
-        if not is_held and window.has_room(0):  # it is its size that keeps it
+        if not is_held and window.has_room(0):  # refused because of its size
             since = now if is_others or _seconds(state.in_line_until, now) == 0 else state.in_line_since
             place = {"first_in_line": call.score_id, "in_line_since": since, "in_line_until": free_at + GRACE}
             self.states[call.provider] = replace(state, **place)  # type: ignore[arg-type]  # of three columns
-        # Less room than any call needs: nobody has to come for it.
+        # No call fits into so little room, so the claim need not try before `free_at`.
         least = window.limits.max_reply_tokens
         if not window.has_room(least):
             self.full_until[call.provider] = window.free_at(least)
@@ -408,14 +405,14 @@ class Books:
 
     def _over_budget(self, call: Call) -> BudgetExhausted | None:
         usd = exact_usd(call.most_usd or 0.0)
-        purses = self._purses(call)
-        lacking = next((p for p in purses if p.left < usd), None)
+        budgets = self._budgets_of(call)
+        lacking = next((p for p in budgets if p.left < usd), None)
         if lacking is None:
             return None
-        if all(p.may_have_later(usd) for p in purses):
-            due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "calls under way may cost less"  # noqa: S311 - jitter
+        if all(p.may_have_later(usd) for p in budgets):
+            due_s, hope = FREED_DUE_S * random.uniform(0.8, 1.2), "running calls may cost less"  # noqa: S311 - jitter
         else:
-            due_s, hope = lacking.day_left_s + random.uniform(1, 60), "the next UTC day brings more"  # noqa: S311
+            due_s, hope = lacking.day_left_s + random.uniform(1, 60), "the next UTC day has a new budget"  # noqa: S311
         return BudgetExhausted(
             f"the daily budget of {lacking.limit} USD of {lacking.whose} has {lacking.left:.4f} USD left "
             f"for a call of up to {usd:.4f} USD: {hope}",
@@ -438,24 +435,24 @@ class Books:
                 self.calls.append((permit.permit_id, call.provider, now, call.tokens))
         if permit.is_charged:
             usd = exact_usd(call.most_usd or 0.0)
-            purses = self._purses(call)
-            for purse in purses:
-                purse.added += usd
+            budgets = self._budgets_of(call)
+            for budget in budgets:
+                budget.added += usd
             self.charges.append(
-                (permit.permit_id, purses[0].day, call.chain_id or "", call.provider, call.score_id, usd)
+                (permit.permit_id, budgets[0].day, call.chain_id or "", call.provider, call.score_id, usd)
             )
         return replace(permit, is_probe=is_probe)
 
-    def _purses(self, call: Call) -> tuple[Purse, Purse]:
-        return self.purses["all", ""], self.purses["chain", call.chain_id or ""]
+    def _budgets_of(self, call: Call) -> tuple[DayBudget, DayBudget]:
+        return self.budgets["all", ""], self.budgets["chain", call.chain_id or ""]
 
 
 def require_affordable(settings: Settings, most_usd: Mapping[str, float | None]) -> None:
     """
-    Refuse budgets that nobody can keep: without prices, or too small for a single call.
+    Refuse budgets that cannot work: without prices, or too small for a single call.
 
     Args:
-        most_usd: What a call that fills the whole window costs at most, by provider; None: no prices are known.
+        most_usd: Upper cost bound of a call that fills the window, by provider; None without known prices.
 
     Raises:
         ConfigurationError: Naming the budget and the provider.
@@ -478,17 +475,16 @@ def require_affordable(settings: Settings, most_usd: Mapping[str, float | None])
 
 def _too_fast(provider: str, due_s: float) -> RateLimited:
     return RateLimited(
-        f"the provider {provider!r} has had as many calls or tokens in this minute as its requests_per_minute and "
-        "tokens_per_minute allow",
+        f"the provider {provider!r} has reached its requests_per_minute or tokens_per_minute",
         max(due_s, SHORTEST_DUE_S),
     )
 
 
 def exact_usd(amount: float) -> Decimal:
-    """Exact, as people wrote it: sums of many calls must not drift."""
+    """Convert USD without rounding error, so that sums over many calls do not drift."""
     return Decimal(repr(amount))
 
 
 def _seconds(until: datetime | None, now: datetime) -> float:
-    """Seconds left; 0 where it is over, or never was."""
+    """Seconds until `until`; 0 if it has passed or is None."""
     return max(0.0, (until - now).total_seconds()) if until is not None else 0.0

@@ -1,8 +1,8 @@
 """
-The tables behind the limits, opened, read and closed within one transaction of `Limits`.
+SQL of the limits: locks, reads and writes the tables within a transaction of `Limits`.
 
-Laws. Locks are taken in one order: providers by name, days (all chains first), so nothing deadlocks. What was reserved
-is charged at its maximum until it is settled, and settled once.
+Locks are taken in one order, providers by name and then days with all chains first, so transactions cannot
+deadlock. A reservation is charged at its maximum until it is settled, and is settled once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +15,11 @@ from uuid import UUID
 import asyncpg
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.limits.rules import WINDOW, Books, Permit, ProviderState, Purse, Window, exact_usd
+from tarsy_scoring.limits.rules import WINDOW, DayBudget, LockedState, Permit, ProviderState, Window, exact_usd
 from tarsy_scoring.postgres.database import Connection, Database
 
-# Lock providers in order of their names. RETURNING is evaluated when the lock is held, and so is its clock.
-MEET_PROVIDERS = """
+# Locks providers in the order of their names. RETURNING is evaluated with the lock held, and so is the clock.
+LOCK_PROVIDERS = """
 INSERT INTO {schema}.provider_states AS p (provider) SELECT x FROM unnest($1::text[]) x ORDER BY x
 ON CONFLICT (provider) DO UPDATE SET reason = p.reason
 RETURNING p.*, clock_timestamp() AS now
@@ -33,7 +33,8 @@ UPDATE {schema}.provider_states p SET
 FROM jsonb_populate_recordset(NULL::{schema}.provider_states, $1::jsonb) v WHERE p.provider = v.provider
 """
 
-# What the window holds. Rows go long after they left it: who settles a call then must not meet who deletes it.
+# Counts the calls in the window. Rows are deleted long after they left it, so that a deletion and a late settlement
+# do not lock each other.
 COUNT_WINDOW = """
 WITH gone AS (
   DELETE FROM {schema}.provider_calls WHERE provider = $1 AND called_at <= $2::timestamptz - interval '60 s'
@@ -51,14 +52,14 @@ INSERT INTO {schema}.provider_calls (call_id, provider, called_at, tokens)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::bigint[])
 """
 
-# Written so that the age of a call can be no reason to look for it by another index than that of its id.
+# The age condition is written so that the planner cannot use the index on `called_at`; the lookup is by id.
 CORRECT_CALLS = """
 UPDATE {schema}.provider_calls c SET tokens = t.tokens FROM unnest($1::uuid[], $2::bigint[]) AS t(call_id, tokens)
 WHERE c.call_id = t.call_id AND now() - c.called_at < interval '60 s'
 """
 
-# Lock the rows of this UTC day, the one of all chains first; the day is the one in which the transaction began.
-MEET_DAYS = """
+# Locks the rows of the UTC day in which the transaction began, the row of all chains first.
+LOCK_TODAY = """
 INSERT INTO {schema}.budget_days AS d (day, scope, chain_id)
 SELECT (now() AT TIME ZONE 'UTC')::date, scope, chain_id FROM unnest($1::text[], $2::text[]) AS t(scope, chain_id)
 ORDER BY scope, chain_id
@@ -87,7 +88,7 @@ INSERT INTO {schema}.budget_charges (charge_id, day, chain_id, provider, score_i
 SELECT * FROM unnest($1::uuid[], $2::date[], $3::text[], $4::text[], $5::uuid[], $6::numeric[])
 """
 
-# Once: a charge that is settled already gives no row.
+# Settles once: a settled charge returns no row.
 SETTLE_CHARGES = """
 UPDATE {schema}.budget_charges c SET settled_usd = coalesce(s.usd, c.reserved_usd)
 FROM unnest($1::uuid[], $2::numeric[]) AS s(charge_id, usd)
@@ -101,38 +102,38 @@ UNION SELECT charge_id FROM {schema}.budget_charges WHERE charge_id = ANY($1::uu
 """
 
 
-class Bookkeeper:
-    """Works inside of transactions of others, and keeps nothing itself."""
+class LimitTables:
+    """Runs inside transactions of `Limits` and keeps no state."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
 
-    async def open(self, connection: Connection, permits: Sequence[Permit]) -> Books:
-        """Lock and read what these calls depend on."""
-        books = Books(self._settings)
-        met = {p.call.provider for p in permits if p.is_counted or p.is_probe}
-        if met:
-            await self.meet(connection, books, met)
+    async def open(self, connection: Connection, permits: Sequence[Permit]) -> LockedState:
+        """Lock and read every row that decides about these calls."""
+        locked = LockedState(self._settings)
+        as_locked = {p.call.provider for p in permits if p.is_counted or p.is_probe}
+        if as_locked:
+            await self.lock_providers(connection, locked, as_locked)
         for provider in sorted({p.call.provider for p in permits if p.is_counted}):
             wanted = [p.call.tokens for p in permits if p.call.provider == provider]
-            books.windows[provider] = await self._window(connection, provider, books.now[provider] - WINDOW, wanted)
+            locked.windows[provider] = await self._window(connection, provider, locked.now[provider] - WINDOW, wanted)
         chains = sorted({p.call.chain_id or "" for p in permits if p.is_charged})
         if chains:
             scopes = ["all", *("chain" for _ in chains)]
-            books.purses = {
-                (r["scope"], r["chain_id"]): Purse.of(dict(r), self._settings)
-                for r in await connection.fetch(self._database.sql(MEET_DAYS), scopes, ["", *chains])
+            locked.budgets = {
+                (r["scope"], r["chain_id"]): DayBudget.of(dict(r), self._settings)
+                for r in await connection.fetch(self._database.sql(LOCK_TODAY), scopes, ["", *chains])
             }
-        return books
+        return locked
 
-    async def meet(self, connection: Connection, books: Books, providers: Iterable[str]) -> None:
-        """Lock providers, and take in how they are."""
-        rows = await connection.fetch(self._database.sql(MEET_PROVIDERS), sorted(providers))
-        books.meet(*providers_of(rows))
+    async def lock_providers(self, connection: Connection, locked: LockedState, providers: Iterable[str]) -> None:
+        """Lock providers and read their states into `locked`."""
+        rows = await connection.fetch(self._database.sql(LOCK_PROVIDERS), sorted(providers))
+        locked.lock_providers(*providers_of(rows))
 
     async def _window(self, connection: Connection, provider: str, since: datetime, wanted: Sequence[int]) -> Window:
-        """The calls of the last minute; one by one only where there may be no room for what is wanted."""
+        """Read the calls of the last minute; list them one by one only if the wanted calls may not fit."""
         held = await connection.fetchrow(self._database.sql(COUNT_WINDOW), provider, since)
         assert held is not None
         window = Window(self._settings.config.providers[provider], held["requests"], held["tokens"])
@@ -141,33 +142,33 @@ class Bookkeeper:
             window.calls = [(r["called_at"], r["tokens"]) for r in rows]
         return window
 
-    async def known(self, connection: Connection, permits: Iterable[Permit], books: Books) -> set[UUID]:
-        """Which of these were written down before: the reply to that commit was lost."""
+    async def known(self, connection: Connection, permits: Iterable[Permit], locked: LockedState) -> set[UUID]:
+        """Permits that an earlier transaction stored and whose commit reply was lost."""
         rows = await connection.fetch(self._database.sql(KNOWN_CALLS), [p.permit_id for p in permits])
-        return {r["call_id"] for r in rows} | {s.probe_id for s in books.states.values() if s.probe_id}
+        return {r["call_id"] for r in rows} | {s.probe_id for s in locked.states.values() if s.probe_id}
 
-    async def close(self, connection: Connection, books: Books) -> None:
-        """Write what was decided."""
-        await self.save(connection, books)
-        if books.calls:
-            await connection.execute(self._database.sql(ADD_CALLS), *_columns(books.calls))
-        if books.charges:
-            await connection.execute(self._database.sql(ADD_CHARGES), *_columns(books.charges))
-            changes = {(p.day, *key): (p.added, p.added) for key, p in books.purses.items() if p.added}
+    async def close(self, connection: Connection, locked: LockedState) -> None:
+        """Write the decisions."""
+        await self.save(connection, locked)
+        if locked.calls:
+            await connection.execute(self._database.sql(ADD_CALLS), *_columns(locked.calls))
+        if locked.charges:
+            await connection.execute(self._database.sql(ADD_CHARGES), *_columns(locked.charges))
+            changes = {(p.day, *key): (p.added, p.added) for key, p in locked.budgets.items() if p.added}
             await self._change_days(connection, changes)
 
-    async def save(self, connection: Connection, books: Books) -> None:
-        """Write how providers are now."""
-        if states := books.changed():
+    async def save(self, connection: Connection, locked: LockedState) -> None:
+        """Write changed provider states."""
+        if states := locked.changed():
             await connection.execute(self._database.sql(SAVE_PROVIDERS), [asdict(s) for s in states])
 
     async def correct(self, connection: Connection, tokens: Sequence[tuple[UUID, int | None]]) -> None:
-        """Write how many tokens calls really took, by permit."""
+        """Write the tokens that calls used, by permit."""
         if tokens:
             await connection.execute(self._database.sql(CORRECT_CALLS), *_columns(tokens))
 
     async def settle(self, connection: Connection, charged: Mapping[UUID, float | None]) -> None:
-        """Write what calls cost, in USD by permit; None: unknown, so the maximum stays."""
+        """Write the cost of calls in USD, by permit; None keeps the reserved maximum."""
         if not charged:
             return
         usd = [None if cost is None else exact_usd(cost) for cost in charged.values()]
@@ -189,11 +190,11 @@ class Bookkeeper:
 
 
 def providers_of(rows: Iterable[asyncpg.Record]) -> tuple[dict[str, ProviderState], dict[str, datetime]]:
-    """Providers by name, and the database's clock when each was read."""
+    """Provider states by name, and the database's clock when each was read."""
     listed = list(rows)
     return {r["provider"]: ProviderState.of(dict(r)) for r in listed}, {r["provider"]: r["now"] for r in listed}
 
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
-    """Rows as the arrays that `unnest` takes."""
+    """Transpose rows into the arrays that `unnest` takes."""
     return [list(column) for column in zip(*rows, strict=True)]

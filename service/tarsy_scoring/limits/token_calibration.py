@@ -1,36 +1,36 @@
 """
-How many tokens a model really counts for each that we estimate: decided from what its calls report.
+Learns how many tokens a model counts per estimated token, from the usage that its calls report.
 
-Pure. `limits.py` keeps the factor for the fleet.
+`fleet` stores the factor for all processes.
 """
 
 import math
 from dataclasses import dataclass, field
 
-MOST, STEPS = 4.0, 20  # steps of 0.05, so that contexts stay the same
-LEARNED_FROM_TOKENS = 1_000  # in a small prompt, what a provider adds to it weighs too much
+MOST, STEPS = 4.0, 20  # steps of 0.05, so that contexts stay reproducible
+LEARNED_FROM_TOKENS = 1_000  # in a smaller prompt the tokens that a provider adds weigh too much
 REPORTS_TO_FALL = 20
 
 
 @dataclass(slots=True)
 class FactorReports:
     """
-    What calls of one model reported, as far as one process knows.
+    Usage reports of one model, seen by this process.
 
-    The factor rises at once to what a single call reports, rounded up to a step: a prompt that is too long is
-    a call for nothing. It falls slowly: after 20 reports in a row that were all lower, to the highest of these.
-    So one absurd report is forgotten, and in between nothing moves.
+    The factor rises at once to the value of a single report, rounded up to a step, because a prompt that is
+    too long wastes a call. It falls only after 20 lower reports in a row, to the highest of them. An absurd
+    report is therefore forgotten, and small fluctuations change nothing.
     """
 
     lower: list[float] = field(default_factory=list)
 
     def factor_after(self, factor: float, estimated_tokens: int, read_tokens: int) -> float:
         """
-        The factor after one more report, 1-4.
+        Return the factor after one more report, between 1 and 4.
 
         Args:
-            factor: As it holds now for the whole fleet.
-            estimated_tokens, read_tokens: Of the prompt: as we count them, and as the provider reports them.
+            factor: The factor now in force for the fleet.
+            estimated_tokens, read_tokens: Prompt tokens as estimated here and as reported by the provider.
         """
         if estimated_tokens < LEARNED_FROM_TOKENS:
             return factor

@@ -20,17 +20,17 @@ from tarsy_scoring.errors import (
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import (
     FAILURES_TO_OPEN,
-    Books,
     Call,
+    DayBudget,
+    LockedState,
     Pause,
     Permit,
     ProviderState,
-    Purse,
     Result,
     Window,
-    after,
     refusal_of,
     require_affordable,
+    state_after,
 )
 from tarsy_scoring.postgres.database import Database
 
@@ -55,10 +55,10 @@ def test_the_fifth_failure_in_a_row_opens_the_circuit() -> None:
     """Four do not; the fifth does, for 30 s, and says why."""
     state = WELL
     for _ in range(FAILURES_TO_OPEN - 1):
-        state = after(state, uuid.uuid4(), FAILED, NOW)
+        state = state_after(state, uuid.uuid4(), FAILED, NOW)
         assert refusal_of(state, NOW) is None
 
-    state = after(state, uuid.uuid4(), FAILED, NOW)
+    state = state_after(state, uuid.uuid4(), FAILED, NOW)
 
     refusal = refusal_of(state, NOW)
     assert isinstance(refusal, CircuitOpen)
@@ -82,7 +82,7 @@ def test_only_an_answer_in_between_starts_the_count_again(between: Result, kind:
     """A provider that alternates between 500 and 429 is not well, and what it refuses says nothing."""
     state = WELL
     for result in [FAILED] * 4 + [between] + [FAILED] * 4:
-        state = after(state, uuid.uuid4(), result, NOW)
+        state = state_after(state, uuid.uuid4(), result, NOW)
 
     assert state.kind == kind
 
@@ -91,7 +91,7 @@ def test_a_failure_that_asks_for_a_pause_is_both() -> None:
     """A 503 with a long Retry-After blocks the provider, and five of them open its circuit."""
     state = WELL
     for _ in range(FAILURES_TO_OPEN):
-        state = after(state, uuid.uuid4(), replace(FAILED, blocked_s=60.0), NOW)
+        state = state_after(state, uuid.uuid4(), replace(FAILED, blocked_s=60.0), NOW)
 
     assert (state.kind, state.blocked_for_s(NOW)) == ("circuit", 60)
 
@@ -100,11 +100,11 @@ def test_a_failure_that_asks_for_a_pause_is_both() -> None:
 def test_a_refused_probe_makes_way_for_the_next(result: Result) -> None:
     """It neither closes the circuit nor lengthens its cool-down, and nobody waits for it."""
     probe = uuid.uuid4()
-    state = after(opened(probe_id=probe, probe_until=later(330)), probe, result, later(40))
+    state = state_after(opened(probe_id=probe, probe_until=later(330)), probe, result, later(40))
 
     assert (state.kind, state.cool_down_s, state.probe_id) == ("circuit", 30, None)
     assert state.shut_for_s(later(40)) == 0
-    assert after(state, probe, result, later(40)) == state
+    assert state_after(state, probe, result, later(40)) == state
     assert state.blocked_for_s(later(40)) == (result.blocked_s or 0)
 
 
@@ -113,7 +113,7 @@ def test_a_failure_told_twice_counts_once() -> None:
     call_id = uuid.uuid4()
     state = WELL
     for _ in range(FAILURES_TO_OPEN):
-        state = after(state, call_id, FAILED, NOW)
+        state = state_after(state, call_id, FAILED, NOW)
 
     assert state.failed_calls == (call_id,)
     assert state.kind is None
@@ -122,7 +122,7 @@ def test_a_failure_told_twice_counts_once() -> None:
 @pytest.mark.parametrize(("opens", "error"), [("key", KeyRejected), ("quota", QuotaExhausted)])
 def test_what_somebody_has_to_act_on_opens_it_at_once(opens: Any, error: type[Exception]) -> None:
     """One rejected key is enough, and the error says what to do."""
-    refusal = refusal_of(after(WELL, uuid.uuid4(), Result(opens=opens, reason="HTTP 401"), NOW), NOW)
+    refusal = refusal_of(state_after(WELL, uuid.uuid4(), Result(opens=opens, reason="HTTP 401"), NOW), NOW)
 
     assert isinstance(refusal, error)
     assert {"key": "check the key", "quota": "pay or raise"}[opens] in str(refusal)
@@ -133,8 +133,8 @@ def test_each_failed_probe_doubles_the_cool_down() -> None:
     state, waits = opened(), []
     for _ in range(5):
         probe = uuid.uuid4()
-        state = after(replace(state, probe_id=probe, probe_until=NOW), probe, FAILED, NOW)
-        assert after(state, probe, FAILED, later(5)) == state
+        state = state_after(replace(state, probe_id=probe, probe_until=NOW), probe, FAILED, NOW)
+        assert state_after(state, probe, FAILED, later(5)) == state
         waits.append(state.shut_for_s(NOW))
 
     assert waits == [60, 120, 240, 300, 300]
@@ -152,7 +152,9 @@ def test_each_failed_probe_doubles_the_cool_down() -> None:
 def test_the_probe_decides(result: Result, kind: str | None) -> None:
     """What the probe meets is what the circuit stands for from then on; an answer closes it for good."""
     probe = uuid.uuid4()
-    state = after(opened(probe_id=probe, probe_until=later(90), failed_calls=(uuid.uuid4(),)), probe, result, later(40))
+    state = state_after(
+        opened(probe_id=probe, probe_until=later(90), failed_calls=(uuid.uuid4(),)), probe, result, later(40)
+    )
 
     assert state.kind == kind
     assert state.probe_id is None
@@ -165,7 +167,7 @@ def test_calls_from_before_it_opened_change_nothing(result: Result) -> None:
     """Hundreds may be under way when it opens: they neither close it nor lengthen its cool-down."""
     state = opened(probe_id=uuid.uuid4(), probe_until=later(90))
 
-    assert after(state, uuid.uuid4(), result, later(10)) == state
+    assert state_after(state, uuid.uuid4(), result, later(10)) == state
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_a_pause_that_the_provider_asked_for(asked_s: list[float], waits_s: floa
     """Nobody calls before it is over; nonsense in a header stops nobody for longer than an hour."""
     state = WELL
     for seconds in asked_s:
-        state = after(state, uuid.uuid4(), Result(blocked_s=seconds), NOW)
+        state = state_after(state, uuid.uuid4(), Result(blocked_s=seconds), NOW)
 
     refusal = refusal_of(state, NOW)
 
@@ -211,15 +213,15 @@ def test_a_pause_that_the_provider_asked_for(asked_s: list[float], waits_s: floa
 def test_of_calls_in_one_transaction_one_probes() -> None:
     """The first one after the cool-down, for as long as its call may take; the others wait for what it meets."""
     half_open = opened(failed_calls=(uuid.uuid4(),))
-    books = Books(settings_of({"timeout_s": 100}))
-    books.meet({"main": half_open}, {"main": later(30)})
+    locked = LockedState(settings_of({"timeout_s": 100}))
+    locked.lock_providers({"main": half_open}, {"main": later(30)})
 
-    probe, other = (books.decide(Permit(uuid.uuid4(), CALL)) for _ in range(2))
+    probe, other = (locked.decide(Permit(uuid.uuid4(), CALL)) for _ in range(2))
 
     assert isinstance(probe, Permit)
     assert probe.is_probe
     assert isinstance(other, CircuitOpen)
-    assert books.changed() == [replace(half_open, probe_id=probe.permit_id, probe_until=later(130))]
+    assert locked.changed() == [replace(half_open, probe_id=probe.permit_id, probe_until=later(130))]
 
 
 # --- pauses --------------------------------------------------------------------------------------------
@@ -331,21 +333,21 @@ def window_of(*calls: tuple[float, int], requests: int | None = None, tokens: in
 )
 def test_how_long_a_window_keeps_a_call_waiting(window: Window, asked_tokens: int, waits_s: float) -> None:
     """Until enough of what it holds is a minute old; a call that is too large for any window gets an empty one."""
-    books = Books(settings_of(), windows={"main": window})
-    books.meet({"main": WELL}, {"main": NOW})
+    locked = LockedState(settings_of(), windows={"main": window})
+    locked.lock_providers({"main": WELL}, {"main": NOW})
 
-    answer = books.decide(Permit(uuid.uuid4(), replace(CALL, tokens=asked_tokens), is_counted=True))
+    answer = locked.decide(Permit(uuid.uuid4(), replace(CALL, tokens=asked_tokens), is_counted=True))
 
     assert (answer.due_s if isinstance(answer, RateLimited) else 0) == waits_s
-    assert len(books.calls) == (0 if waits_s else 1)
+    assert len(locked.calls) == (0 if waits_s else 1)
 
 
 def test_calls_of_one_transaction_share_the_minute() -> None:
     """What was admitted a moment before counts; a refused call does not."""
-    books = Books(settings_of(), windows={"main": window_of(requests=2)})
-    books.meet({"main": WELL}, {"main": NOW})
+    locked = LockedState(settings_of(), windows={"main": window_of(requests=2)})
+    locked.lock_providers({"main": WELL}, {"main": NOW})
 
-    answers = [books.decide(Permit(uuid.uuid4(), CALL, is_counted=True)) for _ in range(4)]
+    answers = [locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True)) for _ in range(4)]
 
     assert [isinstance(a, Permit) for a in answers] == [True, True, False, False]
 
@@ -360,13 +362,13 @@ def test_calls_of_one_transaction_share_the_minute() -> None:
 )
 def test_a_large_call_gets_in_line(window: Window, is_in_line: bool) -> None:
     """Where smaller ones might pass it for ever: until it would have room, and 20 s to come for it."""
-    books = Books(settings_of(), windows={"main": window})
-    books.meet({"main": WELL}, {"main": NOW})
+    locked = LockedState(settings_of(), windows={"main": window})
+    locked.lock_providers({"main": WELL}, {"main": NOW})
 
-    books.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
+    locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
 
     place = {"first_in_line": CALL.score_id, "in_line_since": NOW, "in_line_until": later(10 + 20)}
-    assert books.changed() == ([replace(WELL, **place)] if is_in_line else [])
+    assert locked.changed() == ([replace(WELL, **place)] if is_in_line else [])
 
 
 @pytest.mark.parametrize(
@@ -381,13 +383,13 @@ def test_a_large_call_is_not_passed_for_ever(first: str, waited_s: float, is_adm
     """Smaller calls go first while there is room for them, until the large one has waited for a whole window."""
     who = CALL.score_id if first == "itself" else uuid.uuid4()
     waiting = replace(WELL, first_in_line=who, in_line_since=later(-waited_s), in_line_until=later(20))
-    books = Books(settings_of(), windows={"main": window_of(tokens=10_000)})
-    books.meet({"main": waiting}, {"main": NOW})
+    locked = LockedState(settings_of(), windows={"main": window_of(tokens=10_000)})
+    locked.lock_providers({"main": waiting}, {"main": NOW})
 
-    answer = books.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
+    answer = locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
 
     assert isinstance(answer, Permit) is is_admitted
-    assert (books.states["main"].first_in_line is None) is (first == "itself")
+    assert (locked.states["main"].first_in_line is None) is (first == "itself")
 
 
 # --- money ---------------------------------------------------------------------------------------------
@@ -395,13 +397,13 @@ def test_a_large_call_is_not_passed_for_ever(first: str, waited_s: float, is_adm
 DAY_LEFT_S = 5_000.0
 
 
-def purse_of(limit: str | None, charged: str = "0", reserved: str = "0", *, is_moving: bool = True) -> Purse:
+def purse_of(limit: str | None, charged: str = "0", reserved: str = "0", *, is_moving: bool = True) -> DayBudget:
     most = None if limit is None else Decimal(limit)
-    return Purse(NOW.date(), DAY_LEFT_S, most, Decimal(charged), Decimal(reserved), is_moving, "all chains")
+    return DayBudget(NOW.date(), DAY_LEFT_S, most, Decimal(charged), Decimal(reserved), is_moving, "all chains")
 
 
-def books_of(everybody: Purse, chain: Purse) -> Books:
-    return Books(settings_of(), purses={("all", ""): everybody, ("chain", "kubernetes"): chain})
+def books_of(everybody: DayBudget, chain: DayBudget) -> LockedState:
+    return LockedState(settings_of(), budgets={("all", ""): everybody, ("chain", "kubernetes"): chain})
 
 
 @pytest.mark.parametrize(
@@ -418,7 +420,7 @@ def books_of(everybody: Purse, chain: Purse) -> Books:
         pytest.param(purse_of(None, "1000"), purse_of(None, "1000"), "no", id="no-budget"),
     ],
 )
-def test_what_a_call_waits_for_when_money_is_short(everybody: Purse, chain: Purse, waits: str) -> None:
+def test_what_a_call_waits_for_when_money_is_short(everybody: DayBudget, chain: DayBudget, waits: str) -> None:
     """About 30 s where calls under way may free enough for it, in every budget it needs; else until after midnight."""
     answer = books_of(everybody, chain).decide(Permit(uuid.uuid4(), CALL, is_charged=True))
 
@@ -431,12 +433,12 @@ def test_what_a_call_waits_for_when_money_is_short(everybody: Purse, chain: Purs
 def test_calls_of_one_transaction_share_the_money() -> None:
     """Each reserves its maximum at once, in the budget of all chains and in that of its own, and never half of it."""
     everybody, chain = purse_of("1"), purse_of("0.05")
-    books = books_of(everybody, chain)
+    locked = books_of(everybody, chain)
 
-    answers = [books.decide(Permit(uuid.uuid4(), CALL, is_charged=True)) for _ in range(4)]
+    answers = [locked.decide(Permit(uuid.uuid4(), CALL, is_charged=True)) for _ in range(4)]
 
     assert [isinstance(a, Permit) for a in answers] == [True, True, False, False]
-    assert everybody.added == chain.added == sum(charge[-1] for charge in books.charges) == Decimal("0.04")
+    assert everybody.added == chain.added == sum(charge[-1] for charge in locked.charges) == Decimal("0.04")
 
 
 @pytest.mark.parametrize(
@@ -462,9 +464,9 @@ def test_a_purse_from_its_row(row: dict[str, Any], limit: Decimal | None, is_mov
         "day_left_s": 60.0,
     } | row
 
-    purse = Purse.of(whole, settings_of({"timeout_s": 300}, daily_usd=5, daily_budget_usd=0.1))
+    budget = DayBudget.of(whole, settings_of({"timeout_s": 300}, daily_usd=5, daily_budget_usd=0.1))
 
-    assert (purse.limit, purse.is_moving) == (limit, is_moving)
+    assert (budget.limit, budget.is_moving) == (limit, is_moving)
 
 
 # --- budgets at start ----------------------------------------------------------------------------------
