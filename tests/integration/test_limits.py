@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import random
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from full_database import filled_database
 from infrastructure import Postgres, fresh_database, wait_until
 from proxy import DatabaseProxy
 from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
-from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, KeyRejected, Paused, QuotaExhausted, RateLimited, WaitFor
+from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, KeyRejected, Paused, RateLimited, WaitFor
 from tarsy_scoring.limits import fleet as limits
 from tarsy_scoring.limits import tables
 from tarsy_scoring.limits.fleet import Limits
@@ -212,26 +211,6 @@ async def test_a_budget_is_never_exceeded_and_all_that_fits_gets_through(databas
     assert most * len(calls) > budget
 
 
-async def test_what_does_not_fit_waits_for_the_next_day(url: str) -> None:
-    """As many calls as fit, to the cent; when nothing can come free any more, the rest is due after midnight UTC."""
-    async with open_fleet(url, settings_of(daily_usd=1.0)) as fleet:
-        permits, refusals = await tried({m: [call_of(usd=0.03)] * 40 for m in fleet.members})
-        assert len(permits) == 33
-        assert {type(e) for e in refusals} == {BudgetExhausted}
-        for n, permit in enumerate(permits):
-            await fleet.member(n).settle(permit, Result(cost_usd=None))
-
-        assert await fleet.day() == (Decimal("0.99"), 0)
-        until_midnight_s = await fleet.value(
-            "SELECT extract(epoch FROM date_trunc('day', now() AT TIME ZONE 'UTC') + interval '1 day' "
-            "- now() AT TIME ZONE 'UTC')::float8"
-        )
-        late = await refusal(fleet.one, call_of(usd=0.03))
-        assert isinstance(late, BudgetExhausted)
-        assert until_midnight_s - 5 < late.due_s <= until_midnight_s + 60
-        assert await refusal(fleet.one, call_of(usd=0.01)) is None
-
-
 async def test_a_lost_reservation_is_not_waited_for(url: str) -> None:
     """What was reserved longer ago than a call can take will not come free: the refused call is due tomorrow."""
     async with open_fleet(url, settings_of(daily_usd=0.05)) as fleet:
@@ -385,39 +364,6 @@ async def test_no_minute_ever_holds_more_than_its_limits(url: str, limit: dict[s
     assert len(made) > 60
 
 
-@pytest.mark.parametrize(
-    ("limit", "ages", "asked", "due_s"),
-    [
-        pytest.param({"requests_per_minute": 2}, [(50, 1), (20, 1)], 1, 10, id="the-oldest-leaves"),
-        pytest.param({"tokens_per_minute": 100}, [(50, 30), (40, 30), (5, 40)], 30, 10, id="one-is-enough"),
-        pytest.param({"tokens_per_minute": 100}, [(50, 30), (40, 30), (5, 40)], 60, 20, id="two-have-to-leave"),
-        pytest.param({"tokens_per_minute": 100}, [(50, 30), (5, 1)], 500, 55, id="larger-than-the-limit"),
-        pytest.param({"requests_per_minute": 3, "tokens_per_minute": 100}, [(50, 90), (5, 1)], 20, 10, id="both"),
-        pytest.param({"requests_per_minute": 2}, [(70, 1), (20, 1)], 1, None, id="one-has-left"),
-        pytest.param({"tokens_per_minute": 100}, [(50, 30)], 70, None, id="just-fits"),
-        pytest.param({"tokens_per_minute": 100}, [(61, 90)], 500, None, id="larger-than-the-limit-and-empty"),
-    ],
-)
-async def test_when_there_is_room_again(
-    url: str, limit: dict[str, int], ages: list[tuple[int, int]], asked: int, due_s: float | None
-) -> None:
-    """A refused call is due when enough calls of before have left the minute."""
-    async with open_fleet(url, settings_of({"main": limit})) as fleet:
-        began = time.monotonic()
-        for age_s, tokens in ages:
-            await fleet.rows(
-                "INSERT INTO provider_calls VALUES (gen_random_uuid(), 'main', now() - make_interval(secs => $1), $2)",
-                *(age_s, tokens),
-            )
-        error = await refusal(fleet.one, call_of(tokens=asked))
-        passed_s = time.monotonic() - began
-
-    assert (error is None) is (due_s is None)
-    if error is not None and due_s is not None:
-        assert isinstance(error, RateLimited)
-        assert error.due_s == pytest.approx(due_s, abs=2 + passed_s)
-
-
 async def test_a_call_counts_from_when_its_turn_came(url: str) -> None:
     """Whoever waits for others to decide has not called yet: its minute begins when it is admitted."""
     async with open_fleet(url, settings_of({"main": {"requests_per_minute": 20}})) as fleet:
@@ -453,39 +399,6 @@ async def test_what_a_call_really_used_counts(url: str, used: int | None, room: 
 
         assert await refusal(fleet.member(1), call_of(tokens=room)) is None
         assert isinstance(await refusal(fleet.member(1), call_of(tokens=1)), RateLimited)
-
-
-async def test_small_calls_do_not_keep_a_large_one_out_for_ever(url: str) -> None:
-    """While small calls fill every gap, a large one waits a minute; then all wait for it, also another large one."""
-    large, rival = call_of(tokens=5_000), call_of(tokens=5_000)
-    admitted: list[str] = []
-    async with open_fleet(url, settings_of({"main": {"tokens_per_minute": 1_000}})) as fleet:
-        await fleet.one.admit(call_of(tokens=100))
-        while not (permits := (await tried({fleet.one: [large]}))[0]):
-            admitted += ["small"] if await refusal(fleet.member(1), call_of(tokens=100)) is None else ["none"]
-            assert isinstance(await refusal(fleet.member(2), rival), RateLimited)
-            assert len(admitted) < 30
-            await fleet.pass_time(10)
-
-        assert admitted[:6] == ["small"] * 6
-        assert 0 < admitted.count("none") <= 6
-        assert isinstance(await refusal(fleet.member(1), call_of(tokens=100)), RateLimited), "it fills its minute"
-        await fleet.one.settle(permits[0], Result(tokens=500))
-        assert await refusal(fleet.member(1), call_of(tokens=100)) is None, "nobody waits for it any more"
-
-
-async def test_who_does_not_come_back_loses_its_place(url: str) -> None:
-    """A large call that was promised room and never asks again does not stop the others for long."""
-    async with open_fleet(url, settings_of({"main": {"tokens_per_minute": 1_000}})) as fleet:
-        await fleet.one.admit(call_of(tokens=1_000))
-        await refusal(fleet.one, call_of(tokens=5_000))
-        await fleet.pass_time(61)
-        yielding = await refusal(fleet.member(1), call_of(tokens=100))
-        await fleet.pass_time(20)
-
-        assert isinstance(yielding, RateLimited)
-        assert yielding.due_s <= 20
-        assert await refusal(fleet.member(1), call_of(tokens=100)) is None
 
 
 async def test_a_full_minute_keeps_its_process_from_claiming(url: str) -> None:
@@ -538,58 +451,6 @@ async def test_the_life_of_a_circuit(url: str) -> None:
         assert await refusal(fleet.one, call_of()) is None, "the count began again"
 
 
-async def test_a_success_in_between_starts_the_count_again(url: str) -> None:
-    """Four failures, an answer seen by another process, four failures: closed."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await fleet.fail(4)
-        await fleet.fail(1, result=Result())
-        await fleet.fail(4)
-        assert await refusal(fleet.one, call_of()) is None
-        await fleet.fail(1)
-        assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
-
-
-async def test_a_refusal_in_between_does_not(url: str) -> None:
-    """Four failures, a 429, a failure: open."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await fleet.fail(4)
-        await fleet.fail(1, result=Result(is_refused=True, reason="HTTP 429"))
-        await fleet.fail(1)
-        assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
-
-
-async def test_a_probe_that_is_refused(url: str) -> None:
-    """The next call probes at once, and one at a time, until there is an answer."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await fleet.fail(5)
-        await fleet.pass_time(31)
-        for member in fleet.members:
-            probe = await member.admit(call_of())
-            assert probe.is_probe
-            await member.settle(probe, Result(is_refused=True, reason="HTTP 400"))
-            await fleet.refresh()
-        answered = await fleet.one.admit(call_of())
-        assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
-        await fleet.one.settle(answered, Result())
-        assert not (await fleet.one.admit(call_of())).is_probe
-
-
-async def test_probes_that_fail(url: str) -> None:
-    """Each doubles the cool-down, up to five minutes."""
-    cool_downs = []
-    async with open_fleet(url, settings_of()) as fleet:
-        await fleet.fail(5)
-        for n in range(5):
-            await fleet.pass_time(301)
-            member = fleet.member(n)
-            await member.settle(await member.admit(call_of()), FAILED)
-            late = await refusal(member, call_of())
-            assert isinstance(late, CircuitOpen)
-            cool_downs.append(round(late.due_s))
-
-    assert cool_downs == pytest.approx([60, 120, 240, 300, 300], abs=20)
-
-
 async def test_a_prober_that_dies(url: str) -> None:
     """After the deadline of its call another one probes; the first one's late word then counts for nothing."""
     async with open_fleet(url, settings_of({"main": {"timeout_s": 50}})) as fleet:
@@ -608,34 +469,6 @@ async def test_a_prober_that_dies(url: str) -> None:
         await fleet.member(1).settle(second, Result())
         await fleet.refresh()
         assert await refusal(fleet.one, call_of()) is None
-
-
-async def test_calls_under_way_when_it_opens(url: str) -> None:
-    """They neither open it for longer nor close it."""
-    async with open_fleet(url, settings_of()) as fleet:
-        under_way = [await fleet.one.admit(call_of()) for _ in range(40)]
-        await fleet.fail(5)
-        for n, permit in enumerate(under_way):
-            await fleet.one.settle(permit, FAILED if n % 2 else Result())
-        await fleet.refresh()
-        late = await refusal(fleet.one, call_of())
-
-    assert isinstance(late, CircuitOpen)
-    assert 25 < late.due_s <= 30
-
-
-@pytest.mark.parametrize(
-    ("opens", "error", "waiting_for"), [("key", KeyRejected, "key"), ("quota", QuotaExhausted, "quota")]
-)
-async def test_what_somebody_has_to_act_on(url: str, opens: Any, error: type[WaitFor], waiting_for: str) -> None:
-    """One rejected key stops the whole fleet; every reader can say what the scores wait for."""
-    async with open_fleet(url, settings_of(kubernetes={})) as fleet:
-        await fleet.fail(1, result=Result(opens=opens, reason="HTTP 401"))
-
-        assert isinstance(await refusal(fleet.member(2), call_of()), error)
-        assert (await fleet.member(2).waiting()).reason("kubernetes") == waiting_for
-        assert (await fleet.member(2).waiting()).reason(None) == waiting_for
-        assert fleet.member(2).open_circuits() == {"main": opens}
 
 
 async def test_the_process_that_opened_it_knows_at_once(url: str) -> None:
@@ -746,17 +579,6 @@ async def test_what_resume_lifts(url: str) -> None:
         ("a", "main"): (1, 4),
         ("c", None): (0, 5),
     }
-
-
-@pytest.mark.parametrize("named", [(None, None), ("a", None), (None, "main"), ("a", "main")], ids=str)
-async def test_pausing_twice_is_one_pause(url: str, named: tuple[str | None, str | None]) -> None:
-    """The first one stays, with who and why, and one resume lifts it."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await fleet.one.pause(*named, "alice", "maintenance")
-        await fleet.one.pause(*named, "bob", None)
-
-        assert [(p.by, p.reason) for p in await fleet.one.pauses()] == [("alice", "maintenance")]
-        assert await fleet.one.resume(*named) == 1
 
 
 async def test_a_chain_without_a_judge_waits_for_no_provider(url: str) -> None:
@@ -886,31 +708,6 @@ async def test_a_token_factor_is_the_fleets(url: str) -> None:
 
         assert await factors(fleet) == [1.35] * 3
         assert fleet.one.token_factor("spare") == 1.0
-
-
-@pytest.mark.parametrize(
-    "result",
-    [reported(3.0, 999), Result(read_tokens=9_000), Result(estimated_tokens=9_000), Result(failed=True)],
-    ids=["small-prompt", "no-estimate", "not-reported", "no-answer"],
-)
-async def test_what_teaches_nothing(url: str, result: Result) -> None:
-    """Only a prompt of some size whose tokens are reported."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await report(fleet.one, result)
-
-        assert await factors(fleet) == [1.0] * 3
-
-
-async def test_an_absurd_report_does_not_stay(url: str) -> None:
-    """Twenty lower ones in a row at one process bring the factor down to the highest of them, for all."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await report(fleet.one, reported(17.0))
-        await fleet.refresh()
-        await report(fleet.member(1), *[reported(1.2)] * 19)
-        before = await factors(fleet)
-        await report(fleet.member(1), reported(1.1))
-
-        assert (before, await factors(fleet)) == ([4.0] * 3, [1.2] * 3)
 
 
 async def test_a_factor_falls_only_from_what_it_was_compared_with(url: str) -> None:
