@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tarsy_scoring.timeline.fence import FENCE_WORD, encode, fence_lines
+from tarsy_scoring.timeline.fence import FENCE_WORD, fence_lines
 from tarsy_scoring.timeline.injection import INSTRUCTION_REMOVED, find_injections
+from tarsy_scoring.timeline.text import encode
 
 STAND_IN = "This answer comes from a scripted stand-in: no model read or judged this investigation."
 

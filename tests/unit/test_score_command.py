@@ -15,7 +15,7 @@ from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNot
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scoring import offline
 from tarsy_scoring.timeline.context import estimate_tokens
-from tarsy_scoring.timeline.parsing import storable
+from tarsy_scoring.timeline.text import storable
 from unit.timeline.poisoned import poisoned, texts_of
 from unit.timeline.sessions import call, event, of_events
 

@@ -19,7 +19,8 @@ from tarsy_scoring.scoring import offline
 from tarsy_scoring.scoring.document import document, unstored_row
 from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.model import Timeline
-from tarsy_scoring.timeline.parsing import storable, text_or_none
+from tarsy_scoring.timeline.parsing import text_or_none
+from tarsy_scoring.timeline.text import storable
 
 
 @click.command()

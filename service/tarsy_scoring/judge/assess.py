@@ -1,5 +1,5 @@
 """
-The order of judgement: one reading, more where they are wanted, one with suspicious text masked, what is missing.
+The steps of a judgement: one sample, further samples, one with suspicious text masked, then the follow-up.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ EDGES_WITHOUT_BANDS = (50, 75)
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    How often and how patiently to ask.
+    How often to ask.
 
     Args:
         samples: Readings of the session, >= 1, or `adaptive`.
-        max_reminders: Per reading, when an answer keeps not to its form, >= 0.
+        max_reminders: Reminders per sample for replies that do not follow the form, >= 0.
     """
 
     samples: Samples = 1
@@ -57,21 +57,21 @@ async def assess(
     """
     Judge one session under the criteria.
 
-    The first reading is complete before others are asked for, so that the provider's cache is warm. Of
-    several the one with the (lower) median total counts, with its analysis and its conversation. Where
-    text tries to steer the judge, the session is read once more with it masked: a difference of 10 points
-    or more means that it worked, and the masked reading counts.
+    The first sample is complete before the others start, so that the provider's prompt cache is warm. The sample with
+    the (lower) median total counts, with its analysis and its conversation. If the session contains text that tries to
+    influence the judge, one more sample is taken with this text masked. A difference of 10 points or more means that
+    the text had an effect, and the masked sample counts.
 
-    Keeps nothing: what makes an attempt durable is `ask`, and a cancel leaves the turns it stored.
+    Stores nothing itself: `ask` does, and a cancellation leaves the turns that it stored.
 
     Args:
-        is_final: Whether an error of an optional turn (repair, further samples, missing tools) is the last
-            word; else it is raised.
-        masked: The same context with suspicious text masked; None where there is none.
+        is_final: Whether an error of an optional turn (repair, further samples, missing tools) is final. Other errors
+            are raised.
+        masked: Builds the same context with suspicious text masked; None where there is no such text.
 
     Raises:
-        RetryLater, WaitFor, Unscorable: There is no score; see `errors`. Also where only the masked reading
-            fails: the other one cannot be trusted.
+        RetryLater, WaitFor, Unscorable: There is no score; see `errors`. Also raised when only the masked sample fails,
+            because the other samples cannot be trusted.
         LeaseLost: The score belongs to another worker now.
     """
     strategy = STRATEGIES[criteria.strategy]
@@ -114,11 +114,11 @@ async def assess(
 async def _further_samples(
     sample: Callable[[], Awaitable[_Reading | None]], first: _Reading, wanted: Samples, at_edges: Sequence[int]
 ) -> list[_Reading]:
-    """What was asked for beside the first reading; a sample that fails for good is left out."""
+    """The samples after the first. A sample that fails for good is left out."""
     if wanted != "adaptive":
         found = await asyncio.gather(*(sample() for _ in range(wanted - 1)), return_exceptions=True)
         for error in (f for f in found if isinstance(f, BaseException)):
-            raise error  # only now: each of the others has stored what it was told
+            raise error  # only now, when all others have stored their turns
         return [reading for reading in found if isinstance(reading, _Reading)]
     further: list[_Reading] = []
     for _ in range(MOST_ADAPTIVE_SAMPLES - 1):
@@ -132,7 +132,7 @@ async def _further_samples(
 
 def is_doubtful(totals: Sequence[int], at_edges: Sequence[int]) -> bool:
     """
-    Whether one more sample is worth its money: the median is near an edge, or the samples are far apart.
+    Whether another sample is worth its price: the median is near an edge, or the samples are far apart.
 
     Source: the simulation in tests/unit/judge/test_assess.py with 10,000 sessions (seed 1, true scores uniform
     over 0-100, a judge of standard deviation 6, edges 35, 60 and 80). This rule put 10.4 % of them in the wrong
@@ -145,12 +145,12 @@ def is_doubtful(totals: Sequence[int], at_edges: Sequence[int]) -> bool:
 
 
 def edges(criteria: Criteria) -> tuple[int, ...]:
-    """Where one band ends and the next begins: the lowest total of every band but the lowest."""
+    """The totals at which a band begins, without that of the lowest band."""
     lows = sorted(low for low, _ in criteria.bands.values())
     return tuple(lows[1:]) if lows else EDGES_WITHOUT_BANDS
 
 
 def _of_median(readings: Sequence[_Reading]) -> _Reading:
-    """The first reading that gave the (lower) median."""
+    """The first sample with the (lower) median total."""
     median = statistics.median_low([r.verdict.total_score for r in readings])
     return next(r for r in readings if r.verdict.total_score == median)

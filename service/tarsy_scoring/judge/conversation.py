@@ -1,5 +1,5 @@
 """
-A conversation with the judge that only grows, so that the provider's prompt cache serves the evidence to every turn.
+A conversation with the judge. It only grows, so that the provider's prompt cache serves the evidence to every turn.
 """
 
 from tarsy_scoring.errors import AnswerCut, ContentFiltered, ContextTooLong, EmptyAnswer, JudgeRejectedRequest, Refused
@@ -11,11 +11,11 @@ _ENLARGED = 2  # times the reply limit, for the one repetition of a cut answer
 
 class Conversation:
     """
-    The opening, and what was said since. It grows only by answers that are usable and by what was asked for them.
+    The opening and the exchanges since. It grows only by usable answers and their questions.
 
-    A turn that fails leaves it as it was, so whatever is asked next has a prefix that was sent before. Where the
-    window cannot hold all of it any more, replies before the last one are left out for good; the opening, with
-    the evidence in it, stays byte for byte.
+    A turn that fails leaves it unchanged, so that the prefix of the next question was sent before. When the window can
+    no longer hold all of it, replies before the last one are dropped for good; the opening with the evidence stays
+    byte for byte. A cancelled turn leaves it unchanged as well.
 
     Args:
         reply_format: Of every answer; None for text.
@@ -24,44 +24,44 @@ class Conversation:
     def __init__(self, ask: Ask, opening: list[Message], reply_format: ReplyFormat | None = None) -> None:
         self._ask = ask
         self._opening = opening
-        self._said: list[Message] = []  # begins and ends with a reply
+        self._exchanges: list[Message] = []  # begins and ends with a reply
         self._format = reply_format
 
     async def say(self, kind: TurnKind, prompt: str | None = None) -> Turn:
         """
-        Ask with `prompt` as the next message; None where the opening asks already.
+        Ask with `prompt` as the next message; None asks the question of the opening.
 
         Returns:
-            A whole answer: with text, or with tool calls alone.
+            A whole answer with text, or with tool calls only.
 
         Raises:
-            Refused, ContentFiltered, AnswerCut, EmptyAnswer: The answer is not one.
-            ContextTooLong: Not even the last reply fits beside the opening.
+            Refused, ContentFiltered, AnswerCut, EmptyAnswer: The answer is not usable.
+            ContextTooLong: Not even the opening and the last reply fit.
             RetryLater, WaitFor, Unscorable: As `ask` raises them.
         """
-        asked, said = [Message("user", prompt)] if prompt else [], self._said
+        asked, kept = [Message("user", prompt)] if prompt else [], self._exchanges
         try:
-            turn = await self._ask_whole(kind, [*self._opening, *said, *asked])
+            turn = await self._ask_whole(kind, [*self._opening, *kept, *asked])
         except ContextTooLong:
-            said = self._said[-1:]
-            if said == self._said:
+            kept = self._exchanges[-1:]
+            if kept == self._exchanges:
                 raise
-            turn = await self._ask_whole(kind, [*self._opening, *said, *asked])
+            turn = await self._ask_whole(kind, [*self._opening, *kept, *asked])
         _require_answer(turn)
-        self._said = [*said, *asked, Message("assistant", turn.reply if turn.reply.strip() else _NO_TEXT)]
+        self._exchanges = [*kept, *asked, Message("assistant", turn.reply if turn.reply.strip() else _NO_TEXT)]
         return turn
 
     async def _ask_whole(self, kind: TurnKind, messages: list[Message]) -> Turn:
-        """The answer; where it is cut, the one to the same question with a larger limit."""
+        """Ask, and ask the same question once more with a larger limit where the answer is cut."""
         turn = await self._ask(kind, list(messages), reply_format=self._format)
         if not _is_cut(turn):
             return turn
         try:
             return await self._ask(kind, list(messages), reply_limit_factor=_ENLARGED, reply_format=self._format)
-        except JudgeRejectedRequest as error:  # many refuse a limit beyond what the model can write
+        except JudgeRejectedRequest as error:  # many endpoints refuse a limit above the model's maximum
             raise AnswerCut(
                 f"{_who(turn)} hit the reply limit, and the endpoint refuses {_ENLARGED} times max_reply_tokens; "
-                "raise it to the most that the model can write"
+                "raise it to the maximum of the model"
             ) from error
 
 
@@ -84,4 +84,4 @@ def _require_answer(turn: Turn) -> None:
             f"{who} hit the reply limit twice, the second time at up to {_ENLARGED} times max_reply_tokens; raise it"
         )
     if not turn.reply.strip() and not turn.has_tool_calls:
-        raise EmptyAnswer(f"{who} answered nothing")
+        raise EmptyAnswer(f"{who} sent an empty answer")

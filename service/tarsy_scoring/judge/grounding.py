@@ -1,8 +1,8 @@
 """
-Whether what an analysis cites stands in what the judge saw.
+Check the citations of an analysis against the evidence that the judge saw.
 
-A citation is checked by its form alone: that an entry exists, that a quotation stands in it. Whether it
-carries the claim made with it is beyond this.
+Only the form is checked: that an entry exists and that a quotation occurs in it. Whether the entry supports the claim
+is not checked.
 """
 
 import re
@@ -16,12 +16,12 @@ from typing import Protocol
 from tarsy_scoring.judge.verdict import Grounding
 from tarsy_scoring.timeline.text import without_invisible
 
-_FEWEST_TO_TELL = 3  # of one or two citations a single slip is half or more
-_MOST_QUOTATIONS = 1_000  # each is a search of the evidence; what a judge writes in good faith has dozens
+_FEWEST_TO_FLAG = 3  # with one or two citations, a single slip is half of them or more
+_MOST_QUOTATIONS = 1_000  # each is a search of the evidence; honest analyses hold dozens
 
 
 class CitableEvidence(Protocol):
-    """What the judge saw, as `timeline.context.FittedContext` holds it."""
+    """The evidence that the judge saw, as `timeline.context.FittedContext` holds it."""
 
     @property
     def alert(self) -> str: ...
@@ -30,27 +30,27 @@ class CitableEvidence(Protocol):
     def conversation(self) -> str: ...
 
     def entry_text(self, entry: str) -> str | None:
-        """An entry without the line that names it; None where there is no such entry."""
+        """The text of an entry without its heading line; None where there is no such entry."""
         ...
 
 
 def check_citations(analysis: str, evidence: CitableEvidence) -> Grounding:
     """
-    How many citations an analysis holds, and how many of those are true.
+    Count the citations of an analysis, and those that hold.
 
-    In a sentence without a quotation each entry id is a citation, true if there is such an entry; of a range
-    (`E3-E5`) the ends count. In a sentence with quotations these are the citations, and its ids say where
-    they stand: a quotation is true if all ids of the sentence exist and it stands in one of their entries
-    or, where the sentence has no id, in any entry.
+    In a sentence without quotations, each entry id is a citation. It holds if the entry exists; of a range (`E3-E5`)
+    the two ends count. In a sentence with quotations, the quotations are the citations, and the ids name their entries.
+    A quotation holds if all ids of the sentence exist and one of their entries contains it. Without an id, any entry
+    may contain it.
 
-    A quotation is text in double quotation marks of at least three words or 16 characters, or code of at
-    least three words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation
-    at the ends do not matter; words and numbers must be whole; `...` stands for anything in the same entry.
-    Code behind a word of what was not done (``It should have run `kubectl logs web-1 --previous` ``) is a
-    suggestion and claims nothing, unless a word of evidence stands in between (`... that E4 shows ...`).
-    An id without an entry that the evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
+    A quotation is text in double quotation marks of at least three words or 16 characters, or code of at least three
+    words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation at the ends are ignored.
+    Words and numbers must be whole. `...` matches anything in the same entry. Code after a word about an omitted step
+    (``It should have run `kubectl logs web-1 --previous` ``) is a suggestion and no citation, unless a word of evidence
+    comes in between (`... that E4 shows ...`). An id without an entry that the evidence uses as a word (`E11000`, an
+    error of MongoDB) is no citation.
 
-    Linear in the analysis and the evidence, but for the search of each quotation; the first 1,000 count.
+    Linear in the analysis and the evidence, except for the search of each quotation; the first 1,000 count.
     """
     shown = _Shown(evidence)
     sentences = list(_sentences(analysis))
@@ -63,11 +63,11 @@ def check_citations(analysis: str, evidence: CitableEvidence) -> Grounding:
 
 
 def is_ungrounded(grounding: Grounding) -> bool:
-    """Fewer than half of at least three citations are true."""
-    return grounding.checked >= _FEWEST_TO_TELL and grounding.held * 2 < grounding.checked
+    """Whether fewer than half of at least three citations hold."""
+    return grounding.checked >= _FEWEST_TO_FLAG and grounding.held * 2 < grounding.checked
 
 
-# --- what is cited -------------------------------------------------------------------------------------
+# --- citations -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -76,11 +76,11 @@ class _Sentence:
     """In order and once."""
     quotations: list[str] = field(default_factory=list)
     suggests: bool = False
-    """Code that comes next was not done, as far as the words in front of it tell."""
+    """Whether code that comes next is a suggestion, as the words in front of it indicate."""
 
 
 _NUMBER = r"[1-9][0-9]{0,5}"
-# Not inside words, hexadecimal, paths, versions, addresses: `1E5`, `E5xx`, `E2E`, `E5-2680`, `v1.E5`, `00:E5:1A`.
+# Not within words, hexadecimals, paths, versions, addresses: `1E5`, `E5xx`, `E2E`, `E5-2680`, `v1.E5`, `00:E5:1A`.
 _ID = (
     rf"(?<![\w.\\/@$%#=+&–-])(?<![0-9A-F]:)E{_NUMBER}"
     rf"(?:\s?[-–/+&]\s?E{_NUMBER}|–{_NUMBER})*(?![\w%]|\.[0-9]|[-–]\w|:[0-9A-Fa-f]{{2}}\b)"
@@ -90,21 +90,21 @@ _SUGGESTS = (
     r"|fail(?:s|ed|ing|ure)? to|without|instead|rather|better|missing|missed|lack(?:s|ed|ing)?|omitted|skipped"
     r"|recommend(?:s|ed|ations?)?|suggest(?:s|ed|ions?)?|try|e\.g\.|such as|for example"
 )
-# Not `show`, of which `does not show` makes a denial, and no words that name things, as `logs` does.
+# Without `show`, because of `does not show`, and without nouns such as `logs`.
 _CLAIMS = (
     r"shows|showed|shown|says|said|reads|reported|returns|returned|contains|contained|stated|printed|reveals|revealed"
 )
-# One look at the character in front spares most positions the look at every alternative.
+# The lookahead for the first character spares most positions a try of every alternative.
 _TOKENS = (
     r'(?=["“„«`E.!?\n])(?:(?<!\w)"(?P<straight>(?=\S)(?:\\.|[^"\\\n]|\n(?![ \t]*\n))++)"'
     r"|[“„](?P<curved>(?:[^“”„\n]|\n(?![ \t]*\n))++)[”“]|«(?P<angled>[^«»\n]++)»"
     r"|(?<!`)(?P<ticks>`++)(?P<code>[^`\n]++)(?P=ticks)(?!`)"
     rf"|(?P<id>{_ID})"
-    # The end of a sentence; `... refused. [E17]` still belongs to it.
+    # The end of a sentence. In `... refused. [E17]` the id still belongs to it.
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
     r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t]))))"
 )
-# Words of suggestion matter to code alone; without any, looking for them would take most of the time.
+# Words of suggestion affect only code. In a text without code the search for them would take most of the time.
 _TOKEN = re.compile(_TOKENS)
 _TOKEN_AROUND_CODE = re.compile(rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])")
 _QUOTATIONS = ("straight", "curved", "angled", "code")
@@ -116,42 +116,56 @@ _ITEM_NEXT = re.compile(r"\s{1,20}(?:[-*+•]|[0-9]{1,3}[.)])\s")
 
 def _sentences(analysis: str) -> Iterator[_Sentence]:
     text = without_invisible(analysis)
-    sentence, position = _Sentence(), 0
-    closing_ticks, items_suggest = -1, False
-    pattern = _TOKEN_AROUND_CODE if "`" in text else _TOKEN
-    while token := pattern.search(text, position):
+    sentence, items_suggest = _Sentence(), False
+    for token in _tokens(text):
         kind = token.lastgroup or ""
-        is_over = kind == "end"
-        position = token.end()
         if kind == "id":
             sentence.ids |= dict.fromkeys(f"E{number}" for number in _NUMBERS.findall(token[0]))
         elif kind in ("suggests", "claims"):
             sentence.suggests = kind == "suggests"
-        elif kind == "code" and token.start() == closing_ticks:
-            position = token.start("code")  # they close the code before them and open none
-        elif kind in _QUOTATIONS and not _is_quotation(token):
-            position = token.start() + 1  # what it holds is read as any other text
-            closing_ticks = token.end(kind) if kind == "code" else closing_ticks
         elif kind in _QUOTATIONS and not (kind == "code" and sentence.suggests):
             sentence.quotations.append(token[kind])
-            is_over = token[kind][-1] in ".!?" and _CAPITAL_NEXT.match(text, token.end()) is not None
-        if is_over:
-            yield sentence
-            ends_line = token[0].startswith("\n")
-            if ends_line:
-                items_suggest = _leads_on(text, token.start(), sentence.suggests, items_suggest)
-            sentence = _Sentence(suggests=items_suggest and ends_line)
+        if not _ends_sentence(token, sentence):
+            continue
+        yield sentence
+        ends_line = token[0].startswith("\n")
+        if ends_line:
+            items_suggest = _leads_on(text, token.start(), sentence.suggests, items_suggest)
+        sentence = _Sentence(suggests=items_suggest and ends_line)
     yield sentence
 
 
+def _tokens(text: str) -> Iterator[re.Match[str]]:
+    """Ids, quotations, words of suggestion, ends of sentences. Other text in quotation marks is searched for them."""
+    pattern = _TOKEN_AROUND_CODE if "`" in text else _TOKEN
+    position, closing_ticks = 0, -1
+    while token := pattern.search(text, position):
+        kind = token.lastgroup or ""
+        position = token.end()
+        if kind == "code" and token.start() == closing_ticks:
+            position = token.start("code")  # these ticks close the code in front of them and open none
+        elif kind in _QUOTATIONS and not _is_quotation(token):
+            position = token.start() + 1
+            closing_ticks = token.end(kind) if kind == "code" else closing_ticks
+        else:
+            yield token
+
+
+def _ends_sentence(token: re.Match[str], sentence: _Sentence) -> bool:
+    kind = token.lastgroup or ""
+    if kind not in _QUOTATIONS or (kind == "code" and sentence.suggests):
+        return kind == "end"
+    return token[kind][-1] in ".!?" and _CAPITAL_NEXT.match(token.string, token.end()) is not None
+
+
 def _leads_on(text: str, end: int, suggests: bool, items_suggest: bool) -> bool:
-    """Whether a line that ends here leads in to suggested items (`It never ran:`), or is one of several."""
+    """Whether the line that ends here leads in to suggested items (`It never ran:`), or is one of them."""
     leads_in = suggests and text[max(end - 6, 0) : end].rstrip(" \t*_").endswith(":")
     return (leads_in or items_suggest) and _ITEM_NEXT.match(text, end) is not None
 
 
 def _is_quotation(token: re.Match[str]) -> bool:
-    """Long enough not to be a word in scare quotes, and opened and closed as a quotation is."""
+    """Whether it is long enough, and opened and closed like a quotation. A single word is in scare quotes."""
     kind = token.lastgroup or ""
     text = token[kind]
     if kind == "straight" and (text[-1].isspace() or _WORD_CHARACTER.match(token.string, token.end())):
@@ -160,37 +174,37 @@ def _is_quotation(token: re.Match[str]) -> bool:
     return words >= _FEWEST_WORDS or (words > 0 and kind != "code" and len(text) >= _FEWEST_CHARACTERS)
 
 
-# --- what was shown ------------------------------------------------------------------------------------
+# --- evidence ------------------------------------------------------------------------------------
 
-_HEADING = re.compile(r"^\[(E[0-9]+)\] (.*)$", re.MULTILINE)  # nothing in a session's own text looks like it
+_HEADING = re.compile(r"^\[(E[0-9]+)\] (.*)$", re.MULTILINE)  # text of the session cannot imitate it
 _USED_AS_WORD = re.compile(rf"(?<![\w.-])E{_NUMBER}(?![\w)\]-])")
 
 
 class _Shown:
-    """The evidence, each part of it made comparable once."""
+    """The evidence, with each part normalised once."""
 
     def __init__(self, evidence: CitableEvidence) -> None:
         self._evidence = evidence
         self._entries: dict[str, str | None] = {}
 
     def cited(self, sentence: _Sentence) -> tuple[str, ...]:
-        """The ids that are meant as such."""
+        """The ids of the sentence that are citations."""
         return tuple(e for e in sentence.ids if self.has_entry(e) or e not in self._words)
 
     def has_entry(self, entry: str) -> bool:
         return self._evidence.entry_text(entry) is not None
 
     def holds(self, quotation: str, ids: tuple[str, ...]) -> bool:
-        """Whether it stands in an entry of these, which all exist, or where there are none in any entry."""
-        pieces = [piece for p in _ELLIPSIS.split(_comparable(quotation)) if (piece := p.strip(_AT_ENDS))]
+        """Whether one of these entries contains it and all exist; without ids, whether any entry contains it."""
+        pieces = [piece for p in _ELLIPSIS.split(_normalised(quotation)) if (piece := p.strip(_AT_ENDS))]
         texts = [self._entry(entry) for entry in ids] if ids else self._everything
-        return None not in texts and any(_stand_in(pieces, text or "") for text in texts)
+        return None not in texts and any(_contains_in_order(pieces, text or "") for text in texts)
 
     def _entry(self, entry: str) -> str | None:
         if entry not in self._entries:
             text = self._evidence.entry_text(entry)
-            # What an entry's heading says (`Tool call kubectl.get`) is quoted too.
-            self._entries[entry] = None if text is None else _comparable(f"{self._headings.get(entry, '')}\n{text}")
+            # Analyses also quote the heading of an entry: `Tool call kubectl.get`.
+            self._entries[entry] = None if text is None else _normalised(f"{self._headings.get(entry, '')}\n{text}")
         return self._entries[entry]
 
     @cached_property
@@ -199,9 +213,9 @@ class _Shown:
 
     @cached_property
     def _everything(self) -> Sequence[str]:
-        """Cut at the headings, because a quotation stands in one entry."""
+        """Cut at the headings, because a quotation may not span entries."""
         texts = (self._evidence.alert, self._evidence.conversation)
-        return [_comparable(part) for text in texts for part in re.split(r"(?m)^(?=\[E[0-9]+\] )", text)]
+        return [_normalised(part) for text in texts for part in re.split(r"(?m)^(?=\[E[0-9]+\] )", text)]
 
     @cached_property
     def _words(self) -> frozenset[str]:
@@ -218,8 +232,8 @@ _WORD_CHARACTER, _LETTER_OR_DIGIT = re.compile(r"\w"), re.compile(r"[^\W_]")
 _REST_OF_WORD = re.compile(r"\w*+")
 
 
-def _comparable(text: str) -> str:
-    """What is left when white space, case, quotation marks, dashes and Markdown make no difference."""
+def _normalised(text: str) -> str:
+    """Text without differences of white space, case, quotation marks, dashes and Markdown."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
     text = _ESCAPED_SPACE.sub(" ", _ESCAPE.sub("", text.translate(_SAME)))
@@ -227,8 +241,8 @@ def _comparable(text: str) -> str:
     return " ".join(word for word in text.split() if word.strip(_BLOCK_MARKS))
 
 
-def _stand_in(pieces: Sequence[str], text: str) -> bool:
-    """Whether there are some, and all of them stand there in their order."""
+def _contains_in_order(pieces: Sequence[str], text: str) -> bool:
+    """Whether there are pieces and the text contains all of them in this order."""
     position = 0
     for piece in pieces:
         start = _find_whole(piece, text, position)
@@ -239,7 +253,7 @@ def _stand_in(pieces: Sequence[str], text: str) -> bool:
 
 
 def _find_whole(piece: str, text: str, position: int) -> int:
-    """Where the piece stands and cuts no word or number of the text; -1 where it does not."""
+    """The position of the piece where it cuts no word or number of the text; -1 where there is none."""
     while (start := text.find(piece, position)) >= 0:
         end = start + len(piece)
         before, behind = text[max(start - 2, 0) : start][::-1], text[end : end + 2]
@@ -252,7 +266,7 @@ def _find_whole(piece: str, text: str, position: int) -> int:
 
 
 def _is_cut(edge: str, beyond: str) -> bool:
-    """Whether the text goes on with the word or number at an edge; `beyond` reads outwards."""
+    """Whether the word or number at an edge continues in the text; `beyond` is read outwards."""
     if beyond[:1] in (".", ","):
         return beyond[1:].isdigit()
     return _WORD_CHARACTER.match(edge) is not None and _WORD_CHARACTER.match(beyond) is not None

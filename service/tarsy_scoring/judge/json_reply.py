@@ -1,8 +1,8 @@
 """
-JSON out of a reply that may wrap it: asked for as JSON, as JSON in a fence, or with words around it.
+JSON replies: how they are asked for, and how the object is extracted from a reply that wraps it.
 
-Pure and linear. What comes out is checked against a model by the strategy; a reply that holds no JSON
-object, or several among its words that differ, holds none.
+The object may be the whole reply, the content of a code fence, or surrounded by words. A reply with several different
+objects among its words counts as a reply without one. Extraction is linear in the length of the reply.
 """
 
 import re
@@ -15,11 +15,12 @@ from pydantic_core import from_json, to_json
 from tarsy_scoring.errors import InvalidStructuredAnswer
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.verdict import ReplyFormat, Turn, TurnKind
+from tarsy_scoring.timeline.text import encode, storable_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _FENCE_LINE = re.compile(r"^[ \t]*(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
-_MOST_FAULTS = 5
+_MOST_PROBLEMS = 5
 
 REMINDER = """\
 Your answer is not what was asked for: {faults}. Send it again as one JSON object that fits the schema, with nothing \
@@ -27,7 +28,7 @@ before it and nothing after it. Change nothing else in it."""
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """An object as OpenAI's strict mode wants it: every property required, no others."""
+    """An object for OpenAI's strict mode: every property is required and no others are allowed."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -37,7 +38,7 @@ def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_schema(schema: Mapping[str, Any]) -> str:
-    """The text for `{{OUTPUT_SCHEMA}}`: also an endpoint that ignores `response_format` learns what to send."""
+    """The text for `{{OUTPUT_SCHEMA}}`, for endpoints that ignore `response_format`."""
     lines = to_json(schema, indent=2).decode()
     return (
         "Answer with one JSON object and nothing else: no text before it, none after it. "
@@ -47,7 +48,7 @@ def output_schema(schema: Mapping[str, Any]) -> str:
 
 
 def added_prompts(reply_format: ReplyFormat) -> dict[str, str]:
-    """What every strategy with JSON replies adds to the prompts of the file."""
+    """The texts that a strategy with JSON replies adds to the prompts of the file."""
     return {"output_schema": output_schema(reply_format.schema), "reminder_prompt": REMINDER}
 
 
@@ -55,10 +56,10 @@ async def say_json(
     conversation: Conversation, kind: TurnKind, model: type[Model], *, max_reminders: int
 ) -> tuple[Model, Turn]:
     """
-    Ask until the reply fits the model, reminding up to `max_reminders` times with what is wrong.
+    Ask until the reply fits the model; each of at most `max_reminders` reminders lists the problems of the reply.
 
     Raises:
-        InvalidStructuredAnswer: It never did.
+        InvalidStructuredAnswer: No reply fitted the model.
         RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
     """
     turn = await conversation.say(kind)
@@ -75,32 +76,22 @@ async def say_json(
 
 
 def parse(reply: str, model: type[Model]) -> Model | str:
-    """The reply as the model, or what is wrong with it: paths and reasons, never what the reply says."""
+    """The reply as the model, or its problems as text: paths and reasons, never the content of the reply."""
     found = extract_object(reply)
     if found is None:
         return "it holds no single JSON object"
     try:
-        return model.model_validate(_storable(found))
+        return model.model_validate(storable_json(found))
     except ValidationError as error:
-        faults = error.errors(include_input=False, include_url=False, include_context=False)
-        told = [f"{'.'.join(str(p) for p in f['loc']) or 'it'}: {f['msg']}" for f in faults[:_MOST_FAULTS]]
-        return "; ".join(told)
-
-
-def _storable(value: Any) -> Any:
-    """Without NUL, which JSON can spell out (`\\u0000`) and PostgreSQL cannot hold."""
-    if isinstance(value, str):
-        return value.replace("\0", "")
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    return {key: _storable(item) for key, item in value.items()} if isinstance(value, dict) else value
+        problems = error.errors(include_input=False, include_url=False, include_context=False)
+        return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:_MOST_PROBLEMS])
 
 
 def extract_object(reply: str) -> dict[str, Any] | None:
     """
-    The one JSON object of a reply: the whole reply, the last fenced one, or the only one among words.
+    The JSON object of a reply: the whole reply, the last fenced object, or the only object among words.
 
-    None where there is none, where it is cut, or where several among words differ.
+    None where there is no object, where it is cut, or where several objects among words differ.
     """
     whole = _object_of(reply)
     if whole is not None:
@@ -113,16 +104,16 @@ def extract_object(reply: str) -> dict[str, Any] | None:
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
-    # An endpoint's JSON may escape half of a surrogate pair, which no UTF-8 has; one letter is not worth a reminder.
+    # The JSON of an endpoint may escape half of a surrogate pair. One letter is not worth a reminder.
     try:
-        found = from_json(text.encode("utf-8", "replace"), allow_inf_nan=False)
+        found = from_json(encode(text), allow_inf_nan=False)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
 
 
 def _fenced(text: str) -> Iterator[str]:
-    """What stands in closed code fences; a fence that opens inside of another is part of its text."""
+    """The content of closed code fences; a fence that opens inside another one is part of its content."""
     opening: re.Match[str] | None = None
     for line in _FENCE_LINE.finditer(text):
         if opening is None:
@@ -133,7 +124,7 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 def _objects_in(text: str) -> list[dict[str, Any]]:
-    """Outermost objects among words, none where the last one is cut; braces inside of strings do not count."""
+    """Outermost objects among words, none where the last one is cut. Braces inside strings do not count."""
     found = []
     depth, start, in_string, escaped = 0, 0, False, False
     for position, character in enumerate(text):
@@ -141,7 +132,7 @@ def _objects_in(text: str) -> list[dict[str, Any]]:
             in_string = escaped or character != '"'
             escaped = character == "\\" and not escaped
         elif character == '"':
-            in_string = depth > 0  # quotation marks outside of an object are words
+            in_string = depth > 0  # quotation marks outside an object belong to the words
         elif character == "{":
             start = start if depth else position
             depth += 1

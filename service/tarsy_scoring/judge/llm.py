@@ -1,7 +1,7 @@
 """
-A judge's model answers a question: what fits its window, leave to call, and more calls after transient errors.
+The client of a judge's model: fits questions to the window, asks the gate for a permit, and retries transient errors.
 
-The calls themselves are those of `endpoint.py`.
+`endpoint.py` makes the single calls.
 """
 
 import asyncio
@@ -18,53 +18,53 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
-from tarsy_scoring.judge.endpoint import Endpoint, Question, Request, TransientError
+from tarsy_scoring.judge.endpoint import Endpoint, PreparedCall, Question, TransientError
 from tarsy_scoring.judge.provider_errors import LONGEST_WAIT_S
 from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
 from tarsy_scoring.timeline.context import estimate_tokens
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
-JITTER = 0.2  # of a wait of ours, up and down; of one the provider asked for, only up
-# A reply limit shrinks to what the window leaves, down to this share of `max_reply_tokens` or this many tokens.
+JITTER = 0.2  # our own waits vary up and down, a wait that the provider asked for only up
+# The reply limit shrinks to the rest of the window, but not below this share of `max_reply_tokens` or these tokens.
 LEAST_REPLY_SHARE, LEAST_REPLY_TOKENS = 1 / 4, 256
 
 _log = structlog.get_logger()
 
 
 class Gate(Protocol):
-    """Leave to make a call, and the account of what became of it: limits and money of the whole fleet."""
+    """Grants single calls and books their outcome: limits and money of the whole fleet."""
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Any:
         """
         Args:
-            tokens: Estimated input, and the reply limit.
-            most_usd: What the call costs at most; None where prices are unknown.
+            tokens: Estimated input plus the reply limit.
+            most_usd: Upper bound of the cost; None where prices are unknown.
 
         Raises:
-            WaitFor: Not now.
+            WaitFor: The call is not allowed now.
         """
         ...
 
     async def settle(self, permit: Any, **result: Any) -> None:
         """
-        What became of an admitted call: see `permits.Result`.
+        Book the outcome of an admitted call; the keywords are those of `limits.rules.Result`.
 
-        Waited for as long as it takes, also beyond the deadline: the answer is there and is paid for. Never
-        called for a call that was cancelled, or cut off too soon to say anything.
+        Not limited by the deadline of the attempt, because the answer has arrived and is paid for. Never called for a
+        call that was cancelled, or that ended too early to say anything about the provider.
         """
         ...
 
 
 class JudgeClient:
     """
-    Calls one provider's model. One per provider and process; safe for concurrent use in one event loop.
+    The client of one provider. One per provider and process; safe for concurrent use in one event loop.
 
     Args:
         api_key: None for an endpoint without keys.
-        slots: Calls at once where the provider's `max_concurrency` is null, >= 1.
+        slots: Simultaneous calls where the provider's `max_concurrency` is null, >= 1.
         sleep: Waits between calls; tests replace it.
-        tracing: Told of every question.
+        tracing: Receives a span per question.
 
     Raises:
         ConfigurationError: Key, headers, proxy or CA file cannot be used.
@@ -91,7 +91,7 @@ class JudgeClient:
         self._tracing = tracing
 
     async def close(self) -> None:
-        """Give connections back; safe to call twice."""
+        """Close all connections; safe to call twice."""
         await self._endpoint.close()
 
     async def ask(
@@ -106,35 +106,34 @@ class JudgeClient:
         token_factor: float = 1.0,
     ) -> Turn:
         """
-        Call the model, again after transient errors (1 s, 2 s, 4 s, or what the provider asks for).
+        Call the model, and call it again after transient errors (after 1 s, 2 s, 4 s, or the wait that is asked for).
 
-        Nothing is sent that is over the window: the prompt and the reply limit together are within
-        `context_window_tokens`, for which the reply limit shrinks where it has to. A call that took the whole of
-        `timeout_s` is not made again: another provider should have its turn. A cancel closes the connection and
-        frees the slot; what the model wrote until then may be billed.
+        Prompt and reply limit together stay within `context_window_tokens`; the reply limit shrinks where necessary. A
+        call that used all of `timeout_s` is not repeated, so that another provider gets its turn. A cancellation
+        closes the connection and frees the slot; the provider may bill what the model wrote until then.
 
         Args:
-            deadline_s: What is left of the attempt. It covers waiting for a free call, calls and pauses.
-            reply_limit_factor: The configured `max_reply_tokens` times this. Where it is more than 1 (an answer was
-                cut), a limit that is no larger than the configured one is of no use.
-            reply_format: JSON to ask for, as strictly as the endpoint can.
-            gate: Asked before each single call, and told what became of it.
+            deadline_s: Rest of the attempt. It covers waiting for a free slot, calls and pauses.
+            reply_limit_factor: Factor for the configured `max_reply_tokens`. With a factor above 1 (after a cut
+                answer) the limit must exceed the configured one.
+            reply_format: JSON to ask for, as strictly as the endpoint supports.
+            gate: Asked for a permit before each single call, and given its outcome.
             token_factor: Real tokens of the model per estimated one, >= 1.
 
         Returns:
-            The answer, whatever it says; a refusal or a cut answer is for the strategy to judge.
+            The answer. Refusals and cut answers are returned too; the strategy reacts to them.
 
         Raises:
             JudgeUnavailable: Unreachable, 408, 409, 5xx, or no chat completion, 4 times; or no answer within
                 `timeout_s`, once.
             AttemptTimedOut: The deadline passed.
             RateLimited: 429 four times, or a wait of more than 30 s or than the deadline leaves.
-            KeyRejected, QuotaExhausted: At once; somebody has to act.
-            PromptTooLong: Never transient, whatever the status; also before anything is sent, where the window
-                leaves no room for a reply.
+            KeyRejected, QuotaExhausted: Without retries; the operator has to act.
+            PromptTooLong: Without retries, whatever the status; also before a call, where the window leaves no room
+                for a reply.
             ContentFiltered: The provider refused the prompt.
             JudgeRejectedRequest: Any other 3xx or 4xx.
-            WaitFor: As the gate says; a pause of ours that is short enough is slept through.
+            WaitFor: Raised by the gate. A short pause is slept through instead.
         """
         now = asyncio.get_running_loop().time
         ends_at = now() + deadline_s
@@ -164,7 +163,7 @@ class JudgeClient:
                 )
             except TransientError as transient:
                 failure = transient.error
-            raise failure  # outside of `except`, so that no provider's free text hangs on it as a cause
+            raise failure  # outside `except`, so that the provider's free text does not become its cause
 
     def _question(
         self,
@@ -190,7 +189,7 @@ class JudgeClient:
         return Question(messages, kind, reply_format, estimated, tokens, reply_limit)
 
     def _estimate(self, message: Message) -> int:
-        """Tokens of a message, looked for once for all turns that carry it."""
+        """Tokens of a message, estimated once for all turns that contain it."""
         if (known := self._estimates.get(message)) is None:
             known = self._estimates[message] = estimate_tokens(message.content)
         return known
@@ -198,15 +197,15 @@ class JudgeClient:
     async def _call(self, question: Question, gate: Gate | None, ends_at: float) -> Turn:
         async with self._slot(ends_at):
             while True:
-                request = self._endpoint.request(question)
+                prepared = self._endpoint.prepare(question)
                 async with asyncio.timeout_at(ends_at):
-                    permit = await self._admit(gate, request, ends_at) if gate else None
-                outcome = await self._endpoint.call(request, ends_at)
-                if gate and outcome.told is not None:  # not under the deadline: see `Gate.settle`
-                    await gate.settle(permit, **outcome.told)
+                    permit = await self._admit(gate, prepared, ends_at) if gate else None
+                outcome = await self._endpoint.call(prepared, ends_at)
+                if gate and outcome.account is not None:  # outside the deadline, see `Gate.settle`
+                    await gate.settle(permit, **outcome.account)
                 if isinstance(outcome.result, Turn):
                     return outcome.result
-                if outcome.result is not None:  # each parameter can be given up once, so this ends
+                if outcome.result is not None:  # each parameter can be dropped once, so the loop ends
                     raise outcome.result
 
     @contextlib.asynccontextmanager
@@ -218,9 +217,9 @@ class JudgeClient:
         finally:
             self._calls.release()
 
-    async def _admit(self, gate: Gate, request: Request, ends_at: float) -> Any:
-        # No token is shorter than a byte, and none is read beyond the window: more it cannot cost.
-        question, most_read = request.question, min(len(request.body), self.settings.context_window_tokens)
+    async def _admit(self, gate: Gate, prepared: PreparedCall, ends_at: float) -> Any:
+        # An upper bound of the cost: a token has at least one byte, and the model reads at most its window.
+        question, most_read = prepared.question, min(len(prepared.body), self.settings.context_window_tokens)
         most_usd = self.prices.cost_usd(most_read, 0, question.reply_limit)
         while True:
             try:
@@ -245,10 +244,10 @@ def create_clients(
     settings: Settings, environ: Mapping[str, str] | None = None, tracing: Tracing = OFF
 ) -> dict[str, JudgeClient]:
     """
-    A client per configured provider, by name.
+    Create one client per configured provider, by name.
 
     Raises:
-        ConfigurationError: A provider's key is missing, or it cannot be used as configured.
+        ConfigurationError: A provider's key is missing, or its configuration cannot be used.
     """
     return {
         name: JudgeClient(name, provider, read_api_key(settings, name, environ), slots=settings.slots, tracing=tracing)
@@ -259,9 +258,9 @@ def create_clients(
 def _wait_s(state: RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
     asked = error.after_s if isinstance(error, TransientError) else None
-    spread = random.random()  # noqa: S311  # spreads load, guards nothing
+    spread = random.random()  # noqa: S311  # jitter needs no secure source
     if asked is None:
         base = RETRY_WAITS_S[min(state.attempt_number, len(RETRY_WAITS_S)) - 1]
         return base * (1 + JITTER * (2 * spread - 1))
-    # Never earlier than asked, and not beyond the limit by jitter alone.
+    # Never earlier than asked, and not above the limit because of jitter alone.
     return asked if asked > LONGEST_WAIT_S else min(LONGEST_WAIT_S, asked * (1 + JITTER * spread))

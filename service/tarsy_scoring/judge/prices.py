@@ -1,5 +1,5 @@
 """
-What calls cost: prices from the configuration, else those that are published for the model.
+The cost of calls, at configured prices or else at the published prices of the model.
 """
 
 from urllib.parse import urlsplit
@@ -11,8 +11,8 @@ class Prices:
     """
     Prices of one provider's model; unknown where neither the configuration nor `genai-prices` has them.
 
-    Published prices are those of the provider whose API the base URL is: behind a gateway, on an own server or
-    for an unknown model nobody knows what a call costs. They may rise with the length of the prompt.
+    Published prices belong to the provider behind the base URL. They are unknown behind a gateway, on a private server
+    and for an unknown model. They may rise with the length of the prompt.
     """
 
     def __init__(self, settings: ProviderSettings) -> None:
@@ -28,12 +28,12 @@ class Prices:
 
     def cost_usd(self, read: int | None, cached: int | None, written: int | None) -> float | None:
         """
-        What a call cost; None where prices or usage are unknown.
+        The cost of a call; None where prices or usage are unknown.
 
         Args:
-            read: Input tokens, those served from the cache included.
-            cached: Of these from the cache; where unknown, all are charged in full.
-            written: Output tokens, reasoning included.
+            read: Input tokens, including those served from the cache.
+            cached: Input tokens from the cache; where unknown, all input is charged in full.
+            written: Output tokens, including reasoning.
         """
         if read is None or written is None:
             return None
@@ -45,7 +45,7 @@ class Prices:
         return ((read - cached) * prices.input + cached * cached_price + written * prices.output) / 1e6
 
     def _published_usd(self, read: int, cached: int, written: int) -> float | None:
-        # Imported where it is needed: its table takes some 30 MB.
+        # Imported here because its table takes about 30 MB of memory.
         from genai_prices import Usage, calc_price
 
         usage = Usage(input_tokens=read, cache_read_tokens=cached, output_tokens=written)
@@ -57,6 +57,6 @@ class Prices:
 
 
 def _is_private(base_url: str) -> bool:
-    """Whether the host is an address or a bare name: no public provider is reached like that."""
+    """Whether the host is an IP address or a bare name, which public providers do not use."""
     host = urlsplit(base_url).hostname or ""
     return "." not in host or ":" in host or host.rpartition(".")[2].isdigit()

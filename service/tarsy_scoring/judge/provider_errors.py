@@ -1,7 +1,7 @@
 """
-What an endpoint's error says, in the spellings of OpenAI, vLLM, llama.cpp, FastAPI and gateways.
+Error responses of an endpoint, in the spellings of OpenAI, vLLM, llama.cpp, FastAPI and gateways.
 
-Pure: reads status, headers and body of a response that holds no answer, and what a provider says of its limits.
+Reads status, headers and body of a response without an answer, and the rate limits that any response reports.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 Meaning = Literal["too_long", "quota", "filtered", "key", "pause", "unavailable", "rejected"]
 
-LONGEST_WAIT_S = 30.0  # a longer one gives the score back in place of a sleeping worker
-LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with nonsense in it must not park a score for ever
+LONGEST_WAIT_S = 30.0  # for a longer wait the score goes back to the queue, so that no worker sleeps
+LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with a nonsense value must not park a score forever
 _RATE_LIMITED = 429
-# Gateways that stopped waiting for a model which may go on writing: 502, 504, and those of Cloudflare.
+# A gateway gave up waiting while the model may still be writing: 502, 504, and Cloudflare's own codes.
 _GIVEN_UP_ON = frozenset({408, 502, 504, *range(520, 528)})
 _NO_QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"})
@@ -38,18 +38,18 @@ _UNSUPPORTED = re.compile(
     r"unsupported|n[o']t support|unknown|unrecogni[sz]ed|unexpected|not (?:permitted|allowed)|deprecated", re.IGNORECASE
 )
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_READ_CHARACTERS = 2_000  # of an error's text; the facts stand at its start
+_READ_CHARACTERS = 2_000  # of an error's text; the facts are at its start
 
 
-class Fault:
+class ErrorResponse:
     """
-    A response without an answer, and the questions that decide what to do about it.
+    A response without an answer, and the properties that decide how to react to it.
 
     Args:
         headers: Looked up in lower case; a mapping that ignores case, or one in lower case.
-        payload: The body as JSON; None where it is none.
+        payload: The body as JSON; None where the body is not JSON.
         text: The body as text.
-        needed_tokens: What a call like this one takes; with fewer remaining, the tokens are used up for it.
+        needed_tokens: Tokens of a call like this one. The token limit counts as used up when fewer remain.
     """
 
     def __init__(
@@ -63,13 +63,15 @@ class Fault:
         error = as_mapping(payload).get("error") or payload
         self._error = as_mapping(error)
         said = self._error.get("message") or self._error.get("detail") or (error if isinstance(error, str) else "")
-        if payload is None and status >= 300:  # a broken answer is not searched: the judge may write about limits
+        if (
+            payload is None and status >= 300
+        ):  # a broken answer is not searched: it may be the judge's own text about limits
             said = text
         self._text = str(said)[:_READ_CHARACTERS]
         self.words = frozenset(str(self._error[key]) for key in ("code", "type") if self._error.get(key))
 
     def describe(self, key: str | None) -> str:
-        """Status and the error's identifiers: never its free text, which may quote the prompt or the key."""
+        """Status and identifiers of the error; never its free text, which may quote the prompt or the key."""
         named = [
             f"{name} {value}"
             for name in ("code", "type", "param")
@@ -81,12 +83,12 @@ class Fault:
 
     @property
     def meaning(self) -> Meaning:
-        """What has to be done about it; see `llm.JudgeClient.ask`."""
+        """The reaction that the response calls for; see `llm.JudgeClient.ask`."""
         if self.says_prompt_is_too_long():
             return "too_long"
         if self.says_quota_is_used_up():
             return "quota"
-        if "content_filter" in self.words:  # also as a 403: no key is at fault
+        if "content_filter" in self.words:  # also sent as a 403, although the key is valid
             return "filtered"
         if self.status in (401, 403):
             return "key"
@@ -96,36 +98,37 @@ class Fault:
         return "pause" if is_pause else "unavailable"
 
     def account(self) -> dict[str, Any]:
-        """What it says of the provider, as `permits.Result` has it. A pause that a 5xx asks for is a failure too."""
+        """What the response says about the provider, as keywords of `limits.rules.Result`."""
         meaning = self.meaning
-        told: dict[str, Any] = {"reason": f"HTTP {self.status}"}
+        account: dict[str, Any] = {"reason": f"HTTP {self.status}"}
         if meaning in ("key", "quota"):
-            return told | {"opens": meaning}
+            return account | {"opens": meaning}
         if meaning == "pause":
-            told["blocked_s"] = min(self.retry_after_s() or 1.0, LONGEST_RATE_LIMIT_DUE_S)
+            account["blocked_s"] = min(self.retry_after_s() or 1.0, LONGEST_RATE_LIMIT_DUE_S)
+        # A 5xx that asks for a pause is a failure as well.
         is_failure = meaning == "unavailable" or (meaning == "pause" and self.status != _RATE_LIMITED)
-        return told | ({"failed": True} if is_failure else {"is_refused": True})
+        return account | ({"failed": True} if is_failure else {"is_refused": True})
 
     def may_be_billed(self) -> bool:
-        """Whether a model may have worked for it all the same: a gateway gave up, or broke off an answer."""
+        """Whether a model may have written tokens: a gateway gave up waiting, or broke off an answer."""
         return self.status < 300 or self.status in _GIVEN_UP_ON
 
     def says_quota_is_used_up(self) -> bool:
-        """Somebody has to pay; waiting a little does not help."""
+        """The account has to be topped up; a short wait does not help."""
         return self.status == 402 or bool(self.words & _NO_QUOTA)
 
     def says_prompt_is_too_long(self) -> bool:
-        """Also where it comes as a 500; a 429 over "tokens" is about a rate."""
+        """Some servers send it as a 500. A 429 about "tokens" is a rate limit instead."""
         if self.words & _TOO_LONG_CODES:
             return True
         return self.status not in (401, 403, 429) and _TOO_LONG.search(self._text) is not None
 
     def is_transient(self) -> bool:
-        """The same request may succeed later; a status of success with an error in the body is a gateway's."""
+        """The same request may succeed later. A gateway may put an error into a body with a status of success."""
         return self.status in (408, 409, 429) or self.status >= 500 or self.status < 300
 
     def token_sizes(self) -> tuple[int | None, int | None]:
-        """Window and prompt, in tokens, where reported."""
+        """Tokens of window and prompt; None where the error does not report them."""
         window, prompt = as_count(self._error.get("n_ctx")), as_count(self._error.get("n_prompt_tokens"))
         in_window, in_prompt = _WINDOW.search(self._text), _PROMPT.search(self._text)
         if window is None and in_window:
@@ -135,7 +138,7 @@ class Fault:
         return window, prompt
 
     def unsupported_parameter(self, sent: Iterable[str]) -> str | None:
-        """Which of the parameters sent it refuses as such; not one whose value alone is too large."""
+        """The sent parameter that the endpoint does not support; not one whose value is merely too large."""
         if self.status not in (400, 422) or self.says_prompt_is_too_long():
             return None
         if not (_UNSUPPORTED.search(self._text) or any(_UNSUPPORTED.search(word) for word in self.words)):
@@ -145,10 +148,11 @@ class Fault:
 
     def retry_after_s(self) -> float | None:
         """
-        How long the provider asks to wait; None where it does not say, or says zero or less.
+        The wait that the provider asks for; None where it asks for none, or for zero or less.
 
-        `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset of the `x-ratelimit-*` that
-        are used up. After a 429 one of them must be, so where none says so the reset of any counts.
+        Read from `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset of the
+        `x-ratelimit-*` limits that are used up. After a 429 one of them must be used up, so if none is reported as
+        such, the longest reset of any counts.
         """
         milliseconds = _number(self._headers.get("retry-after-ms"))
         resets, used_up = [], []
@@ -167,12 +171,12 @@ class Fault:
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
-    """The mapping, or an empty one where it is something else."""
+    """The mapping itself; an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def as_count(value: object) -> int | None:
-    """The whole number >= 0, or None where it is something else."""
+    """The whole number itself if it is >= 0; None for any other value."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -201,7 +205,7 @@ _UNITS_S = (86_400, 3_600, 60, 1, 0.001)
 
 
 def _duration_s(value: str | None) -> float | None:
-    """`1d2h`, `6m0s`, `1s`, `20ms`; without a unit it is seconds."""
+    """Parse `1d2h`, `6m0s`, `1s`, `20ms`; a number without a unit is in seconds."""
     seconds = _number(value)
     found = _DURATION.fullmatch(value) if value and seconds is None else None
     if found is None:

@@ -1,5 +1,5 @@
 """
-What a judgement is made of: turns (calls of the judge) and the verdict they add up to.
+The records of a judgement: turns (calls of the judge) and the verdict that results from them.
 
 Plain records without I/O, shared by the judge, the store and the score document.
 """
@@ -23,13 +23,13 @@ class Message:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of it."""
+        """SHA-256 of role and content."""
         return hashlib.sha256(f"{self.role}\0{self.content}".encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyFormat:
-    """A JSON Schema that a reply shall keep to; an endpoint that cannot hold it to that is asked in words alone."""
+    """A JSON Schema for replies. An endpoint that cannot enforce it is asked in words only."""
 
     name: str
     schema: Mapping[str, Any]
@@ -40,8 +40,8 @@ class Turn:
     """
     One answered call of the judge, as it is stored.
 
-    Unknown token counts and costs are None, never 0. `reply` is the text in full, also where it was
-    cut (`finish_reason` = `length`).
+    Unknown token counts and costs are None, never 0. `reply` is the whole text that arrived, even of a cut answer
+    (`finish_reason` = `length`).
     """
 
     kind: TurnKind
@@ -61,7 +61,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class MissingTool:
-    """A tool that the judge says was missing, and the gap it would have closed."""
+    """A tool that the judge calls missing, and the gap that it would have closed."""
 
     tool_name: str
     rationale: str
@@ -69,7 +69,7 @@ class MissingTool:
 
 @dataclass(frozen=True, slots=True)
 class Grounding:
-    """How many citations of an analysis were checked against what the judge saw, and how many of them hold."""
+    """Citations of an analysis that were checked against the evidence, and how many of them hold."""
 
     checked: int
     held: int
@@ -82,7 +82,7 @@ class Grounding:
 
 @dataclass(frozen=True, slots=True)
 class AlternativeApproach:
-    """A way to investigate that the judge calls better; `steps` in order, each beginning with the tool it uses."""
+    """A way to investigate that the judge calls better. Each of the ordered `steps` begins with the tool it uses."""
 
     name: str
     description: str
@@ -91,7 +91,7 @@ class AlternativeApproach:
 
 @dataclass(frozen=True, slots=True)
 class RubricReading:
-    """Values 0-1 per criterion, and the weighted score that code computed from them."""
+    """Values 0-1 per criterion, and the weighted score that code computes from them."""
 
     scores: Mapping[str, float]
     weighted_score: float
@@ -103,10 +103,10 @@ class RubricReading:
 @dataclass(slots=True)
 class Verdict:
     """
-    What the judge said, extracted. `total_score` is 0-100 and always the judge's own.
+    The result of a judgement. `total_score` is 0-100 and always stated by the judge.
 
-    A strategy fills it from one reading of the session; `assess` adds what several readings say
-    (`samples` in the order in which they were asked for) and what the analysis asserts and cites.
+    A strategy fills it from one sample. `assess` adds the totals of all samples (`samples`, in the order in which they
+    were asked for), the failure tags and the grounding.
     """
 
     total_score: int
@@ -133,8 +133,8 @@ class Ask(Protocol):
     """
     Ask the judge once, durably.
 
-    The implementation replays a stored turn where an earlier attempt already paid for it, otherwise
-    calls the model, stores the reply in full before it returns, and announces the phase.
+    The implementation replays the stored turn if an earlier attempt paid for it. Otherwise it calls the model, stores
+    the whole reply before it returns, and announces the phase.
     """
 
     async def __call__(
@@ -147,9 +147,9 @@ class Ask(Protocol):
     ) -> Turn:
         """
         Args:
-            messages: The whole conversation; the shared prefix is byte-identical over all calls of a score.
-            reply_limit_factor: The configured `max_reply_tokens` times this.
-            reply_format: JSON that the reply shall be; None for text.
+            messages: The whole conversation. All calls of a score share a byte-identical prefix.
+            reply_limit_factor: Factor for the configured `max_reply_tokens`.
+            reply_format: The JSON to ask for; None for text.
 
         Raises:
             RetryLater, WaitFor, Unscorable: See `errors`.
@@ -159,6 +159,6 @@ class Ask(Protocol):
 
 
 IsFinal = Callable[[Exception], bool]
-"""Whether an error of an optional turn is the last word for this score (permanent, or no attempt left)."""
+"""Whether an error of an optional turn is final for this score: permanent, or no attempt is left."""
 
 Announce = Callable[[str], Awaitable[None]]

@@ -22,7 +22,8 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES, FoundSession, Timeline, TimelineSource
-from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none, storable
+from tarsy_scoring.timeline.parsing import model_names, moment, name_or_none
+from tarsy_scoring.timeline.text import storable_json
 
 log = structlog.get_logger()
 
@@ -191,7 +192,7 @@ class TarsyApi:
                 raise SessionNotFound(f"TARSy has no session {session_id}")
             if response.status != 200:
                 raise TimelineUnavailable(_refusal(self._where, response.status))
-        return _storable(json.loads(body))
+        return storable_json(json.loads(body))
 
     def _open(self) -> aiohttp.ClientSession:
         if self._http is None:
@@ -374,14 +375,3 @@ def _timeline(session: Row, events: list[dict[str, Any]], trace: dict[str, Any],
         mcp_interactions=sorted(interactions, key=lambda i: (i["server_name"], moment(i["created_at"]), i["id"])),
         llm_interactions=_calls(trace, "llm_interactions"),
     )
-
-
-def _storable(value: Any) -> Any:
-    """The JSON with nothing in its texts that PostgreSQL or UTF-8 cannot hold."""
-    if isinstance(value, str):
-        return storable(value)
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    if isinstance(value, dict):
-        return {storable(key): _storable(item) for key, item in value.items()}
-    return value

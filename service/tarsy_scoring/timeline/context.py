@@ -8,9 +8,10 @@ import hashlib
 from dataclasses import dataclass
 
 from tarsy_scoring.errors import ContextTooLong
-from tarsy_scoring.timeline.fence import Injection, Sanitizer, encode, fence
+from tarsy_scoring.timeline.fence import Injection, Sanitizer, fence
 from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.timeline.rendering import Part, Rank, Rendering
+from tarsy_scoring.timeline.text import encode
 
 CONTEXT_POLICY = "2"
 """Part of the judge's fingerprint: raise it when the same session would read differently."""

@@ -24,7 +24,7 @@ from tarsy_scoring.timeline.injection import (
     mask_injections,
 )
 from tarsy_scoring.timeline.masking import SECRET_PATTERN, compile_bytes, mask_bytes
-from tarsy_scoring.timeline.text import INVISIBLE, utf8_pattern
+from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
 FENCE_WORD = "SESSION-DATA"
 MODEL_REMOVED = "[model]"
@@ -148,14 +148,6 @@ def clean(data: bytes) -> bytes:
 
 def _as_ascii(match: re.Match[bytes]) -> bytes:
     return unicodedata.normalize("NFKC", match[0].decode()).encode()
-
-
-def encode(text: str) -> bytes:
-    """UTF-8; surrogates that belong together are joined, others become U+FFFD."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
 def imitates_fence(data: bytes) -> bool:

@@ -40,11 +40,11 @@ from tarsy_scoring.timeline.parsing import (
     model_names,
     moment,
     name_or_none,
-    storable,
     text_or_none,
     tool_call,
     whole_number,
 )
+from tarsy_scoring.timeline.text import storable
 
 log = structlog.get_logger()
 

@@ -9,21 +9,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.timeline.fence import encode
 from tarsy_scoring.timeline.model import ToolCall
+from tarsy_scoring.timeline.text import storable
 
 LONGEST_NAME = 255
-
-
-def storable(text: str) -> str:
-    """
-    The text without NUL, and with U+FFFD for halves of surrogate pairs.
-
-    The rules by which it is made safe to quote, so that nothing which those must find hides behind what is gone.
-    """
-    # Most texts of a session are long and ASCII, and Python knows of each whether it is.
-    kept = text if text.isascii() else encode(text).decode()
-    return kept.replace("\0", "")
 
 
 def text_or_none(value: object) -> str | None:

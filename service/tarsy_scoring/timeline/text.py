@@ -1,8 +1,7 @@
-"""
-Characters that a reader does not see: they must neither split a word nor carry one.
-"""
+"""Text that can be stored, and characters that a reader does not see."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 _RANGES = (
     (0x00AD, 0x00AD),  # soft hyphen
@@ -26,6 +25,32 @@ _RANGES = (
 
 INVISIBLE = tuple(chr(point) for first, last in _RANGES for point in range(first, last + 1))
 _NOTHING: Mapping[int, None] = dict.fromkeys(map(ord, INVISIBLE))
+
+
+def encode(text: str) -> bytes:
+    """UTF-8. Two halves of a surrogate pair are joined, a single half becomes U+FFFD."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def storable(text: str) -> str:
+    """Text that PostgreSQL and UTF-8 can hold: without NUL, and with U+FFFD for half of a surrogate pair."""
+    # Most texts are long and ASCII, which `isascii` knows without a look at the characters.
+    kept = text if text.isascii() else encode(text).decode()
+    return kept.replace("\0", "")
+
+
+def storable_json(value: Any) -> Any:
+    """JSON in which every text is storable."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, list):
+        return [storable_json(item) for item in value]
+    if isinstance(value, dict):
+        return {storable(key): storable_json(item) for key, item in value.items()}
+    return value
 
 
 def without_invisible(text: str) -> str:

@@ -86,7 +86,7 @@ async def test_an_endpoint_that_takes_no_larger_limit_leaves_the_answer_cut() ->
     """What it rejects is the doubled limit and not the request; the error says what would help."""
     judge = ScriptedJudge(CUT, JudgeRejectedRequest("400"))
 
-    with pytest.raises(AnswerCut, match="raise it to the most that the model can write"):
+    with pytest.raises(AnswerCut, match="raise it to the maximum of the model"):
         await conversing(judge)
 
     assert judge.factors == [1, 2]

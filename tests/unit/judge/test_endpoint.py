@@ -52,12 +52,12 @@ def connect(endpoint: Endpoint, *takes: str) -> Server:
 
 
 async def call(endpoint: Endpoint) -> Outcome:
-    return await endpoint.call(endpoint.request(QUESTION), float("inf"))
+    return await endpoint.call(endpoint.prepare(QUESTION), float("inf"))
 
 
 async def test_a_reply_format_is_sent_as_a_strict_schema(endpoint: Endpoint) -> None:
     """As long as nothing else is known; with the limit that every server knows."""
-    assert endpoint.request(QUESTION).parameters == {
+    assert endpoint.prepare(QUESTION).parameters == {
         "model": "m",
         "max_tokens": 100,
         "response_format": {
@@ -84,13 +84,13 @@ async def test_a_refused_form_is_told_to_the_gate_and_costs_nothing(endpoint: En
 
     outcome = await call(endpoint)
 
-    assert outcome.told == {"reason": "HTTP 400", "is_refused": True, "tokens": 0, "cost_usd": 0.0}
+    assert outcome.account == {"reason": "HTTP 400", "is_refused": True, "tokens": 0, "cost_usd": 0.0}
 
 
 async def test_calls_that_are_refused_together_step_down_once(endpoint: Endpoint) -> None:
     """An endpoint that takes less strict JSON is not asked for none at all."""
     server = connect(endpoint, "json_object")
-    together = [endpoint.request(QUESTION) for _ in range(3)]
+    together = [endpoint.prepare(QUESTION) for _ in range(3)]
 
     assert [(await endpoint.call(request, float("inf"))).result for request in together] == [None] * 3
     outcome = await call(endpoint)

@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from tarsy_scoring.judge.provider_errors import Fault
+from tarsy_scoring.judge.provider_errors import ErrorResponse
 
 PROMPT_TEXT = "the private words of the prompt"
 
 
-def fault(status: int = 400, payload: Any = None, text: str = "", *, needed_tokens: int = 1, **headers: str) -> Fault:
-    return Fault(status, {k.replace("_", "-"): v for k, v in headers.items()}, payload, text, needed_tokens)
+def fault(
+    status: int = 400, payload: Any = None, text: str = "", *, needed_tokens: int = 1, **headers: str
+) -> ErrorResponse:
+    return ErrorResponse(status, {k.replace("_", "-"): v for k, v in headers.items()}, payload, text, needed_tokens)
 
 
-def error(message: str = "", status: int = 400, **fields: Any) -> Fault:
+def error(message: str = "", status: int = 400, **fields: Any) -> ErrorResponse:
     return fault(status, {"error": {"message": message, **fields}})
 
 
@@ -115,7 +117,7 @@ def error(message: str = "", status: int = 400, **fields: Any) -> Fault:
     ],
 )
 def test_a_prompt_that_is_too_long_is_seen_in_every_spelling(
-    said: Fault, window: int | None, prompt: int | None
+    said: ErrorResponse, window: int | None, prompt: int | None
 ) -> None:
     """Whatever the status; with the sizes where the endpoint reports them."""
     assert said.says_prompt_is_too_long()
@@ -135,7 +137,7 @@ def test_a_prompt_that_is_too_long_is_seen_in_every_spelling(
         pytest.param(fault(400, ["prompt", 1]), id="odd_body"),
     ],
 )
-def test_other_errors_are_not_about_the_length(said: Fault) -> None:
+def test_other_errors_are_not_about_the_length(said: ErrorResponse) -> None:
     """Least of all what the judge itself writes in an answer that arrived broken."""
     assert not said.says_prompt_is_too_long()
 
@@ -175,7 +177,7 @@ def test_other_errors_are_not_about_the_length(said: Fault) -> None:
         pytest.param(error("'temperature' is not supported", status=500), None, id="server_error"),
     ],
 )
-def test_a_parameter_is_unsupported_only_where_the_endpoint_says_so(said: Fault, parameter: str | None) -> None:
+def test_a_parameter_is_unsupported_only_where_the_endpoint_says_so(said: ErrorResponse, parameter: str | None) -> None:
     """Named, sent, and refused as such: nothing is dropped on a guess."""
     assert said.unsupported_parameter({"max_tokens", "temperature"}) == parameter
 
@@ -312,7 +314,7 @@ def test_a_date_is_a_wait_from_now() -> None:
         pytest.param(fault(400, [{"error": {"code": "c1"}}]), "HTTP 400, code c1", id="error_in_a_list"),
     ],
 )
-def test_a_description_holds_identifiers_and_no_free_text(said: Fault, words: str) -> None:
+def test_a_description_holds_identifiers_and_no_free_text(said: ErrorResponse, words: str) -> None:
     """Messages are stored, logged and published; free text of a provider may quote the prompt or the key."""
     assert said.describe("sk-secret") == words
 
@@ -328,7 +330,7 @@ def test_a_description_holds_identifiers_and_no_free_text(said: Fault, words: st
         pytest.param(error("insufficient_quota", status=429), False, id="only_in_prose"),
     ],
 )
-def test_a_quota_that_is_used_up(said: Fault, used_up: bool) -> None:
+def test_a_quota_that_is_used_up(said: ErrorResponse, used_up: bool) -> None:
     """Somebody has to pay; that is another thing than being too fast."""
     assert said.says_quota_is_used_up() is used_up
 
@@ -372,7 +374,7 @@ SAID = {"retry_after": "60"}
     ],
 )
 def test_what_has_to_be_done_and_what_it_says_of_the_provider(
-    said: Fault, meaning: str, account: dict[str, Any]
+    said: ErrorResponse, meaning: str, account: dict[str, Any]
 ) -> None:
     """A failure counts for the circuit; what is refused says nothing of its health; a key or a quota opens it."""
     assert said.meaning == meaning

@@ -116,8 +116,8 @@ def test_what_is_no_single_object_is_none(reply: str) -> None:
 
 
 def test_half_of_a_character_does_not_cost_the_answer() -> None:
-    """What the endpoint's own JSON escaped wrongly arrives as a lonely surrogate; it becomes a question mark."""
-    assert extract_object('{"a": "so \ud83d it is", "total_score": 67}') == {"a": "so ? it is", "total_score": 67}
+    """Half of a surrogate pair, which an endpoint escaped wrongly, becomes U+FFFD."""
+    assert extract_object('{"a": "so \ud83d it is", "total_score": 67}') == {"a": "so \ufffd it is", "total_score": 67}
 
 
 @pytest.mark.parametrize(

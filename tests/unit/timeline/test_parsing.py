@@ -11,7 +11,8 @@ from tarsy_scoring.evaluation.interaction import CommandRules, measure_interacti
 from tarsy_scoring.timeline.fence import Sanitizer
 from tarsy_scoring.timeline.files import NotASessionFile, parse_session
 from tarsy_scoring.timeline.model import ToolCall
-from tarsy_scoring.timeline.parsing import label_map, model_names, storable, text_or_none, tool_call
+from tarsy_scoring.timeline.parsing import label_map, model_names, text_or_none, tool_call
+from tarsy_scoring.timeline.text import storable
 from unit.timeline.poisoned import POISON, SURVIVES, poisoned, texts_of
 
 
