@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from builders import connected, open_scoring
 from infrastructure import run_apart
-from tarsy_scoring.commands.calibrate import LATEST_SCORES, calibrate, fetch_bands, fetch_scores
+from tarsy_scoring.commands.calibrate import calibrate
+from tarsy_scoring.records.judgements import SCORES_BY_JUDGE, all_bands, scores_by_judge
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band
 from tarsy_scoring.statistics.calibration import LabelledScore
 
@@ -46,8 +47,8 @@ async def test_the_latest_production_score_of_each_judge_counts(database_url: st
         await keep(connection, "s-2", None)
         await keep(connection, "s-3", 70)
     async with open_scoring(database_url) as scoring:
-        found = await fetch_scores(scoring.database, ["s-1", "s-2"], None)
-        one_criteria = await fetch_scores(scoring.database, ["s-1", "s-2"], "other")
+        found = await scores_by_judge(scoring.database, ["s-1", "s-2"], None)
+        one_criteria = await scores_by_judge(scoring.database, ["s-1", "s-2"], "other")
 
     assert found == [
         LabelledScore("s-1", 40, "outcome", "hash-1", "judge-1", "shaky"),
@@ -63,7 +64,7 @@ async def test_bands_are_those_that_the_judge_was_given(database_url: str) -> No
         await connection.execute(KEEP_CRITERIA, "hash-1", json.dumps({"bands": {"solid": [60, 100], "bad": [0, 59]}}))
         await connection.execute(KEEP_CRITERIA, "hash-2", "{}")
     async with open_scoring(database_url) as scoring:
-        found = await fetch_bands(scoring.database)
+        found = await all_bands(scoring.database)
 
     assert found == {"hash-1": (Band("bad", 0, 59), Band("solid", 60, 100)), "hash-2": DEFAULT_BANDS}
 
@@ -79,7 +80,7 @@ async def test_the_scores_of_labelled_sessions_are_found_by_index(database_url: 
             FROM generate_series(1, 5000) n""")
         await connection.execute("VACUUM ANALYZE session_scores")
         [[plan]] = await connection.fetch(
-            f"EXPLAIN (FORMAT JSON) {LATEST_SCORES.format(schema='public')}", [f"s-{n}" for n in range(1, 60)], None
+            f"EXPLAIN (FORMAT JSON) {SCORES_BY_JUDGE.format(schema='public')}", [f"s-{n}" for n in range(1, 60)], None
         )
 
     assert '"Index Name": "session_scores_' in plan

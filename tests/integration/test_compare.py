@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from builders import connected, open_scoring
 from infrastructure import run_apart
-from tarsy_scoring.commands.compare import LABELLED_SCORES, compare, fetch_labelled
+from tarsy_scoring.commands.compare import compare
 from tarsy_scoring.errors import ScoringError
+from tarsy_scoring.records.judgements import SCORES_BY_LABEL, scores_by_label
 from tarsy_scoring.statistics.comparison import ScoredSession
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -86,7 +87,7 @@ async def test_the_latest_production_score_of_each_labelled_session_counts(datab
         await keep(connection, "s-3", 60, labels={"team": "a"})
         await keep(connection, "s-4", None, status="failed")
     async with open_scoring(database_url) as scoring:
-        found = await fetch_labelled(scoring.database, "guidance", None, None)
+        found = await scores_by_label(scoring.database, "guidance", None, None)
 
     assert found == [
         ScoredSession("v2", "kubernetes", None, None, None, "judge-1", [], "pass"),
@@ -104,7 +105,7 @@ async def test_sessions_are_selected_by_chain_and_end(database_url: str) -> None
     async with open_scoring(database_url) as scoring:
 
         async def totals(chain: str | None, since: datetime | None) -> list[int | None]:
-            found = await fetch_labelled(scoring.database, "guidance", chain, since)
+            found = await scores_by_label(scoring.database, "guidance", chain, since)
             return [s.total_score for s in found]
 
         assert await totals("kubernetes", None) == [10, 20, 40]
@@ -125,7 +126,7 @@ async def test_the_scores_of_labelled_sessions_are_found_by_index(database_url: 
             SELECT 's-' || n, gen_random_uuid(), 1, 'test', 'completed', now(), 60, 'hash-1'
             FROM generate_series(1, 5000) n""")
         await connection.execute("VACUUM ANALYZE sessions, session_scores")
-        statement = f"EXPLAIN (FORMAT JSON) {LABELLED_SCORES.format(schema='public')}"
+        statement = f"EXPLAIN (FORMAT JSON) {SCORES_BY_LABEL.format(schema='public')}"
         [[plan]] = await connection.fetch(statement, "guidance", None, None)
 
     assert '"Index Name": "session_scores_' in plan

@@ -16,9 +16,9 @@ from fakes import FakeSessions
 from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool
+from tarsy_scoring.records.session_list import CHAINS_OF_SESSIONS
 from tarsy_scoring.web.access import may_read
 from tarsy_scoring.web.context import Caller
-from tarsy_scoring.web.pages import chains
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 JSON_COLUMNS = (
@@ -272,7 +272,7 @@ async def test_suggesting_chains_reads_no_table_through(api: Api) -> None:
         "FROM generate_series(1, 20000) n"
     )
     await api.scoring.rows("ANALYZE sessions")
-    rows = await api.scoring.rows(f"EXPLAIN {chains.STORED_CHAINS.format(schema='public')}", 100)
+    rows = await api.scoring.rows(f"EXPLAIN {CHAINS_OF_SESSIONS.format(schema='public')}", 100)
     plan = "\n".join(row["QUERY PLAN"] for row in rows)
     assert "Seq Scan on sessions" not in plan
     assert "sessions_of_chain" in plan

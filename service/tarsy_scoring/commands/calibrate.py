@@ -19,30 +19,13 @@ from tarsy_scoring.commands.shared import FAILED, print_json, require_criteria, 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
-from tarsy_scoring.postgres.database import Connection, Database
-from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
+from tarsy_scoring.records.judgements import all_bands, criteria_names, labelled_score, scores_by_judge
 from tarsy_scoring.statistics import calibration
 from tarsy_scoring.statistics.agreement import Band, Estimate, bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, read_labels
 from tarsy_scoring.wiring import open_parts, require_migrated
 
-# The latest production score with a total of each labelled session, for each judge that scored it.
-LATEST_SCORES = f"""
-SELECT DISTINCT ON (session_id, criteria_hash, judge_fingerprint)
-       session_id, total_score, criteria, criteria_hash, judge_fingerprint, judge_outcome
-FROM {{schema}}.session_scores s
-WHERE session_id = ANY($1::text[]) AND {is_completed("s")} AND total_score IS NOT NULL
-  AND ($2::text IS NULL OR criteria = $2)
-ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
-"""
-
-BANDS = "SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
-
-# Criteria that ever judged, also those that are configured no more.
-KEPT_CRITERIA = "SELECT DISTINCT name FROM {schema}.scoring_criteria"
-
 BandsByHash = dict[str, tuple[Band, ...]]
-UNKNOWN = "unknown"
 
 
 @click.command()
@@ -122,39 +105,12 @@ async def _with_database(
     async with open_parts(settings) as parts:
         await require_migrated(parts.database, wait=False)
         if criteria is not None:
-            kept = await parts.database.once(lambda c: c.fetch(parts.database.sql(KEPT_CRITERIA)))
-            require_criteria(registry, criteria, also=[r["name"] for r in kept])
-        bands = await fetch_bands(parts.database)
+            require_criteria(registry, criteria, also=await criteria_names(parts.database))
+        bands = await all_bands(parts.database)
         # Labels come after bands, whose ids they may name.
         labels = read_labels(labels_file, columns, _band_ids(registry, bands))
         sessions = sorted({label.session_id for label in labels})
-        return labels, await fetch_scores(parts.database, sessions, criteria), bands
-
-
-async def fetch_bands(database: Database) -> BandsByHash:
-    """
-    The bands of every criteria that ever judged, by hash.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-    rows = await database.once(lambda c: c.fetch(database.sql(BANDS)))
-    return {r["criteria_hash"]: bands_of(r["bands"] or {}) for r in rows}
-
-
-async def fetch_scores(database: Database, sessions: Sequence[str], criteria: str | None) -> list[LabelledScore]:
-    """
-    The latest completed production score of each session, criteria hash and fingerprint.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-
-    async def work(connection: Connection) -> list[LabelledScore]:
-        rows = await connection.fetch(database.sql(LATEST_SCORES), sessions, criteria)
-        return [_score(dict(r)) for r in rows]
-
-    return await database.once(work)
+        return labels, await scores_by_judge(parts.database, sessions, criteria), bands
 
 
 # --- scores from a file --------------------------------------------------------------------------------
@@ -200,7 +156,7 @@ def _read_scores(path: Path) -> list[LabelledScore]:
         if document.status == "completed" and document.purpose == "production" and document.total_score is not None:
             documents.append(document)
     documents.sort(key=lambda d: d.completed_at or datetime.min.replace(tzinfo=UTC))
-    return [_score(d.model_dump()) for d in documents]
+    return [labelled_score(d.model_dump()) for d in documents]
 
 
 def _documents(text: str, where: str) -> Iterator[tuple[int, Any]]:
@@ -218,17 +174,6 @@ def _documents(text: str, where: str) -> Iterator[tuple[int, Any]]:
 
 
 _NO_SPACE = re.compile(r"\S")
-
-
-def _score(row: Mapping[str, Any]) -> LabelledScore:
-    return LabelledScore(
-        session_id=row["session_id"],
-        total=row["total_score"],
-        criteria=row["criteria"] or UNKNOWN,
-        criteria_hash=row["criteria_hash"] or UNKNOWN,
-        judge_fingerprint=row["judge_fingerprint"] or UNKNOWN,
-        judge_outcome=row["judge_outcome"],
-    )
 
 
 def _bands_of_registry(registry: CriteriaRegistry, scores: Iterable[LabelledScore]) -> BandsByHash:

@@ -29,32 +29,13 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.inbox import Order
-from tarsy_scoring.queue.latest import latest_of
+from tarsy_scoring.records.judgements import scores_by_label, session_labels
 from tarsy_scoring.statistics.agreement import Estimate, Spread, spread
 from tarsy_scoring.statistics.change import estimate_mean
 from tarsy_scoring.statistics.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.wiring import open_parts, require_migrated
-
-# The latest completed production score of every session with the label ($1), the session that ended first first.
-LABELLED_SCORES = f"""
-SELECT m.labels ->> $1 AS value, m.chain_id, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint,
-       s.flags, s.outcome
-FROM {{schema}}.sessions m
-CROSS JOIN LATERAL {latest_of("m.session_id", "total_score, interaction, judge_fingerprint, flags, outcome")} s
-WHERE m.labels ->> $1 IS NOT NULL
-  AND ($2::text IS NULL OR m.chain_id = $2)
-  AND ($3::timestamptz IS NULL OR coalesce(m.completed_at, m.first_seen_at) >= $3)
-ORDER BY coalesce(m.completed_at, m.first_seen_at), m.session_id
-"""
-
-# Every label that a session carries, and how many do.
-LABELS = """
-SELECT label, count(*) AS sessions FROM {schema}.sessions m, jsonb_object_keys(m.labels) AS label
-GROUP BY label ORDER BY label
-"""
 
 _WHOLE = {"total_score", "total_commands", "help_invocations"}  # the others are rates and shares
 
@@ -166,34 +147,14 @@ async def _read_label(
     """
     async with open_parts(settings) as parts:
         await require_migrated(parts.database, wait=False)
-        if found := await fetch_labelled(parts.database, label, chain, since):
+        if found := await scores_by_label(parts.database, label, chain, since):
             return found, await anchors.judgements(parts.database)
-        rows = await parts.database.once(lambda c: c.fetch(parts.database.sql(LABELS)))
-    labels = ", ".join(f"{r['label']} ({_count(r['sessions'], 'session')})" for r in rows) or "no session has one"
+        carried = await session_labels(parts.database)
+    labels = ", ".join(f"{name} ({_count(n, 'session')})" for name, n in carried.items()) or "no session has one"
     among = "".join(
         (f" of chain {chain!r}" if chain else "", f" that ended since {since:%Y-%m-%d %H:%M}" if since else "")
     )
     raise ScoringError(f"nothing to compare: no scored session{among} has the label {label!r}; labels: {labels}")
-
-
-async def fetch_labelled(
-    database: Database, label: str, chain: str | None, since: datetime | None
-) -> list[ScoredSession]:
-    """
-    The latest completed production score of every session with the label, the session that ended first first.
-
-    Args:
-        since: Only sessions that ended since; where no end is known, that were seen first since.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-
-    async def work(connection: Connection) -> list[ScoredSession]:
-        return [ScoredSession(**dict(r)) for r in await connection.fetch(statement, label, chain, since)]
-
-    statement = database.sql(LABELLED_SCORES)
-    return await database.once(work)
 
 
 def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[str, str] | None) -> tuple[str, str]:

@@ -21,21 +21,10 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.queue.inbox import Order
+from tarsy_scoring.records.judgements import busy_scores, ordered_scores
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.statistics.agreement import band_of, bands_of
 from tarsy_scoring.wiring import open_parts, require_migrated
-
-JUDGEMENTS = """
-SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.next_attempt_at <= now() AS is_due,
-       s.chain_id, s.criteria, s.criteria_hash,
-       s.judge_fingerprint, s.total_score, s.judge_outcome, s.flags, s.usage, s.error_kind, s.error_message,
-       c.content -> 'bands' AS bands
-FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash)
-WHERE s.score_id = ANY($1::uuid[])
-"""
-
-# Scores that a living worker holds.
-BUSY = "SELECT count(*) FROM {schema}.session_scores WHERE status = 'in_progress' AND lease_expires_at > now()"
 
 POLL_S = 0.5
 PICK_UP_S = 10.0  # an idle worker looks for due scores every second
@@ -207,10 +196,8 @@ async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dic
 
 
 async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, Judgement]:
-    rows = await reader.database.once(lambda c: c.fetch(reader.database.sql(JUDGEMENTS), ids))
-    reasons = await reader.reasons_to_wait([dict(r) for r in rows])
-    told = [{name: value for name, value in r.items() if name in Judgement.__dataclass_fields__} for r in rows]
-    return {r["score_id"]: Judgement(**r, waiting_for=reasons.get(r["score_id"])) for r in told}
+    rows = await ordered_scores(reader, ids)
+    return {r["score_id"]: Judgement(**{name: r[name] for name in Judgement.__slots__}) for r in rows}
 
 
 async def _hint(database: Database, outstanding: Sequence[Judgement], waited_s: float) -> bool:
@@ -218,7 +205,7 @@ async def _hint(database: Database, outstanding: Sequence[Judgement], waited_s: 
     if any(j.attempt for j in outstanding):
         return False
     held_up_by = sorted({j.waiting_for for j in outstanding if j.waiting_for})
-    busy = await database.once(lambda c: c.fetchval(database.sql(BUSY)))
+    busy = await busy_scores(database)
     why = f"the workers are busy with {busy} other scores" if busy else NOBODY_JUDGES
     if held_up_by:
         why = f"they wait for: {', '.join(held_up_by)}"

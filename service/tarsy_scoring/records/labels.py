@@ -122,7 +122,7 @@ async def subject(database: Database, score_id: UUID) -> Subject | None:
     row = await database.once(lambda c: c.fetchrow(database.sql(SUBJECT), score_id))
     if row is None:
         return None
-    return Subject(row["score_id"], row["session_id"], row["status"], row["total_score"], _bands(row["bands"]))
+    return Subject(row["score_id"], row["session_id"], row["status"], row["total_score"], bands_of_stored(row["bands"]))
 
 
 def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:
@@ -179,7 +179,7 @@ async def fetch_bands(
 ) -> dict[str, tuple[Band, ...]]:
     """Bands of criteria that judged, lowest first, by hash; one that is not known is not in it."""
     rows = await connection.fetch(database.sql(BANDS), list(hashes)) if hashes else []
-    return {r["criteria_hash"]: _bands(r["bands"]) for r in rows}
+    return {r["criteria_hash"]: bands_of_stored(r["bands"]) for r in rows}
 
 
 # --- trust cards ---------------------------------------------------------------------------------------
@@ -278,9 +278,6 @@ def _label(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
     )
 
 
-def _bands(stored: Any) -> tuple[Band, ...]:
-    """Bands as criteria keep them; the default ones where there are none, or another version wrote another shape."""
-    try:
-        return bands_of({str(name): (int(low), int(high)) for name, (low, high) in dict(stored or {}).items()})
-    except (TypeError, ValueError):
-        return DEFAULT_BANDS
+def bands_of_stored(stored: Mapping[str, Any] | None) -> tuple[Band, ...]:
+    """The bands that criteria were stored with, lowest first; the default ones where they had none."""
+    return bands_of(stored or {})

@@ -5,19 +5,16 @@ A page goes on behind the last row of the one before, whatever has arrived since
 latest completed production score; its status is that of its newest production score.
 """
 
-import base64
-import binascii
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from tarsy_scoring.postgres.database import Connection
+from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import is_latest
+from tarsy_scoring.records.cursors import decode_cursor, encode_cursor, read_text, read_time
 from tarsy_scoring.records.scores import Reader
 
 Sort = Literal["newest", "score_asc", "score_desc"]
@@ -71,6 +68,16 @@ ORDER BY s.total_score, s.session_id LIMIT $15
 SESSIONS_WITHOUT_TOTAL = f"""{_SESSIONS}
   AND s.total_score IS NULL AND ($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
 ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15
+"""
+
+# One step through the index for each chain, however many sessions it has: PostgreSQL cannot skip for `DISTINCT`.
+CHAINS_OF_SESSIONS = """
+WITH RECURSIVE known AS (
+  SELECT min(chain_id) AS chain_id FROM {schema}.sessions
+  UNION ALL
+  SELECT (SELECT min(m.chain_id) FROM {schema}.sessions m WHERE m.chain_id > k.chain_id)
+  FROM known k WHERE k.chain_id IS NOT NULL)
+SELECT chain_id FROM known WHERE chain_id IS NOT NULL LIMIT $1
 """
 
 
@@ -248,59 +255,37 @@ def _listed(row: Mapping[str, Any], hashes: Mapping[str, str], reasons: Mapping[
     return ListedSession(**{name: row[name] for name in known}, status=status, score=score, latest_attempt=latest)
 
 
+async def chains_of_sessions(database: Database, limit: int) -> list[str]:
+    """The chains of stored sessions in order of their names. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(CHAINS_OF_SESSIONS), limit))
+    return [row["chain_id"] for row in rows]
+
+
 # --- cursors -------------------------------------------------------------------------------------------
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 LONGEST_CURSOR = 600  # a session id has at most 255 characters
 
 
-class InvalidCursor(ValueError):
-    """A cursor that was not given out for this list."""
-
-
 def write_cursor(place: Place, filters: Filters, sort: Sort) -> str:
-    """The place as a word for URLs. Opaque: what it holds may change from version to version."""
-    is_total = isinstance(place.key, int)
-    key = place.key if isinstance(place.key, int) else (place.key - _EPOCH) // _MICROSECOND
-    parts = [_digest(filters, sort), is_total, key, place.session_id]
-    return base64.urlsafe_b64encode(json.dumps(parts, separators=(",", ":")).encode()).rstrip(b"=").decode()
+    """The cursor of the page behind a place."""
+    return encode_cursor([place.key, place.session_id], [sort, asdict(filters)])
 
 
 def read_cursor(cursor: str, filters: Filters, sort: Sort) -> Place:
     """
-    The place that a cursor tells.
+    The place of a cursor.
 
     Raises:
-        InvalidCursor: It is none of ours, or of a list with another sort or other filters.
+        InvalidCursor: It was not given out for a list with this sort and these filters.
     """
-    try:
-        parts = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError, RecursionError):
-        raise InvalidCursor("it is not one that a page gave") from None
-    match parts:
-        case [str(digest), bool(is_total), int(key), str(session_id)] if not isinstance(key, bool):
-            place = _place(is_total, key, session_id)
-        case _:
-            place = None
-    if place is None or (sort == "newest" and isinstance(place.key, int)):
-        raise InvalidCursor("it is not one that a page gave")
-    if digest != _digest(filters, sort):
-        raise InvalidCursor("it belongs to a list with another sort or other filters; begin again without a cursor")
-    return place
+    read_key = read_time if sort == "newest" else _read_key
+    return Place(*decode_cursor(cursor, [sort, asdict(filters)], [read_key, read_text]))
 
 
-def _place(is_total: bool, key: int, session_id: str) -> Place | None:
-    if not 0 < len(session_id) <= 255 or not session_id.isprintable():
-        return None
-    if is_total:
-        return Place(key, session_id) if 0 <= key <= 100 else None
-    try:
-        return Place(_EPOCH + key * _MICROSECOND, session_id)
-    except OverflowError:
-        return None
-
-
-def _digest(filters: Filters, sort: Sort) -> str:
-    told = json.dumps([sort, asdict(filters)], sort_keys=True, default=lambda time: time.astimezone(UTC).isoformat())
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+def _read_key(value: Any) -> int | datetime:
+    """A total, or the time of a session without one."""
+    if isinstance(value, str):
+        return read_time(value)
+    if type(value) is int and 0 <= value <= 100:
+        return value
+    raise ValueError("neither a total nor a time")

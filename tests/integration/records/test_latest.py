@@ -7,13 +7,12 @@ import pytest
 
 from builders import Scoring, policy
 from stored import NOON, store_score
-from tarsy_scoring.commands.calibrate import fetch_scores
-from tarsy_scoring.commands.compare import fetch_labelled
 from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.queue.selection import estimate_of, obsolete_sessions
 from tarsy_scoring.records import analytics, retention
 from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.records.export import export_scores
+from tarsy_scoring.records.judgements import scores_by_judge, scores_by_label
 from tarsy_scoring.records.session_list import Filters, list_sessions
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 
@@ -53,8 +52,8 @@ async def test_lists_documents_and_exports(tied: Scoring) -> None:
 
 async def test_numbers(tied: Scoring) -> None:
     bands = await analytics.distribution(tied.database, Selection(), DEFAULT_BANDS)
-    by_judge = await fetch_scores(tied.database, ["s"], None)
-    by_label = await fetch_labelled(tied.database, "guidance", None, None)
+    by_judge = await scores_by_judge(tied.database, ["s"], None)
+    by_label = await scores_by_label(tied.database, "guidance", None, None)
 
     assert [(b.low, b.high) for b in bands.bands if b.count] == [
         (b.low, b.high) for b in bands.bands if b.low <= 80 <= b.high

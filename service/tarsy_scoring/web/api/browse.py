@@ -12,8 +12,9 @@ from pydantic import JsonValue
 
 from tarsy_scoring.records import analytics
 from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Trends
+from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.export import export_scores, written
-from tarsy_scoring.records.session_list import InvalidCursor, SessionPage, list_sessions, read_cursor
+from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.web.api.common import PREFIX, Reading, example
 from tarsy_scoring.web.context import AppContext, context_of

@@ -2,9 +2,7 @@
 Scores over HTTP: ask for one, read it, its history and the judge's replies, cancel it; and what scores refer to.
 """
 
-import hashlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -15,6 +13,7 @@ from starlette.convertors import Convertor, register_url_convertor
 
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.score_parts import Turn
+from tarsy_scoring.records.cursors import InvalidCursor, decode_cursor, encode_cursor, read_id, read_time
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
@@ -241,14 +240,20 @@ async def read_history(
     query: Annotated[HistoryQuery, Query()],
 ) -> Response:
     """Every score of the session, newest first, in pages that stay stable while scores are added."""
-    digest = _digest(session_id, query.purpose)
-    after = _position(query.cursor, digest) if query.cursor is not None else None
-    documents = await context_of(request).reader.history(session_id, query.limit + 1, after, query.purpose)
+    asked = [session_id, query.purpose]
+    try:
+        after = None if query.cursor is None else decode_cursor(query.cursor, asked, [read_time, read_id])
+    except InvalidCursor as error:
+        raise malformed(["query", "cursor"], str(error)) from error
+    reader, place = context_of(request).reader, (after[0], after[1]) if after else None
+    documents = await reader.history(session_id, query.limit + 1, place, query.purpose)
     if documents is None:
         raise Problem(404, "Unknown session", f"nobody has asked about a session {session_id}")
     page = documents[: query.limit]
-    has_more = len(documents) > query.limit
-    return json_answer({"scores": page, "next_cursor": _cursor(page[-1], digest) if has_more else None})
+    next_cursor = None
+    if len(documents) > query.limit:
+        next_cursor = encode_cursor([page[-1]["created_at"], page[-1]["score_id"]], asked)
+    return json_answer({"scores": page, "next_cursor": next_cursor})
 
 
 @router.get(
@@ -329,25 +334,3 @@ async def _score(request: Request, score_id: UUID) -> dict[str, Any]:
     if document is None:
         raise no_such_score(score_id)
     return document
-
-
-def _digest(session_id: str, purpose: str | None) -> str:
-    """Tells lists apart: a cursor of another one would leave out scores of this one."""
-    return hashlib.sha256(to_json([session_id, purpose])).hexdigest()[:16]
-
-
-def _cursor(document: dict[str, Any], digest: str) -> str:
-    place = f"{document['created_at'].isoformat()} {document['score_id']} {digest}"
-    return urlsafe_b64encode(place.encode()).decode()
-
-
-def _position(cursor: str, digest: str) -> tuple[datetime, UUID]:
-    """Raises: Problem: 422, it is none of ours, or of another list."""
-    try:
-        at, score_id, given = urlsafe_b64decode(cursor.encode("ascii")).decode("ascii").split(" ")
-        place = datetime.fromisoformat(at).astimezone(UTC), UUID(score_id)
-    except (ValueError, OverflowError) as error:
-        raise malformed(["query", "cursor"], "it is not one that was given out: begin without it") from error
-    if given != digest:
-        raise malformed(["query", "cursor"], "it belongs to another session or purpose: begin without it")
-    return place

@@ -1,0 +1,133 @@
+"""
+Stored judgements for the commands that compare versions, criteria and judges.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, latest_of
+from tarsy_scoring.records.labels import UNKNOWN, bands_of_stored
+from tarsy_scoring.records.scores import Reader
+from tarsy_scoring.statistics.agreement import Band
+from tarsy_scoring.statistics.calibration import LabelledScore
+from tarsy_scoring.statistics.comparison import ScoredSession
+
+# The latest score of every session with the label ($1), the session that ended first first.
+SCORES_BY_LABEL = f"""
+SELECT m.labels ->> $1 AS value, m.chain_id, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint,
+       s.flags, s.outcome
+FROM {{schema}}.sessions m
+CROSS JOIN LATERAL {latest_of("m.session_id", "total_score, interaction, judge_fingerprint, flags, outcome")} s
+WHERE m.labels ->> $1 IS NOT NULL
+  AND ($2::text IS NULL OR m.chain_id = $2)
+  AND ($3::timestamptz IS NULL OR coalesce(m.completed_at, m.first_seen_at) >= $3)
+ORDER BY coalesce(m.completed_at, m.first_seen_at), m.session_id
+"""
+
+SESSION_LABELS = """
+SELECT label, count(*) AS sessions FROM {schema}.sessions m, jsonb_object_keys(m.labels) AS label
+GROUP BY label ORDER BY label
+"""
+
+# For each of these sessions and each judge that scored it, the latest score with a total.
+SCORES_BY_JUDGE = f"""
+SELECT DISTINCT ON (session_id, criteria_hash, judge_fingerprint)
+       session_id, total_score, criteria, criteria_hash, judge_fingerprint, judge_outcome
+FROM {{schema}}.session_scores s
+WHERE session_id = ANY($1::text[]) AND {is_completed("s")} AND total_score IS NOT NULL
+  AND ($2::text IS NULL OR criteria = $2)
+ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
+"""
+
+ALL_BANDS = "SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
+
+CRITERIA_NAMES = "SELECT DISTINCT name FROM {schema}.scoring_criteria"
+
+ORDERED = """
+SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.next_attempt_at <= now() AS is_due,
+       s.chain_id, s.criteria, s.criteria_hash,
+       s.judge_fingerprint, s.total_score, s.judge_outcome, s.flags, s.usage, s.error_kind, s.error_message,
+       c.content -> 'bands' AS bands
+FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash)
+WHERE s.score_id = ANY($1::uuid[])
+"""
+
+# An expired lease belongs to a worker that is gone.
+BUSY = "SELECT count(*) FROM {schema}.session_scores WHERE status = 'in_progress' AND lease_expires_at > now()"
+
+
+async def scores_by_label(
+    database: Database, label: str, chain: str | None, since: datetime | None
+) -> list[ScoredSession]:
+    """
+    The latest completed production score of every session with the label, the session that ended first first.
+
+    Args:
+        since: Only sessions that ended since then, or were first seen since then where their end is not known.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    rows = await database.once(lambda c: c.fetch(database.sql(SCORES_BY_LABEL), label, chain, since))
+    return [ScoredSession(**dict(r)) for r in rows]
+
+
+async def session_labels(database: Database) -> dict[str, int]:
+    """How many sessions carry each label. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(SESSION_LABELS)))
+    return {r["label"]: r["sessions"] for r in rows}
+
+
+async def scores_by_judge(database: Database, sessions: Sequence[str], criteria: str | None) -> list[LabelledScore]:
+    """
+    For each of these sessions and each judge that scored it, the latest production score with a total.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    rows = await database.once(lambda c: c.fetch(database.sql(SCORES_BY_JUDGE), sessions, criteria))
+    return [labelled_score(dict(r)) for r in rows]
+
+
+def labelled_score(row: Mapping[str, Any]) -> LabelledScore:
+    """The score of a row or of a document, in the shape that calibration takes."""
+    return LabelledScore(
+        session_id=row["session_id"],
+        total=row["total_score"],
+        criteria=row["criteria"] or UNKNOWN,
+        criteria_hash=row["criteria_hash"] or UNKNOWN,
+        judge_fingerprint=row["judge_fingerprint"] or UNKNOWN,
+        judge_outcome=row["judge_outcome"],
+    )
+
+
+async def all_bands(database: Database) -> dict[str, tuple[Band, ...]]:
+    """The bands of every criteria that ever judged, by hash. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(ALL_BANDS)))
+    return {r["criteria_hash"]: bands_of_stored(r["bands"]) for r in rows}
+
+
+async def criteria_names(database: Database) -> list[str]:
+    """Every criteria that ever judged, whether or not it is still configured. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(CRITERIA_NAMES)))
+    return [r["name"] for r in rows]
+
+
+async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, Any]]:
+    """
+    These scores as they stand, with the bands of their criteria and why pending ones wait; erased ones are missing.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    rows = await reader.database.once(lambda c: c.fetch(reader.database.sql(ORDERED), ids))
+    reasons = await reader.reasons_to_wait([dict(r) for r in rows])
+    return [{**r, "waiting_for": reasons.get(r["score_id"])} for r in rows]
+
+
+async def busy_scores(database: Database) -> int:
+    """How many scores living workers hold. Raises: DatabaseAway."""
+    return int(await database.once(lambda c: c.fetchval(database.sql(BUSY))))
