@@ -455,7 +455,7 @@ async def test_a_stop_tells_clients_of_the_gateway(database_url: str) -> None:
             with pytest.raises(ConnectionClosed):
                 await asyncio.wait_for(client.recv(), 30)
             assert client.close_code == 1001
-        assert not plain.state.running.is_stopping
+        assert not plain.state.lifecycle.is_stopping
 
 
 async def test_a_websocket_handshake_follows_the_same_rules(

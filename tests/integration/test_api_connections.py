@@ -17,6 +17,7 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.web import connections, middleware, server
 from tarsy_scoring.web.access import Access
+from tarsy_scoring.web.connections import Connections
 from tarsy_scoring.web.middleware import SECURITY_HEADERS, Lifecycle, RequestMiddleware
 from tarsy_scoring.web.problems import MEDIA_TYPE, add_problem_handlers
 from tarsy_scoring.web.server import listen, serve
@@ -142,13 +143,13 @@ def application(site: list[Site]) -> FastAPI:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Site]:
+async def serving(bounded: Connections | None = None) -> AsyncIterator[Site]:
     sites: list[Site] = []
     app = application(sites)
     settings = load_settings({"SCORING_API_PORT": "0", "SCORING_DRAIN_TIMEOUT_S": "1"})
     listening, stopping = listen(settings), asyncio.Event()
     sites.append(Site(listening.getsockname()[1]))
-    task = asyncio.create_task(serve(app, settings, listening, stopping))
+    task = asyncio.create_task(serve(app, settings, listening, stopping, connections=bounded))
     try:
         yield sites[0]
     finally:
@@ -226,8 +227,7 @@ async def test_a_slow_answer_and_a_slow_body_are_no_slow_head(monkeypatch: pytes
 
 async def test_under_a_flood_those_go_that_only_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound the one that has waited longest is cut, and whoever asks is answered."""
-    monkeypatch.setattr(server, "MAX_WITHOUT_HEAD", 3)
-    async with serving() as site:
+    async with serving(Connections(max_without_head=3)) as site:
         waiting = [await site.peer() for _ in range(10)]
         honest = await site.peer()
         honest.say(PING)
@@ -240,8 +240,7 @@ async def test_under_a_flood_those_go_that_only_wait(monkeypatch: pytest.MonkeyP
 
 async def test_idle_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were answered wait in a line of their own; the longest idle goes first."""
-    monkeypatch.setattr(server, "MAX_IDLE", 3)
-    async with serving() as site:
+    async with serving(Connections(max_idle=3)) as site:
         peers = []
         for _ in range(5):
             peers.append(await site.peer())
@@ -256,8 +255,7 @@ async def test_idle_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_a_websocket_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its handshake was sent behind a request, and so begins with the end of that one's answer."""
-    monkeypatch.setattr(server, "MAX_IDLE", 1)
-    async with serving() as site:
+    async with serving(Connections(max_idle=1)) as site:
         live, idle = await site.peer(), await site.peer()
         live.say(PING + HANDSHAKE)
         assert (await live.answer())[2] == b"fine"

@@ -26,7 +26,7 @@ from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web.api import live
+from tarsy_scoring.web import connections
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.server import serve
@@ -234,9 +234,9 @@ async def test_a_peer_that_does_not_read_is_cut_off_and_nobody_notices(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its queue is bounded, its connection is not kept for what it will never take, and others get everything."""
-    monkeypatch.setattr(live, "CLOSE_S", 0.2)
+    monkeypatch.setattr(connections, "CLOSE_S", 0.2)
     deaf = DeafClient()
-    transport = (await deaf.subscribe(served)).socket._protocol.transport  # type: ignore[attr-defined]
+    transport = (await deaf.subscribe(served)).socket.connection.transport  # type: ignore[attr-defined]
     async with served.client() as client:
         received = []
         for _ in range(200):
@@ -266,9 +266,9 @@ async def test_a_peer_that_leaves_and_does_not_read_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch, leave: Callable[[DeafClient], None]
 ) -> None:
     """The server would wait for ever until it takes what was sent before: no ping is sent any more that could fail."""
-    monkeypatch.setattr(live, "CLOSE_S", 0.2)
+    monkeypatch.setattr(connections, "CLOSE_S", 0.2)
     deaf = DeafClient()
-    transport = (await fill(served, deaf)).socket._protocol.transport  # type: ignore[attr-defined]
+    transport = (await fill(served, deaf)).socket.connection.transport  # type: ignore[attr-defined]
     leave(deaf)
     await wait_until(lambda: not transport.get_write_buffer_size(), WAIT_S, "its buffer to be given up")
     await wait_until(lambda: not served.gateway._clients, WAIT_S, "it to be gone")
@@ -293,7 +293,7 @@ async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody is told to come back; who does not listen is cut off."""
-    monkeypatch.setattr(live, "CLOSE_S", 0.2)
+    monkeypatch.setattr(connections, "CLOSE_S", 0.2)
     deaf = DeafClient()
     await fill(served, deaf)
     began = time.monotonic()
@@ -305,7 +305,7 @@ async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
 async def test_a_server_stops_while_a_peer_is_leaving(served: Served) -> None:
     """Who said good-bye and has not taken the answer yet is not said good-bye to once more, which would be an error."""
     deaf = DeafClient()
-    transport = (await fill(served, deaf)).socket._protocol.transport  # type: ignore[attr-defined]
+    transport = (await fill(served, deaf)).socket.connection.transport  # type: ignore[attr-defined]
     deaf.send(GOOD_BYE)
     await wait_until(transport.is_closing, WAIT_S, "it to be closed")
     await served.stop()

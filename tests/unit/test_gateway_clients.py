@@ -140,14 +140,6 @@ class TestEvent:
 
 
 class TestFrames:
-    @pytest.mark.parametrize("length", [0, 1, 125, 126, 65_535, 65_536, 200_000])
-    def test_are_what_a_websocket_server_sends(self, length: int) -> None:
-        """Prepared frames are byte for byte those of the WebSocket library, at every length of the header."""
-        from websockets.frames import Frame, Opcode
-
-        text = b"x" * length
-        assert Chunk([text]).frames == Frame(Opcode.TEXT, text).serialize(mask=False)
-
     def test_of_several_messages_follow_each_other(self) -> None:
         """One frame per message, one piece of bytes for all, made once."""
         several = Chunk([b"one", b"three"])

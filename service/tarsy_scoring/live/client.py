@@ -6,7 +6,6 @@ code that means "reconnect and catch up". What many clients get is encoded and f
 """
 
 import asyncio
-import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from pydantic_core import from_json, to_json
+from websockets.frames import Frame, Opcode
 
 from tarsy_scoring.limits.token_bucket import TokenBucket
 from tarsy_scoring.live.events import Event
@@ -126,8 +126,8 @@ class Chunk:
 
     @cached_property
     def frames(self) -> bytes:
-        """The messages as unmasked, uncompressed WebSocket text frames. Source: RFC 6455, section 5.2."""
-        return b"".join(part for text in self.texts for part in (_text_frame_header(len(text)), text))
+        """The messages as unmasked, uncompressed WebSocket text frames."""
+        return b"".join(Frame(Opcode.TEXT, text).serialize(mask=False) for text in self.texts)
 
 
 class Socket(Protocol):
@@ -261,11 +261,3 @@ class Client:
         self._queue.clear()
         self._queued_events = self._queued_bytes = 0
         self._has_room.set()
-
-
-def _text_frame_header(length: int) -> bytes:
-    if length < 126:
-        return bytes((0x81, length))
-    if length < 65_536:
-        return struct.pack("!BBH", 0x81, 126, length)
-    return struct.pack("!BBQ", 0x81, 127, length)

@@ -80,6 +80,8 @@ def malformed(where: Sequence[str | int], why: str, title: str = "Malformed requ
     return Problem(422, title, why, extra={"errors": [{"loc": list(where), "msg": why}]})
 
 
+# RFC 9110 and RFC 6455 want these with a 426.
+UPGRADE_HEADERS = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
 ProblemPage = Callable[[HTTPConnection, Problem, str], Response]
 
 

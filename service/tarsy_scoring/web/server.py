@@ -6,7 +6,6 @@ import math
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from ipaddress import ip_address
 from typing import cast
 
@@ -16,7 +15,7 @@ from fastapi import FastAPI
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.web.api import live
-from tarsy_scoring.web.connections import MAX_IDLE, MAX_WITHOUT_HEAD, HttpConnection, Waiting
+from tarsy_scoring.web.connections import Connections, watched
 from tarsy_scoring.web.middleware import MAX_HEAD_BYTES
 
 KEEP_ALIVE_S = 75  # longer than the minute that proxies keep an idle connection, so that they close it and not we
@@ -53,22 +52,32 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def serve(app: FastAPI, settings: Settings, listening: socket.socket, stopping: asyncio.Event) -> None:
+async def serve(
+    app: FastAPI,
+    settings: Settings,
+    listening: socket.socket,
+    stopping: asyncio.Event,
+    *,
+    connections: Connections | None = None,
+) -> None:
     """
     Serve until `stopping`; then take nothing new, close WebSockets with 1001, and let requests end.
 
     A cancel cuts whatever is under way. The socket is closed in either case.
 
     Args:
-        listening: From `listen`; ours from now on.
+        listening: From `listen`; this function closes it.
+        connections: Default: with the limits of `connections`.
     """
-    # Requests, WebSockets and connections that wait are each bounded where they are counted, so uvicorn counts none.
-    connection = partial(HttpConnection, without_head=Waiting(MAX_WITHOUT_HEAD), idle=Waiting(MAX_IDLE))
+    # `middleware` bounds requests, the gateway WebSockets, and `connections` the rest: `limit_concurrency` stays unset.
+    connections = connections or Connections()
     stop_s = max(1, math.ceil(min(settings.drain_timeout_s, LONGEST_STOP_S)))
     server = _Server(
         uvicorn.Config(
-            app,
-            http=cast(type[asyncio.Protocol], connection),
+            watched(app),
+            # Documented as classes; uvicorn only calls them.
+            http=cast(type[asyncio.Protocol], connections.http),
+            ws=cast(type[asyncio.Protocol], connections.websocket),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -78,7 +87,8 @@ async def serve(app: FastAPI, settings: Settings, listening: socket.socket, stop
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=stop_s,
             **live.UVICORN_OPTIONS,
-        )
+        ),
+        connections,
     )
 
     async def stop() -> None:
@@ -96,8 +106,17 @@ async def serve(app: FastAPI, settings: Settings, listening: socket.socket, stop
 
 
 class _Server(uvicorn.Server):
-    """Signals are ours: see `lifecycle`."""
+    """uvicorn without signal handlers of its own (`telemetry.health` has them)."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self._connections = connections
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # uvicorn would send a second close frame to a WebSocket that is closing, and its library raises then.
+        self._connections.cut_off_closing()
+        await super().shutdown(sockets)
