@@ -1,185 +1,73 @@
 """
-Rolling signals under a day of scores: `python -m benchmarks.insights` [--scores N] [--chains N] [--json].
+Rolling figures over a day of scores: `python -m benchmarks.insights` [--scores N] [--chains N] [--json].
 
-One worker on an embedded broker takes in scores that ended within 24 h, all of them waiting when it begins; then it is
-killed, and another one restores what it kept. Printed: events per second, memory, time to restore.
+Fills an embedded PostgreSQL with scores of the last 24 h and reads the figures of one chain and of all chains, each
+several times. Prints the medians.
 """
 
 import argparse
 import asyncio
 import json
-import os
-import random
-import re
-import sys
-import tempfile
+import statistics
 import time
-import urllib.request
-import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-import psutil
-from pydantic_core import to_json
-
-from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.clients import Publisher
-from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.signals.faust_app import topics_of_insights
-from tarsy_scoring_lab.broker import choose_broker
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.postgres.migrate import migrate
+from tarsy_scoring.signals.figures import Thresholds, read_figures
+from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
-DAY_S = 86_400
-PUBLISH_TIMEOUT_S = 60
-BATCH = 5_000
+TIMES = 15
+
+FILL = """
+INSERT INTO sessions (session_id) SELECT 'session-' || n FROM generate_series(1, $1) n
+"""
+FILL_SCORES = """
+INSERT INTO session_scores (session_id, request_id, chain_id, priority, score_triggered_by, criteria, criteria_hash,
+  status, completed_at, total_score, error_kind, failure_tags, usage, score_analysis)
+SELECT 'session-' || n, gen_random_uuid(), 'chain-' || n % $2, 1, 'auto', 'c', 'h', status,
+  now() - make_interval(secs => 86400.0 * n / $1), CASE WHEN status = 'completed' THEN n % 101 END,
+  CASE WHEN status = 'failed' THEN 'no_score_in_answer' END, '["loop"]', '{"cost_usd": 0.0123}',
+  repeat('analysis ', 200)
+FROM generate_series(1, $1) n, LATERAL (SELECT CASE WHEN n % 20 = 0 THEN 'failed' ELSE 'completed' END AS status) s
+"""
 
 
 @dataclass
 class Measured:
-    """Megabytes are 2^20 bytes; `peak` is what the process ever had at once."""
+    """Medians in milliseconds."""
 
     scores: int
     chains: int
-    take_in_s: float
-    scores_per_s: float
-    rss_mb: int
-    peak_rss_mb: int
-    restore_s: float
-    restored_rss_mb: int
-    restored_peak_rss_mb: int
-
-
-def event(number: int, ended_at_s: float, chance: random.Random, chains: int) -> dict[str, Any]:
-    """A score that ended, as the relay sends it."""
-    at_us = int(ended_at_s * 1e6)
-    at = datetime.fromtimestamp(ended_at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    shared = {
-        "event_id": str(uuid.UUID(int=chance.getrandbits(128))),
-        "score_id": str(uuid.UUID(int=chance.getrandbits(128))),
-        "request_id": str(uuid.UUID(int=chance.getrandbits(128))),
-        "session_id": f"session-{number}",
-        "chain_id": f"chain-{chance.randrange(chains)}",
-        "purpose": "production",
-        "sequence": 6,
-        "position": number + 1,
-        "attempt": 1,
-        "timestamp": at,
-        "timestamp_us": at_us,
-        "completed_at": at,
-    }
-    if chance.random() < 0.05:
-        return shared | {
-            "type": "scoring.failed",
-            "status": "failed",
-            "error_kind": "no_score_in_answer",
-            "error_message": "-",
-        }
-    return shared | {
-        "type": "scoring.completed",
-        "total_score": chance.randrange(101),
-        "outcome": "pass",
-        "criteria": "investigation-methodology",
-        "criteria_hash": "c" * 64,
-        "judge_fingerprint": "f" * 64,
-        "failure_tags": chance.sample(["loop", "no_evidence", "wrong_conclusion"], chance.randrange(3)),
-        "flags": [],
-        "usage": {"input_tokens": 40_000, "output_tokens": 2_000, "cost_usd": round(chance.random() / 10, 6)},
-        "score_triggered_by": "auto",
-        "alert_type": "PodCrashLoop",
-        "labels": {"guidance": "v2"},
-    }
-
-
-async def publish_day(settings: Settings, scores: int, chains: int) -> None:
-    """Put a day of scores onto the topic, in the order in which they ended."""
-    chance, publisher, begin = random.Random(8), Publisher(settings), time.time() - DAY_S
-    for first in range(0, scores, BATCH):
-        events = [
-            event(n, begin + DAY_S * n / scores, chance, chains) for n in range(first, min(first + BATCH, scores))
-        ]
-        messages = [(e["session_id"].encode(), to_json(e), ()) for e in events]
-        await publisher.publish(settings.topic_scoring_events, messages, PUBLISH_TIMEOUT_S)
-    await publisher.stop()
-
-
-class Worker:
-    """A running `tarsy-scoring insights`."""
-
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
-        self._process = psutil.Process(process.pid)
-        self._port = port
-
-    async def rows(self) -> int:
-        text = await asyncio.to_thread(self._metrics)
-        found = re.search(r"^tarsy_scoring_insights_rows (\S+)$", text, re.MULTILINE)
-        return int(float(found[1])) if found else 0
-
-    def _metrics(self) -> str:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
-                return str(answer.read().decode())
-        except OSError:  # it does not listen yet
-            return ""
-
-    async def keeps(self, rows: int) -> float:
-        """Wait until it keeps so many scores; gives the seconds."""
-        begin = time.monotonic()
-        while await self.rows() < rows:  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.1)
-        return time.monotonic() - begin
-
-    def memory_mb(self) -> tuple[int, int]:
-        """Now, and at most."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        peak = re.search(r"VmHWM:\s+(\d+) kB", status)
-        return self._process.memory_info().rss >> 20, int(peak[1]) >> 10 if peak else 0
-
-
-@asynccontextmanager
-async def running(env: dict[str, str], folder: Path) -> AsyncIterator[Worker]:
-    """A worker that is killed in the end."""
-    with (folder / "worker.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tarsy_scoring", "insights"), env=os.environ | env, cwd=folder, stderr=log
-        )
-    try:
-        yield Worker(process, int(env["SCORING_METRICS_PORT"]))
-    finally:
-        process.kill()
-        await process.wait()
+    one_chain_ms: float
+    all_chains_ms: float
 
 
 async def measure(scores: int, chains: int) -> Measured:
-    """All of it, on a broker of its own."""
-    broker, _ = await choose_broker("auto")
-    async with broker:
-        env = {
-            "SCORING_KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
-            "SCORING_CREATE_TOPICS": "true",
-            "SCORING_KAFKA_SESSION_TIMEOUT_S": "6",
-            "SCORING_METRICS_PORT": "29127",
-        }
-        settings = load_settings(env)
-        await ensure_topics(settings, *topics_of_insights(settings))
-        await publish_day(settings, scores, chains)
-        with tempfile.TemporaryDirectory() as folder:
-            async with running(env, Path(folder)) as worker:
-                await worker.keeps(1)
-                take_in_s = await worker.keeps(scores)
-                await asyncio.sleep(5)  # what it publishes then is part of what it needs
-                rss, peak = worker.memory_mb()
-            async with running(env, Path(folder)) as worker:
-                restore_s = await worker.keeps(scores)
-                await asyncio.sleep(5)
-                restored_rss, restored_peak = worker.memory_mb()
-    rate = round(scores / take_in_s, 1)
-    return Measured(
-        scores, chains, round(take_in_s, 1), rate, rss, peak, round(restore_s, 1), restored_rss, restored_peak
-    )
+    async with EmbeddedPostgres() as postgres:
+        await asyncio.to_thread(migrate, postgres.url)
+        database = Database(postgres.url, "public", pool_size=1)
+        await database.open()
+        try:
+            await database.once(lambda c: c.execute(FILL, scores))
+            await database.once(lambda c: c.execute(FILL_SCORES, scores, chains))
+            await database.once(lambda c: c.execute("ANALYZE"))
+            one = await _median_ms(database, ["chain-1"], with_others=False)
+            every = await _median_ms(database, [], with_others=True)
+        finally:
+            await database.close()
+    return Measured(scores, chains, one, every)
+
+
+async def _median_ms(database: Database, chains: list[str], *, with_others: bool) -> float:
+    took_ms = []
+    for _ in range(TIMES):
+        began_s = time.perf_counter()
+        await read_figures(database, Thresholds(Settings()), datetime.now(UTC), chains, with_others=with_others)
+        took_ms.append(1000 * (time.perf_counter() - began_s))
+    return round(statistics.median(took_ms), 1)
 
 
 def main() -> None:

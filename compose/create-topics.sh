@@ -21,6 +21,3 @@ create_events rescore-requested $((7 * day_ms))
 create_events scoring-events $((7 * day_ms))
 create_events scoring-dead-letters $((90 * day_ms))
 create_compacted scoring-insights
-# What `tarsy-scoring insights` keeps for itself; both have as many partitions.
-create_events tarsy-scoring-insights-by-chain $((7 * day_ms))
-create_compacted tarsy-scoring-insights-scores-changelog

@@ -171,10 +171,10 @@ class ScoringFailed(_Outgoing):
 
 
 class WindowFigures(BaseModel):
-    """What ended on a chain from `start` on and before `end`; scores of the purpose `production` alone."""
+    """Scores of the purpose `production` that ended on a chain from `start` on and before `end`."""
 
     start: datetime
-    end: datetime = Field(description="Later than now: the window is still open. Long past: the chain is quiet.")
+    end: datetime = Field(description="The first moment after the window; ahead until the window moves.")
     scores: int = Field(ge=0, description="Completed scores.")
     scored: int = Field(ge=0, description="Those with a total.")
     mean: float | None = Field(description="Of their totals; null: there is none.")
@@ -205,7 +205,7 @@ class ScoringWindows(_Insight):
     """Rolling figures of one chain; each message takes the place of the one before."""
 
     type: Literal["scoring.windows"]
-    windows: Windows = Field(description="Those that close first of the windows that hold the chain's newest score.")
+    windows: Windows = Field(description="The current windows, by the clock of the database.")
 
 
 class DriftDetected(_Insight):

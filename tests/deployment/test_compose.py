@@ -22,7 +22,6 @@ from infrastructure import wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import decode_session_completed
-from tarsy_scoring.signals.faust_app import topics_of_insights
 from tarsy_scoring.telemetry.health import HealthServer
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.server import LONGEST_STOP_S
@@ -322,12 +321,16 @@ def kafka_tool(tmp_path: Path) -> Callable[[str], list[str]]:
 def test_all_topics_are_made(kafka_tool: Callable[[str], list[str]]) -> None:
     """The script makes those that the service looks for, where they are missing; only signals are compacted."""
     calls = kafka_tool((FOLDER / "create-topics.sh").read_text())
-    plain, compacted = topics_of_insights(Settings())
+    compacted = {Settings().topic_scoring_insights}
     made = {re.search(r"--topic (\S+)", call)[1] for call in calls}  # type: ignore[index]
-    assert made == {
-        Settings.model_fields[f"topic_{name}"].default
-        for name in ("session_completed", "rescore_requested", "scoring_events", "dead_letters")
-    } | {*plain, *compacted}
+    assert (
+        made
+        == {
+            Settings.model_fields[f"topic_{name}"].default
+            for name in ("session_completed", "rescore_requested", "scoring_events", "dead_letters")
+        }
+        | compacted
+    )
     for call in calls:
         assert call.startswith("--bootstrap-server kafka:9092 --create --if-not-exists --partitions 6 ")
         is_compacted = any(f"--topic {topic} --config cleanup.policy=compact " in call for topic in compacted)

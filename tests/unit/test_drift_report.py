@@ -16,7 +16,7 @@ from tarsy_scoring.drift.detection import Finding, Situation, event_of, explain
 from tarsy_scoring.drift.loop import _message
 from tarsy_scoring.drift.report import DriftReport, in_points, markdown, standing_of
 from tarsy_scoring.events import DriftDetected
-from tarsy_scoring.signals.app import DRIFT_KEY
+from tarsy_scoring.signals.publisher import DRIFT_KEY
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.statistics.judge_change import ChainScore, Look, Reign

@@ -9,7 +9,6 @@ import pytest
 from tarsy_scoring.config.load import load_settings, read_api_key
 from tarsy_scoring.config.settings import TOPICS, CompositeWeights, Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.signals import faust_app
 
 
 def load(tmp_path: Path, yaml: str = "", **environ: str) -> Settings:
@@ -209,15 +208,6 @@ def test_topics_with_the_same_name_are_refused(tmp_path: Path, one: str, other: 
         load(tmp_path, **{variable_of(one): "mine", variable_of(other): "mine"})
 
     assert {variable_of(one), variable_of(other)} <= set(re.findall("SCORING_[A-Z_]+", str(refused.value)))
-
-
-def test_the_own_topics_of_insights_are_taken(tmp_path: Path) -> None:
-    """Those that it makes of the group's name; the name alone takes nothing away."""
-    settings = load(tmp_path, SCORING_KAFKA_GROUP="g", SCORING_TOPIC_SCORING_INSIGHTS="g-insights")
-
-    for name in (faust_app.grouped_topic(settings), faust_app.changelog_topic(settings)):
-        with pytest.raises(ConfigurationError, match="SCORING_TOPIC_DEAD_LETTERS: the same topic is used by insights"):
-            load(tmp_path, SCORING_KAFKA_GROUP="g", SCORING_TOPIC_DEAD_LETTERS=name)
 
 
 @pytest.mark.parametrize(

@@ -376,7 +376,7 @@ class Settings(_Frozen):
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
         """A message read where a dead letter of it is written is one more dead letter, without end."""
-        taken = {f"{self.kafka_group}-insights-{name}": "insights for itself" for name in OWN_TOPICS_OF_INSIGHTS}
+        taken: dict[str, str] = {}
         for field in TOPICS:
             name, variable = getattr(self, field), variable_of(field)
             if name in taken:
@@ -405,8 +405,6 @@ class Settings(_Frozen):
 
 
 TOPICS = tuple(n for n, f in Settings.model_fields.items() if n.startswith("topic_") and f.annotation is str)
-# Of the group's name and these; see `insights_app`, which cannot be imported without Faust.
-OWN_TOPICS_OF_INSIGHTS = ("by-chain", "scores-changelog")
 SECRETS = tuple(n for n, f in Settings.model_fields.items() if "SecretStr" in str(f.annotation))
 # Those that may stand in a file, read once at start; one with a field of its own for that is read whenever it is used.
 SECRETS_FROM_FILES = tuple(n for n in SECRETS if f"{n}_file" not in Settings.model_fields)

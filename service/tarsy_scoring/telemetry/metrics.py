@@ -43,7 +43,7 @@ SOURCES_IN_KAFKA = ("session-completed", "rescore-requested")
 CIRCUIT_KINDS = ("circuit", "key", "quota")
 CAUSES_OF_DRIFT = ("judge", "agents", "both")
 # Counted, seen before, and left out of every window: too old, of a time still to come, or not understood.
-INSIGHTS_RESULTS = ("counted", "repeat", "late", "early", "unreadable")
+INSIGHTS_RESULTS = ("counted", "late", "unreadable")
 # What holds a chain up, as `errors.WaitingFor` has it without what holds up a single score.
 HOLDS = ("nothing", "pause", "budget", "circuit", "key", "quota", "rate_limit")
 
@@ -131,13 +131,14 @@ class Metrics:
         self.bridge_announced = counter("bridge_announced_total", "Sessions of TARSy announced, by status.", "status")
         self.bridge_swept = gauge("bridge_last_sweep_timestamp_seconds", "When the last whole sweep ended.")
         self.bridge_sweep_every = gauge("bridge_sweep_interval_seconds", "How often a bridge wants to sweep.")
-        self.insights_events = counter("insights_events_total", "Ended scores that arrived for windows.", "result")
-        self.insights_published = counter("insights_published_total", "Messages with windows the broker acknowledged.")
+        self.insights_events = counter("insights_events_total", "Ended scores read from events, by use.", "result")
+        self.insights_published = counter(
+            "insights_published_total", "Messages with windows that the brokers acknowledged."
+        )
         self.insights_delay = histogram(
             "insights_delay_seconds", "From the end of a score to its published windows.", REQUEST_BUCKETS_S
         )
-        self.insights_chains = gauge("insights_chains", "Chains whose windows this process keeps.")
-        self.insights_rows = gauge("insights_rows", "Scores it keeps for them.")
+        self.insights_chains = gauge("insights_chains", "Chains with a score in the published windows.")
         self.write_backs = counter("write_backs_total", "Scores for TARSy's tables, by what became of them.", "result")
         self.write_back_backlog = gauge("write_back_backlog_events", "Scoring events not looked at for TARSy yet.")
         self.anchor_sessions = gauge("anchor_sessions", "Anchors, by how far they are under the judge of now.", "state")

@@ -1,0 +1,161 @@
+"""
+Scoring events from Kafka, consumed with Faust, to report which chains changed.
+
+An event only says that the figures of a chain may differ: the figures themselves come from the database. A record that
+is read twice therefore changes nothing, and one that is lost costs a minute (see `publisher`). So Faust's own commits,
+assignments and restarts are good enough, and none of its tables, changelogs or offsets is used.
+"""
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import faust
+import structlog
+from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
+from pydantic_core import from_json
+
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.events import ScoringCompleted, ScoringFailed
+from tarsy_scoring.kafka.security import REQUEST_TIMEOUT_MS, connection_options
+from tarsy_scoring.signals.figures import NO_CHAIN
+
+log = structlog.get_logger()
+
+RETRY_S = 5.0
+STOP_WITHIN_S = 5.0
+_ENDS: dict[str, type[ScoringCompleted | ScoringFailed]] = {
+    "scoring.completed": ScoringCompleted,
+    "scoring.failed": ScoringFailed,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreEnd:
+    """A production score ended on this chain at this time."""
+
+    chain: str
+    ended_at: datetime
+
+
+def read_score_end(value: bytes | None) -> ScoreEnd | None:
+    """
+    The end of a production score; None for any other scoring event.
+
+    Raises:
+        ValueError: The value is not a scoring event.
+    """
+    try:
+        payload = from_json(value or b"", allow_inf_nan=False)
+        model = _ENDS.get(payload["type"])
+        if model is None or payload["purpose"] != "production":
+            return None
+        event = model.model_validate(payload)
+        # Events of older versions lack `completed_at`; they were emitted some milliseconds after it.
+        ended_at = event.completed_at or datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=event.timestamp_us)
+        if ended_at.tzinfo is None:
+            raise ValueError("a time without a zone")
+    except (ValueError, KeyError, TypeError, OverflowError) as error:  # a ValidationError is a ValueError
+        raise ValueError("not a scoring event") from error
+    return ScoreEnd(event.chain_id or NO_CHAIN, ended_at)
+
+
+def app_id(settings: Settings) -> str:
+    """Name of the Faust app, which is also its consumer group."""
+    return f"{settings.kafka_group}-insights"
+
+
+async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> None:
+    """
+    Call `take` with the value of each scoring event, until cancelled.
+
+    Starts with the events that the group has not committed, the first time with new ones. Where Faust fails it is
+    logged, and a new app takes its place after `RETRY_S`. A cancel waits up to `STOP_WITHIN_S` for Faust to leave the
+    group: when brokers are away its consumer thread dies without telling the app, which then waits for it forever.
+
+    Args:
+        take: Must not raise: Faust would restart the agent and skip the record.
+    """
+    while True:
+        # Faust creates directories at start, also without tables; containers have only the temporary one to write to.
+        with tempfile.TemporaryDirectory(prefix="tarsy-scoring-insights-", ignore_cleanup_errors=True) as directory:
+            reason = await _run_app(settings, take, Path(directory))
+        log.warning("insights.consumer_failed", reason=repr(reason), retry_in_s=RETRY_S)
+        await asyncio.sleep(RETRY_S)
+
+
+async def _run_app(settings: Settings, take: Callable[[bytes | None], None], directory: Path) -> BaseException | None:
+    """Run one app until it ends by itself; returns why."""
+    app = None
+    try:
+        app = faust_app(settings, directory)
+
+        @app.agent(app.topic(settings.topic_scoring_events, key_type=bytes, value_type=bytes), concurrency=1)
+        async def mark(values: Any) -> None:
+            async for value in values:
+                take(value)
+
+        await app.start()
+        await app.wait_until_stopped()
+        return app.crash_reason
+    except Exception as error:  # noqa: BLE001 - whatever it is, the figures are still published, and Faust is retried
+        return error
+    finally:
+        if app is not None:
+            stopping = asyncio.ensure_future(app.stop())
+            # `wait` and not a timeout: a cancel would interrupt an orderly stop, and need not end a stuck one.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({stopping}, timeout=STOP_WITHIN_S)
+
+
+def faust_app(settings: Settings, directory: Path) -> faust.App:
+    """
+    The app, not started; connects to nothing.
+
+    Raises:
+        ConfigurationError: A certificate or key cannot be used.
+    """
+    session_s = settings.kafka_session_timeout_s
+    level = logging.INFO if settings.log_level == "debug" else logging.CRITICAL
+    for name in ("faust", "mode"):  # our own log lines report what matters
+        logging.getLogger(name).setLevel(level)
+    return faust.App(
+        app_id(settings),
+        broker=[f"kafka://{server.strip()}" for server in settings.require_kafka().split(",")],
+        broker_credentials=credentials(settings),
+        broker_session_timeout=session_s,
+        broker_heartbeat_interval=max(0.2, min(3.0, session_s / 5)),
+        broker_request_timeout=max(session_s, REQUEST_TIMEOUT_MS / 1000),
+        consumer_auto_offset_reset="latest",  # the first publication covers everything that is older
+        key_serializer="raw",
+        value_serializer="raw",
+        store="memory://",
+        datadir=str(directory),
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        stream_wait_empty=False,  # a mark needs no draining before partitions move
+        web_enabled=False,
+        autodiscover=False,
+    )
+
+
+def credentials(settings: Settings) -> Any:
+    """The Kafka login of all our clients as Faust takes it; None: no login."""
+    options = connection_options(settings)
+    context = options.get("ssl_context")
+    if "sasl_oauth_token_provider" in options:
+        return OAuthCredentials(oauth_cb=options["sasl_oauth_token_provider"], ssl_context=context)
+    if "sasl_plain_username" in options:
+        return SASLCredentials(
+            username=options["sasl_plain_username"],
+            password=options["sasl_plain_password"],
+            mechanism=options["sasl_mechanism"],
+            ssl_context=context,
+        )
+    return SSLCredentials(context) if context is not None else None

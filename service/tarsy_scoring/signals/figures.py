@@ -1,0 +1,174 @@
+"""
+The rolling figures of chains, computed from the stored scores by one statement.
+
+Windows move with the clock: the hour by five minutes, the day by an hour, on whole hops in UTC. A window ends at the
+next hop, so it covers its length minus the rest of the current hop.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.postgres.database import Database
+
+NO_CHAIN = ""  # stands for "no chain" in here, and is the message key of scores without a chain
+RED_BAND_ENDS = 50.0  # the pages show totals below it in red; the threshold of chains that configure none
+
+# The error kinds that occur, one index lookup for each. The index on failures is (error_kind, completed_at): it finds
+# the failures of a period only kind by kind, and the set of kinds may grow.
+# Source: https://wiki.postgresql.org/wiki/Loose_indexscan
+_KINDS = """
+  (SELECT min(error_kind) AS kind FROM {schema}.session_scores WHERE status IN ('failed', 'timed_out'))
+  UNION ALL
+  SELECT (SELECT min(s.error_kind) FROM {schema}.session_scores s
+          WHERE s.status IN ('failed', 'timed_out') AND s.error_kind > kinds.kind)
+  FROM kinds WHERE kinds.kind IS NOT NULL
+"""
+
+# Production scores that ended from $1 on and before $2. Each arm has an index of its own.
+_ENDED = """
+  SELECT coalesce(s.chain_id, '') AS chain, s.completed_at, NULL AS failure, s.total_score, s.failure_tags,
+         (s.usage ->> 'cost_usd')::numeric AS cost_usd
+  FROM {schema}.session_scores s
+  WHERE s.status = 'completed' AND s.purpose = 'production' AND s.completed_at >= $1 AND s.completed_at < $2 <of_chains>
+  UNION ALL
+  SELECT coalesce(s.chain_id, ''), s.completed_at, s.error_kind, NULL, NULL, NULL
+  FROM kinds JOIN {schema}.session_scores s ON s.error_kind = kinds.kind
+  WHERE s.status IN ('failed', 'timed_out') AND s.purpose = 'production'
+    AND s.completed_at >= $1 AND s.completed_at < $2 <of_chains>
+  UNION ALL
+  SELECT coalesce(s.chain_id, ''), s.completed_at, s.error_kind, NULL, NULL, NULL
+  FROM {schema}.session_scores s
+  WHERE s.status = 'cancelled' AND s.purpose = 'production' AND s.completed_at >= $1 AND s.completed_at < $2 <of_chains>
+"""
+
+# $1 and $2 bound the day, which contains the hour ($3, $4); $5 and $6 are chains with their thresholds, $7 is the
+# threshold of all others.
+_FIGURES = f"""
+WITH RECURSIVE kinds AS ({_KINDS}), ended AS ({_ENDED}), counted AS (
+  SELECT e.*, w.name, coalesce(t.threshold, $7) AS threshold
+  FROM ended e
+  JOIN (VALUES ('24h', $1::timestamptz, $2::timestamptz), ('1h', $3::timestamptz, $4::timestamptz))
+    AS w(name, start_at, end_at) ON e.completed_at >= w.start_at AND e.completed_at < w.end_at
+  LEFT JOIN unnest($5::text[], $6::float8[]) AS t(chain, threshold) USING (chain)
+), sums AS (
+  SELECT chain, name, count(*) FILTER (WHERE failure IS NULL) AS scores, count(total_score) AS scored,
+         sum(total_score)::float8 / nullif(count(total_score), 0) AS mean,
+         count(*) FILTER (WHERE total_score < threshold) AS under_threshold, sum(cost_usd)::float8 AS cost_usd
+  FROM counted GROUP BY chain, name
+), failures AS (
+  SELECT chain, name, jsonb_object_agg(failure, number) AS failures
+  FROM (SELECT chain, name, failure, count(*) AS number FROM counted WHERE failure IS NOT NULL GROUP BY 1, 2, 3) f
+  GROUP BY chain, name
+), tags AS (
+  SELECT chain, name, jsonb_object_agg(tag, number) AS failure_tags
+  FROM (SELECT chain, name, tag, count(*) AS number
+        FROM counted, jsonb_array_elements_text(failure_tags) AS element(tag) GROUP BY 1, 2, 3) t
+  GROUP BY chain, name
+)
+SELECT * FROM sums LEFT JOIN failures USING (chain, name) LEFT JOIN tags USING (chain, name)
+"""
+
+# The figures of every chain on which a score ended within the day.
+FIGURES_OF_ALL = _FIGURES.replace("<of_chains>", "")
+
+# The same of some chains, given in $8.
+FIGURES_OF_CHAINS = _FIGURES.replace(
+    "<of_chains>", "AND (s.chain_id = ANY($8::text[]) OR (s.chain_id IS NULL AND '' = ANY($8::text[])))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window as messages name it. `end` is the first moment after it."""
+
+    name: str
+    start: datetime
+    end: datetime
+
+
+def windows_at(now: datetime) -> tuple[Window, Window]:
+    """The windows of the last hour and of the last day; the day contains the hour."""
+    return (
+        _window("1h", timedelta(hours=1), timedelta(minutes=5), now),
+        _window("24h", timedelta(hours=24), timedelta(hours=1), now),
+    )
+
+
+def _window(name: str, length: timedelta, hop: timedelta, now: datetime) -> Window:
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    end = epoch + ((now - epoch) // hop + 1) * hop
+    return Window(name, end - length, end)
+
+
+class Thresholds:
+    """Totals below the threshold of their chain count as `under_threshold`."""
+
+    def __init__(self, settings: Settings) -> None:
+        chains = settings.config.chains
+        self.default = _threshold(settings.config.defaults.pass_threshold)
+        self.by_chain: Mapping[str, float] = {name: _threshold(chain.pass_threshold) for name, chain in chains.items()}
+
+    def of(self, chain: str) -> float:
+        return self.by_chain.get(chain, self.default)
+
+
+def _threshold(configured: float | None) -> float:
+    return RED_BAND_ENDS if configured is None else configured
+
+
+async def read_figures(
+    database: Database, thresholds: Thresholds, now: datetime, chains: Collection[str], *, with_others: bool = False
+) -> dict[str, dict[str, Any]]:
+    """
+    The current windows of chains, as messages carry them.
+
+    Args:
+        with_others: Also those of all other chains on which a score ended within the day.
+
+    Returns:
+        Windows by chain. A chain without a score within the day has windows that count nothing.
+
+    Raises:
+        DatabaseAway: The database cannot be used right now.
+    """
+    hour, day = windows_at(now)
+    arguments: list[Any] = [day.start, day.end, hour.start, hour.end]
+    arguments += [list(thresholds.by_chain), list(thresholds.by_chain.values()), thresholds.default]
+    if not with_others:
+        arguments.append(list(chains))
+    sql = database.sql(FIGURES_OF_ALL if with_others else FIGURES_OF_CHAINS)
+    rows = {(r["chain"], r["name"]): dict(r) for r in await database.once(lambda c: c.fetch(sql, *arguments))}
+    return {
+        chain: {w.name: _document(w, thresholds.of(chain), rows.get((chain, w.name))) for w in (hour, day)}
+        for chain in sorted({*chains, *(chain for chain, _ in rows)})
+    }
+
+
+def _document(window: Window, threshold: float, row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The figures of one window in the shape of `schemas/scoring-windows.v1.json`."""
+    scored, under = (row["scored"], row["under_threshold"]) if row else (0, 0)
+    return {
+        "start": _moment(window.start),
+        "end": _moment(window.end),
+        "scores": row["scores"] if row else 0,
+        "scored": scored,
+        "mean": row["mean"] if row else None,
+        "under_threshold": under,
+        "threshold": int(threshold) if threshold.is_integer() else threshold,
+        "share_under_threshold": under / scored if scored else None,
+        "failures": dict(sorted((row["failures"] or {}).items())) if row else {},
+        "failure_tags": dict(sorted((row["failure_tags"] or {}).items())) if row else {},
+        "cost_usd": row["cost_usd"] if row else None,
+    }
+
+
+def is_empty(windows: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether no score ended in any of the windows."""
+    return not any(w["scores"] or w["failures"] for w in windows.values())
+
+
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

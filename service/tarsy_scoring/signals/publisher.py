@@ -1,0 +1,211 @@
+"""
+Publishes the rolling figures of chains, in one process at a time.
+
+A chain is published when events report a change, at most once a second, and whenever its windows moved. Every minute
+the figures of all chains are read anew: windows lose scores that only grew old, and a mark that was lost is made good.
+
+Laws. The figures of a message are those of the database when it was read. Only the process that holds the advisory
+lock publishes. A process that was frozen may still send a message with older figures after another took over; its
+`timestamp`, read from the database's clock, tells which message counts.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from pydantic_core import to_json
+
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.kafka.clients import BrokerAway, Publisher, TooLarge
+from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
+from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.signals.consumer import consume, read_score_end
+from tarsy_scoring.signals.figures import NO_CHAIN, Thresholds, is_empty, read_figures, windows_at
+from tarsy_scoring.telemetry.health import unless_stopped
+from tarsy_scoring.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+ROUND_S = 1.0  # how often changed chains are published, and the lock is checked
+READING_SHARE = 0.1  # of the time may go into reading figures: a large fleet gets them less often
+REFRESH_S = 60  # divides the hop of every window, so that a window is published as soon as it moved
+STANDBY_S = 2.0
+PUBLISH_TIMEOUT_S = 10.0
+# Keys of `scoring.drift_detected` in the same compacted topic. A chain of such a name would overwrite the finding.
+DRIFT_KEY = re.compile(r"drift:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_LEADER = AdvisoryLock("tarsy-scoring insights")
+
+
+class RollingSignals:
+    """
+    The publisher of this process: it leads, or stands by while another process does.
+
+    Attributes:
+        lacking: Why the last try failed, for `/readyz`; None: it leads or stands by.
+    """
+
+    def __init__(self, settings: Settings, database: Database, metrics: Metrics) -> None:
+        self._settings = settings
+        self._database = database
+        self._metrics = metrics
+        self._publisher = Publisher(settings)
+        self._thresholds = Thresholds(settings)
+        # Chains whose figures may have changed, with the times at which their scores ended (for the delay metric).
+        self._changed: dict[str, list[datetime]] = {}
+        # What the topic holds by our own acknowledged messages, so that equal figures are not sent again.
+        self._published: dict[str, Mapping[str, Any]] = {}
+        self._reading_s = 0.0
+        self.lacking: str | None = "the database has not answered yet"
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Lead or stand by until `stopping`; waits for a database or broker that is away."""
+        try:
+            while not stopping.is_set():
+                try:
+                    await self._database.once(lambda connection: self._lead(connection, stopping))
+                    self.lacking = None
+                except DatabaseAway as error:
+                    self._report(str(error))
+                await unless_stopped(asyncio.sleep(STANDBY_S), stopping)
+        finally:
+            await self._publisher.stop()
+
+    async def _lead(self, connection: Connection, stopping: asyncio.Event) -> None:
+        """
+        Publish until `stopping`, if the lock is free.
+
+        Raises:
+            DatabaseAway: The connection that holds the lock broke (as the error that `Database.once` translates).
+        """
+        if not await _LEADER.try_lead(connection, self._database.schema):
+            return
+        self._published.clear()  # the process that led before may have published other figures
+        self._metrics.kafka_up.labels("insights").set(1)  # they answered when the topics were looked for
+        consumer = asyncio.create_task(consume(self._settings, self.take_event))
+        try:
+            await self._publish_rounds(connection, stopping)
+        finally:
+            consumer.cancel()
+            await asyncio.wait({consumer})
+            self._metrics.insights_chains.set(0)
+            self._metrics.kafka_up.remove("insights")
+
+    async def _publish_rounds(self, connection: Connection, stopping: asyncio.Event) -> None:
+        refreshed_at: int | None = None
+        while not stopping.is_set():
+            # Also shows that the connection, and with it the lock, is still ours.
+            now: datetime = await connection.fetchval("SELECT clock_timestamp()", timeout=CONTACT_S)
+            minute = int(now.timestamp()) // REFRESH_S
+            try:
+                await self.publish_changed(now, refresh=minute != refreshed_at)
+                if refreshed_at is None:
+                    log.info("insights.ready", chains=len(self._published))
+                refreshed_at, self.lacking = minute, None
+                self._metrics.kafka_up.labels("insights").set(1)
+            except (DatabaseAway, TooLarge) as error:
+                self._report(str(error))
+            except BrokerAway as error:
+                self._metrics.kafka_up.labels("insights").set(0)
+                self._report(str(error))
+            await unless_stopped(asyncio.sleep(max(ROUND_S, self._reading_s / READING_SHARE)), stopping)
+
+    def _report(self, reason: str) -> None:
+        self.lacking = reason
+        log.warning("insights.waiting", reason=reason)
+
+    # --- marking ---------------------------------------------------------------------------------------
+
+    def take_event(self, value: bytes | None) -> None:
+        """Mark the chain of a score that ended as changed. Never raises."""
+        try:
+            end = read_score_end(value)
+        except ValueError:
+            self._metrics.insights_events.labels("unreadable").inc()
+            return
+        if end is None:
+            return
+        _, day = windows_at(datetime.now(UTC))
+        if end.ended_at < day.start:  # in no window
+            self._metrics.insights_events.labels("late").inc()
+            return
+        self._metrics.insights_events.labels("counted").inc()
+        self._changed.setdefault(end.chain, []).append(end.ended_at)
+
+    # --- publishing ------------------------------------------------------------------------------------
+
+    async def publish_changed(self, now: datetime, *, refresh: bool) -> int:
+        """
+        Publish the windows of changed chains that differ from the last ones published.
+
+        Args:
+            now: By the database's clock.
+            refresh: Look at all chains: windows move, and a mark may have been lost.
+
+        Returns:
+            Messages that the brokers acknowledged.
+
+        Raises:
+            DatabaseAway, BrokerAway, TooLarge: What was not published stays marked as changed.
+        """
+        changed, self._changed = self._changed, {}
+        chains = {*changed, *self._published} if refresh else changed.keys()
+        try:
+            began_s, figures = time.monotonic(), {}
+            if refresh or chains:
+                figures = await read_figures(self._database, self._thresholds, now, chains, with_others=refresh)
+            self._reading_s = time.monotonic() - began_s
+            news = {chain: windows for chain, windows in figures.items() if self._is_news(chain, windows)}
+            acknowledged = await self._send(news, now)
+        except BaseException:
+            for chain, ends in changed.items():
+                self._changed.setdefault(chain, []).extend(ends)
+            raise
+        self._note_published(acknowledged, changed)
+        if missing := news.keys() - acknowledged.keys():
+            for chain in missing:
+                self._changed.setdefault(chain, []).extend(changed.get(chain, ()))
+            raise BrokerAway(f"{len(missing)} of {len(news)} messages were not acknowledged in time")
+        return len(news)
+
+    def _is_news(self, chain: str, windows: Mapping[str, Any]) -> bool:
+        if DRIFT_KEY.fullmatch(chain):
+            return False
+        last = self._published.get(chain)
+        # Windows that count nothing are sent once, when the last score has left them.
+        return windows != last and not (last is None and is_empty(windows))
+
+    async def _send(self, news: Mapping[str, Mapping[str, Any]], now: datetime) -> dict[str, Mapping[str, Any]]:
+        """Send one message per chain; returns the windows of those that the brokers acknowledged."""
+        if not news:
+            return {}
+        messages = [(chain.encode(), to_json(_message(chain, windows, now)), ()) for chain, windows in news.items()]
+        topic = self._settings.topic_scoring_insights
+        are_there = await self._publisher.publish(topic, messages, PUBLISH_TIMEOUT_S)
+        return {chain: news[chain] for chain, is_there in zip(news, are_there, strict=True) if is_there}
+
+    def _note_published(
+        self, acknowledged: Mapping[str, Mapping[str, Any]], changed: Mapping[str, Sequence[datetime]]
+    ) -> None:
+        for chain, windows in acknowledged.items():
+            self._published.pop(chain, None)
+            if not is_empty(windows):
+                self._published[chain] = windows
+            for ended_at in changed.get(chain, ()):
+                self._metrics.insights_delay.observe(max(0.0, time.time() - ended_at.timestamp()))
+        self._metrics.insights_published.inc(len(acknowledged))
+        self._metrics.insights_chains.set(len(self._published))
+
+
+def _message(chain: str, windows: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    return {
+        "type": "scoring.windows",
+        "chain_id": None if chain == NO_CHAIN else chain,
+        "timestamp": now.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "timestamp_us": round(now.timestamp() * 1_000_000),
+        "windows": windows,
+    }

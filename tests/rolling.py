@@ -1,0 +1,97 @@
+"""Ended scores for tests of rolling figures, and the figures counted by hand."""
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+CHAINS = ("kubernetes", "network", "größer", None)
+
+STORE = """
+WITH given AS (
+  SELECT * FROM jsonb_populate_recordset(NULL::session_scores, $1::jsonb)
+), known AS (
+  INSERT INTO sessions (session_id, chain_id, labels, status) SELECT session_id, chain_id, '{}', 'completed' FROM given
+  RETURNING session_id
+)
+INSERT INTO session_scores (score_id, session_id, request_id, chain_id, purpose, status, priority, score_triggered_by,
+  completed_at, total_score, failure_tags, usage, error_kind, attempt)
+SELECT g.score_id, session_id, g.score_id, g.chain_id, g.purpose, g.status, 1, 'auto', g.completed_at, g.total_score,
+  g.failure_tags, g.usage, g.error_kind, 1
+FROM given g JOIN known USING (session_id)
+"""
+
+STORED = (
+    "SELECT chain_id, purpose, status, completed_at, total_score, failure_tags, usage, error_kind FROM session_scores"
+)
+
+
+def ended_score(ended_at: datetime, **columns: Any) -> dict[str, Any]:
+    """A completed production score, as `STORE` takes it."""
+    score_id = str(uuid.uuid4())
+    return {
+        "score_id": score_id,
+        "session_id": f"session-{score_id}",
+        "chain_id": "kubernetes",
+        "purpose": "production",
+        "status": "completed",
+        "completed_at": ended_at.isoformat(),
+        "total_score": 80,
+        "failure_tags": [],
+        "usage": {"cost_usd": 0.25},
+        "error_kind": None,
+    } | columns
+
+
+def failed_score(
+    ended_at: datetime, status: str = "failed", error_kind: str = "refused", **more: Any
+) -> dict[str, Any]:
+    return ended_score(ended_at, status=status, error_kind=error_kind, total_score=None, **more)
+
+
+def random_score(chance: random.Random, ended_at: datetime, chains: tuple[str | None, ...] = CHAINS) -> dict[str, Any]:
+    """A score of any kind that can be stored."""
+    shared = {"chain_id": chance.choice(chains), "purpose": "shadow" if chance.random() < 0.1 else "production"}
+    if chance.random() < 0.2:
+        status = chance.choice(("failed", "timed_out", "cancelled"))
+        kind = "cancelled" if status == "cancelled" else chance.choice(("refused", "worker_lost", "answer_cut"))
+        return failed_score(ended_at, status, kind, **shared)
+    return ended_score(
+        ended_at,
+        total_score=chance.choice((None, *range(101))),
+        failure_tags=chance.sample(["loop", "no_evidence", "wrong"], chance.randrange(3)),
+        usage=chance.choice((None, {"cost_usd": None}, {"cost_usd": round(chance.random(), 9)})),
+        **shared,
+    )
+
+
+def windows_by_hand(
+    rows: Iterable[Mapping[str, Any]], chain: str | None, ends: Mapping[str, str], threshold: float = 50
+) -> dict[str, Any]:
+    """The figures of a chain, counted one row after the other, in the windows that end at `ends`."""
+    own = [r for r in rows if r["chain_id"] == chain and r["purpose"] == "production"]
+    return {name: _window(own, name, datetime.fromisoformat(end), threshold) for name, end in ends.items()}
+
+
+def _window(rows: list[Mapping[str, Any]], name: str, end: datetime, threshold: float) -> dict[str, Any]:
+    start = end - timedelta(hours=int(name.removesuffix("h")))
+    inside = [r for r in rows if r["completed_at"] is not None and start <= r["completed_at"] < end]
+    completed = [r for r in inside if r["status"] == "completed"]
+    totals = [r["total_score"] for r in completed if r["total_score"] is not None]
+    costs = [r["usage"]["cost_usd"] for r in completed if (r["usage"] or {}).get("cost_usd") is not None]
+    under = sum(total < threshold for total in totals)
+    return {
+        "start": start.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "end": end.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "scores": len(completed),
+        "scored": len(totals),
+        "mean": sum(totals) / len(totals) if totals else None,
+        "under_threshold": under,
+        "threshold": threshold,
+        "share_under_threshold": under / len(totals) if totals else None,
+        "failures": Counter(r["error_kind"] for r in inside if r["status"] != "completed"),
+        "failure_tags": Counter(tag for r in completed for tag in r["failure_tags"]),
+        "cost_usd": round(sum(costs), 9) if costs else None,
+    }

@@ -1,0 +1,106 @@
+"""What rolling signals take from a scoring event, how windows lie, and how Faust logs in."""
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from faust.auth import OAuthCredentials, SASLCredentials
+
+from secured_kafka import Authority
+from tarsy_scoring.commands.insights import insights
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.errors import ConfigurationError
+from tarsy_scoring.signals.consumer import ScoreEnd, credentials, faust_app, read_score_end
+from tarsy_scoring.signals.figures import windows_at
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "schemas" / "examples"
+COMPLETED: dict[str, Any] = json.loads((EXAMPLES / "scoring-completed.json").read_text("utf-8"))
+FAILED: dict[str, Any] = json.loads((EXAMPLES / "scoring-failed.json").read_text("utf-8"))
+BROKERS = {"SCORING_KAFKA_BOOTSTRAP_SERVERS": "one:9092, [::1]:9093", "SCORING_KAFKA_GROUP": "g"}
+AT = datetime(2026, 3, 2, 10, 0, 0, 1, UTC)
+
+
+@pytest.mark.parametrize(
+    ("event", "end"),
+    [
+        pytest.param(COMPLETED | {"completed_at": AT.isoformat()}, ScoreEnd("kubernetes", AT), id="completed"),
+        pytest.param(FAILED | {"completed_at": AT.isoformat(), "chain_id": None}, ScoreEnd("", AT), id="no-chain"),
+        pytest.param(
+            FAILED | {"completed_at": None, "timestamp_us": 1_772_445_600_000_001},
+            ScoreEnd(FAILED["chain_id"], AT),
+            id="event-of-an-older-version",
+        ),
+        pytest.param(COMPLETED | {"type": "scoring.started"}, None, id="start"),
+        pytest.param(COMPLETED | {"type": "of-a-later-version"}, None, id="unknown-type"),
+        pytest.param(COMPLETED | {"purpose": "anchor"}, None, id="anchor"),
+    ],
+)
+def test_ends_of_production_scores_are_read(event: dict[str, Any], end: ScoreEnd | None) -> None:
+    assert read_score_end(json.dumps(event).encode()) == end
+
+
+def test_what_is_no_scoring_event_is_refused() -> None:
+    """With one kind of error, whatever is wrong: anybody may write to the topic."""
+    broken = [
+        *(None, b"", b"{", b"[]", b"7", b"\xff", b"[" * 10_000, b'{"type": []}', b'{"type": "scoring.completed"}'),
+        json.dumps(COMPLETED | {"total_score": 101}).encode(),
+        json.dumps(COMPLETED | {"completed_at": "2026-03-02T10:15:52"}).encode(),
+        json.dumps(COMPLETED | {"chain_id": 7}).encode(),
+        json.dumps(FAILED | {"completed_at": None, "timestamp_us": 10**30}).encode(),
+    ]
+    for value in broken:
+        with pytest.raises(ValueError, match="not a scoring event"):
+            read_score_end(value)
+
+
+@pytest.mark.parametrize(
+    ("now", "ends"),
+    [
+        ("10:15:00", "10:20 11:00"),
+        ("10:19:59", "10:20 11:00"),
+        ("10:59:59", "11:00 11:00"),
+        ("11:00:00", "11:05 12:00"),
+    ],
+)
+def test_windows_end_at_the_next_hop(now: str, ends: str) -> None:
+    hour, day = windows_at(datetime.fromisoformat(f"2026-03-02T{now}Z"))
+
+    assert f"{hour.end:%H:%M} {day.end:%H:%M}" == ends
+    assert (hour.end - hour.start, day.end - day.start) == (timedelta(hours=1), timedelta(hours=24))
+
+
+def test_faust_is_set_up_like_our_other_clients(tmp_path: Path) -> None:
+    """Group, brokers and login."""
+    app = faust_app(load_settings(BROKERS), tmp_path)
+    assert app.conf.id == "g-insights"
+    assert [str(url) for url in app.conf.broker] == ["kafka://one:9092", "kafka://[::1]:9093"]
+    assert credentials(load_settings(BROKERS)) is None
+
+    ca_file = str(Authority(tmp_path, "ours").file)
+    tls = BROKERS | {"SCORING_KAFKA_SECURITY_PROTOCOL": "SSL", "SCORING_KAFKA_CA_FILE": ca_file}
+    assert credentials(load_settings(tls)).context is not None
+
+    sasl = tls | {"SCORING_KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "SCORING_KAFKA_SASL_MECHANISM": "SCRAM-SHA-512"}
+    login = credentials(load_settings(sasl | {"SCORING_KAFKA_SASL_USERNAME": "u", "SCORING_KAFKA_SASL_PASSWORD": "p"}))
+    assert isinstance(login, SASLCredentials)
+    assert (login.username, login.password, str(login.mechanism.value)) == ("u", "p", "SCRAM-SHA-512")
+
+    token = tmp_path / "token"
+    token.write_text("t")
+    oauth = sasl | {"SCORING_KAFKA_SASL_MECHANISM": "OAUTHBEARER", "SCORING_KAFKA_OAUTH_TOKEN_FILE": str(token)}
+    assert isinstance(credentials(load_settings(oauth)), OAuthCredentials)
+
+
+def test_without_faust_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faust", None)
+    for name, value in (BROKERS | {"SCORING_DATABASE_URL": "postgresql://localhost/none"}).items():
+        monkeypatch.setenv(name, value)
+
+    failed = CliRunner().invoke(insights, [])
+
+    assert isinstance(failed.exception, ConfigurationError)
+    assert "pip install 'tarsy-scoring[insights]'" in str(failed.exception)
