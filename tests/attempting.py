@@ -66,7 +66,15 @@ class Service:
     ) -> Finished:
         sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
         changed = self.settings.model_copy(update=settings)
-        scorer = Scorer(changed, self.leases, self.store, sessions, REGISTRY, {"default": judge}, Metrics())
+        scorer = Scorer(
+            settings=changed,
+            leases=self.leases,
+            store=self.store,
+            source=sessions,
+            registry=REGISTRY,
+            clients={"default": judge},
+            metrics=Metrics(),
+        )
         return await scorer.attempt(claimed)
 
     async def score(self, score_id: uuid.UUID) -> dict[str, Any]:

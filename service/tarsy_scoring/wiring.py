@@ -286,10 +286,24 @@ async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> Non
     clients = create_clients(parts.settings, tracing=tracing)
     try:
         scorer = Scorer(
-            *(parts.settings, parts.leases, parts.store, source, parts.registry, clients, parts.metrics, parts.limits),
-            tracing,
+            settings=parts.settings,
+            leases=parts.leases,
+            store=parts.store,
+            source=source,
+            registry=parts.registry,
+            clients=clients,
+            metrics=parts.metrics,
+            limits=parts.limits,
+            tracing=tracing,
         )
-        worker = Worker(parts.settings, parts.leases, scorer, parts.metrics, parts.limits, tracing)
+        worker = Worker(
+            settings=parts.settings,
+            leases=parts.leases,
+            scorer=scorer,
+            metrics=parts.metrics,
+            limits=parts.limits,
+            tracing=tracing,
+        )
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
         calm_garbage_collector()
         looking = asyncio.create_task(warn_of_self_judging(parts.settings, source))

@@ -79,7 +79,16 @@ async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> As
     clients = create_clients(settings, {})
     async with open_parts(settings) as parts:
         yield Service(
-            parts, Scorer(settings, parts.leases, parts.store, source, parts.registry, clients, parts.metrics)
+            parts,
+            Scorer(
+                settings=settings,
+                leases=parts.leases,
+                store=parts.store,
+                source=source,
+                registry=parts.registry,
+                clients=clients,
+                metrics=parts.metrics,
+            ),
         )
     for client in clients.values():
         await client.close()

@@ -312,7 +312,13 @@ class Judge(FakeJudge):
 async def judge_all(scoring: Scoring, sessions: FakeSessions, judge: Judge) -> int:
     """Score everything that is due, as a worker does; returns how much that was."""
     scorer = Scorer(
-        scoring.inbox.policy.settings, scoring.leases, scoring.store, sessions, REGISTRY, {"default": judge}, Metrics()
+        settings=scoring.inbox.policy.settings,
+        leases=scoring.leases,
+        store=scoring.store,
+        source=sessions,
+        registry=REGISTRY,
+        clients={"default": judge},
+        metrics=Metrics(),
     )
     claimed = await scoring.claim()
     for each in claimed:

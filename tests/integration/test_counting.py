@@ -60,7 +60,15 @@ def reading(metrics: Metrics) -> Callable[..., float | None]:
 async def attempted(service: Service, metrics: Metrics, judge: FakeJudge, session: Any = None) -> Finished:
     """One attempt at the score that is due."""
     sessions = FakeSessions(one=session or a_timeline())
-    scorer = Scorer(service.settings, service.leases, service.store, sessions, REGISTRY, {"default": judge}, metrics)
+    scorer = Scorer(
+        settings=service.settings,
+        leases=service.leases,
+        store=service.store,
+        source=sessions,
+        registry=REGISTRY,
+        clients={"default": judge},
+        metrics=metrics,
+    )
     return await scorer.attempt(await service.claim())
 
 
@@ -175,7 +183,7 @@ class EndsLike:
 
 def a_worker(service: Service, settings: Settings, scorer: Any, metrics: Metrics) -> tuple[Worker, Limits]:
     limits = Limits(service.database, settings)
-    return Worker(settings, service.leases, scorer, metrics, limits), limits
+    return Worker(settings=settings, leases=service.leases, scorer=scorer, metrics=metrics, limits=limits), limits
 
 
 async def test_however_an_attempt_ends_there_is_one_line_with_its_names(service: Service) -> None:
@@ -364,7 +372,9 @@ async def test_what_waits_on_purpose_is_told_apart_and_has_no_age(service: Servi
 
     limits = HeldChains(service.database, service.settings)
     metrics = Metrics()
-    await Worker(*(service.settings, service.leases, cast(Any, None), metrics, limits)).read_gauges()
+    await Worker(
+        settings=service.settings, leases=service.leases, scorer=cast(Any, None), metrics=metrics, limits=limits
+    ).read_gauges()
 
     value = reading(metrics)
     due = {hold: value("queue_due_scores", waiting_for=hold) for hold in HOLDS}

@@ -86,7 +86,14 @@ async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path, timeo
     async with open_parts(settings) as parts:
         limits = Limits(parts.database, settings)
         scorer = Scorer(
-            settings, parts.leases, parts.store, source, parts.registry, {"main": client}, parts.metrics, limits
+            settings=settings,
+            leases=parts.leases,
+            store=parts.store,
+            source=source,
+            registry=parts.registry,
+            clients={"main": client},
+            metrics=parts.metrics,
+            limits=limits,
         )
         yield Service(parts, scorer, judge, slept_s)
     await client.close()

@@ -78,7 +78,15 @@ async def attempt(service: Service, tracing: Tracing, timeline: Timeline | Excep
     clients = create_clients(service.settings, {"OPENAI_API_KEY": KEY}, tracing)
     sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
     scorer = Scorer(
-        service.settings, service.leases, service.store, sessions, REGISTRY, clients, Metrics(), None, tracing
+        settings=service.settings,
+        leases=service.leases,
+        store=service.store,
+        source=sessions,
+        registry=REGISTRY,
+        clients=clients,
+        metrics=Metrics(),
+        limits=None,
+        tracing=tracing,
     )
     await service.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
     try:
@@ -94,7 +102,9 @@ async def attempt(service: Service, tracing: Tracing, timeline: Timeline | Excep
 def a_worker(service: Service, scorer: Any, tracing: Tracing) -> Worker:
     settings = service.settings.model_copy(update={"drain_timeout_s": 0})
     limits = Limits(service.database, settings)
-    return Worker(settings, service.leases, scorer, Metrics(), limits, tracing)
+    return Worker(
+        settings=settings, leases=service.leases, scorer=scorer, metrics=Metrics(), limits=limits, tracing=tracing
+    )
 
 
 def finished(lines: Sequence[Line]) -> dict[str, Line]:

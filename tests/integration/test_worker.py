@@ -43,7 +43,7 @@ class Unending:
 def a_worker(service: Service, scorer: Any, limits: Limits | None = None, **settings: Any) -> Worker:
     changed = service.settings.model_copy(update={"drain_timeout_s": 0} | settings)
     limits = limits or Limits(service.database, changed)
-    return Worker(changed, service.leases, scorer, Metrics(), limits)
+    return Worker(settings=changed, leases=service.leases, scorer=scorer, metrics=Metrics(), limits=limits)
 
 
 def limits_that_know(service: Service, known: Claimable, monkeypatch: pytest.MonkeyPatch) -> Limits:
@@ -112,7 +112,15 @@ async def test_an_end_whose_reply_is_on_its_way_is_no_lost_lease(
     """A heartbeat may see that nobody holds the score any more before its attempt hears that its own end is stored."""
     await service.request()
     sessions, judge = FakeSessions(one=a_timeline()), FakeJudge(*answers)
-    scorer = Scorer(service.settings, service.leases, service.store, sessions, REGISTRY, {"default": judge}, Metrics())
+    scorer = Scorer(
+        settings=service.settings,
+        leases=service.leases,
+        store=service.store,
+        source=sessions,
+        registry=REGISTRY,
+        clients={"default": judge},
+        metrics=Metrics(),
+    )
     worker = a_worker(service, scorer)
     once, is_stored, may_hear = service.database.once, asyncio.Event(), asyncio.Event()
 

@@ -300,21 +300,7 @@ class Store:
             # Ended by an earlier try whose transaction may have been committed: only its reply was lost then.
             unsure = [end for end in ends if end["lease_token"] in tried - ended]
             tried.update(ended)
-            ours = [e for token, e in by_token.items() if token in ended]
-            await self._add_missing_tools(connection, ours)
-            await self._add_approaches(connection, ours)
-            turns = [_turn_row(e.claimed, turn) for e in ours for turn in e.turns]
-            if turns:
-                await connection.execute(self.database.sql(ADD_TURNS), turns)
-            for e in ours:
-                if e.disposition is not None:
-                    await self.inbox.answer(connection, e.claimed.request_id, e.disposition, e.claimed.score_id)
-            events = []
-            for e in ours:
-                if e.turns:
-                    events.append(progress(e.claimed, "storing"))
-                events.append(replace(e.event, traceparent=e.claimed.traceparent))
-            await outbox.emit(self.database, connection, events)
+            await self._write_ends(connection, [e for token, e in by_token.items() if token in ended])
             production = {r["session_id"] for r in rows if r["purpose"] == "production"}
             await self.inbox.promote(connection, chains, production)
             standing = await connection.fetch(self.database.sql(STANDING_ENDS), unsure) if unsure else []
@@ -322,6 +308,21 @@ class Store:
 
         ended = await self.database.persist(work)
         return [e.claimed.lease_token in ended and by_token[e.claimed.lease_token] is e for e in endings]
+
+    async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
+        """Everything that goes with these ends: their rows, the answers to their requests, their events."""
+        await self._add_missing_tools(connection, endings)
+        await self._add_approaches(connection, endings)
+        if turns := [_turn_row(e.claimed, turn) for e in endings for turn in e.turns]:
+            await connection.execute(self.database.sql(ADD_TURNS), turns)
+        events: list[NewEvent] = []
+        for e in endings:
+            if e.disposition is not None:
+                await self.inbox.answer(connection, e.claimed.request_id, e.disposition, e.claimed.score_id)
+            if e.turns:
+                events.append(progress(e.claimed, "storing"))
+            events.append(replace(e.event, traceparent=e.claimed.traceparent))
+        await outbox.emit(self.database, connection, events)
 
     async def _add_missing_tools(self, connection: Connection, endings: Sequence[Ending]) -> None:
         rows = [(e.claimed.score_id, n, t) for e in endings for n, t in enumerate(e.missing_tools, start=1)]

@@ -87,6 +87,7 @@ class Scorer:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         leases: Leases,
         store: Store,

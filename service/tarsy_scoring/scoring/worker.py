@@ -64,6 +64,7 @@ class Worker:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         leases: Leases,
         scorer: Scorer,
