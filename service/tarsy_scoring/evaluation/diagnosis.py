@@ -1,7 +1,7 @@
 """
-What interaction metrics say in words to the author of a prompt or a tool, each with its numbers.
+Findings from interaction metrics, as advice for the author of a prompt or a tool, each with its numbers.
 
-Pure rules over numbers; they inform and decide nothing. The table in `docs/interaction.md` is these rules.
+Findings inform and decide nothing. The table in `docs/interaction.md` lists the same rules.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,30 +9,30 @@ from dataclasses import dataclass
 
 from tarsy_scoring.evaluation.interaction import Counts, Interaction, printable
 
-# Of four commands a single one is a quarter: no share of so few says anything.
+# One of four commands is a quarter already: shares of fewer commands mean nothing.
 MIN_COMMANDS = 5
-# Twice may be chance in a session of any length.
+# Two occurrences may be chance in a session of any length.
 MANY = 3
-# Agents that get along fail in up to a tenth of their commands, by looking for what is not there; at three tenths they
-# do little else but correct themselves. Between the two the number alone says nothing.
+# A healthy agent fails in up to a tenth of its commands, for example by looking for absent resources. At three tenths
+# it mostly corrects itself. Between the two the rate alone is no evidence.
 FEW_ERRORS, MANY_ERRORS = 0.1, 0.3
-# Who reads the help of each tool once is well below; one command in seven is asking in place of working.
+# An agent that reads the help of each tool once stays well below; one command in seven is too much.
 MUCH_HELP = 0.15
-# Every second command was there before: more than looking again once after each change.
+# Every second command is a repetition, which is more than one check after each change.
 MANY_RETRIES = 0.5
 REPEATED_AFTER_FAILURE = 0.1
-# Polling looks the same two or three times in a row; five times it is stuck.
+# Polling repeats a command two or three times in a row; after five times the agent is stuck.
 LONG_RUN = 5
 # All but one of 38 recorded investigations of a Kubernetes fault that completed took fewer; the median is 24.
 MANY_COMMANDS = 40
 
-LONGEST_SPOKEN_NAME = 80
-_NAMED = 3  # as many tools as one rule names, the worst first
+LONGEST_SHOWN_NAME = 80
+_NAMED = 3  # tools that one rule names, the worst first
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to look at: a short phrase that does not change, what may be behind it, and the numbers."""
+    """One finding: a fixed short phrase, its likely cause, and the numbers."""
 
     pattern: str
     likely_cause: str
@@ -42,9 +42,9 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """
-    When a finding is made.
+    The condition and the text of a finding.
 
-    `find` gives, for each finding, the name that takes the place of `{name}` in the likely cause, and the evidence.
+    `find` yields for each finding the name that replaces `{name}` in the likely cause, and the evidence.
     """
 
     pattern: str
@@ -54,7 +54,7 @@ class Rule:
 
 
 def diagnose(interaction: Interaction) -> list[Finding]:
-    """The findings, in the order of `RULES`; none for a session of very few commands. Same numbers, same words."""
+    """The findings in the order of `RULES`; none for a session of very few commands. Deterministic."""
     if interaction.total_commands < MIN_COMMANDS:
         return []
     return [
@@ -104,20 +104,20 @@ def _long_way(interaction: Interaction) -> Iterator[tuple[str, str]]:
 def _run(interaction: Interaction) -> Iterator[tuple[str, str]]:
     run = interaction.longest_identical_run
     if run is not None and run.length >= LONG_RUN:
-        name = _spoken(run.tool)
+        name = _display_name(run.tool)
         yield name, f"longest_identical_run: {name}, {run.length} times in a row"
 
 
 def _cycle(interaction: Interaction) -> Iterator[tuple[str, str]]:
     if interaction.cycles:
         cycle = interaction.cycles[0]
-        tools = ", ".join(map(_spoken, cycle.tools))
+        tools = ", ".join(map(_display_name, cycle.tools))
         others = f"; {len(interaction.cycles)} cycles in all" if len(interaction.cycles) > 1 else ""
-        name = ", ".join(dict.fromkeys(map(_spoken, cycle.tools)))
+        name = ", ".join(dict.fromkeys(map(_display_name, cycle.tools)))
         yield name, f"cycles: {tools}, {cycle.repetitions} repetitions{others}"
 
 
-def _deaf_to_failure(interaction: Interaction) -> Iterator[tuple[str, str]]:
+def _ignored_failures(interaction: Interaction) -> Iterator[tuple[str, str]]:
     count, total = interaction.repeated_after_failure, interaction.total_commands
     if count >= MANY and count / total >= REPEATED_AFTER_FAILURE:
         name = _worst(interaction, lambda counts: counts.repeated_after_failure)
@@ -179,10 +179,10 @@ RULES = (
         f"repeated_after_failure of {MANY} or more, and of {REPEATED_AFTER_FAILURE:.0%} of the commands or more",
         "The agents do not learn from the failures of {name}: its errors should name the cause, and whether trying "
         "again can help.",
-        _deaf_to_failure,
+        _ignored_failures,
     ),
 )
-"""All rules, in the order in which their findings are told."""
+"""All rules, in the order of their findings."""
 
 
 def _errors_and_help(interaction: Interaction) -> str:
@@ -193,10 +193,10 @@ def _errors_and_help(interaction: Interaction) -> str:
 
 
 def _ranked(interaction: Interaction, number: Callable[[Counts], int]) -> list[tuple[str, Counts]]:
-    """The few subcommands, or tools where none are named, of which there is most, as they are spoken of."""
+    """The few subcommands with the highest number, or tools where no subcommands are known, with display names."""
     parts: Mapping[str, Counts] = interaction.by_subcommand or interaction.by_tool
     worst = sorted(parts.items(), key=lambda part: (-number(part[1]), part[0]))
-    return [(_spoken(name), counts) for name, counts in worst[:_NAMED]]
+    return [(_display_name(name), counts) for name, counts in worst[:_NAMED]]
 
 
 def _worst(interaction: Interaction, number: Callable[[Counts], int]) -> str:
@@ -204,5 +204,5 @@ def _worst(interaction: Interaction, number: Callable[[Counts], int]) -> str:
     return ranked[0][0] if ranked else "the tools"
 
 
-def _spoken(name: str) -> str:
-    return f"`{printable(name, LONGEST_SPOKEN_NAME)}`"
+def _display_name(name: str) -> str:
+    return f"`{printable(name, LONGEST_SHOWN_NAME)}`"

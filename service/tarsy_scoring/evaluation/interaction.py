@@ -1,8 +1,8 @@
 """
-How agents worked with their tools, counted from the timeline alone: failures, repetition, help, loops, time.
+Interaction metrics: how agents used their tools, counted from the timeline. Failures, repetition, help, loops, time.
 
-Pure and linear in the size of the session. Each execution is counted by itself and every map is sorted by name, so the
-order of stages and executions changes nothing. `docs/interaction.md` says what each number means.
+Linear in the size of the session. Each execution is counted separately and every map is sorted by name, so the order of
+stages and executions does not change the result. `docs/interaction.md` defines each number.
 """
 
 import heapq
@@ -23,12 +23,12 @@ from tarsy_scoring.timeline.model import Event, Execution, Timeline, ToolCall
 @dataclass(frozen=True, slots=True)
 class CommandRules:
     """
-    Which commands count, as the settings validated it.
+    The definition of a command, validated by the settings.
 
     Args:
         pattern: RE2 that finds commands in the arguments of shell tools; group 1 names the subcommand. None: every
             tool call is one command.
-        shell_tools: `server.tool` or the bare tool name, `*` allowed: whose argument is a command line.
+        shell_tools: Tools whose argument is a command line: `server.tool` or the bare tool name, `*` allowed.
     """
 
     pattern: str | None = None
@@ -36,12 +36,12 @@ class CommandRules:
 
 
 EVERY_CALL = CommandRules()
-LONGEST_NAME = 200  # characters of a tool or subcommand in the document; names are made up by models, too
+LONGEST_NAME = 200  # characters of a tool or subcommand in the document; models invent names of any length
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is counted of all commands, of a tool or of a subcommand; rates are None where there was no command."""
+    """Counts of all commands, of one tool or of one subcommand. Rates are None where there are no commands."""
 
     total_commands: int
     unique_commands: int
@@ -51,7 +51,7 @@ class Counts:
     repeated_after_failure: int
     error_rate: float | None
     retry_rate: float | None
-    first_try_success_rate: float | None  # those that were new and succeeded, of all: repetition lowers it
+    first_try_success_rate: float | None  # new commands that succeeded / all commands; repetition lowers it
     iteration_ratio: float | None
 
 
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """The same sequence of commands `repetitions` times in a row, by the tools of one round."""
+    """The same sequence of commands `repetitions` times in a row; `tools` are those of one round."""
 
     tools: tuple[str, ...]
     repetitions: int
@@ -73,7 +73,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the agents' models read and wrote."""
+    """Tokens that the models of the agents read and wrote."""
 
     input: int
     output: int
@@ -84,8 +84,8 @@ class Interaction(Counts):
     """
     The interaction metrics of one session.
 
-    `error_basis` counts the commands by what said how they ended: `exit_code`, `is_error` or `status`. `cycles` holds
-    ten at most, those of most repetitions first. What the timeline does not tell in full is None.
+    `error_basis` counts commands by the field that reported their end: `exit_code`, `is_error` or `status`. `cycles`
+    holds at most ten, sorted by repetitions. Values that the timeline does not contain completely are None.
     """
 
     completed: bool
@@ -99,7 +99,7 @@ class Interaction(Counts):
     by_subcommand: Mapping[str, Counts]
 
     def document(self) -> dict[str, Any]:
-        """The JSON of the score document, its keys in the order of the fields."""
+        """The JSON of the score document; its keys are in the order of the fields."""
         run, tokens = self.longest_identical_run, self.agent_tokens
         return _document(self) | {
             "completed": self.completed,
@@ -120,10 +120,10 @@ def _document(counts: Counts) -> dict[str, Any]:
 
 def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) -> Interaction:
     """
-    Count what the agents of the shown stages did, sub-agents included.
+    Count the commands of the agents and sub-agents of the shown stages.
 
-    A command is the same as an earlier one where execution, server, tool and canonical arguments are: replicas that do
-    the same work repeat nothing. Where `rules.pattern` finds several commands in one call, they share its result.
+    A command repeats an earlier one if execution, server, tool and canonical arguments are equal; replicas that do the
+    same work do not repeat each other. Commands that `rules.pattern` finds in one call share the result of the call.
     """
     reader = _Reader(rules)
     executions = [e for stage in timeline.shown_stages for e in stage.executions]
@@ -153,7 +153,7 @@ def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) ->
 
 
 class _Kind(NamedTuple):
-    """All that counting wants to know of a command. There are few kinds, so most work is done once per kind."""
+    """The countable properties of a command. A session has few kinds, so most work is done once per kind."""
 
     tool: str
     subcommand: str | None
@@ -165,7 +165,7 @@ class _Kind(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The commands of one execution, numbered by their identity, in two columns; how long the calls of them took."""
+    """The commands of one execution as two columns, identity numbers and kinds, and the durations of their calls."""
 
     identities: list[int]
     kinds: list[_Kind]
@@ -173,7 +173,7 @@ class _Line(NamedTuple):
 
 
 def _counted(kinds: Mapping[_Kind, int], name_of: Callable[[_Kind], str | None]) -> dict[str, Counts]:
-    """The counts by name, in the order of names."""
+    """Counts by name, sorted by name."""
     found: defaultdict[str, Counter[_Kind]] = defaultdict(Counter)
     for kind, number in kinds.items():
         if (name := name_of(kind)) is not None:
@@ -204,7 +204,7 @@ def _counts(kinds: Counter[_Kind]) -> Counts:
 
 
 def _outcome(event: Event, call: ToolCall) -> tuple[bool, str]:
-    """Whether a call failed, and what says so."""
+    """Whether a call failed, and the field that reports it."""
     if call.exit_code:
         return True, "exit_code"
     if call.is_error:
@@ -216,7 +216,7 @@ def _outcome(event: Event, call: ToolCall) -> tuple[bool, str]:
     return False, "status" if call.is_error is None else "is_error"
 
 
-# --- what counts as a command --------------------------------------------------------------------------
+# --- commands --------------------------------------------------------------------------
 
 
 class _Tool(NamedTuple):
@@ -233,7 +233,7 @@ class _Reader:
         globs = [".*".join(map(re2.escape, tool.split("*"))) for tool in rules.shell_tools]
         self._shell_tools = re2.compile(f"(?s)(?:{'|'.join(globs)})") if globs else None
         self._tools: dict[tuple[str, str], _Tool] = {}
-        self._kinds: dict[_Kind, _Kind] = {}  # each once: many small objects keep the garbage collector busy
+        self._kinds: dict[_Kind, _Kind] = {}  # interned: many small objects would slow down the garbage collector
 
     def read(self, execution: Execution) -> _Line:
         line = _Line([], [], [])
@@ -257,9 +257,9 @@ class _Reader:
         return line
 
     def _commands(self, call: ToolCall, tool: _Tool) -> Iterator[tuple[str, str | None, bool]]:
-        """Of each command its text, its subcommand, and whether it asks for help."""
+        """Text and subcommand of each command, and whether it asks for help."""
         if self._pattern is None:
-            # Few arguments come near to asking for help; an escape might spell it.
+            # A cheap test first: few arguments contain `help` or `-h`, and an escape might spell them.
             may_ask = _NEARLY_HELP.search(call.arguments) is not None
             strings = _strings(call.arguments) if may_ask else ()
             asks_help = tool.is_help or any(_asks_help(s, is_command_line=tool.is_shell) for s in strings)
@@ -280,8 +280,8 @@ class _Reader:
 
 
 def _parsed(arguments: str) -> object:
-    """The JSON value. Unlike the standard library's, this parser's limit of nesting does not depend on the caller."""
-    return from_json(arguments.encode())  # half a surrogate pair is a ValueError as well
+    """The JSON value. The nesting limit of this parser does not depend on the stack."""
+    return from_json(arguments.encode())  # half of a surrogate pair is a ValueError as well
 
 
 def _canonical(arguments: str) -> str:
@@ -292,14 +292,14 @@ def _canonical(arguments: str) -> str:
 
 
 def _in_order(value: object) -> object:
-    """The JSON value with its keys sorted, all the way down."""
+    """The JSON value with keys sorted on every level."""
     if isinstance(value, dict):
         return {key: _in_order(value[key]) for key in sorted(value)}
     return [_in_order(item) for item in value] if isinstance(value, list) else value
 
 
 def _strings(arguments: str) -> Iterator[str]:
-    """Strings anywhere in the arguments, in the order of keys; all of it where it is no JSON."""
+    """All strings in the arguments, in the order of keys; the arguments themselves where they are not JSON."""
     try:
         ahead = [_parsed(arguments)]
     except ValueError:
@@ -316,7 +316,7 @@ def _strings(arguments: str) -> Iterator[str]:
 
 # --- command lines -------------------------------------------------------------------------------------
 
-# A separator, or what an escape or quotes hide from the search for one. An open quote reaches to the end.
+# A separator, or text that an escape or quotes protect from the search for one. An open quote extends to the end.
 _LEXEME = re.compile(rb"""\\.|"[^"\\]*+(?:\\.[^"\\]*+)*+(")?|'[^']*+(')?|[;&|\n]""", re.DOTALL)
 _EDGE = " \t\r\n\"'`;&|"
 
@@ -331,12 +331,12 @@ def _asks_help(text: str, *, is_command_line: bool) -> bool:
 
 def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str | None]]:
     """
-    Each command's text, from where the pattern matches to where the command ends, and its subcommand.
+    Text and subcommand of each command, from the match of the pattern to the end of the command.
 
-    It ends at the next separator outside of quotes, at the next match, or, where it began inside of quotes
-    (`bash -c "..."`), with them. The slices do not overlap, so all of it is linear.
+    A command ends at the next separator outside quotes, at the next match, or at the end of the quotes that it began in
+    (`bash -c "..."`). The slices do not overlap, so the time is linear.
     """
-    data = text.encode("utf-8", "replace")  # in bytes, RE2 need not convert its places
+    data = text.encode("utf-8", "replace")  # RE2 works on bytes; with text it would convert every position
     found = [[match.span(group) for group in range(pattern.groups + 1)] for match in pattern.finditer(data)]
     found = [spans for spans in found if spans[0][0] < spans[0][1]]
     quotes, quoted, outside = _quotes(data), (0, 0), (len(data), len(data))
@@ -346,7 +346,7 @@ def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str
             quoted = next(quotes, outside)
         stop = min(following[0][0], quoted[1]) if quoted[0] <= start else following[0][0]
         named = next((span for span in named_spans if span[0] >= 0), None)
-        # A group such as `(\S+)` may have swallowed the separator.
+        # A group such as `(\S+)` may include the separator.
         end = _end(data, start, stop, sought_from=named[0] if named else sought_from)
         name = data[named[0] : min(named[1], end)].decode("utf-8", "replace").strip(_EDGE) if named else ""
         yield (
@@ -356,7 +356,7 @@ def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str
 
 
 def _end(data: bytes, start: int, stop: int, *, sought_from: int) -> int:
-    """The first separator outside of quotes in a part of a command line, or that part's end."""
+    """The first separator outside quotes in a part of a command line, or the end of the part."""
     for lexeme in _LEXEME.finditer(data, start, stop):
         if lexeme.start() >= sought_from and lexeme[0] in b";&|\n":
             return lexeme.start()
@@ -364,7 +364,7 @@ def _end(data: bytes, start: int, stop: int, *, sought_from: int) -> int:
 
 
 def _quotes(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where the inside of each quoted part begins and ends."""
+    """Begin and end of the inside of each quoted part."""
     for lexeme in _LEXEME.finditer(data):
         if lexeme[0][0] in b"\"'":
             yield lexeme.start() + 1, lexeme.end() - (lexeme.lastindex is not None)
@@ -376,7 +376,7 @@ _LONGEST_PERIOD, _FEWEST_ROUNDS, _KEPT_CYCLES = 8, 3, 10
 
 
 def _longest_run(lines: Sequence[_Line]) -> Run | None:
-    """The most calls in a row of one command, two or more; of runs of one length the tool that comes first."""
+    """The longest run of one command, two calls or more; of equal lengths the first tool by name."""
     commands = (zip(line.identities, line.kinds, strict=True) for line in lines)
     in_a_row = ([kind.tool for _, kind in same] for each in commands for _, same in groupby(each, itemgetter(0)))
     runs = ((len(tools), tools[0]) for tools in in_a_row if len(tools) > 1)
@@ -386,10 +386,10 @@ def _longest_run(lines: Sequence[_Line]) -> Run | None:
 
 def _cycles(line: _Line) -> Iterator[Cycle]:
     """
-    The longest stretches in which 2-8 commands that are not all the same follow themselves three times or more.
+    The longest stretches in which a round of 2-8 commands, not all equal, occurs three times or more in a row.
 
-    A stretch of some period is one in which each command equals that one period before. It has a shorter period too
-    only where its first round is itself a repetition (Fine and Wilf), and is given for that one instead.
+    In a stretch of a period, each command equals the one a period before it. A stretch has a shorter period as well
+    only if its first round is itself a repetition (Fine and Wilf), and is then reported for the shorter one.
     """
     identities = line.identities
     for period in range(2, _LONGEST_PERIOD + 1):
@@ -403,7 +403,7 @@ def _cycles(line: _Line) -> Iterator[Cycle]:
 
 
 def printable(name: str, longest: int) -> str:
-    """A name for people and JSON columns: shortened, with U+FFFD for control characters and halves of pairs."""
+    """A name for people and JSON columns: shortened, with U+FFFD for control characters and lone surrogates."""
     kept = name if len(name) <= longest else f"{name[: longest - 1]}…"
     return kept if kept.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in kept)
 
@@ -416,6 +416,6 @@ def _duration_s(timeline: Timeline) -> float | None:
 
 
 def _sum_if_known(numbers: Sequence[int | None]) -> int | None:
-    """None where one is not known, or there are none."""
+    """The sum; None where a number is unknown or there are no numbers."""
     known = [n for n in numbers if n is not None]
     return sum(known) if known and len(known) == len(numbers) else None

@@ -1,5 +1,5 @@
 """
-What gates and judge come to: pass or fail with the reason, and the composite number where a chain declares weights.
+Combine gates and judge: pass or fail with the reason, and the composite score where a chain declares weights.
 
 Interaction metrics inform; they never decide an outcome.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 MOST_MESSAGES = 3  # of failed gates in one reason; the others are named
-_TOLD_DECIMALS = 2  # of a number in a reason, unless it takes more to see what is below what
-_SIGNIFICANT_DECIMALS = 6  # what floating point adds to a weighted score is no point more
+_SHOWN_DECIMALS = 2  # of a number in a reason; more where they are needed to show a difference
+_SIGNIFICANT_DECIMALS = 6  # removes the floating-point error of a weighted score
 
 
 class GateLike(Protocol):
-    """What is read of the result of a gate."""
+    """The result of a gate."""
 
     @property
     def name(self) -> str: ...
@@ -26,7 +26,7 @@ class GateLike(Protocol):
 
 
 class InteractionLike(Protocol):
-    """What is read of the interaction metrics: rates 0-1, None where there was no command."""
+    """Interaction metrics: rates 0-1, None for a session without commands."""
 
     @property
     def error_rate(self) -> float | None: ...
@@ -38,7 +38,7 @@ class InteractionLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Pass or fail; None where nothing decides. `reason` says why it failed, and is None otherwise."""
+    """Pass or fail; None where neither gates nor a threshold apply. `reason` is set for a failure only."""
 
     value: Literal["pass", "fail"] | None
     reason: str | None = None
@@ -46,10 +46,10 @@ class Outcome:
 
 def threshold_of(chain_threshold: float | None, rubric_threshold: float | None) -> float | None:
     """
-    The threshold in force, 0-100: the chain's, else the rubric's, else None.
+    The effective threshold, 0-100: that of the chain, else that of the rubric, else None.
 
     Args:
-        chain_threshold: 0-100; 0 is a threshold too.
+        chain_threshold: 0-100; 0 is a valid threshold.
         rubric_threshold: 0-1, as criteria files have it.
     """
     if chain_threshold is not None:
@@ -61,15 +61,15 @@ def decide_outcome(
     gates: Sequence[GateLike], total_score: int | None, pass_threshold: float | None, *, judged: float | None = None
 ) -> Outcome:
     """
-    Pass if all gates pass and the total reaches the threshold; None where there is neither.
+    Pass if all gates pass and the total reaches the threshold; None where there are neither gates nor a threshold.
 
-    A threshold without a total decides nothing: an absent judge is no failure, and the gates decide alone.
+    Without a total, the threshold is ignored and the gates decide: a missing judge is no failure.
 
     Args:
         pass_threshold: 0-100, see `threshold_of`; a total equal to it passes.
-        judged: 0-100, what is held against the threshold in place of the total. For a rubric's own threshold this is
-            100 times the weighted score: 0.695 is shown as a total of 70 and yet does not reach 0.70. None against
-            a chain's threshold, which is about the total.
+        judged: 0-100, compared with the threshold instead of the total. For the threshold of a rubric this is 100 times
+            the weighted score: 0.695 is shown as a total of 70 and yet does not reach 0.70. None for the threshold of
+            a chain, which applies to the total.
     """
     value = total_score if judged is None or total_score is None else round(judged, _SIGNIFICANT_DECIMALS)
     is_judged = value is not None and pass_threshold is not None
@@ -78,23 +78,23 @@ def decide_outcome(
     reasons = [_failed_gates(failed)] if (failed := [g for g in gates if not g.passed]) else []
     if value is not None and pass_threshold is not None and value < pass_threshold:
         what = "total" if value == total_score else "weighted score"
-        told, needed = _told_apart(value, pass_threshold)
-        reasons.append(f"the {what} {told} is below the threshold {needed}")
+        shown, needed = _distinguishable(value, pass_threshold)
+        reasons.append(f"the {what} {shown} is below the threshold {needed}")
     return Outcome("fail", "; ".join(reasons)) if reasons else Outcome("pass")
 
 
 def _failed_gates(failed: Sequence[GateLike]) -> str:
-    told = "; ".join(f"gate {g.name!r} failed: {g.message}" for g in failed[:MOST_MESSAGES])
+    shown = "; ".join(f"gate {g.name!r} failed: {g.message}" for g in failed[:MOST_MESSAGES])
     more = failed[MOST_MESSAGES:]
-    return f"{told}; and {len(more)} more: {', '.join(repr(g.name) for g in more)}" if more else told
+    return f"{shown}; and {len(more)} more: {', '.join(repr(g.name) for g in more)}" if more else shown
 
 
-def _told_apart(low: float, high: float) -> tuple[str, str]:
-    """Two numbers with the fewest decimals that show which is the lower one, none of them a needless zero."""
-    decimals = range(_TOLD_DECIMALS, _SIGNIFICANT_DECIMALS)
+def _distinguishable(low: float, high: float) -> tuple[str, str]:
+    """Two numbers with the fewest decimals that show which one is lower, without trailing zeros."""
+    decimals = range(_SHOWN_DECIMALS, _SIGNIFICANT_DECIMALS)
     enough = next((n for n in decimals if round(low, n) < round(high, n)), _SIGNIFICANT_DECIMALS)
-    told, needed = (f"{number:.{enough}f}".rstrip("0").rstrip(".") for number in (low, high))
-    return told, needed
+    shown, needed = (f"{number:.{enough}f}".rstrip("0").rstrip(".") for number in (low, high))
+    return shown, needed
 
 
 def composite_score(
@@ -105,13 +105,13 @@ def composite_score(
     interaction: InteractionLike | None,
 ) -> float | None:
     """
-    100 times the weighted mean of gates, judge and interaction; a part that does not exist gives its weight away.
+    100 times the weighted mean of gates, judge and interaction. Parts that do not exist are left out.
 
     The parts are gates passed / gates, total / 100, and the mean of 1 - error rate, first-try success rate and
     iteration ratio. None where no part with a weight exists.
 
     Args:
-        weights: `gate_weight`, `judge_weight` and `interaction_weight`, each >= 0; an absent one is 0.
+        weights: `gate_weight`, `judge_weight` and `interaction_weight`, each >= 0; a missing one is 0.
     """
     parts = {
         "gate_weight": gates_passed / gates_total if gates_total else None,

@@ -1,7 +1,7 @@
 """
-Names of tools as different hands write them: which spellings mean the same tool.
+Merge spellings of tool names that mean the same tool.
 
-Pure. Careful: what is merged wrongly hides a wish, what stays apart is only listed twice.
+Merging is cautious: a wrong merge hides a missing tool, while a missed merge only lists a tool twice.
 """
 
 import re
@@ -16,21 +16,21 @@ from rapidfuzz.distance import OSA, Indel
 
 from tarsy_scoring.timeline.text import without_invisible
 
-# A slip of the pen is believed only in a long word, and only where it makes no other word by itself: two neighbours
-# that changed places, or, in still longer words, a letter inside that is lacking or too many. Another letter in place
-# of one is believed nowhere (content and context, exported and exporter), nor is one at the end (compute, computer).
+# A typing error is accepted in a long word only: two neighbouring letters swapped, or, in a still longer word, one
+# letter missing or added inside. A replaced letter is never accepted (content and context, exported and exporter), and
+# neither is a change at the end (compute, computer), because it often makes another word.
 SHORTEST_SWAPPED = 7
 SHORTEST_LACKING = 9
-# A name as a whole may be this many letters off, however many words it has.
+# The largest distance of two whole names in letters, however many words they have.
 FARTHEST = 3
-# Names are made up by models. What is longer is a sentence; comparing two of them costs with both their lengths.
+# Models invent names. A longer one is a sentence, and the cost of a comparison grows with both lengths.
 LONGEST_COMPARED = 100
 
 _SEPARATORS = re.compile(r"[\s_-]+")
 _WORD_BREAKS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])")
 _DIGITS = re.compile(r"\d+")
 
-# Short forms and verbs that nobody means anything else by. What may mean two things (`auth`, `read`) stays as it is.
+# Short forms and verbs with one meaning. Ambiguous ones (`auth`, `read`) are not in the table.
 SAME_WORD = {
     "k8s": "kubernetes",
     "prom": "prometheus",
@@ -49,7 +49,7 @@ SAME_WORD = {
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool: its most used spelling, and all of them with their counts, the most used first."""
+    """One tool: its most used spelling, and all spellings with their counts, the most used first."""
 
     name: str
     spellings: tuple[tuple[str, int], ...]
@@ -57,9 +57,9 @@ class Tool:
 
 def normalise(name: str) -> str:
     """
-    What spellings of one name have in common: no case, spaces, hyphens, underscores or invisible characters.
+    The name without case, spaces, hyphens, underscores and invisible characters.
 
-    A name of nothing else is left as it is.
+    A name that would become empty is returned unchanged.
     """
     return _SEPARATORS.sub("", _visible(name).casefold()) or name
 
@@ -73,18 +73,18 @@ def merge_spellings(
     counts: Mapping[str, int], decided: Mapping[str, str] = MappingProxyType({}), standing: Collection[str] = ()
 ) -> list[Tool]:
     """
-    Tools out of spellings, the most used first.
+    Merge spellings into tools, the most used first.
 
-    What was decided about a name stands. Of the others equal names are merged, then similar ones: words in the same
-    order that are the same (`SAME_WORD`), differ by their plural or by one slip in a long word, after its first letter;
-    other numbers are other tools. A rarer name joins the most used one that it resembles, and
-    nothing joins through it: chains of small steps lead nowhere.
+    Decisions about a name always apply. Among the other names, equal ones are merged, then similar ones: their words
+    are pairwise the same (`SAME_WORD`), or differ by a plural or by one typing error after the first letter of a long
+    word. Different numbers make different tools. A rarer name joins the most used name that it resembles. Joining is
+    not transitive, so that a chain of small differences merges nothing.
 
     Args:
-        counts: How often each spelling was used.
-        decided: Name -> the tool that it belongs to; to itself: it is kept apart, joins nothing and nothing joins it.
-        standing: Tools that keep their names and join nothing by themselves, as those in `decided`; what resembles
-            them joins them before any other.
+        counts: Uses of each spelling.
+        decided: Tool by name. A name that maps to itself stays separate: it joins no tool and no name joins it.
+        standing: Tools that keep their names and join no other tool, like those in `decided`. Similar names join them
+            first.
     """
     tool_of = {normalise(name): normalise(tool) for name, tool in decided.items()}
     apart = {key for key, tool in tool_of.items() if key == tool}
@@ -110,13 +110,13 @@ def merge_spellings(
 
 
 def _visible(name: str) -> str:
-    """What a reader sees of a name, each character in its plain form; what ends a word stays."""
+    """The visible part of a name in compatibility form; white space stays, because it separates words."""
     seen = without_invisible(unicodedata.normalize("NFKC", name))
     return "".join(c for c in seen if c.isspace() or unicodedata.category(c) not in {"Cc", "Cf"})
 
 
 def _root(key: str, tool_of: Mapping[str, str]) -> str:
-    """Where a name ends up that was joined to one that was joined itself; of a circle, the first by name."""
+    """The end of a chain of decisions; of a circle, the first name in alphabetical order."""
     path = [key]
     while (following := tool_of.get(path[-1], path[-1])) not in path:
         path.append(following)
@@ -128,19 +128,19 @@ def _by_use(group: Counter[str]) -> list[tuple[str, int]]:
 
 
 def _words(spellings: Iterable[str]) -> str:
-    """The words of the spelling that shows most of them, with spaces between; `getpodlogs` shows one."""
+    """The words of the spelling with the most words, joined by spaces; `getpodlogs` has one word."""
     split = ([w.casefold() for w in _WORD_BREAKS.split(_visible(s)) if w] for s in spellings)
     most: list[str] = max(split, key=lambda words: (len(words), words))
     return " ".join(SAME_WORD.get(word, word) for word in most)
 
 
 def _block(words: str) -> tuple[str, ...]:
-    """Equal wherever two names can be similar, so that few are compared: the first letters, and all numbers."""
+    """A key that similar names share, so that few pairs are compared: the first letters and all numbers."""
     return (*(word[0] for word in words.split()), "/", *_DIGITS.findall(words))
 
 
 def _leader(words: str, known: Mapping[int, str]) -> int | None:
-    """The first of the known names, all of as many words, that resembles this one."""
+    """The first known name that this one resembles; all have the same number of words."""
     near = process.extract(words, known, scorer=OSA.distance, processor=None, score_cutoff=FARTHEST, limit=None)
     resembling = (n for other, _, n in near if all(map(_is_same_word, words.split(), other.split())))
     return min(resembling, default=None)

@@ -1,8 +1,8 @@
 """
-Gates decided: pass or fail with a message, from the timeline and from what was found in the work directory.
+Decide gates: pass or fail with a message, from the timeline and from observations of the work directory.
 
-A message holds what the operator wrote, numbers, and names of stages, agents and tools; never the content of a
-session, a file or an output. The one exception is what a `script` says of itself, which is there to be shown.
+A message contains the operator's own configuration, numbers, and names of stages, agents and tools, but never content
+of a session, a file or an output. The exception is the message of a `script`, which is meant to be shown.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, Tool
 
 MESSAGE_CHARACTERS = 300
 SCRIPT_MESSAGE_CHARACTERS = 500
-# A path like `$..*..*` finds more than anybody counts; beyond this the message says "more than".
+# A path such as `$..*..*` matches very many nodes; above this number the message says "more than".
 MAX_NODES = 100_000
 
 _MORE = " (gates.max_output_bytes)"
@@ -65,12 +65,12 @@ class GateResult:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """
-    What was found for a gate that looks at the work directory.
+    An observation of the work directory for one gate.
 
     Args:
-        problem: Why nothing could be found, in words for people; nothing else counts then.
-        data: Content of the file, or what the command printed; its beginning where it `is_cut`.
-        exit_status: Of the command; negative: the signal that ended it.
+        problem: Why there is no observation, as text for people. The other fields are then ignored.
+        data: Content of the file or output of the command; only its beginning where `is_cut`.
+        exit_status: Of the command; negative for the signal that ended it.
     """
 
     problem: str | None = None
@@ -81,10 +81,10 @@ class Observed:
 
 def evaluate_gate(gate: Gate, timeline: Timeline, observed: Observed | None = None) -> GateResult:
     """
-    Decide one gate. Pure; never raises, whatever session, file or output hold.
+    Decide one gate. Never raises, whatever the session, the file or the output contain.
 
     Args:
-        observed: What was found for a gate on files or commands; other gates need none.
+        observed: The observation for a gate on files or commands; other gates need none.
     """
     limit = MESSAGE_CHARACTERS
     if isinstance(gate, CommandGate | FileGate):
@@ -138,8 +138,8 @@ def _shown_events(timeline: Timeline) -> Iterator[tuple[Stage, Execution, Event]
 
 
 def _count_calls(timeline: Timeline, tool: str) -> int:
-    """Calls of `server.tool` or of the tool alone; `*` stands for any characters."""
-    # RE2 and not `fnmatch`: names are whatever a model wrote, and `?` and `[` mean themselves.
+    """Count calls of `server.tool` or of the bare tool name; `*` matches any characters."""
+    # RE2 instead of `fnmatch`: models write arbitrary names, and `?` and `[` must match themselves.
     wanted = compile_pattern("(?s)" + ".*".join(re2.escape(part) for part in tool.split("*")))
 
     def is_wanted(call: ToolCall) -> bool:
@@ -150,7 +150,7 @@ def _count_calls(timeline: Timeline, tool: str) -> int:
 
 
 def _transcript_errors(timeline: Timeline) -> Decision:
-    """Every failure under what it is, and where the first one stands."""
+    """Count failures by kind, and name the place of the first one."""
     counts: Counter[str] = Counter()
     first = ""
     for stage in timeline.shown_stages:
@@ -159,10 +159,10 @@ def _transcript_errors(timeline: Timeline) -> Decision:
                 f"stage {stage.stage_index} ({shown(stage.stage_name, 60)}), agent {shown(execution.agent_name, 60)}"
             )
             for event in execution.events:
-                if (kind := _fault_of(event)) is not None:
+                if (kind := _failure_of(event)) is not None:
                     counts[kind] += 1
                     first = first or where + (f", tool {shown(event.tool.name, 60)}" if event.tool else "")
-            # One that was cancelled or never began made no error.
+            # An execution that was cancelled or never began is no failure.
             if execution.status in ("failed", "timed_out"):
                 counts["failed agents"] += 1
                 first = first or where
@@ -171,7 +171,7 @@ def _transcript_errors(timeline: Timeline) -> Decision:
     return False, ", ".join(f"{kind}: {count}" for kind, count in counts.items()) + f"; the first: {first}"
 
 
-def _fault_of(event: Event) -> str | None:
+def _failure_of(event: Event) -> str | None:
     if event.tool is not None:
         failed = event.tool.is_error is True or event.tool.exit_code not in (None, 0) or event.status != "completed"
         return "failed tool calls" if failed else None
@@ -254,7 +254,7 @@ def _of_json(gate: CommandJsonPath, observed: Observed) -> Decision:
 
 
 def _found(path: JSONPathQuery, document: Any) -> tuple[list[Any], int]:
-    """The first value and the first that is not null, and the number of nodes, counted up to `MAX_NODES` + 1."""
+    """The first value, the first value that is not null, and the number of nodes, at most `MAX_NODES` + 1."""
     values: list[Any] = []
     count = 0
     for count, node in enumerate(path.finditer(document), 1):
@@ -284,7 +284,7 @@ def _holds(assertion: Assertion, values: Sequence[Any], count: int) -> Decision:
 
 
 def _contains(value: Any, wanted: str) -> Decision:
-    """Part of a text, element of a list (as text, or as the JSON that `wanted` is), key of an object."""
+    """Whether `wanted` is part of a text, an element of a list (as text or as JSON), or a key of an object."""
     if isinstance(value, str | dict):
         return wanted in value, ""
     if isinstance(value, list):
@@ -300,7 +300,7 @@ def _kind(value: Any) -> str:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Equality of JSON: 1 is 1.0, but for Python it is also True."""
+    """Equality of JSON values: 1 equals 1.0 but not true, which Python's `==` would accept."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_is_same(one[k], other[k]) for k in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -310,10 +310,10 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _of_script(observed: Observed) -> Decision:
     """
-    What the script says of itself, else its exit status.
+    The answer of the script, or else its exit status.
 
-    A failing exit status is never overruled, and an answer that cannot be read to its end passes nothing:
-    it may have said that it did not pass.
+    An answer never overrules a failing exit status. An answer that cannot be read completely does not pass, because it
+    may end with `"passed": false`.
     """
     ended_well = observed.exit_status == 0
     end = f"the script ended with {_end(observed)}"

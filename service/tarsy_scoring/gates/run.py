@@ -1,7 +1,8 @@
 """
-Gates on a real session: what they look at in the work directory, with a deadline for everything and no way out.
+Run gates on a session: observe its work directory, with a deadline for every step and without leaving the directory.
 
-Commands come from the operator's configuration alone; of the session they learn the id, in a variable.
+Commands come only from the operator's configuration. They receive the session id in an environment variable and nothing
+else of the session.
 """
 
 import asyncio
@@ -29,12 +30,12 @@ T = TypeVar("T")
 
 SHELL = "/bin/sh"
 THREAD_NAME = "gate"
-# Of one process; each that waits for a dead share keeps its thread until the share is back.
+# Per process. A thread that waits for a dead network share stays until the share is back.
 MOST_THREADS, THREAD_POLL_S = 32, 0.05
 _CHUNK_BYTES = 65_536
 _PLACEHOLDER = "{session_id}"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A FIFO or a device that took a file's place must not make `open` wait or the terminal ours.
+# A FIFO or device that replaced a file must not block `open` or become our controlling terminal.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -42,15 +43,15 @@ async def run_gates(
     gates: Sequence[Gate], timeline: Timeline, settings: GateSettings, *, deadline_s: float | None = None
 ) -> list[GateResult]:
     """
-    Decide all gates, one after the other in the order given; none is left out because another failed.
+    Decide all gates in the given order; a failed gate does not stop the others.
 
-    Never raises for what it meets: a missing directory, a command that hangs and a file that lies are
-    results that did not pass, with a message. The same command in several gates runs once. A cancel
-    kills what runs with its process group, and leaves nothing behind.
+    A missing directory, a hanging command and an unreadable file are results that did not pass, with a message, and
+    never exceptions. The same command in several gates runs once. A cancellation kills the running command with its
+    process group and leaves nothing behind.
 
     Args:
-        settings: Each command and each look at a file has `timeout_s`.
-        deadline_s: Time for all gates together; commands that are not run by then did not pass. None: no limit.
+        settings: `timeout_s` limits each command and each read of a file.
+        deadline_s: Time for all gates together; later commands do not run and did not pass. None: no limit.
     """
     ends_at = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
     visit = _Visit(timeline.session_id, settings, ends_at)
@@ -58,12 +59,12 @@ async def run_gates(
 
 
 async def _decide(gate: Gate, timeline: Timeline, observed: Observed | None, timeout_s: float) -> GateResult:
-    """In a thread: a session of 100,000 entries, or an output of a megabyte, would hold the event loop."""
+    """Decide in a thread: a session of 100,000 entries or an output of a megabyte would block the event loop."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await _apart(evaluate_gate, gate, timeline, observed)
+            return await _in_thread(evaluate_gate, gate, timeline, observed)
     except TimeoutError:
-        words = f"not decided within {timeout_s:g} s (gates.timeout_s): a path like this may cost more than it tells"
+        words = f"not decided within {timeout_s:g} s (gates.timeout_s); use a cheaper path or pattern"
         return GateResult(gate.title, gate.type, False, words)
 
 
@@ -77,7 +78,7 @@ class _Visit:
     outputs: dict[str, Observed] = field(default_factory=dict)
 
     async def observe(self, gate: Gate) -> Observed | None:
-        """What the gate wants to know of the work directory; None for a gate on the transcript."""
+        """The observation that the gate needs; None for a gate on the transcript."""
         if not isinstance(gate, CommandGate | FileGate):
             return None
         if isinstance(gate, CommandGate) and not self.settings.allow_commands:
@@ -98,14 +99,14 @@ class _Visit:
         return observed
 
     async def _look(self, gate: CommandGate | FileGate, work_dir: str, left_s: float, limit: str) -> Observed:
-        """Args: limit: What sets `left_s`, in words."""
+        """Args: limit: The setting behind `left_s`, for the message."""
         try:
             async with asyncio.timeout(left_s):
-                root = await _apart(find_work_dir, work_dir, self.session_id)
+                root = await _in_thread(find_work_dir, work_dir, self.session_id)
                 if isinstance(gate, FileGate):
                     is_read = not isinstance(gate, FileExists)
                     keep = self.settings.max_output_bytes if is_read else None
-                    return await _apart(look_at, root, gate.path, keep)
+                    return await _in_thread(look_at, root, gate.path, keep)
                 return await run_command(gate.command, root, self.session_id, self.settings.max_output_bytes)
         except TimeoutError:
             what = "the command was stopped" if isinstance(gate, CommandGate) else "the file could not be read"
@@ -117,14 +118,15 @@ class _Visit:
             return Observed(f"{what}: {error.strerror or type(error).__name__}")
 
 
-async def _apart(work: Callable[..., T], *arguments: Any) -> T:
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """
-    Do `work` in a thread of its own, of which a cancel takes leave; waits where too many of them are at work.
+    Run `work` in a daemon thread of its own; waits while `MOST_THREADS` of them are running.
 
-    Not in one of asyncio's: what hangs on a dead share, or computes for hours, would take those from everybody, down to
-    the looking up of hosts, and the end of the process would wait for it.
+    A cancellation returns at once and leaves the thread to finish alone. asyncio's own thread pool is no option: work
+    that hangs on a dead share would block the pool for everything else, including host lookups, and the process would
+    wait for it at exit.
     """
-    while sum(t.name == THREAD_NAME for t in threading.enumerate()) >= MOST_THREADS:  # noqa: ASYNC110 - no event tells
+    while sum(t.name == THREAD_NAME for t in threading.enumerate()) >= MOST_THREADS:  # noqa: ASYNC110 - threads signal no event
         await asyncio.sleep(THREAD_POLL_S)
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
@@ -132,7 +134,7 @@ async def _apart(work: Callable[..., T], *arguments: Any) -> T:
     def run() -> None:
         try:
             done.set_result(work(*arguments))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to whoever waits
+        except BaseException as error:  # noqa: BLE001 - the awaiting caller handles it
             done.set_exception(error)
 
     threading.Thread(target=run, name=THREAD_NAME, daemon=True).start()
@@ -140,7 +142,7 @@ async def _apart(work: Callable[..., T], *arguments: Any) -> T:
 
 
 class _NotUsable(Exception):
-    """Why something in the work directory is not looked at, in words for people; never leaves this module."""
+    """Why a path in the work directory cannot be used, as text for people; never leaves this module."""
 
 
 # --- files ---------------------------------------------------------------------------------------------
@@ -150,11 +152,11 @@ def find_work_dir(template: str, session_id: str) -> Path:
     """
     The real path of a session's work directory.
 
-    What stands before `{session_id}` is the operator's; the rest may have been made by an agent, so no
-    link in it may lead out of what stands before.
+    The part before `{session_id}` belongs to the operator. An agent may have created the rest, so no link in the rest
+    may lead out of the operator's part.
 
     Raises:
-        _NotUsable: There is none, or it leads out.
+        _NotUsable: The directory does not exist, or leads out of the operator's part.
     """
     if SESSION_ID_PATTERN.fullmatch(session_id) is None:
         raise _NotUsable("the session id cannot be part of a path")
@@ -176,18 +178,17 @@ def find_work_dir(template: str, session_id: str) -> Path:
 
 def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
     """
-    What stands at a path below `root`: that it is there, or its first `max_bytes`.
+    Check that a path below `root` exists, or read its first `max_bytes`.
 
-    Links are followed where they stay below `root`. What they lead to is opened part by part and without
-    following any, so nothing that is swapped in between leads out. Only files are read; devices and
-    FIFOs are not even opened.
+    Links are followed while they stay below `root`. Their target is then opened part by part without following links,
+    so that a link swapped in meanwhile cannot lead out. Only regular files are read; devices and FIFOs stay closed.
 
     Args:
         root: A real path.
-        max_bytes: None: directories count too, and nothing is read.
+        max_bytes: None checks existence only, also of a directory.
 
     Raises:
-        OSError, _NotUsable: It cannot be looked at, and why.
+        OSError, _NotUsable: The path cannot be read, with the reason.
     """
     name = f"'{shown(path)}'"
     try:
@@ -212,7 +213,7 @@ def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
 
 @contextlib.contextmanager
 def _holder(root: Path, real: Path) -> Iterator[tuple[int, str]]:
-    """The directory that holds `real`, opened without following a link, and the name in it."""
+    """The parent directory of `real`, opened without following links, and the name in it."""
     *parents, last = real.relative_to(root).parts or (".",)
     directory = os.open(root, _DIRECTORY)
     try:
@@ -244,32 +245,36 @@ def _read(directory: int, last: str, name: str, max_bytes: int) -> Observed:
 
 async def run_command(command: str, root: Path, session_id: str, max_bytes: int) -> Observed:
     """
-    Run a command in a shell in `root` until the shell ends; its exit status and what it printed by then.
+    Run a command in a shell in `root` until the shell ends; returns its exit status and its output until then.
 
-    It sees nothing of our environment but `PATH`, reads nothing, and its errors go nowhere. What the shell leaves
-    running in its process group is killed with it, also on a cancel, which is how a timeout arrives. A process
-    that has left the group goes on, but nobody waits for what it prints.
+    The command gets `PATH` as the only variable of our environment and an empty input; its standard error is dropped.
+    Its process group is killed when the shell ends, on a cancellation and on a timeout, which arrives as a
+    cancellation. A process that has left the group continues, but its output is not waited for.
 
     Args:
-        max_bytes: What is kept of the output; the rest is read and dropped, so that the command goes on.
+        max_bytes: Bytes of output to keep. The rest is read and dropped, so that the command does not block.
 
     Raises:
         OSError: It could not be started.
     """
     if not hasattr(os, "pidfd_open"):
         raise _NotUsable("commands can only be run on Linux, 5.3 or newer")
+    # `asyncio.create_subprocess_exec` was considered and rejected. A cancellation inside it kills the shell but not the
+    # children that the shell has started by then. asyncio and uvloop reap the shell before they report its end, and
+    # `killpg` on a reaped leader may hit a new group with the same number. Their `communicate` waits for the end of the
+    # output, which a process outside the group can keep open.
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     with contextlib.closing(_Output(max_bytes)) as output, contextlib.ExitStack() as cleanup:
-        process = _start(command, root, session_id, output.write_end)  # no await before it is ours to kill
+        process = _start(command, root, session_id, output.write_end)  # no await before the cleanup below is registered
         cleanup.callback(_end, process)
         output.close_write_end()
-        # Tells of the end without reaping: until then the number of the group cannot become anybody else's.
+        # Reports the end without reaping. An unreaped leader keeps the number of the group from being reused.
         watched = os.pidfd_open(process.pid)
         cleanup.callback(os.close, watched)
         loop.add_reader(watched, ended.set)
         cleanup.callback(loop.remove_reader, watched)
-        # At the end of the output the pipe stays readable: without removing it, the loop would spin.
+        # At the end of the output the pipe stays readable; without removing the reader, the loop would spin.
         loop.add_reader(output.read_end, lambda: output.take() or loop.remove_reader(output.read_end))
         cleanup.callback(loop.remove_reader, output.read_end)
         await ended.wait()
@@ -279,7 +284,7 @@ async def run_command(command: str, root: Path, session_id: str, max_bytes: int)
 
 
 def _start(command: str, root: Path, session_id: str, stdout: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603  the operator's own words
+    return subprocess.Popen(  # noqa: S603  the operator's own command
         [SHELL, "-c", command],
         stdin=subprocess.DEVNULL,
         stdout=stdout,
@@ -296,7 +301,7 @@ def _start(command: str, root: Path, session_id: str, stdout: int) -> subprocess
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the group and reap its leader; the end of one that the kernel holds, on a dead share, is not waited for."""
+    """Kill the group and reap its leader. A thread reaps a leader that hangs in the kernel, on a dead share."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if process.poll() is None:
@@ -304,7 +309,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Output:
-    """A pipe of which the first bytes are kept. `close` closes what is still open."""
+    """A pipe that keeps the first bytes of the output. `close` closes the ends that are still open."""
 
     def __init__(self, max_bytes: int) -> None:
         self.kept = bytearray()
@@ -326,7 +331,7 @@ class _Output:
         return chunk != b""
 
     def take_rest(self) -> None:
-        """Read what is in the pipe; not more than it can hold, since somebody may still be writing."""
+        """Read the rest of the pipe, at most its capacity, because a process may still be writing."""
         for _ in range(0, fcntl.fcntl(self.read_end, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
             self.take()
 

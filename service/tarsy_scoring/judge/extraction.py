@@ -1,8 +1,8 @@
 """
-What an answer of the judge says: its total, its analysis, its breakdown, the tools it misses.
+Extract total, analysis, outcome, breakdown and missing tools from the text of an answer.
 
-Pure functions, linear in the length of the answer, and strict: where an answer does not say a thing
-plainly there is None or nothing, never a guess.
+The functions are linear in the length of the answer, and strict: without a plain statement they return None or nothing,
+never a guess.
 """
 
 import functools
@@ -17,12 +17,14 @@ from tarsy_scoring.timeline.text import without_invisible
 _FENCE = re.compile(r"(?:`{3,}|~{3,})(?:[ \t]*[A-Za-z]+)?")
 _LONGEST_SCORE_LINE = 200  # with all decoration; longer lines are prose
 
-_BLOCK_MARK = re.compile(r"(?:#{1,6}|[>*+•-])\s+")  # a heading, a quote or a list item; the space tells `- 3` from `-3`
+_BLOCK_MARK = re.compile(
+    r"(?:#{1,6}|[>*+•-])\s+"
+)  # a heading, a quote or a list item; the space distinguishes `- 3` from `-3`
 _DECORATION = re.compile(r"</?(?:b|strong|i|em|u|code|mark)>|[*_`|\"'“”()\[\]]", re.IGNORECASE)
 _UNDERSCORED_DECORATION = re.compile(_DECORATION.pattern.replace("_", ""), re.IGNORECASE)  # ids hold underscores
 _MATH = re.compile(r"\$\$?([^$]+)\$\$?(?![0-9])|\\[()\[\]]")  # `$85 of $100` is money
 _BOXED = re.compile(r"\\(?:boxed|text|textbf|mathbf)\{([^{}]*)\}")
-# Not the two that are numbers, `100` and `10`.
+# Without the two emoji of numbers, `100` and `10`.
 _EMOJI = "[\U0001f300-\U0001f4ae\U0001f4b0-\U0001f51e\U0001f520-\U0001faff\u2600-\u26ff\u2705\u2714\u2728\u2b50]"
 _EMOJI_AT_ENDS = re.compile(rf"^(?:\s|{_EMOJI})+|(?:\s|{_EMOJI})+$")
 _LABEL_WORDS = (
@@ -44,12 +46,11 @@ def extract_total(reply: str) -> int | None:
     """
     The total on the last non-empty line, 0-100, or None.
 
-    The line is a bare integer. It may wear Markdown, `<b>`, `\\boxed{}` or emoji, a label made of words like
-    "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines that are only a
-    code fence are skipped and characters without width ignored. Anything else on the line, above all a second
-    number (`80 or 90`, `20/25`, `Score 1: 67`), makes it no score. So do spellings of which nobody can
-    say whether the judge meant a whole number: `067`, `100.0`, `1e2`, `~67`, `>67`. The last line of a
-    quotation of something else is no score of the judge's.
+    The line is a bare integer, possibly with Markdown, `<b>`, `\\boxed{}`, emoji, a label of words such as "final total
+    score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines with only a code fence are skipped, and
+    characters without width are ignored. Anything else on the line makes it no score, above all a second number
+    (`80 or 90`, `20/25`, `Score 1: 67`) and spellings that may not mean a whole number: `067`, `100.0`, `1e2`, `~67`,
+    `>67`. The last line of a quotation of something else is no score of the judge.
     """
     lines = reply.splitlines()
     _drop_from_end(lines, fences=len(lines))
@@ -58,7 +59,7 @@ def extract_total(reply: str) -> int | None:
 
 
 def analysis_of(reply: str) -> str:
-    """The answer without its score line and the code fence around that line; all of it where there is no total."""
+    """The answer without its score line and the code fence around it; the whole answer where there is no total."""
     if extract_total(reply) is None:
         return reply.strip()
     lines = reply.splitlines()
@@ -69,7 +70,7 @@ def analysis_of(reply: str) -> str:
 
 
 def _drop_from_end(lines: list[str], *, fences: int) -> int:
-    """Drop trailing empty lines and up to `fences` lines that are only a code fence; how many of those it were."""
+    """Drop trailing empty lines and up to `fences` lines with only a code fence; returns the number of these fences."""
     dropped = 0
     while lines and (not (last := _visible(lines[-1])) or (dropped < fences and _FENCE.fullmatch(last))):
         dropped += bool(last)
@@ -107,7 +108,7 @@ def _ends_a_quotation(lines: Sequence[str]) -> bool:
     """
     Whether the last line ends a code block or a block quote of something else (`$ wc -l` and then `12`).
 
-    A judge may frame its total, alone or with what belongs to one, and may frame its whole answer.
+    A judge may put a frame around its total, with or without the breakdown, and around its whole answer.
     """
     start = _start_of_quote(lines) if _visible(lines[-1]).startswith(">") else _start_of_code(lines)
     if start is None or not any(map(_visible, lines[:start])):
@@ -121,7 +122,7 @@ def _start_of_quote(lines: Sequence[str]) -> int:
 
 
 def _start_of_code(lines: Sequence[str]) -> int | None:
-    """The line of the fence that is still open at the last line."""
+    """The line of the code fence that is still open at the last line."""
     start, mark = None, ""
     for number, line in enumerate(map(_visible, lines[:-1])):
         if start is None:
@@ -147,8 +148,8 @@ def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
     Args:
         outcomes: Ids that may be stated, in lower case.
 
-    The range of its totals may stand behind it, copied from the prompt (`Outcome: correct (60-100)`). A line that
-    names something else, or more than one (`Outcome: correct or partial`), states none.
+    The range of totals may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another word or
+    with several outcomes (`Outcome: correct or partial`) states none.
     """
     known = set(outcomes)
     for line in reversed(reply.splitlines()) if known else ():
@@ -174,20 +175,20 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
     """
     Points per category, as the answer states them (`Logical Flow: 15/25`, decorated or not).
 
-    The last statement of a category counts: the breakdown stands at the end, remarks come before it. The
-    denominator must be the category's own, in a table it may have its own column, and the points must not
-    exceed it. What is struck out, estimated or changed on the spot (`20/25 -> 15/25`) is not stated.
+    The last statement of a category counts, because remarks come before the breakdown. The denominator must be that of
+    the category (in a table it may have its own column), and the points must not exceed it. Points that are struck
+    out, estimated or changed (`20/25 -> 15/25`) are not stated.
 
     Args:
         categories: Highest points by category id.
 
     Returns:
-        All categories, or None where one of them is not stated: a part cannot be added up.
+        All categories, or None where one of them is not stated, because a part cannot be summed.
     """
     breakdown: dict[str, float] = {}
     with_fractions = "\n".join(
         _LINE_WITH_A_FRACTION.findall(without_invisible(reply))
-    )  # a statement is one line, and most are not
+    )  # a statement fits one line, and most lines contain no fraction
     for category_id, max_points in categories.items():
         stated = [float(m["points"]) for m in _statements_of(category_id, max_points).finditer(with_fractions)]
         if not stated or stated[-1] > max_points:
@@ -206,7 +207,7 @@ _LINE_WITH_A_FRACTION = re.compile(rf"^.*?[0-9]{_OUT_OF}.*$", re.MULTILINE | re.
 def _statements_of(category_id: str, max_points: int) -> re.Pattern[str]:
     name = rf"(?:{_BLANK}|[_-]){{1,3}}".join(re.escape(word) for word in category_id.split("_"))
     gap = r"[^\w\n~≈≤≥<]"
-    first = category_id[0]  # looked at by itself, it spares most positions everything else
+    first = category_id[0]  # a cheap lookahead that rejects most positions
     return re.compile(
         rf"(?=[{first.lower()}{first.upper()}])(?<!\w){name}(?!\w)(?:{_BLANK}*score)?{gap}{{0,12}}(?:\([^()\n]{{0,30}}\){gap}{{0,8}})?"
         rf"(?<![-−–.,\w])(?P<points>[0-9]{{1,3}}(?:\.[0-9]{{1,2}})?)"
@@ -223,7 +224,7 @@ _ITEM = re.compile(  # of a line without trailing space
     r"(?P<number>[0-9]{1,3})[.)][ \t]*(?P<close>[*_]{0,3})[ \t]*(?P<rest>\S.*)"
 )
 _ENDS_THE_LIST = re.compile(r"[ \t]*(?:#{1,6}[ \t]|(?:-{3,}|\*{3,}|_{3,})[ \t]*$)")
-# The name ends at a colon, at a dash between spaces (tool names hold hyphens), or with its marks.
+# The name ends at a colon, at a dash between spaces (tool names contain hyphens), or with its marks.
 _NAME_END = re.compile(r":(?=\s|[*_`]|$)|\s[-–—]+\s|\s*[–—]\s*|(?<=[*_`])\s+(?=\S)")
 _LONGEST_NAME, _MOST_WORDS = 80, 6
 _LABEL_OF_NAME = re.compile(r"[ \t*_]*tool(?:[ \t]name)?[*_]*[ \t]*:[ \t*_]*(?=\S)", re.IGNORECASE)
@@ -235,9 +236,9 @@ def extract_missing_tools(text: str) -> list[MissingTool]:
     """
     The numbered list of missing tools: a name and why, per item.
 
-    Reads `1. **read-file**: why`, `1) read-file - why`, and a name on a line of its own with the reason
-    below; lines and bullets below an item belong to its reason. An item without a recognisable name gives
-    no row, and a text without a list, or one that says that no tools are missing, gives none at all.
+    Reads `1. **read-file**: why`, `1) read-file - why`, and a name on a line of its own with the reason below. Lines
+    and bullets below an item belong to its reason. An item without a recognisable name gives no row. A text
+    without a list, or one that states that no tools are missing, gives no rows.
     """
     if _says_none_missing(text):
         return []
@@ -256,7 +257,7 @@ def _says_none_missing(text: str) -> bool:
 
 
 def _numbered_items(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Head and following lines of each item; a number that is indented deeper or out of turn is no item."""
+    """Head and following lines of each item. A number that is indented deeper or out of sequence begins no item."""
     head, body, last, indent = "", list[str](), 0, 0
     for line in map(str.rstrip, text.splitlines()):
         item = _ITEM.match(line)
@@ -280,7 +281,7 @@ def _is_next(number: int, last: int) -> bool:
 def _name_and_reason(head: str) -> tuple[str, str] | None:
     if label := _LABEL_OF_NAME.match(head):
         head = head[label.end() :]
-    # Marks at the very start belong to the name; the name ends after them.
+    # Marks at the start belong to the name, which ends after them.
     start = len(head) - len(head.lstrip(_MARKS))
     end = _NAME_END.search(head, start, start + _LONGEST_NAME + 20)
     name = (head[start : end.start()] if end else head[start:]).strip(_MARKS)
@@ -296,6 +297,6 @@ _STEP_TOOL = re.compile(r"[`*\s]*(?P<tool>[A-Za-z][A-Za-z0-9]*(?:[._/-][A-Za-z0-
 
 
 def tool_of_step(step: str) -> str | None:
-    """The tool that a step begins with (`kubectl.get_pods: ...`); None where its first word is an ordinary one."""
+    """The tool that a step begins with (`kubectl.get_pods: ...`); None where its first word is an ordinary word."""
     found = _STEP_TOOL.match(step)
     return found["tool"] if found else None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tarsy_scoring.evaluation import diagnosis
-from tarsy_scoring.evaluation.diagnosis import LONGEST_SPOKEN_NAME, RULES, Finding, diagnose
+from tarsy_scoring.evaluation.diagnosis import LONGEST_SHOWN_NAME, RULES, Finding, diagnose
 from tarsy_scoring.evaluation.interaction import EVERY_CALL, CommandRules, Interaction, measure_interaction
 from tarsy_scoring.timeline.model import Event, ToolCall
 from unit.timeline.sessions import event, of_events
@@ -159,8 +159,8 @@ def test_sentences_stay_readable_whatever_a_tool_is_called(name: str) -> None:
     for finding in findings:
         assert finding.likely_cause.isprintable()
         assert finding.evidence.isprintable()
-        assert len(finding.likely_cause) <= shortest + 100 + LONGEST_SPOKEN_NAME
-    assert LONGEST_SPOKEN_NAME == 80
+        assert len(finding.likely_cause) <= shortest + 100 + LONGEST_SHOWN_NAME
+    assert LONGEST_SHOWN_NAME == 80
 
 
 def test_long_name_is_cut_in_sentences() -> None:

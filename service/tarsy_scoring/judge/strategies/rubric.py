@@ -67,25 +67,25 @@ class Rubric(Strategy):
         return verdict
 
 
-TOLERANCE = 0.01  # of a stated weighted score; a rounded one is no contradiction
+TOLERANCE = 0.01  # of a stated weighted score, which may be rounded
 
 Value = Annotated[float, Field(ge=0, le=1, strict=True)]
 Remarks = tuple[Annotated[str, Field(min_length=1)], ...]
 
 
 class _Answer(BaseModel):
-    """What every answer holds; the criteria's values are added per rubric."""
+    """The fields of every answer; the values are added per rubric."""
 
     model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)
 
-    weighted_score: StrictFloat | None = None  # of any size: it is compared and never used
+    weighted_score: StrictFloat | None = None  # any number: it is compared and never used
     confidence: Value | str | None = None
     issues: Remarks = ()
     highlights: Remarks = ()
 
 
 def reply_schema(rubric: Sequence[RubricItem]) -> dict[str, Any]:
-    """The JSON Schema of an answer: remarks before numbers, every property required, no others."""
+    """The JSON Schema of an answer: remarks before numbers, every property required, no others allowed."""
     texts = {"type": "array", "items": {"type": "string"}}
     values = {
         item.id: {"type": "number", "description": f"0 to 1, weight {item.weight:g}: {item.description}"}
@@ -102,7 +102,7 @@ def reply_schema(rubric: Sequence[RubricItem]) -> dict[str, Any]:
 
 
 def percent(weighted: float) -> int:
-    """100 times the weighted score, halves rounded up; what floating point adds or takes does not count."""
+    """100 times the weighted score, with halves rounded up and floating-point error removed first."""
     return min(100, math.floor(round(100 * weighted, 6) + 0.5))
 
 
@@ -116,7 +116,7 @@ def _as_text(reading: RubricReading) -> str:
 
 
 def _model_of(definition: Definition) -> type[_Answer]:
-    # No model: an id may be any word, also one that means something to pydantic.
+    # A TypedDict, because an id may be any word, even one that is reserved in pydantic models.
     scores = TypedDict("Scores", {item.id: Value for item in definition.rubric})  # type: ignore[misc]
     model: type[_Answer] = create_model("RubricAnswer", __base__=_Answer, scores=(scores, ...))
     return model

@@ -89,7 +89,7 @@ class _Approach(_Lenient):
 
 
 class _Answer(_Lenient):
-    """What every structured answer holds; breakdown and outcome are added per criteria."""
+    """The fields of every structured answer; breakdown and outcome are added per definition."""
 
     score_reasoning: Text
     total_score: Annotated[StrictInt, Field(ge=0, le=100)]
@@ -99,10 +99,10 @@ class _Answer(_Lenient):
 
 def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
     """
-    The JSON Schema of an answer, strict as OpenAI understands it: every property required, no others.
+    The JSON Schema of an answer, for OpenAI's strict mode: every property is required and no others are allowed.
 
-    Reasoning comes before numbers, so that a model which writes in order thinks first. Ranges are said in
-    words too, since endpoints do not hold a model to them.
+    Reasoning comes before numbers, so that a model that writes in order reasons first. Ranges are also stated in words,
+    because endpoints do not enforce them.
     """
     text = {"type": "string"}
     tool = json_reply.object_schema({"tool_name": text, "rationale": text})
@@ -127,7 +127,7 @@ def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
 
 
 def repair_prompt(bands: Bands) -> str:
-    """What asks for numbers that agree, once per reading."""
+    """The request for numbers that agree, sent once per sample."""
     return REPAIR_PROMPT.format(and_band=", and total_score must lie in the range of its outcome" if bands else "")
 
 
@@ -167,7 +167,7 @@ def _model_of(definition: Definition) -> type[_Answer]:
         points = {
             id_: Annotated[float, Field(ge=0, le=most, strict=True)] for id_, most in definition.max_points.items()
         }
-        # No model: an id may be any word, also one that means something to pydantic.
+        # A TypedDict, because an id may be any word, even one that is reserved in pydantic models.
         fields["score_breakdown"] = (TypedDict("Breakdown", points), ...)  # type: ignore[operator]
     if definition.bands:
         pattern = "^(?:" + "|".join(definition.bands) + ")$"

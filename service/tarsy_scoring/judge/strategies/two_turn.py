@@ -110,7 +110,7 @@ outcome, the breakdown in the form you used before if you gave one, and on the l
 
 
 def repair_prompt(bands: Bands) -> str:
-    """What asks for numbers that agree, once per reading."""
+    """The request for numbers that agree, sent once per sample."""
     return BAND_REPAIR_PROMPT.format(bands=_band_lines(bands, "")) if bands else REPAIR_PROMPT
 
 
@@ -120,11 +120,11 @@ def _band_lines(bands: Bands, indent: str) -> str:
 
 def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
     """
-    What the answer must look like: the text for `{{OUTPUT_SCHEMA}}`.
+    The form of an answer: the text for `{{OUTPUT_SCHEMA}}`.
 
     Args:
-        max_points: Highest points by category id; empty where the criteria have no categories.
-        bands: Lowest and highest total by outcome; empty where the criteria know no outcomes.
+        max_points: Highest points by category id; empty for criteria without categories.
+        bands: Lowest and highest total by outcome; empty for criteria without outcomes.
     """
     steps = ["Write your analysis in plain text, at least 200 words."]
     total = "Write the total alone on the last line: one whole number from 0 to 100"
@@ -147,7 +147,7 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
 async def _obtain_total(
     conversation: Conversation, definition: Definition, kind: TurnKind, max_reminders: int
 ) -> Verdict:
-    """The analysis of the first full reply, and the total of the first reply that holds one."""
+    """The analysis of the first whole reply, and the total of the first reply that contains one."""
     turn = await conversation.say(kind)
     analysis, replies = analysis_of(turn.reply), [turn.reply]
     for _ in range(max_reminders):
@@ -162,7 +162,7 @@ async def _obtain_total(
             f"the judge {turn.model_requested!r} at {turn.provider!r} gave no total on the last line, "
             f"after {max_reminders} reminders; raise max_reminders or use a model that keeps to the form"
         )
-    stated_in = (analysis, turn.reply) if len(replies) > 1 else (turn.reply,)  # which holds the analysis
+    stated_in = (analysis, turn.reply) if len(replies) > 1 else (turn.reply,)  # the first reply contains the analysis
     return Verdict(
         total_score=total,
         score_analysis=analysis,
@@ -176,13 +176,13 @@ _Found = TypeVar("_Found")
 
 
 def _last(found: Iterable[_Found | None]) -> _Found | None:
-    """What was stated last counts."""
+    """The last statement; None where there is none."""
     stated = [f for f in found if f is not None]
     return stated[-1] if stated else None
 
 
 async def _repair(conversation: Conversation, definition: Definition, verdict: Verdict, is_final: IsFinal) -> None:
-    """One turn to make the numbers agree; the last valid answer counts, and nothing is ever clamped."""
+    """Ask once for numbers that agree. The last valid answer counts, and no number is ever clamped."""
     try:
         turn = await conversation.say("repair", repair_prompt(definition.bands))
     except (RetryLater, WaitFor, Unscorable) as error:
