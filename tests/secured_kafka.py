@@ -1,7 +1,7 @@
 """
-An Apache Kafka that lets in only whom it knows: one broker with a listener for each way to prove who one is.
+An Apache Kafka with one secured listener for each kind of login.
 
-Beside them stays the open listener of the embedded broker, by which tests look at what happened.
+The open listener of the embedded broker stays, for tests to read the result.
 """
 
 import base64
@@ -43,7 +43,7 @@ class SecuredKafka(EmbeddedKafka):
     """
     Listens for `SCRAM` (SHA-512, over TLS), `CERTIFICATE` (mutual TLS) and `TOKEN` (OAUTHBEARER over TLS).
 
-    Takes unsigned tokens: whether a token is genuine is between the broker and whoever issues them.
+    Accepts unsigned tokens: checking the signature is a matter of the broker, not of its clients.
     """
 
     def __init__(self, authority: Authority) -> None:
@@ -55,7 +55,7 @@ class SecuredKafka(EmbeddedKafka):
         return f"{HOST}:{self._ports[listener]}"
 
     async def _run(self, command: list[str], what: str) -> None:
-        # The one thing that is run is the formatting of its storage; users exist from then on.
+        # The only command is the one that formats the storage; it also creates users.
         await super()._run([*command, f"--add-scram=SCRAM-SHA-512=[name={USER},password={PASSWORD}]"], what)
 
     def _settings(self) -> dict[str, str | int]:
@@ -78,7 +78,7 @@ class SecuredKafka(EmbeddedKafka):
             "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
             "listener.name.scram.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
             "listener.name.token.sasl.enabled.mechanisms": "OAUTHBEARER",
-            # Whoever logged in must do so again after so long; the client does it by a new connection.
+            # Forces a new login after this time, which the client does over a new connection.
             "listener.name.token.oauthbearer.connections.max.reauth.ms": 1_000,
             "listener.name.token.oauthbearer.sasl.jaas.config": (
                 f'{_MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
@@ -86,7 +86,7 @@ class SecuredKafka(EmbeddedKafka):
         }
 
     async def change_password(self, user: str, password: str) -> None:
-        """Give a user, who need not exist, this password."""
+        """Set the password of a user; creates the user."""
         command = await self._java("kafka.admin.ConfigCommand", "-XX:TieredStopAtLevel=1")
         whose = ["--bootstrap-server", self.bootstrap_servers, "--entity-type", "users", "--entity-name", user]
         change = ["--alter", "--add-config", f"SCRAM-SHA-512=[password={password}]"]
@@ -94,7 +94,7 @@ class SecuredKafka(EmbeddedKafka):
 
 
 def unsigned_token(subject: str, lifetime_s: float = 3600) -> str:
-    """A token that the broker takes until it ends."""
+    """A token that the broker accepts until it expires."""
 
     def part(value: object) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Brokers that let in only whom they know: every client of ours proves itself, or says why it was not let in."""
+"""Secured brokers: every client logs in, or reports why it was refused."""
 
 import asyncio
 import uuid
@@ -14,7 +14,7 @@ from processes import Service, assert_whole
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka import clients
+from tarsy_scoring.kafka import clients, connect
 from tarsy_scoring.kafka.clients import BrokerAway, BrokerRefuses, Consumer, Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, ensure_topics, read_topic
@@ -50,7 +50,7 @@ def broker(authority: Authority) -> Iterator[SecuredKafka]:
 
 @pytest.fixture(scope="module")
 def login(broker: SecuredKafka, authority: Authority, folder: Path) -> Login:
-    """The variables that let us in at a listener, by their short names, with changes; an empty one is not set."""
+    """Variables for the login at a listener, with changes by short names; an empty one counts as not set."""
     certificate, key = authority.issue("client")
     token = folder / "token"
     token.write_text(unsigned_token("scoring"), encoding="utf-8")
@@ -93,7 +93,7 @@ async def read_all(settings: Settings, topic: str) -> list[bytes | None]:
 
 @pytest.mark.parametrize("listener", LISTENERS)
 async def test_every_client_is_let_in(login: Login, listener: str) -> None:
-    """Making topics, publishing, consuming in a group, reading to the end and following: one login for all."""
+    """Create topics, publish, consume in a group, read to the end and follow."""
     settings = load_settings(login(listener, group=new_topic()) | {"SCORING_CREATE_TOPICS": "true"})
     topic = new_topic()
     publisher, consumer = Publisher(settings), Consumer(settings, [topic])
@@ -114,7 +114,7 @@ async def test_every_client_is_let_in(login: Login, listener: str) -> None:
 
 @pytest.fixture
 def wrong(folder: Path, authority: Authority) -> dict[str, Path]:
-    """Files that nobody lets in."""
+    """Files that the broker refuses."""
     other = Authority(folder, "other")
     certificate, key = other.issue("client")
     old = folder / "old-token"
@@ -122,82 +122,61 @@ def wrong(folder: Path, authority: Authority) -> dict[str, Path]:
     return {"ca": other.file, "cert": certificate, "key": key, "old": old, "none": folder / "nowhere"}
 
 
-@pytest.mark.parametrize(
-    ("listener", "changes", "says"),
-    [
-        pytest.param("SCRAM", {"sasl_password": "planted-x"}, "login was refused (SCRAM-SHA-512)", id="password"),
-        pytest.param("SCRAM", {"sasl_username": "planted-x"}, "login was refused (SCRAM-SHA-512)", id="user"),
-        pytest.param("SCRAM", {"sasl_mechanism": "PLAIN"}, "there is no login by PLAIN", id="mechanism"),
-        pytest.param("SCRAM", {"ca_file": "{ca}"}, "SCORING_KAFKA_CA_FILE must hold", id="another-ca"),
-        pytest.param("SCRAM", {"ca_file": ""}, "SCORING_KAFKA_CA_FILE must hold", id="no-ca"),
-        pytest.param(
-            "SCRAM", {"bootstrap_servers": "localhost"}, "certificate is not valid for 'localhost'", id="name"
-        ),
-        pytest.param("CERTIFICATE", {"cert_file": "", "key_file": ""}, "SCORING_KAFKA_CERT_FILE", id="no-certificate"),
-        pytest.param(
-            "CERTIFICATE", {"cert_file": "{cert}", "key_file": "{key}"}, "KAFKA_CERT_FILE", id="another-certificate"
-        ),
-        pytest.param("TOKEN", {"oauth_token_file": "{old}"}, "login was refused (OAUTHBEARER)", id="token-has-ended"),
-        pytest.param("TOKEN", {"oauth_token_file": "{none}"}, "cannot read the token", id="no-token"),
-    ],
-)
-async def test_who_is_not_let_in_hears_why(
-    broker: SecuredKafka, login: Login, wrong: dict[str, Path], listener: str, changes: dict[str, str], says: str
-) -> None:
-    """What happened, where, and which setting to look at; never what the setting holds."""
-    values = {name: value.format(**wrong) for name, value in changes.items()}
-    if "bootstrap_servers" in values:
-        values["bootstrap_servers"] = broker.servers(listener).replace("127.0.0.1", "localhost")
-    settings = load_settings(login(listener, **values))
-
-    with pytest.raises(BrokerRefuses) as refused:
-        await read_all(settings, "any")
-
-    assert says in str(refused.value)
-    assert settings.require_kafka() in str(refused.value)
-    assert "planted" not in str(refused.value)
+REFUSALS: list[tuple[str, dict[str, str], str]] = [
+    ("SCRAM", {"sasl_password": "planted-x"}, "login was refused (SCRAM-SHA-512)"),
+    ("SCRAM", {"sasl_username": "planted-x"}, "login was refused (SCRAM-SHA-512)"),
+    ("SCRAM", {"sasl_mechanism": "PLAIN"}, "there is no login by PLAIN"),
+    ("SCRAM", {"ca_file": "{ca}"}, "SCORING_KAFKA_CA_FILE must hold"),
+    ("SCRAM", {"ca_file": ""}, "SCORING_KAFKA_CA_FILE must hold"),
+    ("SCRAM", {"bootstrap_servers": "localhost:{port}"}, "certificate is not valid for 'localhost'"),
+    ("CERTIFICATE", {"cert_file": "", "key_file": ""}, "SCORING_KAFKA_CERT_FILE"),
+    ("CERTIFICATE", {"cert_file": "{cert}", "key_file": "{key}"}, "KAFKA_CERT_FILE"),
+    ("TOKEN", {"oauth_token_file": "{old}"}, "login was refused (OAUTHBEARER)"),
+    ("TOKEN", {"oauth_token_file": "{none}"}, "cannot read the token"),
+]
 
 
-@pytest.mark.parametrize(
-    ("listener", "protocol"),
-    [
-        pytest.param("SCRAM", "PLAINTEXT", id="no-tls-to-tls"),
-        pytest.param("SCRAM", "SSL", id="no-login"),
-        pytest.param(None, "SASL_SSL", id="tls-to-no-tls"),
-    ],
-)
-async def test_the_wrong_protocol_is_guessed(
-    broker: SecuredKafka, login: Login, listener: str | None, protocol: str
-) -> None:
-    """A broker only hangs up on it, so that is what is said, with the setting to look at."""
-    servers = broker.servers(listener) if listener else broker.bootstrap_servers
-    settings = load_settings(login("SCRAM", security_protocol=protocol, bootstrap_servers=servers))
+async def test_a_refused_client_reports_why(broker: SecuredKafka, login: Login, wrong: dict[str, Path]) -> None:
+    """The reason, the broker, and the setting to correct; never its value."""
 
-    with pytest.raises(BrokerAway, match=rf"{servers}: it hangs up on us; does this port speak {protocol}\?"):
-        await read_all(settings, "any")
+    async def is_refused(listener: str, changes: dict[str, str], says: str) -> None:
+        port = broker.servers(listener).rpartition(":")[2]
+        values = {name: value.format(**wrong, port=port) for name, value in changes.items()}
+        settings = load_settings(login(listener, **values))
+        with pytest.raises(BrokerRefuses) as refused:
+            await read_all(settings, "any")
+        assert says in str(refused.value)
+        assert settings.require_kafka() in str(refused.value)
+        assert "planted" not in str(refused.value)
+
+    async with asyncio.TaskGroup() as group:
+        for case in REFUSALS:
+            group.create_task(is_refused(*case), name=str(case))
 
 
-async def test_a_publisher_that_is_not_let_in_says_why_when_its_time_is_over(login: Login) -> None:
-    """And not only that the time is over."""
-    publisher = Publisher(load_settings(login("SCRAM", sasl_password="planted-x")))
+async def test_the_wrong_protocol_is_guessed(broker: SecuredKafka, login: Login) -> None:
+    """A broker only hangs up on it."""
 
-    with capture_logs() as lines, pytest.raises(BrokerAway, match=r"within 3 s: .* the login was refused"):
-        await publisher.start(3)
+    async def is_guessed(servers: str, protocol: str) -> None:
+        settings = load_settings(login("SCRAM", security_protocol=protocol, bootstrap_servers=servers))
+        with pytest.raises(BrokerAway, match=rf"{servers}: it hangs up on us; does this port speak {protocol}\?"):
+            await read_all(settings, "any")
 
-    assert [(line["event"], line["log_level"]) for line in lines] == [("kafka.refused", "error")]
+    scram, plain = broker.servers("SCRAM"), broker.bootstrap_servers
+    await asyncio.gather(is_guessed(scram, "PLAINTEXT"), is_guessed(scram, "SSL"), is_guessed(plain, "SASL_SSL"))
 
 
 async def test_a_login_is_tried_until_it_is_accepted(
     broker: SecuredKafka, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user may be made after we were started: loud meanwhile, not in a hurry, and then at work."""
-    monkeypatch.setattr(clients, "REFUSED_RETRY_S", 0.3)
+    """A user may be created after the start."""
+    monkeypatch.setattr(connect, "REFUSED_RETRY_S", 0.3)
     topic, user = await make_topic(login), new_topic()
     consumer = Consumer(load_settings(login("SCRAM", sasl_username=user, group=user)), [topic])
 
     with capture_logs() as lines:
         starting = asyncio.create_task(consumer.start())
-        await wait_until(lambda: len(lines) > 1, 30, "it was refused twice")  # with nobody there to let it in
+        await wait_until(lambda: len(lines) > 1, 30, "it was refused twice")
         await broker.change_password(user, PASSWORD)
         await asyncio.wait_for(starting, 30)
     await consumer.stop()
@@ -207,13 +186,13 @@ async def test_a_login_is_tried_until_it_is_accepted(
     assert set(refused) == {("intake", 0.3)}
 
 
-async def test_a_login_that_is_refused_later_is_told_and_outlived(
+async def test_a_login_that_is_refused_later_is_reported_and_survived(
     login: Login, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The client tells nobody, so silence is looked into; a new token in the file is enough to go on.
+    The library reports nothing, so its silence is diagnosed. A new token in the file ends the outage.
 
-    Silent and let in says nothing: the brokers end connections of this listener after a second.
+    The brokers end connections of this listener after a second.
     """
     monkeypatch.setattr(clients, "QUIET_S", 0.3)
     monkeypatch.setattr(clients, "WATCH_S", 0.1)
@@ -224,12 +203,12 @@ async def test_a_login_that_is_refused_later_is_told_and_outlived(
 
     with capture_logs() as lines:
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             await consumer.take(0.1, 1)
             return bool(lines)
 
         token.write_text(unsigned_token("scoring", lifetime_s=-60), encoding="utf-8")
-        await wait_until(is_told, 30, "the refusal is told")
+        await wait_until(is_reported, 30, "the refusal is reported")
     token.write_text(unsigned_token("scoring"), encoding="utf-8")
     publisher = Publisher(load_settings(login("SCRAM")))
     assert await publisher.publish(topic, [RECORD], 30) == [True]
@@ -248,7 +227,7 @@ async def test_a_login_that_is_refused_later_is_told_and_outlived(
 async def service(
     tmp_path: Path, database_url: str, broker: SecuredKafka, login: Login, judge: ScriptedJudge
 ) -> AsyncIterator[Service]:
-    """An installation whose processes reach the brokers by SCRAM over TLS; the test looks in by the open listener."""
+    """An installation whose processes use SCRAM over TLS; the test itself uses the open listener."""
     topics = fresh_topics(Broker(broker.bootstrap_servers, broker.name))
     installation = Service(tmp_path, database_url, topics, judge)
     installation.env |= login("SCRAM")
@@ -259,13 +238,13 @@ async def service(
 
 
 async def test_a_worker_scores_over_secured_listeners(service: Service) -> None:
-    """In, judged and out again, and dead letters as well; the password is nowhere in what it says."""
+    """Also with a dead letter; the password is in no output."""
     worker = service.worker()
     events = await service.announce(*service.add_sessions(2))
     await service.send(service.topics.session_completed, [(b"poison", b"{")])
     await service.all_end(2)
     await assert_whole(service, events)
-    await wait_until(service.dead_letters, 60, "what nobody understands is dead-lettered")
+    await wait_until(service.dead_letters, 60, "the poisoned message is dead-lettered")
 
     listed = await service.run("dead-letters", "list", "--json")
 
@@ -295,8 +274,8 @@ async def test_rolling_signals_are_published_over_secured_listeners(service: Ser
     assert PASSWORD not in insights.log
 
 
-async def test_a_worker_that_is_not_let_in_is_not_ready_and_says_why(service: Service) -> None:
-    """It waits, loudly and without a traceback, and ends when asked to."""
+async def test_a_refused_worker_is_not_ready_and_logs_why(service: Service) -> None:
+    """It waits without a traceback, and ends when asked to."""
     worker = service.worker(SCORING_KAFKA_SASL_PASSWORD="planted-x")
 
     refused = await worker.says("kafka.refused", level="error")

@@ -1,72 +1,84 @@
 """
-Kafka as this service works on it: consume in a group without auto-commit, publish with every acknowledgement awaited.
+The consumer of a group and the publisher.
 
-Facts this is built around: rebalances are eager and positions go back
-to the committed offset (intake is idempotent, so nothing has to be drained); cancelling `getmany`
-leaves its fetch counter up, so it is cancelled only where the client ends with it; `pause()` is forgotten in a
-rebalance, so back-pressure is simply not asking. The client works in tasks of its own, and goes on without one that
-has failed: it is looked after, and replaced.
+aiokafka rebalances eagerly and moves positions back to the committed offset; intake is idempotent, so nothing has to
+be drained. A cancelled `getmany` leaves the fetch counter raised, so it is cancelled only when the client ends as well.
+A rebalance forgets `pause()`, so back-pressure means not asking for records. The library works in tasks of its own and
+goes on without a task that has failed; `Consumer` notices that from outside and builds a new client.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     CommitFailedError,
+    CorruptRecordException,
     IllegalStateError,
-    KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
-    NodeNotReadyError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicAuthorizationFailedError,
+    UnsupportedCodecError,
 )
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ScoringError, StartRefused
-from tarsy_scoring.kafka.diagnose import Obstacle, find_obstacle
+from tarsy_scoring.kafka.connect import (
+    BrokerAway,
+    BrokerRefuses,
+    away_by,
+    end_client,
+    log_away,
+    start_client,
+    wait_out,
+    why_away,
+)
+from tarsy_scoring.kafka.diagnose import find_obstacle
 from tarsy_scoring.kafka.security import connection_options
+
+__all__ = ["MAX_REQUEST_BYTES", "BrokerAway", "BrokerRefuses", "Consumer", "Headers", "Publisher", "Record", "TooLarge"]
 
 log = structlog.get_logger()
 
 Headers = Sequence[tuple[str, bytes]]
 
-RETRY_S = 1.0
-# Whoever is not let in waits for a person; brokers, and those who read their logs, are spared meanwhile.
-REFUSED_RETRY_S = 5.0
-# How often a publisher says that an outage goes on.
-SAY_EVERY_S = 60.0
-# Brokers answer a fetch within half a second, also with nothing; after so long without any answer we ask why.
+# How often a publisher repeats in the log that an outage continues.
+LOG_OUTAGE_EVERY_S = 60.0
+# Brokers answer each fetch within 0.5 s, also without records. After this time without an answer we look for a reason.
 QUIET_S = 15.0
-# A member without partitions gets no answers, and its brokers a login of it so often.
-LOOK_EVERY_S = 60.0
+# Without partitions there are no answers. Each check costs the brokers a login, so such a member checks less often.
+CHECK_EVERY_S = 60.0
 WATCH_S = 1.0
-# Intake pauses on purpose and for as long as it must; its own watchdog sees a loop that died.
+# Intake pauses for as long as it has to. A loop that died ends the process, so this second watchdog is off.
 NO_POLL_WATCHDOG_MS = 2**31 - 1
 MAX_REQUEST_BYTES = 1_048_576
-
-
-class BrokerAway(ScoringError):
-    """The broker cannot be used right now; nothing was lost, the same work may succeed later."""
-
-
-class BrokerRefuses(BrokerAway):
-    """The brokers are there and do not let us in: login, certificate or protocol are not what they want."""
+STOP_TIMEOUT_S = 5.0
+# Errors about one topic or partition. The client reports each once and goes on; a new one would meet it again, and
+# rebalance the group on the way.
+_CLIENT_SURVIVES = (
+    CorruptRecordException,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicAuthorizationFailedError,
+    UnsupportedCodecError,
+)
 
 
 class TooLarge(ScoringError):
-    """A message is larger than client or topic allow."""
+    """A message is larger than the client or the topic allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as it stood in its topic."""
+    """One record of a topic."""
 
     topic: str
     partition: int
@@ -78,16 +90,16 @@ class Record:
 
     @classmethod
     def of(cls, read: Any) -> "Record":
-        """From one that the library has read."""
+        """From the library's `ConsumerRecord`."""
         return cls(read.topic, read.partition, read.offset, read.timestamp, read.key, read.value, tuple(read.headers))
 
 
 class Consumer:
     """
-    The records of some topics for this member of the group. One task uses it.
+    Records of some topics for this member of the group. Used by one task.
 
-    For its partitions, and for the answer to a commit, it waits as long as brokers are away. Whoever cancels that can
-    only `stop` it.
+    While the brokers are away, `take` waits for partitions and `commit` for its answer, without a limit. After a
+    cancellation of either, `stop` is the only call allowed.
     """
 
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
@@ -95,21 +107,26 @@ class Consumer:
         self._topics = topics
         self._consumer: AIOKafkaConsumer | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._heard = 0
-        self._look_at_s: float | None = None
+        self._last_answer_ms = 0
+        self._check_at_s: float | None = None
+        self._found_nothing = False  # a `take` ended without records since the last look of the watch
+        self._is_stuck = False
         self.is_served = False
-        """Whether brokers answer us. False until we were let in for the first time; some 20 s late, or a minute."""
+        """Whether brokers answer. False until the first login succeeded; an outage shows after 20 s to a minute."""
 
     @cached_property
     def _options(self) -> dict[str, Any]:
-        """Made once: certificates that are being exchanged must not end a worker that makes a new client."""
+        """Built once: a new client must not fail because certificate files are being replaced at that moment."""
         return connection_options(self._settings)
 
     async def start(self) -> None:
         """
-        Join the group; waits for a broker that is away. May take a dead member's session timeout.
+        Join the group; waits for brokers that are away. May take the session timeout of a member that died.
 
-        A cancel leaves the group at once.
+        A cancellation leaves the group at once.
+
+        Raises:
+            StartRefused: The brokers refuse the group or its topics.
         """
         timeout_ms = int(self._settings.kafka_session_timeout_s * 1000)
         while True:
@@ -132,34 +149,43 @@ class Consumer:
                 raise StartRefused(f"cannot join the group {group!r} at {brokers}: {error!r}") from error
             else:
                 self._consumer, self.is_served = consumer, True
+                self._check_at_s, self._is_stuck = None, False
                 self._watching = asyncio.create_task(self._watch())
                 return
 
     async def take(self, wait_s: float, limit: int) -> list[Record]:
         """
-        What has arrived, at most `limit` records, waiting at most `wait_s` for the first once there are partitions.
+        Records that have arrived: at most `limit`, waiting at most `wait_s` for the first once partitions are assigned.
 
         Raises:
             BrokerAway: Try again.
         """
         if self._watching is not None and self._watching.done():
-            self._watching.result()  # who does not see whether it is served is not healthy
-        if self._consumer is not None and (failure := _failure_in(self._consumer)) is not None:
-            log.warning("kafka.client_failed", what="intake", reason=repr(failure), effect="joining the group anew")
-            await self.stop()
+            self._watching.result()  # without the watch an outage would go unnoticed, so its error ends the process
+        if self._is_stuck:
+            await self._discard("brokers let us in, and the client gets no answer")
         if self._consumer is None:
-            await self._join_anew()
+            await self._join_again()
         assert self._consumer is not None
         try:
             batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=limit)
         except KafkaError as error:
+            if not isinstance(error, _CLIENT_SURVIVES):
+                # A member whose heartbeat was refused never sends another one. The library reports that at each call,
+                # and expects its user to build a new client.
+                await self._discard(repr(error))
             raise BrokerAway(f"cannot fetch: {error!r}") from error
+        self._found_nothing = self._found_nothing or not batches
         return [Record.of(r) for records in batches.values() for r in records]
 
-    async def _join_anew(self) -> None:
+    async def _discard(self, reason: str) -> None:
+        log.warning("kafka.client_failed", what="intake", reason=reason, effect="joining the group again")
+        await self.stop()
+
+    async def _join_again(self) -> None:
         try:
             await self.start()
-        except StartRefused as error:  # a right that it had once may be given back
+        except StartRefused as error:  # it was allowed before, so the permission may come back
             raise BrokerAway(str(error)) from error
 
     async def _watch(self) -> None:
@@ -169,42 +195,51 @@ class Consumer:
 
     async def watch_once(self, now_s: float) -> None:
         """
-        Keep `is_served` true, and say so where it is not; the client goes on trying by itself and tells nobody.
+        Update `is_served`, and log an outage: the library retries silently.
 
-        While our partitions are answered nobody has to be asked. Else we ask over connections of our own, up to
-        10 s: a login may be refused long after the start, when a broker came back or an old connection was ended.
+        As long as fetches are answered, the brokers are not asked. Otherwise connections of our own show the reason,
+        within 10 s: a login may be refused hours after the start, when a broker restarts or ends an old connection.
+
+        A client that wants records, has partitions and gets no answer from brokers that let us in has failed.
 
         Args:
-            now_s: By a clock that never goes back.
+            now_s: Monotonic clock.
         """
-        answered = self._answered()
-        if self._look_at_s is None or answered != self._heard:
-            self._heard, self._look_at_s = answered, now_s + QUIET_S
-            self.is_served = True
-        elif now_s >= self._look_at_s:
+        answer_ms = self._newest_answer_ms()
+        found_nothing, self._found_nothing = self._found_nothing, False
+        if self._check_at_s is None or answer_ms != self._last_answer_ms:
+            self._last_answer_ms, self._check_at_s = answer_ms, now_s + QUIET_S
+            self.is_served, self._is_stuck = True, False
+        elif now_s >= self._check_at_s:
             obstacle = await find_obstacle(self._options)
-            self.is_served = obstacle is None or not _keeps_out(obstacle)
+            self.is_served = obstacle is None or not obstacle.keeps_out
+            # While intake is paused, the client is full of prefetched records and rightly fetches nothing. So only a
+            # client whose last `take` came back empty is stuck.
+            self._is_stuck = obstacle is None and found_nothing and bool(self._partitions())
             if obstacle is not None and not self.is_served:
-                _say_away(_away_by(obstacle), "intake")
-            self._look_at_s = now_s + (LOOK_EVERY_S if self.is_served else QUIET_S)
+                log_away(away_by(obstacle), "intake")
+            self._check_at_s = now_s + (CHECK_EVERY_S if self.is_served else QUIET_S)
 
-    def _answered(self) -> int:
-        """Changes with each answer about a partition of ours."""
+    def _newest_answer_ms(self) -> int:
+        """Time of the newest answer to a fetch of our partitions; 0: none, or no partitions."""
         assert self._consumer is not None
-        return max((self._consumer.last_poll_timestamp(p) or 0 for p in self._consumer.assignment()), default=0)
+        return max((self._consumer.last_poll_timestamp(p) or 0 for p in self._partitions()), default=0)
+
+    def _partitions(self) -> set[TopicPartition]:
+        return set() if self._consumer is None else self._consumer.assignment()
 
     async def commit(self, records: Sequence[Record]) -> bool:
         """
         Commit the offsets behind `records`.
 
         Returns:
-            False if the group has moved on: the records come again to whoever has the partition now.
+            False: The group has moved on; the member that has the partition now gets the records again.
         """
         assert self._consumer is not None, "start() comes first"
         offsets: dict[TopicPartition, int] = {}
         for r in records:
-            place = TopicPartition(r.topic, r.partition)
-            offsets[place] = max(offsets.get(place, 0), r.offset + 1)
+            partition = TopicPartition(r.topic, r.partition)
+            offsets[partition] = max(offsets.get(partition, 0), r.offset + 1)
         try:
             await self._consumer.commit(offsets)
         except (CommitFailedError, IllegalStateError):
@@ -215,65 +250,98 @@ class Consumer:
         return True
 
     async def lag(self) -> int:
-        """Records in our partitions that were not taken yet, as far as the broker has told; waits for nothing."""
+        """Records of our partitions not taken yet, by the last answers of the brokers. Does not wait."""
         if self._consumer is None:
             return 0
         lag = 0
-        ends = {place: self._consumer.highwater(place) for place in self._consumer.assignment()}
-        for place, end in ends.items():
+        ends = {partition: self._consumer.highwater(partition) for partition in self._partitions()}
+        for partition, end in ends.items():
             if end is None:
                 continue
-            # A known position is given without an await, so that no time at all is enough for it.
+            # A known position is returned without an await, so a timeout of 0 only cuts off unknown ones.
             with contextlib.suppress(TimeoutError, KafkaError):
                 async with asyncio.timeout(0):
-                    lag += max(0, end - await self._consumer.position(place))
+                    lag += max(0, end - await self._consumer.position(partition))
         return lag
 
     async def stop(self) -> None:
-        """Leave the group; offsets that were not committed come again."""
-        self.is_served = False
+        """Leave the group; records that were not committed come again."""
+        self.is_served = self._is_stuck = False
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
             self._watching = None
         if self._consumer is not None:
-            await end_client(self._consumer)
-            self._consumer = None
+            consumer, self._consumer = self._consumer, None
+            await end_client(consumer)
 
 
 class Publisher:
     """
-    Sends records and says which ones the brokers acknowledged (all in-sync replicas).
+    Sends records and reports which ones all in-sync replicas acknowledged.
 
-    Idempotent where the broker can. One batch per partition is under way at a time, so records of one
-    key keep their order also where it cannot.
+    Idempotent if the brokers allow it. One batch per partition is under way at a time, so records of one key keep their
+    order in either case.
+
+    An idempotent producer retries without end and cannot take a message back. So messages that were not acknowledged in
+    time stay with the producer, and nothing else is sent before they are answered: a resend never overtakes them. The
+    same record may then be on the topic twice.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._producer: AIOKafkaProducer | None = None
-        self._obstacle: BrokerAway | None = None
-        self._said_at_s = 0.0
-        self._ending: set[asyncio.Task[None]] = set()
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._outage: BrokerAway | None = None
+        self._logged_at_s = 0.0
+        self._stopping: set[asyncio.Task[None]] = set()
         self.is_idempotent = True
 
     @cached_property
     def _options(self) -> dict[str, Any]:
-        return connection_options(self._settings)  # once, as for the consumer
+        return connection_options(self._settings)  # built once, as for the consumer
 
     async def start(self, timeout_s: float) -> None:
         """
-        Connect, unless that has been done; waits for a broker that is away.
+        Connect, if that was not done yet, and wait for the answers to earlier messages.
 
         Raises:
-            BrokerAway: It did not come back in time, or refuses us. Finding out why may take 10 s longer.
+            BrokerAway: The brokers did not answer in time, or refuse us. Finding the reason may take 10 s longer.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._connect()
+                if self._unanswered:
+                    await asyncio.wait(self._unanswered)
         except TimeoutError as error:
-            why = self._obstacle or await _why_away(self._options, error)
-            raise BrokerAway(f"the brokers could not be reached within {timeout_s:g} s: {why}") from None
+            if not self._unanswered:
+                why = self._outage or await why_away(self._options, error)
+                raise BrokerAway(f"the brokers could not be reached within {timeout_s:g} s: {why}") from None
+            await self._explain_silence(timeout_s)
+        if any(f.exception() is not None for f in self._unanswered):
+            await self.stop()  # this producer may have failed for good
+            await self.start(timeout_s)
+        self._unanswered.clear()
+
+    async def _explain_silence(self, timeout_s: float) -> NoReturn:
+        """
+        Earlier messages got no answer.
+
+        Brokers that let us in while the producer gets no answer mean that the producer has failed: it is replaced. One
+        at a time, since a topic without a leader looks the same, and each abandoned producer goes on asking for it.
+
+        Raises:
+            BrokerAway: Always, with the reason.
+        """
+        obstacle = await find_obstacle(self._options)
+        if obstacle is not None:
+            away = away_by(obstacle)
+            if self._is_news(away):
+                log_away(away, "publisher")
+            raise away
+        if not self._stopping:
+            await self.stop()
+        raise BrokerAway(f"the brokers let us in, and did not answer earlier messages within {timeout_s:g} s")
 
     async def _connect(self) -> None:
         while self._producer is None:
@@ -286,7 +354,7 @@ class Publisher:
             )
             try:
                 await start_client(producer, self._options)
-                self._producer, self._obstacle = producer, None
+                self._producer, self._outage = producer, None
             except BrokerAway as error:
                 await wait_out(error, "publisher", is_news=self._is_news(error))
             except KafkaError as error:
@@ -296,173 +364,69 @@ class Publisher:
                 self.is_idempotent = False
 
     def _is_news(self, error: BrokerAway) -> bool:
-        """Whether to say so: when an outage begins or becomes another one, and then from time to time."""
-        before, self._obstacle = self._obstacle, error
+        """Whether to log an outage: when it begins, when its kind changes, and then once a minute."""
+        before, self._outage = self._outage, error
         now_s = time.monotonic()
-        if type(error) is type(before) and now_s < self._said_at_s + SAY_EVERY_S:
+        if type(error) is type(before) and now_s < self._logged_at_s + LOG_OUTAGE_EVERY_S:
             return False
-        self._said_at_s = now_s
+        self._logged_at_s = now_s
         return True
 
     async def publish(
         self, topic: str, messages: Sequence[tuple[bytes | None, bytes | None, Headers]], timeout_s: float
     ) -> list[bool]:
         """
-        Send (key, value, headers) in order; says for each whether it was acknowledged in time.
+        Send (key, value, headers) in order.
 
-        After a failure the producer is made anew, so that a late success cannot overtake the resend.
+        Returns:
+            For each message whether it was acknowledged in time. One that was not may still arrive later.
 
         Raises:
-            TooLarge: One of them can never be sent; nothing after it was.
-            BrokerAway: The broker cannot be reached at all.
+            TooLarge: One message can never be sent; none of those after it was sent.
+            BrokerAway: Nothing was sent: the brokers cannot be reached, or did not answer earlier messages.
         """
         await self.start(timeout_s)
         assert self._producer is not None
-        futures = []
+        futures: list[asyncio.Future[Any]] = []
         try:
             async with asyncio.timeout(timeout_s):
                 for key, value, headers in messages:
                     futures.append(await self._producer.send(topic, value=value, key=key, headers=list(headers)))
-                await asyncio.gather(*futures, return_exceptions=True)
+                if futures:
+                    await asyncio.wait(futures)
         except MessageSizeTooLargeError as error:
             raise TooLarge(f"a message for topic {topic} is too large: {error}") from error
         except (KafkaError, TimeoutError) as error:
             log.warning("kafka.publish_failed", topic=topic, reason=repr(error))
-        acknowledged = [f.done() and not f.cancelled() and f.exception() is None for f in futures]
-        acknowledged += [False] * (len(messages) - len(futures))
-        if not all(acknowledged):
-            for f in futures:
-                if f.done() and not f.cancelled() and isinstance(f.exception(), MessageSizeTooLargeError):
-                    raise TooLarge(f"a message for topic {topic} is larger than the topic allows")
-            await self.stop()
-        return acknowledged
+        finally:
+            self._unanswered = {f for f in futures if not f.done()}
+            for future in self._unanswered:
+                future.add_done_callback(_take_error)
+        errors = [f.exception() if f.done() else None for f in futures]
+        if any(isinstance(error, MessageSizeTooLargeError) for error in errors):
+            raise TooLarge(f"a message for topic {topic} is larger than the topic allows")
+        if any(errors) and not self._unanswered:
+            await self.stop()  # all were answered, some with an error: the producer may have failed for good
+        acknowledged = [f.done() and error is None for f, error in zip(futures, errors, strict=True)]
+        return acknowledged + [False] * (len(messages) - len(futures))
 
     async def stop(self) -> None:
-        """Close; what was not acknowledged was said so, and is not sent any more."""
+        """
+        Close the producer.
+
+        It ends when its messages are answered. After 5 s that is left to a task in the background.
+        """
         producer, self._producer = self._producer, None
+        self._unanswered.clear()
         if producer is None:
             return
-        ending = asyncio.create_task(_end_producer(producer))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
-        await asyncio.wait({ending}, timeout=5)
+        stopping = asyncio.create_task(end_client(producer))
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+        await asyncio.wait({stopping}, timeout=STOP_TIMEOUT_S)
 
 
-# --- the library's clients -----------------------------------------------------------------------------
-
-
-async def start_client(client: Any, options: Mapping[str, Any]) -> None:
-    """
-    Start a client of the library; it is ended if that fails or is cancelled.
-
-    Args:
-        options: Those that it was made with, of `connection_options`.
-
-    Raises:
-        BrokerAway, BrokerRefuses: It may succeed later; says why it did not.
-        KafkaError: It was let in, and may not do what it wants.
-    """
-    try:
-        await client.start()
-    except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
-        await end_client(client)
-        raise await _why_away(options, error) from error
-    except KafkaError as error:
-        await end_client(client)
-        await raise_if_away(options, error)
-        raise
-    except BaseException:
-        await end_client(client)
-        raise
-
-
-async def end_client(client: Any) -> None:
-    """
-    Close its connections.
-
-    While a fetch fails, a consumer of the library lets the cancel of its own task out, as if ours, and where a task
-    has failed the error of that. It gets no further then, so the rest is done here.
-    """
-    try:
-        await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
-    except (asyncio.CancelledError, KafkaError) as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
-            raise
-        await client._client.close()
-
-
-def _failure_in(consumer: AIOKafkaConsumer) -> BaseException | None:
-    """What ended one of the tasks in which it works: it takes nothing any more, and may say so, but not end."""
-    coordinator = consumer._coordinator
-    tasks = (
-        consumer._client._sync_task,
-        consumer._fetcher._fetch_task,
-        coordinator._coordination_task,
-        coordinator._heartbeat_task,
-        coordinator._commit_refresh_task,
-    )
-    failures = (task.exception() for task in tasks if task is not None and task.done() and not task.cancelled())
-    return next((failure for failure in failures if failure is not None), None)
-
-
-async def _end_producer(producer: AIOKafkaProducer) -> None:
-    """
-    Close its connections when what is on its way has been answered, or the library's own deadlines have passed.
-
-    What is not on its way stays here. The library's `stop` waits for all of it, an idempotent producer tries for ever,
-    and goes on to do so when the waiting is given up.
-    """
-    sending: asyncio.Task[None] = producer._sender.sender_task
-    sending.cancel()
-    await asyncio.wait({sending})
-    producer._closed = True
-    await producer.client.close()
-
-
-async def _why_away(options: Mapping[str, Any], error: Exception) -> BrokerAway:
-    """The client's own error names the brokers that were tried, and not why it was not let in."""
-    obstacle = await find_obstacle(options)
-    if obstacle is None:
-        return BrokerAway(
-            f"the brokers at {options['bootstrap_servers']} could not be used a moment ago, and can now: "
-            f"{str(error) or 'no answer in time'}"
-        )
-    return _away_by(obstacle)
-
-
-async def raise_if_away(options: Mapping[str, Any], error: KafkaError) -> None:
-    """
-    See whether brokers are there, where a client that was let in did not get an answer: it may say anything then.
-
-    Raises:
-        BrokerAway, BrokerRefuses: They are not; the same may succeed later.
-    """
-    obstacle = await find_obstacle(options)
-    if obstacle is not None and _keeps_out(obstacle):
-        raise _away_by(obstacle) from error
-
-
-def _keeps_out(obstacle: Obstacle) -> bool:
-    """A broker less is the cluster's own matter."""
-    return obstacle.is_refusal or obstacle.is_everywhere
-
-
-def _away_by(obstacle: Obstacle) -> BrokerAway:
-    kind = BrokerRefuses if obstacle.is_refusal else BrokerAway
-    return kind(f"the brokers cannot be used: {obstacle.reason}")
-
-
-async def wait_out(error: BrokerAway, what: str, *, is_news: bool = True) -> None:
-    """Say that `what` waits, where that is news, and let some time pass before the next try."""
-    wait_s = REFUSED_RETRY_S if isinstance(error, BrokerRefuses) else RETRY_S
-    if is_news:
-        _say_away(error, what, retry_in_s=wait_s)
-    await asyncio.sleep(wait_s)
-
-
-def _say_away(error: BrokerAway, what: str, **fields: Any) -> None:
-    if isinstance(error, BrokerRefuses):
-        log.error("kafka.refused", what=what, reason=str(error), **fields)
-    else:
-        log.warning("kafka.away", what=what, reason=str(error), **fields)
+def _take_error(answer: asyncio.Future[Any]) -> None:
+    """Mark the error of a late answer as seen: asyncio would report it as never retrieved."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,26 +1,21 @@
 """
-How this service proves itself to the brokers.
+Login and TLS for the brokers.
 
-Every client of Kafka is built with `connection_options`.
+Every Kafka client is built with `connection_options`.
 """
 
 import asyncio
 import re
 import ssl
-import tempfile
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import structlog
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.conn import (
-    AIOKafkaConnection,
-    BaseSaslAuthenticator,
-    OAuthAuthenticator,
-)
-from aiokafka.errors import KafkaError, SaslAuthenticationFailed
+from aiokafka.errors import KafkaError
 
 from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.errors import ConfigurationError
@@ -32,16 +27,21 @@ MAX_TOKEN_BYTES = 100_000
 
 _TLS_ONLY = ("kafka_ca_file", "kafka_cert_file", "kafka_key_file")
 _SASL_ONLY = ("kafka_sasl_username", "kafka_sasl_password", "kafka_oauth_token_file")
-# OpenSSL's own form, TRUSTED CERTIFICATE, may be used and not be read here.
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
+# OpenSSL also accepts its own form, TRUSTED CERTIFICATE, whose dates are not read here.
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+# The validity of a certificate in DER: a sequence of two times, each UTCTime or GeneralizedTime, in UTC and with
+# seconds. Only serial number and issuer precede it. The standard library shows dates of authorities alone, and another
+# dependency for one warning is too much. Source: RFC 5280, section 4.1.2.5.
+_TIME = rb"(?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)"
+_VALIDITY = re.compile(rb"\x30." + _TIME + rb"(?P<not_after>" + _TIME + rb")", re.DOTALL)
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:
     """
-    What every client needs to reach the brokers.
+    Keyword arguments that every client needs to reach the brokers.
 
     Raises:
-        ConfigurationError: No brokers are given, or a certificate or key cannot be used.
+        ConfigurationError: No brokers are configured, or a certificate or key cannot be used.
     """
     protocol = settings.kafka_security_protocol
     options: dict[str, Any] = {
@@ -50,7 +50,7 @@ def connection_options(settings: Settings) -> dict[str, Any]:
         "request_timeout_ms": REQUEST_TIMEOUT_MS,
     }
     if protocol.endswith("SSL"):
-        options["ssl_context"] = _FollowingContext(_Files.of(settings))
+        options["ssl_context"] = _ReloadingContext(_TlsFiles.of(settings))
     if protocol.startswith("SASL"):
         options["sasl_mechanism"] = settings.kafka_sasl_mechanism
         if settings.kafka_sasl_mechanism == "OAUTHBEARER":
@@ -65,18 +65,19 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 
 def check_login(settings: Settings) -> None:
     """
-    See what can be seen of the login without connecting; warns of what is allowed and hardly meant.
+    Check login and TLS as far as possible without a connection; warn of settings that are allowed but unlikely.
 
     Raises:
         ConfigurationError: It can never work. Names the variable and the file.
     """
     connection_options(settings)
     protocol, mechanism = settings.kafka_security_protocol, settings.kafka_sasl_mechanism
+    # SCRAM never sends the password itself.
     if protocol == "SASL_PLAINTEXT" and not mechanism.startswith("SCRAM"):
         log.warning(
             "settings.kafka_login_in_clear",
             mechanism=mechanism,
-            advice="whoever reads the network reads the login: let SCORING_KAFKA_SECURITY_PROTOCOL be SASL_SSL",
+            advice="the login can be read on the network: set SCORING_KAFKA_SECURITY_PROTOCOL to SASL_SSL",
         )
     unused = [] if protocol.endswith("SSL") else list(_TLS_ONLY)
     unused += [] if protocol.startswith("SASL") else list(_SASL_ONLY)
@@ -89,35 +90,35 @@ def check_login(settings: Settings) -> None:
     if protocol.endswith("SSL"):
         for name in ("kafka_ca_file", "kafka_cert_file"):
             path = getattr(settings, name)
-            if path is not None and (ended := _ended_in(path)):
-                log.warning("settings.certificate_expired", variable=variable_of(name), file=str(path), ended=ended)
+            # Only a warning: the brokers decide, and their clock may differ.
+            if path is not None and (expired := _expired_in(path)):
+                log.warning("settings.certificate_expired", variable=variable_of(name), file=str(path), ended=expired)
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
     """
-    The token for OAUTHBEARER as it stands in its file at the moment of a login.
+    The OAUTHBEARER token, read from its file at each login.
 
-    Whoever writes the file keeps it fresh: a projected token of Kubernetes, or an agent beside us.
+    The platform keeps the file fresh: Kubernetes for a projected token, or an agent beside the worker.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def token(self) -> str:
-        """Raises: KafkaError: There is none; the client treats it like any login that failed."""
+        """Raises: NoToken: The file holds none; the client treats that like any failed login."""
         try:
-            token = await asyncio.to_thread(self._read)
+            return await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise NoToken(f"cannot read the token in SCORING_KAFKA_OAUTH_TOKEN_FILE, {self._path}: {why}") from None
-        return token
 
     def _read(self) -> str:
         with self._path.open("rb") as file:
             token = file.read(MAX_TOKEN_BYTES + 1).strip()
         if not token or len(token) > MAX_TOKEN_BYTES:
             raise ValueError("it is empty" if not token else f"it is larger than {MAX_TOKEN_BYTES} bytes")
-        # Checked by ourselves: an error of the codec would quote the token.
+        # Checked before decoding: an error of the codec would quote the token.
         if not token.isascii() or any(byte <= 0x20 for byte in token):
             raise ValueError("it is not one token")
         return token.decode("ascii")
@@ -127,65 +128,12 @@ class NoToken(KafkaError):  # type: ignore[misc]
     """There is no token to log in with."""
 
 
-class _HearingAuthenticator(OAuthAuthenticator):  # type: ignore[misc]
-    """
-    A login by token that hears the brokers refuse it.
-
-    The library's own does not look at the answer to a token: a client whose token was refused would go on as if it
-    were let in, and find a cluster without brokers and topics. RFC 7628, section 3.2.3: a refusal is answered with
-    one more message, and that one fails the login.
-    """
-
-    _has_answered = False
-
-    async def step(self, payload: bytes | None) -> tuple[bytes, bool] | None:
-        if not payload:
-            step: tuple[bytes, bool] | None = await super().step(payload)
-            return step
-        if self._has_answered:
-            raise SaslAuthenticationFailed("the token was refused")
-        self._has_answered = True
-        return b"\x01", True
-
-
-def _authenticate_by_token(connection: AIOKafkaConnection) -> _HearingAuthenticator:
-    return _HearingAuthenticator(sasl_oauth_token_provider=connection._sasl_oauth_token_provider)
-
-
-class NotProven(SaslAuthenticationFailed):  # type: ignore[misc]
-    """The broker answered the login as nobody does who knows the password."""
-
-
-_take_step = BaseSaslAuthenticator._step
-
-
-def _take_step_or_refuse(authenticator: BaseSaslAuthenticator, payload: bytes | None) -> tuple[bytes, bool] | None:
-    """
-    The next step of a login by password; an answer that makes no sense is a login that failed.
-
-    The library's own lets the errors of its parser out, which end whatever of its tasks was about to connect.
-    """
-    try:
-        step: tuple[bytes, bool] | None = _take_step(authenticator, payload)
-    except (ValueError, LookupError, ArithmeticError, AssertionError):
-        # RFC 5802, section 7: a final message that begins with "e=" is a refusal in so many words.
-        if payload is not None and payload.startswith(b"e="):
-            raise SaslAuthenticationFailed("the login was refused") from None
-        raise NotProven("the answer to the login is not what it must be") from None
-    return step
-
-
-# The library makes its connections by itself and leaves no other place to put this.
-AIOKafkaConnection.authenticator_oauth = _authenticate_by_token
-BaseSaslAuthenticator._step = _take_step_or_refuse
-
-
 # --- TLS -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Files:
-    """What a TLS context is made of."""
+class _TlsFiles:
+    """The files of a TLS context."""
 
     authorities: Path | None
     certificate: Path | None
@@ -193,7 +141,7 @@ class _Files:
     password: str = ""
 
     @classmethod
-    def of(cls, settings: Settings) -> "_Files":
+    def of(cls, settings: Settings) -> "_TlsFiles":
         password = settings.kafka_key_password
         return cls(
             settings.kafka_ca_file,
@@ -203,7 +151,7 @@ class _Files:
         )
 
     def stamp(self) -> list[tuple[int, int, int] | None]:
-        """Differs after one of them was changed or exchanged."""
+        """Changes when one of the files is written or replaced."""
         stamps: list[tuple[int, int, int] | None] = []
         for path in (self.authorities, self.certificate, self.key):
             try:
@@ -215,7 +163,7 @@ class _Files:
 
     def load(self) -> ssl.SSLContext:
         """
-        A context that trusts our authorities alone, or those of the system, and checks names.
+        A context that checks host names and trusts `authorities` alone, or else those of the system.
 
         Raises:
             ConfigurationError: Naming the variable and the file.
@@ -228,7 +176,7 @@ class _Files:
             _require_readable(variable, path)
         try:
             return self._load()
-        except OSError as error:  # gone since we looked: somebody exchanges files at this moment
+        except OSError as error:  # the file vanished after the check: it is being replaced
             raise ConfigurationError(
                 f"SCORING_KAFKA_*_FILE: a file cannot be read any more: {error.strerror}"
             ) from None
@@ -242,7 +190,7 @@ class _Files:
             ) from None
         if self.certificate is not None:
             try:
-                # Always with a password: without one OpenSSL would ask for it at the terminal, and wait.
+                # Always with a password: without one OpenSSL asks for it at the terminal, and waits.
                 context.load_cert_chain(self.certificate, self.key, self.password)
             except (ssl.SSLError, ValueError) as error:
                 raise ConfigurationError(self._why_unusable(error)) from None
@@ -263,30 +211,32 @@ class _Files:
         return f"SCORING_KAFKA_CERT_FILE, SCORING_KAFKA_KEY_FILE: {self.certificate} and {self.key} cannot be used"
 
 
-class _FollowingContext(ssl.SSLContext):
+class _ReloadingContext(ssl.SSLContext):
     """
-    A TLS context whose next connection uses the files as they are then.
+    A TLS context that loads its files again when they have changed, before the next connection.
 
-    Certificates live shorter than workers, and whoever renews them exchanges files. Files that cannot be used,
-    as in the middle of an exchange, change nothing.
+    Certificates expire sooner than workers restart. Files that cannot be used, for example a new certificate whose key
+    is not written yet, change nothing: the files loaded before stay in use.
+
+    A new client for each change would do the same, at the price of a rebalance of the group.
     """
 
-    def __new__(cls, _files: _Files) -> "_FollowingContext":
+    def __new__(cls, _files: _TlsFiles) -> "_ReloadingContext":
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
-    def __init__(self, files: _Files) -> None:
+    def __init__(self, files: _TlsFiles) -> None:
         self._files = files
         self._stamp = files.stamp()
         self._loaded = files.load()
 
-    # Where event loops begin a TLS connection; both asyncio's and uvloop's.
+    # Event loops call this for each TLS connection: asyncio and uvloop alike.
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
         if (stamp := self._files.stamp()) != self._stamp:
             try:
                 self._loaded, self._stamp = self._files.load(), stamp
                 log.info("kafka.certificates_read_again")
             except ConfigurationError as error:
-                log.warning("kafka.certificates_unusable", reason=str(error), effect="going on with those of before")
+                log.warning("kafka.certificates_unusable", reason=str(error), effect="the previous ones stay in use")
         return self._loaded.wrap_bio(*arguments, **options)
 
 
@@ -300,19 +250,24 @@ def _require_readable(variable: str, path: Path | None) -> None:
         raise ConfigurationError(f"{variable}: cannot read {path}: {error.strerror}") from None
 
 
-def _ended_in(path: Path) -> list[str]:
-    """When certificates of a file ended, as far as their dates can be read; those still in force are left out."""
-    ended: list[str] = []
-    for block in _CERTIFICATE.findall(path.read_bytes()):
-        with tempfile.NamedTemporaryFile() as alone:
-            alone.write(block)
-            alone.flush()
-            try:
-                # The one place of the standard library that reads the dates of a certificate which is no
-                # authority; it wants a file, and looks at the first one in it.
-                ends: str = ssl._ssl._test_decode_cert(alone.name)["notAfter"]  # type: ignore[attr-defined]
-            except ssl.SSLError:
-                continue
-        if ssl.cert_time_to_seconds(ends) < time.time():
-            ended.append(ends)
-    return ended
+def _expired_in(path: Path) -> list[str]:
+    """End dates of the expired certificates in a file, in ISO format, as far as they can be read."""
+    now = datetime.fromtimestamp(time.time(), UTC)
+    expired: list[str] = []
+    for block in _CERTIFICATE.findall(path.read_text(encoding="ascii", errors="replace")):
+        try:
+            validity = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(block))
+            ends = _read_time(validity["not_after"]) if validity is not None else now
+        except ValueError:  # neither base64 nor a date
+            continue
+        if ends < now:
+            expired.append(ends.isoformat())
+    return expired
+
+
+def _read_time(der: bytes) -> datetime:
+    """UTCTime has a year of two digits, which RFC 5280 reads as 1950 to 2049; GeneralizedTime has four."""
+    digits = der[2:].decode("ascii")
+    if len(digits) == 13:
+        digits = ("19" if digits[:2] >= "50" else "20") + digits
+    return datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

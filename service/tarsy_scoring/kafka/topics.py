@@ -1,7 +1,7 @@
 """
-Topics as seen from outside of any group: whether they are there, what they hold and how far a group is in them.
+Topics outside of a consumer group: create them, list them, read them, and look up the offsets of a group.
 
-Each question is asked over connections of its own, which end with the answer. A `Tail` stays and follows.
+Each function connects for itself and closes the connection with its answer. A `Tail` stays connected.
 """
 
 import asyncio
@@ -18,26 +18,27 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsErr
 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka.clients import BrokerAway, Record, end_client, raise_if_away, start_client, wait_out
+from tarsy_scoring.kafka.clients import Record
+from tarsy_scoring.kafka.connect import BrokerAway, end_client, raise_if_away, start_client, wait_out
 from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
 
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # only closed segments are compacted
-FOLLOW_METADATA_MS = 5_000  # how late a tail may learn of new partitions, or of a topic made anew
-SILENCE_S = 30.0  # whoever reads a topic to its end waits no longer for the next record
-FIRST_RECORD_MS = 5_000  # a record that is there comes within some milliseconds
+FOLLOW_METADATA_MS = 5_000  # delay until a tail sees new partitions, or a topic that was created again
+SILENCE_S = 30.0  # longest wait for the next record while a topic is read to its end
+FIRST_RECORD_MS = 5_000  # an existing record arrives within milliseconds
 
 
 async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Sequence[str] = ()) -> None:
     """
-    Wait for the broker, loudly; then see that the topics are there, or make them where that is allowed.
+    Wait for the brokers, then check that the topics exist; create them if `SCORING_CREATE_TOPICS` allows it.
 
     Args:
-        compacted: More topics, which are made so that the newest message of every key stays.
+        compacted: More topics, created with log compaction: the newest message of each key is kept.
 
     Raises:
-        StartRefused: Some are missing, with their names and what to do.
+        StartRefused: Topics are missing, with their names and the remedy.
     """
     options = connection_options(settings)
     while True:
@@ -52,7 +53,7 @@ async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Se
                 await wait_out(away, "topics")
             else:
                 where = settings.require_kafka()
-                raise StartRefused(f"cannot look after the topics at {where}: {error!r}") from error
+                raise StartRefused(f"cannot check the topics at {where}: {error!r}") from error
         finally:
             await end_client(admin)
 
@@ -93,26 +94,26 @@ async def _create(
             raise StartRefused(f"cannot create topic {topic}: error {code} {message[0] if message else ''}")
 
 
-# --- questions -----------------------------------------------------------------------------------------
+# --- looking up ----------------------------------------------------------------------------------------
 
 
 async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
     """
-    Whether we may see this topic. All are listed: brokers may make a topic that is asked for by its name.
+    Whether the topic exists and is visible to us. Lists all topics: brokers may create one that is asked for by name.
 
     Args:
-        options: Those of `connection_options`.
+        options: The result of `connection_options`.
 
     Raises:
-        BrokerAway: Nobody can say.
+        BrokerAway: The brokers did not answer.
     """
-    async with _asking(AIOKafkaAdminClient(**options), options, f"look for the topic {topic}") as admin:
+    async with _connected(AIOKafkaAdminClient(**options), options, f"look for the topic {topic}") as admin:
         return topic in await admin.list_topics()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a group stands in one partition, and the offsets between which that has records."""
+    """The committed offset of a group in one partition, and the offsets between which records exist."""
 
     committed: int | None
     begin: int
@@ -120,85 +121,85 @@ class Place:
 
     @property
     def behind(self) -> int:
-        """Records that it has not committed and that are still there."""
+        """Existing records that the group has not committed."""
         return self.end - max(self.committed or 0, self.begin)
 
 
 async def read_places(settings: Settings, group: str, topics: Sequence[str]) -> dict[tuple[str, int], Place]:
     """
-    How far a group is, by topic and partition.
+    The offsets of a group, by topic and partition.
 
     Raises:
-        BrokerAway: Nobody can say.
+        BrokerAway: The brokers did not answer.
     """
-    options, question = connection_options(settings), f"ask how far the group {group} is"
-    async with _asking(AIOKafkaAdminClient(**options), options, question) as admin:
+    options, purpose = connection_options(settings), f"read the offsets of the group {group}"
+    async with _connected(AIOKafkaAdminClient(**options), options, purpose) as admin:
         committed = await admin.list_consumer_group_offsets(group)
-    # A reader of subscribed topics fetches by itself: from "latest" on that is nothing.
-    async with _asking(_reader(options, *topics, begin="latest"), options, question) as reader:
+    # A subscribed reader prefetches by itself; from "latest" on there is nothing to fetch.
+    async with _connected(_reader(options, *topics, begin="latest"), options, purpose) as reader:
         partitions = [TopicPartition(t, p) for t in topics for p in reader.partitions_for_topic(t) or ()]
         begins, ends = await reader.beginning_offsets(partitions), await reader.end_offsets(partitions)
-    stand = {p: committed[p].offset if p in committed else None for p in partitions}
-    return {(p.topic, p.partition): Place(stand[p], begins[p], ends[p]) for p in partitions}
+    offsets = {p: committed[p].offset if p in committed else None for p in partitions}
+    return {(p.topic, p.partition): Place(offsets[p], begins[p], ends[p]) for p in partitions}
 
 
 async def first_offset(settings: Settings, topic: str, partition: int, since: int) -> int | None:
     """
-    The offset of the first record from `since` on; None: there is none yet.
+    The offset of the first record at or after `since`; None: there is none yet.
 
-    It is larger than `since` where records were removed, and where a transaction left its mark.
+    It is larger than `since` if records were removed, or if `since` holds the marker of a transaction.
 
     Raises:
-        BrokerAway: Nobody can say.
+        BrokerAway: The brokers did not answer.
     """
     options = connection_options(settings)
-    place = TopicPartition(topic, partition)
-    async with _asking(_reader(options), options, f"look for records of {topic}") as reader:
-        reader.assign([place])
-        reader.seek(place, since)  # before anything is awaited, or the reset to "earliest" might win
-        records = await reader.getmany(place, timeout_ms=FIRST_RECORD_MS, max_records=1)
-    return next((r.offset for r in records.get(place, ())), None)
+    assigned = TopicPartition(topic, partition)
+    async with _connected(_reader(options), options, f"look for records of {topic}") as reader:
+        reader.assign([assigned])
+        reader.seek(assigned, since)  # before any await, or the reset to "earliest" might win
+        records = await reader.getmany(assigned, timeout_ms=FIRST_RECORD_MS, max_records=1)
+    return next((r.offset for r in records.get(assigned, ())), None)
 
 
 async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
     """
-    All records of a topic from its beginning to its end as of now.
+    All records of a topic, from its beginning to the end it has at the start of the call.
 
     Raises:
         BrokerAway: The brokers cannot be reached or do not answer.
         StartRefused: There is no such topic.
     """
-    # "earliest" and no seek: a seek races with the reset to "latest" that the client began by itself, and
-    # the loser's partition would read as empty.
+    # "earliest" instead of a seek: a seek races with the client's own reset to "latest", and if it loses, the
+    # partition reads as empty.
     options = connection_options(settings)
-    async with _asking(_reader(options, topic), options, f"read topic {topic}") as reader:
+    async with _connected(_reader(options, topic), options, f"read topic {topic}") as reader:
         partitions = [TopicPartition(topic, p) for p in sorted(reader.partitions_for_topic(topic) or ())]
         if not partitions:
             raise StartRefused(f"there is no topic {topic}")
         ends = await reader.end_offsets(partitions)
         for partition in (p for p in partitions if ends[p] > 0):
-            end, heard_s = None, time.monotonic()
+            end, answered_s = None, time.monotonic()
             while end is None or await _position(reader, partition) < end:
                 batches = await reader.getmany(partition, timeout_ms=1000)
-                # Tansu answers the question for the end with the start of the last batch, but a fetch correctly.
+                # Tansu reports the start of the last batch as the end of the partition; its fetch answers are right.
                 end = max(ends[partition], reader.highwater(partition) or 0) if end is None else end
                 for record in batches.get(partition, ()):
                     if record.offset < end:
                         yield Record.of(record)
                 now_s = time.monotonic()
                 if batches:
-                    heard_s = now_s
-                elif now_s > heard_s + SILENCE_S:
-                    raise KafkaTimeoutError("no more records come, and there are some")
+                    answered_s = now_s
+                elif now_s > answered_s + SILENCE_S:
+                    raise KafkaTimeoutError("records are missing at the end of the topic, and no more arrive")
 
 
 async def _position(reader: AIOKafkaConsumer, partition: TopicPartition) -> int:
-    """Where it is; the client waits for brokers that are away to learn where it begins."""
+    """The next offset to read. The client waits for brokers that are away to learn the first one."""
     try:
         async with asyncio.timeout(SILENCE_S):
             return int(await reader.position(partition))
     except TimeoutError as error:
-        raise KafkaTimeoutError("the first offset is not told") from error
+        raise KafkaTimeoutError("the brokers do not answer with the first offset") from error
 
 
 def _reader(
@@ -210,12 +211,12 @@ def _reader(
 
 
 @contextlib.asynccontextmanager
-async def _asking(client: Any, options: Mapping[str, Any], question: str) -> AsyncIterator[Any]:
+async def _connected(client: Any, options: Mapping[str, Any], purpose: str) -> AsyncIterator[Any]:
     """
-    The client, started, for as long as it takes to `question`.
+    The client, started; closed at the end of the block.
 
     Raises:
-        BrokerAway: It cannot be answered.
+        BrokerAway: It, or the block, failed; the message names the `purpose`.
     """
     try:
         await start_client(client, options)
@@ -224,7 +225,7 @@ async def _asking(client: Any, options: Mapping[str, Any], question: str) -> Asy
         finally:
             await end_client(client)
     except KafkaError as error:
-        raise BrokerAway(f"cannot {question}: {error!r}") from error
+        raise BrokerAway(f"cannot {purpose}: {error!r}") from error
 
 
 # --- following -----------------------------------------------------------------------------------------
@@ -232,14 +233,14 @@ async def _asking(client: Any, options: Mapping[str, Any], question: str) -> Asy
 
 class Tail:
     """
-    All partitions of a topic as they grow: for the demo's table and the gateway.
+    Follows all partitions of a topic: for the demo's table and the gateway.
 
-    Follows a broker that restarts and a topic that is made anew by itself. Started `now`, it may miss what is
-    written at that moment, or to a new partition before it is seen: whoever needs all looks elsewhere, too.
+    Survives a broker that restarts and a topic that is created again. Started at `now`, it may miss records that are
+    written during the start, or to a new partition before it is seen: use another source for those.
 
     Args:
-        options: Those of `connection_options`; made once where tails are made anew, as files may be away meanwhile.
-        since: Where to begin, and to go on where the place is lost.
+        options: The result of `connection_options`, built once for all tails: its files may be missing later.
+        since: Where to begin, and where to continue if the position is lost.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class Tail:
         self._reader = _reader(options, topic, begin=begin, metadata_max_age_ms=FOLLOW_METADATA_MS)
 
     async def start(self) -> None:
-        """Raises: BrokerAway: The brokers cannot be reached, do not let us in, or have no such topic."""
+        """Raises: BrokerAway: The brokers cannot be reached, refuse us, or have no such topic."""
         try:
             await start_client(self._reader, self._options)
         except KafkaError as error:
@@ -258,10 +259,10 @@ class Tail:
 
     async def take(self, wait_s: float) -> list[Record]:
         """
-        What has arrived, waiting at most `wait_s` for the first. Nothing cancels it.
+        Records that have arrived, waiting at most `wait_s` for the first. Must not be cancelled.
 
         Raises:
-            BrokerAway: It cannot go on; make a new one.
+            BrokerAway: This tail cannot go on; create a new one.
         """
         try:
             batches = await self._reader.getmany(timeout_ms=int(wait_s * 1000))
@@ -270,4 +271,5 @@ class Tail:
         return [Record.of(r) for records in batches.values() for r in records]
 
     async def stop(self) -> None:
+        """Close its connections; a tail that was not started is left alone."""
         await end_client(self._reader)

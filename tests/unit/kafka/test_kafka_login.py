@@ -1,9 +1,8 @@
-"""The login at the brokers, as far as it can be seen without one: files, warnings, exchanged certificates."""
+"""The login at the brokers as far as it needs none: files, warnings, renewed certificates, tokens."""
 
 import asyncio
 import os
 import ssl
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +22,6 @@ from secured_kafka import Authority
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.kafka import security
 from tarsy_scoring.kafka.diagnose import find_obstacle
 from tarsy_scoring.kafka.security import MAX_TOKEN_BYTES, TokenFile, check_login, connection_options
 
@@ -44,13 +42,11 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def test_a_client_without_security_is_given_nothing_but_the_brokers() -> None:
-    """What is not configured does not reach the library."""
     assert set(connection_options(kafka_settings())) == {"bootstrap_servers", "security_protocol", "request_timeout_ms"}
 
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
 def test_user_and_password_reach_the_client(protocol: str) -> None:
-    """As they are, and with TLS only where it is spoken."""
     options = connection_options(
         kafka_settings(
             security_protocol=protocol, sasl_mechanism="SCRAM-SHA-512", sasl_username="u", sasl_password=PLANTED
@@ -63,7 +59,7 @@ def test_user_and_password_reach_the_client(protocol: str) -> None:
 
 
 def test_the_name_of_a_broker_is_checked(authority: Authority) -> None:
-    """Whoever holds some certificate of the CA is not yet the broker."""
+    """Any holder of a certificate of the CA could pose as a broker otherwise."""
     context = connection_options(kafka_settings(**TLS, ca_file=authority.file))["ssl_context"]
 
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
@@ -101,7 +97,7 @@ def encrypt(key: Path, password: str) -> Path:
 def test_a_file_that_cannot_be_used_is_named(
     authority: Authority, tmp_path: Path, change: dict[str, str], says: str
 ) -> None:
-    """With its variable and the reason, before anything connects; and nobody is asked at the terminal."""
+    """With its variable and the reason, before any connection; OpenSSL must not ask for a password at the terminal."""
     certificate, key = authority.issue("us")
     _, other = authority.issue("them")
     (tmp_path / "text").write_text("hello", encoding="utf-8")
@@ -129,7 +125,6 @@ def test_an_encrypted_key_opens_with_its_password(authority: Authority, tmp_path
 
 
 def test_one_file_may_hold_certificate_and_key(authority: Authority, tmp_path: Path) -> None:
-    """Named twice."""
     both = tmp_path / "both.pem"
     both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("us")))
 
@@ -145,71 +140,63 @@ def warnings_of(settings: Settings) -> dict[str, dict[str, object]]:
     return {line["event"]: dict(line) for line in lines}
 
 
-@pytest.mark.parametrize(
-    ("protocol", "mechanism", "is_warned"),
-    [
+def test_a_login_that_can_be_read_on_the_network_is_warned_of() -> None:
+    """Passwords and tokens without TLS. SCRAM never sends the password."""
+    login = {"sasl_username": "u", "sasl_password": PLANTED, "oauth_token_file": "/run/token"}
+    table = [
         ("SASL_PLAINTEXT", "PLAIN", True),
         ("SASL_PLAINTEXT", "OAUTHBEARER", True),
         ("SASL_PLAINTEXT", "SCRAM-SHA-256", False),
         ("SASL_SSL", "PLAIN", False),
-    ],
-)
-def test_a_login_that_anybody_on_the_way_can_read_is_warned_of(protocol: str, mechanism: str, is_warned: bool) -> None:
-    """Passwords and tokens without TLS; SCRAM never sends the password."""
-    login = {"sasl_username": "u", "sasl_password": PLANTED, "oauth_token_file": "/run/token"}
+    ]
+    for protocol, mechanism, is_warned in table:
+        found = warnings_of(kafka_settings(security_protocol=protocol, sasl_mechanism=mechanism, **login))
 
-    told = warnings_of(kafka_settings(security_protocol=protocol, sasl_mechanism=mechanism, **login))
-
-    assert ("settings.kafka_login_in_clear" in told) == is_warned
-    assert PLANTED not in str(told)
+        assert ("settings.kafka_login_in_clear" in found) == is_warned, (protocol, mechanism)
+        assert PLANTED not in str(found)
 
 
 def test_a_login_that_is_never_used_is_warned_of(authority: Authority) -> None:
-    """Who forgot the protocol would look for the fault everywhere else."""
-    told = warnings_of(kafka_settings(sasl_username="u", sasl_password=PLANTED, ca_file=authority.file))
+    """The protocol was forgotten, most likely."""
+    found = warnings_of(kafka_settings(sasl_username="u", sasl_password=PLANTED, ca_file=authority.file))
 
-    unused = told["settings.kafka_security_unused"]
+    unused = found["settings.kafka_security_unused"]
     assert unused["variables"] == [f"SCORING_KAFKA_{name}" for name in ("CA_FILE", "SASL_USERNAME", "SASL_PASSWORD")]
-    assert PLANTED not in str(told)
+    assert PLANTED not in str(found)
     assert warnings_of(kafka_settings(**TLS, ca_file=authority.file)) == {}
 
 
-@pytest.mark.parametrize(("days", "is_warned"), [(-1, True), (1, False)], ids=["ended", "in-force"])
-def test_a_certificate_that_has_ended_is_warned_of(
-    authority: Authority, tmp_path: Path, days: int, is_warned: bool
-) -> None:
-    """A warning: the brokers decide, and their clock may differ."""
-    ends = datetime.now(UTC) + timedelta(days=days)
-    issued = trustme.CA().issue_cert("us", not_before=ends - timedelta(days=9), not_after=ends)
-    both = tmp_path / "both.pem"
-    both.write_bytes(issued.private_key_and_cert_chain_pem.bytes())
-
-    told = warnings_of(kafka_settings(**TLS, ca_file=authority.file, cert_file=both, key_file=both))
-
-    assert [w["variable"] for w in told.values()] == ["SCORING_KAFKA_CERT_FILE"] * is_warned
-
-
-def issued(authority: trustme.CA, days: int) -> bytes:
+def issued(authority: trustme.CA, days: float) -> bytes:
     """A certificate that ends in so many days."""
     ends = datetime.now(UTC) + timedelta(days=days)
-    return authority.issue_cert("us", not_before=ends - timedelta(days=9), not_after=ends).cert_chain_pems[0].bytes()
+    leaf = authority.issue_cert("us", not_before=ends - timedelta(days=9), not_after=ends)
+    return leaf.private_key_and_cert_chain_pem.bytes()
 
 
-def test_each_certificate_of_a_file_is_looked_at(tmp_path: Path) -> None:
-    """The one that has ended may be any of a bundle."""
-    bundle = tmp_path / "bundle.pem"
-    authority = trustme.CA()
-    bundle.write_bytes(b"a comment\n".join(issued(authority, days) for days in (1, -1, 2, -2)))
+def test_each_expired_certificate_of_a_file_is_reported(tmp_path: Path) -> None:
+    """Any of a bundle may have expired; UTCTime ends with the year 2049, and GeneralizedTime follows."""
+    both = tmp_path / "both.pem"
+    far_away_days = 365 * 40
+    both.write_bytes(b"a comment: \xff\n".join(issued(trustme.CA(), days) for days in (1, -1, far_away_days, -2)))
+    found = warnings_of(kafka_settings(**TLS, ca_file=both))["settings.certificate_expired"]
 
-    told = warnings_of(kafka_settings(**TLS, ca_file=bundle))["settings.certificate_expired"]
+    assert (found["variable"], found["file"]) == ("SCORING_KAFKA_CA_FILE", str(both))
+    now = datetime.now(UTC)
+    assert [round((now - datetime.fromisoformat(ends)).days) for ends in cast(list[str], found["ended"])] == [1, 2]
 
-    assert (told["variable"], told["file"]) == ("SCORING_KAFKA_CA_FILE", str(bundle))
-    days = [(time.time() - ssl.cert_time_to_seconds(ends)) / 86_400 for ends in cast(list[str], told["ended"])]
-    assert [round(d) for d in days] == [1, 2]
+
+def test_an_expired_certificate_of_ours_is_reported(authority: Authority, tmp_path: Path) -> None:
+    """As a warning: the brokers decide, and their clock may differ."""
+    both = tmp_path / "both.pem"
+    both.write_bytes(issued(trustme.CA(), -1))
+
+    found = warnings_of(kafka_settings(**TLS, ca_file=authority.file, cert_file=both, key_file=both))
+
+    assert [w["variable"] for w in found.values()] == ["SCORING_KAFKA_CERT_FILE"]
 
 
 def test_a_form_whose_dates_cannot_be_read_is_used_all_the_same(authority: Authority, tmp_path: Path) -> None:
-    """OpenSSL takes its own form, too; a warning less is no reason to refuse the start."""
+    """OpenSSL accepts a form of its own. A missing warning is no reason to refuse the start."""
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(authority.file.read_text("ascii").replace(" CERTIFICATE", " TRUSTED CERTIFICATE"), "ascii")
 
@@ -220,7 +207,7 @@ def test_a_form_whose_dates_cannot_be_read_is_used_all_the_same(authority: Autho
 
 
 def certificate_shown(context: ssl.SSLContext, server: ssl.SSLContext) -> bytes | None:
-    """What a client with this context shows to a server that asks for its certificate; no network."""
+    """The certificate that a client with this context shows to a server, without a network."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(to_client, to_server, server_hostname="broker")
     peer = server.wrap_bio(to_server, to_client, server_side=True)
@@ -244,7 +231,7 @@ def server(authority: Authority) -> ssl.SSLContext:
 
 @pytest.fixture
 def show(authority: Authority, server: ssl.SSLContext) -> Show:
-    """What one client's next connection shows, and the files of its certificate and key."""
+    """The certificate of the next connection of one client, and the files of certificate and key."""
     certificate, key = authority.issue("us")
     files = {"ca_file": authority.file, "cert_file": certificate, "key_file": key}
     context = connection_options(kafka_settings(**TLS, **files))["ssl_context"]
@@ -252,14 +239,14 @@ def show(authority: Authority, server: ssl.SSLContext) -> Show:
 
 
 def exchange(path: Path, content: bytes) -> None:
-    """As those do who renew certificates: the new file takes the place of the old one at once."""
+    """Replace a file atomically, as tools that renew certificates do."""
     new = path.with_suffix(".new")
     new.write_bytes(content)
     os.replace(new, path)
 
 
 def test_the_next_connection_uses_a_renewed_certificate(authority: Authority, show: Show) -> None:
-    """A worker outlives its certificate; so does a client that was built before."""
+    """A client outlives its certificate."""
     shown, certificate, key = show
     first = shown()
     new_certificate, new_key = authority.issue("renewed")
@@ -271,7 +258,7 @@ def test_the_next_connection_uses_a_renewed_certificate(authority: Authority, sh
 
 
 def test_half_an_exchange_changes_nothing(authority: Authority, show: Show) -> None:
-    """The new certificate is there and its key is not yet: the old pair goes on, and the new one is used when whole."""
+    """While the new certificate lacks its key, the old pair is used."""
     shown, certificate, key = show
     first = shown()
     new_certificate, new_key = authority.issue("renewed")
@@ -285,29 +272,22 @@ def test_half_an_exchange_changes_nothing(authority: Authority, show: Show) -> N
     assert shown() == der(new_certificate)
 
 
-@pytest.mark.parametrize("which", ["authorities", "certificate", "key"])
-def test_a_file_that_vanishes_while_it_is_read_changes_nothing(
-    authority: Authority, show: Show, monkeypatch: pytest.MonkeyPatch, which: str
-) -> None:
-    """Between the check and the reading somebody may take it away; it comes back, and with it the new one."""
+def test_a_missing_file_changes_nothing(authority: Authority, show: Show) -> None:
     shown, certificate, key = show
     first = shown()
-    path = {"authorities": authority.file, "certificate": certificate, "key": key}[which]
-    content = path.read_bytes()
-    monkeypatch.setattr(security, "_require_readable", lambda *_: None)
+    for path in (authority.file, certificate, key):
+        content = path.read_bytes()
+        path.unlink()
+        with capture_logs() as lines:
+            assert shown() == first
+        path.write_bytes(content)
 
-    path.unlink()
-    with capture_logs() as lines:
+        assert [line["event"] for line in lines] == ["kafka.certificates_unusable"]
+        assert "No such file" in lines[0]["reason"]
         assert shown() == first
-    path.write_bytes(content)
-
-    assert [line["event"] for line in lines] == ["kafka.certificates_unusable"]
-    assert "No such file" in lines[0]["reason"]
-    assert shown() == first
 
 
 async def test_a_token_is_read_at_every_login(tmp_path: Path) -> None:
-    """Whoever renews it writes the file; nothing of ours keeps the old one."""
     file = tmp_path / "token"
     provider = TokenFile(file)
     file.write_text("one\n", encoding="utf-8")
@@ -331,7 +311,7 @@ async def test_a_token_is_read_at_every_login(tmp_path: Path) -> None:
 async def test_a_token_that_cannot_be_read_is_a_refusal_with_its_reason(
     tmp_path: Path, content: bytes | None, says: str
 ) -> None:
-    """Said as what stands in the way, without what the file holds."""
+    """The reason never quotes the file."""
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
@@ -343,8 +323,8 @@ async def test_a_token_that_cannot_be_read_is_a_refusal_with_its_reason(
     assert not content or content.decode() not in str(refused.value)
 
 
-async def test_a_broker_that_hangs_up_is_told_from_one_that_is_not_there() -> None:
-    """The first may speak another protocol; only a person can know."""
+async def test_a_broker_that_hangs_up_differs_from_one_that_is_not_there() -> None:
+    """The first may speak another protocol."""
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

@@ -1,4 +1,4 @@
-"""Questions about topics: whatever comes of them, they leave no connection behind."""
+"""Functions about topics close their connections however they end."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
-from tarsy_scoring.kafka import clients, topics
+from tarsy_scoring.kafka import connect, topics
 from tarsy_scoring.kafka.clients import BrokerAway
 from tarsy_scoring.kafka.diagnose import Obstacle
 from tarsy_scoring.kafka.topics import ensure_topics, has_topic, read_topic
@@ -81,7 +81,6 @@ def connected(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> Admin:
 
 @pytest.mark.parametrize(("topic", "is_there"), [("theirs", True), ("mine", False)], ids=["seen", "unseen"])
 async def test_an_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch, topic: str, is_there: bool) -> None:
-    """Once, and with the answer."""
     admin = connected(monkeypatch, lambda: ["theirs"])
 
     assert await has_topic({}, topic) is is_there
@@ -89,8 +88,6 @@ async def test_an_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch, to
 
 
 async def test_a_question_that_fails_says_which_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks knows the errors of this service, not those of the library."""
-
     def fail() -> Any:
         raise KafkaError("planted")
 
@@ -102,7 +99,6 @@ async def test_a_question_that_fails_says_which_it_was(monkeypatch: pytest.Monke
 
 
 async def test_a_question_that_is_cancelled_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And stays cancelled."""
     admin = connected(monkeypatch, lambda: asyncio.sleep(3600))
     asking = asyncio.create_task(has_topic({}, "theirs"))
     await asyncio.wait_for(admin.is_asked.wait(), 5)
@@ -114,8 +110,8 @@ async def test_a_question_that_is_cancelled_ends_its_connection(monkeypatch: pyt
     assert admin.closed == 1
 
 
-async def test_who_reads_only_the_first_records_leaves_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All records come in order; an end in the middle of them is an end."""
+async def test_reading_closes_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the caller stops in the middle of the topic."""
     readers: list[Reader] = []
 
     def make(*_: Any, **__: Any) -> Reader:
@@ -135,7 +131,7 @@ async def test_who_reads_only_the_first_records_leaves_no_reader(monkeypatch: py
 
 
 async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the start judging has begun already: only what waiting cannot mend is a reason to end it."""
+    """Judging has begun by then, so only an error that waiting cannot mend ends the worker."""
     answers: list[Any] = [KafkaConnectionError("hung up"), ["mine"]]
     obstacles: list[Obstacle | None] = [Obstacle("nobody answers", is_refusal=False)]
 
@@ -148,8 +144,8 @@ async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatc
         return obstacles.pop(0)
 
     admin = connected(monkeypatch, answer)
-    monkeypatch.setattr(clients, "find_obstacle", find_obstacle)
-    monkeypatch.setattr(clients, "RETRY_S", 0.0)
+    monkeypatch.setattr(connect, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(connect, "RETRY_S", 0.0)
 
     await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
 
@@ -164,16 +160,16 @@ async def test_a_question_that_is_refused_ends_the_start(monkeypatch: pytest.Mon
         raise KafkaError("planted")
 
     admin = connected(monkeypatch, refuse)
-    monkeypatch.setattr(clients, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(connect, "find_obstacle", find_obstacle)
 
-    with pytest.raises(StartRefused, match="cannot look after the topics"):
+    with pytest.raises(StartRefused, match="cannot check the topics"):
         await ensure_topics(load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}), ["mine"])
 
     assert admin.closed == 1
 
 
 async def test_brokers_that_go_away_in_the_middle_of_a_topic_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client would wait for the next record for ever, and whoever reads sits in front of it."""
+    """The client itself would wait for the next record without end."""
 
     class Silent(Reader):
         async def getmany(self, place: Any, **how: Any) -> dict[Any, list[Any]]:

@@ -1,0 +1,146 @@
+"""Real brokers that go away after the start: what the library does then, on which `kafka/` is built."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from infrastructure import Kafka, Topics, wait_until
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.kafka import clients
+from tarsy_scoring.kafka.clients import BrokerAway, Consumer, Publisher, Record
+from tarsy_scoring.kafka.security import connection_options
+from tarsy_scoring.kafka.topics import Tail, read_topic
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.telemetry.metrics import Metrics
+
+pytestmark = pytest.mark.xdist_group("infrastructure")
+
+
+async def test_an_outage_is_seen_and_so_is_its_end(
+    own_kafka: Kafka, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle consumer hears its brokers as well: they answer each fetch, also without records."""
+    diagnoses = 0
+    real = clients.find_obstacle
+
+    async def find_obstacle(options: Any) -> Any:
+        nonlocal diagnoses
+        diagnoses += 1
+        return await real(options)
+
+    monkeypatch.setattr(clients, "find_obstacle", find_obstacle)
+    monkeypatch.setattr(clients, "WATCH_S", 3600.0)  # the test watches by a clock of its own
+    consumer, now_s = Consumer(load_settings(topics.env), [topics.session_completed]), 0.0
+    await consumer.start()
+
+    async def is_served() -> bool:
+        nonlocal now_s
+        now_s += clients.QUIET_S
+        await consumer.watch_once(now_s)
+        return consumer.is_served
+
+    async def is_served_unasked() -> bool:
+        before = diagnoses
+        return await is_served() and diagnoses == before
+
+    async def is_cut_off() -> bool:
+        return not await is_served()
+
+    try:
+        for _ in range(3):
+            await wait_until(is_served_unasked, 30, "an answer without records counts")
+        with capture_logs() as lines:
+            await own_kafka.stop()
+            try:
+                await wait_until(is_cut_off, 30, "the outage is seen")
+            finally:
+                await own_kafka.start()
+            await wait_until(is_served, 30, "its end is seen")
+    finally:
+        await consumer.stop()
+
+    away = [line for line in lines if line["event"] == "kafka.away"]
+    assert away
+    assert "connection refused" in away[0]["reason"]
+
+
+class StoringInMemory:
+    """Intake with room for everything, which stores in `taken`."""
+
+    def __init__(self, topics: Topics, before_storing: Callable[[], Awaitable[None]]) -> None:
+        self.taken: list[Record] = []
+        self._before_storing = before_storing
+        self.intake = Intake(load_settings(topics.env), cast(Any, self), cast(Any, None), Metrics())
+        cast(Any, self.intake).store = self.store
+
+    async def count_due(self, _limit: int) -> int:
+        return 0
+
+    async def store(self, records: Sequence[Record]) -> None:
+        await self._before_storing()
+        self.taken += records
+
+
+async def test_a_stop_does_not_wait_for_brokers_that_went_away_before_a_commit(
+    own_kafka: Kafka, topics: Topics
+) -> None:
+    """A commit waits without a limit. Records that were not committed come again, and are recognised."""
+    storing, stopping = StoringInMemory(topics, own_kafka.stop), asyncio.Event()
+    running = asyncio.create_task(storing.intake.run(stopping))
+    publisher = Publisher(load_settings(topics.env))
+    try:
+        assert await publisher.publish(topics.session_completed, [(b"a-key", b"a message", [])], 60) == [True]
+        await publisher.stop()
+        await wait_until(lambda: storing.taken or running.done(), 120, "the record is stored")
+
+        stopping.set()
+
+        await asyncio.wait_for(running, 120)
+    finally:
+        await own_kafka.start()
+
+
+async def test_a_resend_waits_for_earlier_messages(own_kafka: Kafka, topics: Topics) -> None:
+    """An idempotent producer retries until the broker is back. The order holds, whatever arrives twice."""
+    before = asyncio.all_tasks()
+    publisher, topic = Publisher(load_settings(topics.env)), topics.scoring_events
+    first, second = (b"a-key", b"first", []), (b"a-key", b"second", [])
+    assert await publisher.publish(topic, [(b"a-key", b"zero", [])], 60) == [True]
+    await own_kafka.stop()
+    try:
+        assert await publisher.publish(topic, [first], 1) == [False]
+        with pytest.raises(BrokerAway, match="connection refused"):
+            await publisher.publish(topic, [first, second], 1)
+    finally:
+        await own_kafka.start()
+
+    assert await publisher.publish(topic, [first, second], 60) == [True, True]
+    read = [record.value async for record in read_topic(load_settings(topics.env), topic)]
+    await publisher.stop()
+
+    assert read[-2:] == [b"first", b"second"]
+    assert list(dict.fromkeys(read)) == [b"zero", b"first", b"second"]
+    await wait_until(lambda: asyncio.all_tasks() <= before, 60, "nothing is left behind")
+
+
+async def test_clients_that_end_in_an_outage_leave_nothing_behind(own_kafka: Kafka, topics: Topics) -> None:
+    """The library stops half way while a fetch fails, and would ask for metadata until the process ends."""
+    before = asyncio.all_tasks()
+    settings = load_settings(topics.env)
+    tails = [Tail(connection_options(settings), topics.scoring_events) for _ in range(5)]
+    consumer = Consumer(settings, [topics.session_completed])
+    for tail in tails:
+        await tail.start()
+    await consumer.start()
+    await own_kafka.stop()
+    try:
+        for tail in tails:
+            assert await tail.take(0.2) == []
+            await tail.stop()
+        await consumer.stop()
+        await wait_until(lambda: asyncio.all_tasks() <= before, 60, "nothing is left behind")
+    finally:
+        await own_kafka.start()

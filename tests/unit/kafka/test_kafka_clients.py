@@ -1,0 +1,479 @@
+"""Consumer and publisher over a fake library: what they conclude from its answers, and when they replace it."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from structlog.testing import capture_logs
+
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.kafka import clients, connect, diagnose
+from tarsy_scoring.kafka.clients import CHECK_EVERY_S, QUIET_S, BrokerAway, BrokerRefuses, Consumer, Publisher
+from tarsy_scoring.kafka.diagnose import Obstacle
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.telemetry.metrics import Metrics
+
+AWAY = Obstacle("no answer", is_refusal=False)
+ONE_AWAY = Obstacle("one does not answer", is_refusal=False, is_everywhere=False)
+ONE_REFUSES = Obstacle("one refuses", is_refusal=True, is_everywhere=False)
+RECORD = (b"key", b"value", [])
+
+
+def kafka_settings(servers: str = "127.0.0.1:1") -> Settings:
+    return load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": servers})
+
+
+class Library:
+    """In place of `AIOKafkaConsumer`: one partition without records. `answers` counts the brokers' answers."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.answers = 1
+        self.partitions = {"partition"}
+        self.errors: list[Exception] = []
+        self.stop_error: BaseException | None = None
+        self.has_stopped = False
+
+    async def start(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+    async def stop(self) -> None:
+        self.has_stopped = True
+        if self.stop_error is not None:
+            raise self.stop_error
+
+    async def getmany(self, **_: Any) -> dict[Any, Any]:
+        if self.errors:
+            raise self.errors[0]
+        return {}
+
+    def assignment(self) -> set[str]:
+        return self.partitions
+
+    def highwater(self, _: Any) -> None:
+        """Unknown."""
+
+    def last_poll_timestamp(self, _: Any) -> int:
+        return self.answers
+
+
+class Diagnosis:
+    """In place of `find_obstacle`: counts its calls."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.finds: Obstacle | None = None
+
+    async def __call__(self, _: Any) -> Obstacle | None:
+        self.count += 1
+        return self.finds
+
+
+@pytest.fixture
+def diagnosis(monkeypatch: pytest.MonkeyPatch) -> Diagnosis:
+    found = Diagnosis()
+    for module in (clients, connect):
+        monkeypatch.setattr(module, "find_obstacle", found)
+    for wait in ("RETRY_S", "REFUSED_RETRY_S"):
+        monkeypatch.setattr(connect, wait, 0.0)
+    return found
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Library]:
+    """The fake clients, in the order in which the consumer built them."""
+    libraries: list[Library] = []
+
+    def build(*_: Any, **__: Any) -> Library:
+        libraries.append(Library())
+        return libraries[-1]
+
+    monkeypatch.setattr(clients, "AIOKafkaConsumer", build)
+    monkeypatch.setattr(clients, "WATCH_S", 3600.0)  # tests watch by a clock of their own
+    return libraries
+
+
+@pytest.fixture
+async def consumer(built: list[Library], diagnosis: Diagnosis) -> Any:
+    """Started, with an answer at 0 s."""
+    consumer = Consumer(kafka_settings(), [])
+    await consumer.start()
+    await consumer.watch_once(0)
+    yield consumer
+    await consumer.stop()
+
+
+# --- the watch -----------------------------------------------------------------------------------------
+
+
+async def test_brokers_that_answer_are_not_asked(
+    consumer: Consumer, built: list[Library], diagnosis: Diagnosis
+) -> None:
+    diagnosis.finds = AWAY
+    for now_s in range(1, 1000):
+        built[0].answers += 1
+        await consumer.watch_once(now_s)
+
+    assert (diagnosis.count, consumer.is_served) == (0, True)
+
+
+async def test_silence_is_diagnosed(consumer: Consumer, built: list[Library], diagnosis: Diagnosis) -> None:
+    """After `QUIET_S`, and every `QUIET_S` of an outage; the first answer ends it."""
+    diagnosis.finds = AWAY
+    expected = [(QUIET_S - 1, 0, True), (QUIET_S, 1, False), (2 * QUIET_S - 1, 1, False), (2 * QUIET_S, 2, False)]
+    with capture_logs() as lines:
+        for now_s, count, is_served in expected:
+            await consumer.watch_once(now_s)
+            assert (diagnosis.count, consumer.is_served) == (count, is_served)
+        built[0].answers += 1
+        await consumer.watch_once(2 * QUIET_S + 1)
+
+    assert consumer.is_served
+    assert [(line["event"], line["what"]) for line in lines] == [("kafka.away", "intake")] * 2
+
+
+async def test_a_member_without_partitions_checks_rarely(
+    consumer: Consumer, built: list[Library], diagnosis: Diagnosis
+) -> None:
+    built[0].partitions = set()
+    for now_s in range(1, 601):
+        await consumer.take(0, 1)
+        await consumer.watch_once(now_s)
+
+    assert diagnosis.count == 1 + (600 - QUIET_S) // CHECK_EVERY_S
+    assert consumer.is_served
+    assert len(built) == 1
+
+
+async def test_the_diagnosis_decides_whether_brokers_are_there(consumer: Consumer, diagnosis: Diagnosis) -> None:
+    """A single broker that is down is the cluster's matter; a refusal needs an operator, even if others let us in."""
+    table = [(None, True, []), (ONE_AWAY, True, []), (ONE_REFUSES, False, ["kafka.refused"])]
+    now_s = 0.0
+    for finds, is_served, events in [*table, (AWAY, False, ["kafka.away"])]:
+        diagnosis.finds, now_s = finds, now_s + CHECK_EVERY_S
+        with capture_logs() as lines:
+            await consumer.watch_once(now_s)
+
+        assert (consumer.is_served, [line["event"] for line in lines]) == (is_served, events)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, built: list[Library]) -> None:
+    """A watch that diagnoses at once."""
+    monkeypatch.setattr(clients, "WATCH_S", 0)
+    monkeypatch.setattr(clients, "QUIET_S", 0)
+
+
+async def test_intake_does_not_wait_for_a_diagnosis(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+    """The end of the consumer ends it."""
+    has_begun, has_ended = asyncio.Event(), asyncio.Event()
+
+    async def never_answer(_: Any) -> None:
+        has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr(clients, "find_obstacle", never_answer)
+    consumer = Consumer(kafka_settings(), [])
+    async with asyncio.timeout(30):
+        await consumer.start()
+        await has_begun.wait()
+        assert await consumer.take(0, 1) == []
+        await consumer.stop()
+        await has_ended.wait()
+    assert not consumer.is_served
+
+
+async def test_a_watch_that_dies_ends_intake(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+    async def die(_: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(clients, "find_obstacle", die)
+    consumer = Consumer(kafka_settings(), [])
+    await consumer.start()
+
+    async def take_until_it_fails() -> None:
+        while True:
+            await consumer.take(0, 1)
+            await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="planted"):
+        await asyncio.wait_for(take_until_it_fails(), 30)
+    await consumer.stop()
+
+
+# --- a client that fails -------------------------------------------------------------------------------
+
+
+async def test_a_client_that_cannot_go_on_is_replaced(consumer: Consumer, built: list[Library]) -> None:
+    """A member whose heartbeat was refused reports it at each call, and never sends another heartbeat."""
+    built[0].errors = [GroupAuthorizationFailedError("planted")]
+
+    with pytest.raises(BrokerAway, match="cannot fetch"):
+        await consumer.take(0, 1)
+    assert await consumer.take(0, 1) == []
+
+    assert (len(built), built[0].has_stopped) == (2, True)
+
+
+async def test_an_error_about_a_topic_replaces_nothing(consumer: Consumer, built: list[Library]) -> None:
+    """A new client would meet it again, and rebalance the group each time."""
+    built[0].errors = [TopicAuthorizationFailedError("planted")]
+    with pytest.raises(BrokerAway, match="cannot fetch"):
+        await consumer.take(0, 1)
+    built[0].errors = []
+
+    assert await consumer.take(0, 1) == []
+    assert len(built) == 1
+
+
+async def test_a_client_without_answers_from_brokers_that_answer_is_replaced(
+    consumer: Consumer, built: list[Library]
+) -> None:
+    """A task of the library that died reports nothing."""
+    await consumer.take(0, 1)
+    await consumer.watch_once(QUIET_S)
+    with capture_logs() as lines:
+        await consumer.take(0, 1)
+
+    assert [line["event"] for line in lines] == ["kafka.client_failed"]
+    assert len(built) == 2
+
+
+async def test_a_paused_intake_keeps_its_client(consumer: Consumer, built: list[Library]) -> None:
+    """Nothing is taken, so the client is full and fetches nothing."""
+    await consumer.watch_once(QUIET_S)
+
+    await consumer.take(0, 1)
+
+    assert len(built) == 1
+
+
+async def test_a_group_that_refuses_the_new_client_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, built: list[Library], diagnosis: Diagnosis
+) -> None:
+    """At the start a refusal ends the worker. Later the worker goes on judging: a permission may come back."""
+    answers: list[KafkaError | None] = [KafkaError("planted"), None]
+
+    async def start_client(*_: Any) -> None:
+        if (refusal := answers.pop(0)) is not None:
+            raise refusal
+
+    monkeypatch.setattr(clients, "start_client", start_client)
+    consumer = Consumer(kafka_settings(), [])
+
+    with pytest.raises(BrokerAway, match="cannot join the group"):
+        await consumer.take(0, 1)
+    assert await consumer.take(0, 1) == []
+    await consumer.stop()
+
+
+async def test_brokers_that_go_away_during_the_join_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, built: list[Library], diagnosis: Diagnosis
+) -> None:
+    """The library reports that like a missing topic."""
+    failures: list[Exception] = [UnknownTopicOrPartitionError()]
+
+    async def start(_: Library) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(Library, "start", start)
+    diagnosis.finds = AWAY
+    consumer = Consumer(kafka_settings(), [])
+
+    await consumer.start()
+
+    assert (failures, diagnosis.count, built[0].has_stopped) == ([], 1, True)
+    await consumer.stop()
+
+
+async def test_a_cancellation_inside_of_the_library_stays_there(consumer: Consumer, built: list[Library]) -> None:
+    """The library lets the cancellation of its own tasks out."""
+    built[0].stop_error = asyncio.CancelledError()
+
+    await consumer.stop()
+
+    assert built[0].has_stopped
+
+
+# --- the metric ----------------------------------------------------------------------------------------
+
+
+async def test_the_metric_follows_the_consumer(
+    monkeypatch: pytest.MonkeyPatch, built: list[Library], diagnosis: Diagnosis
+) -> None:
+    """0 before the first login; then as the consumer has it, also while a pass waits; gone while a worker drains."""
+    metrics, is_waiting = Metrics(), asyncio.Event()
+
+    def is_up() -> float | None:
+        return metrics.registry.get_sample_value("tarsy_scoring_kafka_up", {"role": "intake"})
+
+    class Inbox:
+        async def count_due(self, _limit: int) -> int:
+            is_waiting.set()
+            return await asyncio.Event().wait()
+
+    before = is_up()
+    metrics.begin("intake", "relay")
+    begun = is_up()
+    intake, stopping = Intake(kafka_settings(), cast(Any, Inbox()), cast(Any, None), metrics), asyncio.Event()
+    running = asyncio.create_task(intake.run(stopping))
+    await asyncio.wait_for(is_waiting.wait(), 30)
+    joined = is_up()
+    stopping.set()
+    await asyncio.wait_for(running, 30)
+
+    assert [before, begun, joined, is_up()] == [None, 0, 1, None]
+
+
+# --- publishing ----------------------------------------------------------------------------------------
+
+
+class Producer:
+    """In place of `AIOKafkaProducer`. `answers` holds what becomes of each message; None: no answer yet."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.answers: list[Exception | bool | None] = []
+        self.open: list[asyncio.Future[object]] = []
+        self.is_flushed = asyncio.Event()
+        self.is_flushed.set()
+
+    async def start(self) -> None:
+        """Connected at once."""
+
+    async def send(self, *_: Any, **__: Any) -> asyncio.Future[object]:
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        answer = self.answers.pop(0) if self.answers else True
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        elif answer:
+            future.set_result(None)
+        else:
+            self.open.append(future)
+        return future
+
+    async def stop(self) -> None:
+        await self.is_flushed.wait()
+
+
+@pytest.fixture
+def producers(monkeypatch: pytest.MonkeyPatch, diagnosis: Diagnosis) -> list[Producer]:
+    built: list[Producer] = []
+
+    def build(*_: Any, **__: Any) -> Producer:
+        built.append(Producer())
+        return built[-1]
+
+    monkeypatch.setattr(clients, "AIOKafkaProducer", build)
+    monkeypatch.setattr(clients, "STOP_TIMEOUT_S", 0)
+    return built
+
+
+async def test_an_error_replaces_the_producer(producers: list[Producer]) -> None:
+    publisher = Publisher(kafka_settings())
+    await publisher.start(30)
+    producers[0].answers = [True, KafkaError("planted")]
+
+    assert await publisher.publish("t", [RECORD, RECORD], 30) == [True, False]
+    assert await publisher.publish("t", [RECORD], 30) == [True]
+    assert len(producers) == 2
+
+
+async def test_nothing_is_sent_before_earlier_messages_are_answered(
+    producers: list[Producer], diagnosis: Diagnosis
+) -> None:
+    """A resend must not overtake them."""
+    publisher = Publisher(kafka_settings())
+    await publisher.start(30)
+    producers[0].answers, diagnosis.finds = [None], AWAY
+
+    assert await publisher.publish("t", [RECORD], 0.01) == [False]
+    with pytest.raises(BrokerAway, match="no answer"):
+        await publisher.publish("t", [RECORD], 0.01)
+    [earlier] = producers[0].open
+    resend = asyncio.create_task(publisher.publish("t", [RECORD], 30))
+    await asyncio.sleep(0)
+    assert not resend.done()
+    earlier.set_result(None)
+
+    assert await resend == [True]
+    assert len(producers) == 1
+
+
+async def test_one_producer_at_a_time_is_given_up(producers: list[Producer]) -> None:
+    """The brokers let us in, so the producer has failed. A topic without a leader looks the same."""
+    publisher = Publisher(kafka_settings())
+    for _ in range(2):
+        await publisher.start(30)
+        producers[-1].answers = [None]
+        producers[-1].is_flushed.clear()
+        assert await publisher.publish("t", [RECORD], 0.01) == [False]
+        with pytest.raises(BrokerAway, match="did not answer earlier messages"):
+            await publisher.start(0.01)
+
+    with pytest.raises(BrokerAway, match="did not answer earlier messages"):
+        await publisher.start(0.01)
+    assert len(producers) == 2
+    for producer in producers:
+        producer.is_flushed.set()
+
+
+async def test_a_publisher_gives_the_reason_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that accept connections and never answer use up all the time there is."""
+    monkeypatch.setattr(diagnose, "CONNECT_TIMEOUT_S", 0.2)
+    is_over = asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await is_over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    with pytest.raises(BrokerAway, match=rf"within 0.2 s: .*{place}: no answer in time; is it running"):
+        await Publisher(kafka_settings(place)).start(0.2)
+
+    is_over.set()
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("every_s", "logged"),
+    [
+        pytest.param(3600.0, ["kafka.away", "kafka.refused", "kafka.away", "kafka.away"], id="news"),
+        pytest.param(0.0, ["kafka.away"] * 3 + ["kafka.refused"] * 2 + ["kafka.away"] * 3, id="and-now-and-then"),
+    ],
+)
+async def test_an_outage_is_logged_once_and_not_at_each_attempt(
+    every_s: float, logged: list[str], monkeypatch: pytest.MonkeyPatch, producers: list[Producer]
+) -> None:
+    """When it begins, when its kind changes, and rarely while it lasts; the next outage is news again."""
+    away, refused = BrokerAway("no answer"), BrokerRefuses("the login is wrong")
+    attempts: list[BrokerAway | None] = [away, away, away, refused, refused, away, None, away, away, None]
+
+    async def start_client(*_: Any) -> None:
+        if (outage := attempts.pop(0)) is not None:
+            raise outage
+
+    monkeypatch.setattr(clients, "start_client", start_client)
+    monkeypatch.setattr(clients, "LOG_OUTAGE_EVERY_S", every_s)
+    publisher = Publisher(kafka_settings())
+
+    with capture_logs() as lines:
+        for _ in range(2):
+            await publisher.start(30)
+            await publisher.stop()
+
+    assert [line["event"] for line in lines] == logged
+    assert attempts == []
