@@ -19,9 +19,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from tarsy_scoring import events
+from tarsy_scoring.telemetry.metrics import metrics_table
 from tarsy_scoring.web.app import application
 from tarsy_scoring.web.documents import ScoreDocument
 
+METRICS_BEGIN, METRICS_END = "<!-- metrics: generated from telemetry/metrics.py -->", "<!-- /metrics -->"
 ROOT = Path(__file__).resolve().parents[1]
 
 MODELS: Mapping[str, type[BaseModel]] = {
@@ -52,7 +54,16 @@ def render_all() -> dict[Path, str]:
     files[Path("schemas/asyncapi.yaml")] = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110)
     files[Path("schemas/openapi.json")] = _as_json(application().openapi())
     files[Path("docs/configuration.md")] = configuration_page()
+    files[Path("docs/operations.md")] = _with_metrics((ROOT / "docs/operations.md").read_text("utf-8"))
     return files
+
+
+def _with_metrics(page: str) -> str:
+    """The page with its table of metrics replaced."""
+    head, begin, rest = page.partition(METRICS_BEGIN)
+    _, end, tail = rest.partition(METRICS_END)
+    assert end, "docs/operations.md has lost the marks around its table of metrics"
+    return f"{head}{begin}\n{metrics_table()}{end}{tail}"
 
 
 def _json_schema(name: str) -> dict[str, Any]:
@@ -73,7 +84,7 @@ def _as_json(value: Any) -> str:
 
 def main() -> str | None:
     """Returns what is wrong, or None."""
-    parser = argparse.ArgumentParser(description="Generate schemas/ and docs/configuration.md from the code.")
+    parser = argparse.ArgumentParser(description="Generate schemas/ and parts of docs/ from the code.")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 and the names of what differs")
     is_check = parser.parse_args().check
     stale = []

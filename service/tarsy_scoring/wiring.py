@@ -1,10 +1,10 @@
 """
-The parts put together: what a worker process runs, and in which order it stops.
+Builds the parts of a process and runs the roles of a worker.
 
-    intake + worker stop first (SIGTERM) -> drained -> relay flushes -> notifications and health end
+Order of a stop: intake and worker end first (SIGTERM), attempts drain, the relay flushes, notifications and health end.
 
-Everything is built here, once, and passed down. A loop that dies ends the process: a worker that only
-half works looks healthy and is not.
+Each part is built once and passed down. A loop that dies ends the process: a worker without one of its loops would
+look healthy.
 """
 
 import asyncio
@@ -17,9 +17,8 @@ from typing import Literal
 import asyncpg
 import structlog
 
-from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate
 from tarsy_scoring.config.load import read_api_key
-from tarsy_scoring.config.settings import ChainSettings, GateSettings, Settings
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
@@ -43,7 +42,7 @@ from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.scoring.providers import is_self_judged
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
-from tarsy_scoring.telemetry.health import HealthServer, calm_garbage_collector, unless_stopped
+from tarsy_scoring.telemetry.health import Health, HealthServer, calm_garbage_collector, unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
 from tarsy_scoring.timeline.model import TimelineSource
@@ -53,23 +52,24 @@ log = structlog.get_logger()
 
 Role = Literal["intake", "judging", "relay"]
 ROLES: tuple[Role, ...] = ("intake", "judging", "relay")
-# Waiting changes none of these. The server's own words may name the user.
-_REFUSALS = {
+# Errors that waiting cannot mend. PostgreSQL's own message may name the user, so it is replaced.
+_DATABASE_REFUSALS = {
     asyncpg.InvalidPasswordError: "wrong user or password",
-    asyncpg.InvalidAuthorizationSpecificationError: "user or address are not let in",
+    asyncpg.InvalidAuthorizationSpecificationError: "the user or the address is not allowed",
     asyncpg.InvalidCatalogNameError: "there is no such database",
-    asyncpg.InsufficientPrivilegeError: "this user may not do what we need",
+    asyncpg.InsufficientPrivilegeError: "the user lacks a permission",
 }
-# Claims, beats, batches of steps, ends, permits and accounts, intake, relay, drift: each at most two at a time.
+# Claims, heartbeats, batches of steps, ends, permits and accounts, intake, relay, drift: at most two connections each.
 POOL_SIZE = 16
 BACKLOG_EVERY_S = 5.0
-LOOK_FOR_S = 30.0
-HOPELESS_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
+READY_TIMEOUT_S = 2.0
+AGENT_MODELS_TIMEOUT_S = 30.0
+GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What every command that uses the database needs."""
+    """The parts that every command with a database uses."""
 
     settings: Settings
     registry: CriteriaRegistry
@@ -85,10 +85,10 @@ class Parts:
 @asynccontextmanager
 async def open_parts(settings: Settings, metrics: Metrics | None = None) -> AsyncIterator[Parts]:
     """
-    The database and everything on it; connects to nothing yet (see `require_migrated`).
+    Build the database pool and everything on top of it. Connects to nothing yet (see `require_migrated`).
 
     Raises:
-        ConfigurationError: No database is given, or the criteria cannot be read.
+        ConfigurationError: No database is configured, or the criteria cannot be read.
     """
     registry = load_criteria(settings.config.criteria_dirs)
     hashes = {c.name: c.criteria_hash for c in registry}
@@ -111,7 +111,7 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
 
 
 def _replies_usd(settings: Settings) -> dict[str, float]:
-    """What any call costs at least, by provider: its reserved reply. Nobody asks where there is no budget."""
+    """The least cost of a call by provider, which is its reserved reply. Empty without any budget."""
     config = settings.config
     if not any((config.budget.daily_usd, *(c.daily_budget_usd for c in (config.defaults, *config.chains.values())))):
         return {}
@@ -123,21 +123,21 @@ def _replies_usd(settings: Settings) -> dict[str, float]:
 
 async def require_migrated(database: Database, *, wait: bool) -> None:
     """
-    See that the tables are there.
+    Check that the database is migrated.
 
     Args:
-        wait: Wait for a database that is away, loudly; False: raise.
+        wait: Wait for a database that is away, and log it; False: raise.
 
     Raises:
-        StartRefused: The database is not migrated, or does not let us in.
-        DatabaseAway: It cannot be reached, and `wait` is False.
+        StartRefused: The database is not migrated, or refuses us.
+        DatabaseAway: The database cannot be reached, and `wait` is False.
     """
     while True:
         try:
             await database.once(lambda c: check_migrated(c, database.schema))
             return
-        except tuple(_REFUSALS) as error:
-            why = next(words for kind, words in _REFUSALS.items() if isinstance(error, kind))
+        except tuple(_DATABASE_REFUSALS) as error:
+            why = next(words for kind, words in _DATABASE_REFUSALS.items() if isinstance(error, kind))
             raise StartRefused(
                 f"the database at {database.place} refuses us: {why}; check SCORING_DATABASE_URL"
             ) from error
@@ -150,10 +150,10 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
 
 def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
     """
-    See that these roles have what they need, before anything is started.
+    Check that these roles have the settings they need, before anything is started; warn of unlikely ones.
 
     Raises:
-        ConfigurationError: Naming the setting and what would help.
+        ConfigurationError: Naming the setting and the remedy.
     """
     settings.require_database()
     if "intake" in roles or "relay" in roles:
@@ -163,7 +163,7 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     if settings.kafka_bootstrap_servers:
         check_login(settings)
     registry = load_criteria(settings.config.criteria_dirs)
-    chains = {"defaults": settings.config.defaults} | {f"chains.{k}": v for k, v in settings.config.chains.items()}
+    chains = settings.config.named_chains
     for where, chain in chains.items():
         if chain.criteria not in registry:
             known = ", ".join(sorted(c.name for c in registry))
@@ -172,7 +172,7 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
         open_timeline_source(settings)
         for name in settings.config.providers:
             read_api_key(settings, name, environ)
-        wants_traces(settings, environ)  # refused now, where they cannot be had
+        wants_traces(settings, environ)  # raises if traces are wanted and cannot be exported
         full_window_usd = {
             name: Prices(provider).cost_usd(provider.context_window_tokens, 0, 2 * provider.max_reply_tokens)
             for name, provider in settings.config.providers.items()
@@ -181,27 +181,15 @@ def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping
     for variable in settings.unknown_variables:
         log.warning("settings.unknown_variable", variable=variable)
     for where, chain in chains.items():
-        if names := hopeless_gates(chain, settings.config.gates):
-            log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=HOPELESS_ADVICE)
-
-
-def hopeless_gates(chain: ChainSettings, settings: GateSettings) -> list[str]:
-    """Gates that cannot pass as things are configured: they need a work directory, or leave to run commands."""
-    has_work_dir = settings.work_dir is not None
-
-    def can_pass(gate: AnyGate) -> bool:
-        if isinstance(gate, CommandGate):
-            return has_work_dir and settings.allow_commands
-        return has_work_dir or not isinstance(gate, FileGate)
-
-    return [gate.title for gate in chain.gates if not can_pass(gate)]
+        if names := chain.gates_that_cannot_pass(settings.config.gates):
+            log.warning("settings.gates_cannot_pass", where=where, gates=names, advice=GATES_ADVICE)
 
 
 async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
     """
     Run the given roles until `stopping`, then drain and flush.
 
-    Judging begins as soon as the database answers, also while the broker is away.
+    Judging begins as soon as the database answers, even while the brokers are away.
 
     Raises:
         ConfigurationError, StartRefused: The start is refused.
@@ -209,13 +197,8 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
     """
     metrics = Metrics(settings.config.chains)
     metrics.begin(*roles)
-    health = _Health()
-    server = HealthServer(
-        settings.metrics_port,
-        metrics.registry,
-        health.lacking,
-        may_move="metrics_port" not in settings.model_fields_set,
-    )
+    health = Health("the database has not answered yet")
+    server = HealthServer(settings, metrics.registry, health)
     await server.start()
     log.info("service.starting", roles=roles, metrics_port=server.port)
     try:
@@ -227,22 +210,23 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
     log.info("service.stopped")
 
 
-async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: "_Health", stopping: asyncio.Event) -> None:
+async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event) -> None:
     intake = Intake(parts.settings, parts.inbox, parts.metrics) if "intake" in roles else None
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
     write_back = None
     if "relay" in roles and parts.settings.write_back:
         write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
         await write_back.require_fit()
-    health.database, health.intake = parts.database, intake
-    judged = asyncio.Event()  # nothing new will be judged: the relay may flush
+    _watch_readiness(health, parts.database, intake)
+    judged = asyncio.Event()  # set when judging has ended, so that the relay may flush
 
-    async def speak_kafka() -> None:
+    async def run_kafka_roles() -> None:
         topics = topics_of(parts.settings, roles)
         if not topics:
             return
-        looking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
-        if not await (looking if relay is None else relay.number_while(looking)):
+        checking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
+        # The relay gives positions to events while the brokers are away, so that the gateway can deliver them.
+        if not await (checking if relay is None else relay.number_while(checking)):
             return
         async with asyncio.TaskGroup() as group:
             if relay is not None:
@@ -255,7 +239,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: "_Health", s
             service.create_task(parts.database.exchange_notifications()),
             service.create_task(_watch_backlog(parts)),
         ]
-        kafka = service.create_task(speak_kafka())
+        kafka = service.create_task(run_kafka_roles())
         if write_back is not None:
             service.create_task(write_back.run(judged))
         if "relay" in roles:
@@ -306,11 +290,11 @@ async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> Non
         )
         log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
         calm_garbage_collector()
-        looking = asyncio.create_task(warn_of_self_judging(parts.settings, source))
+        warning = asyncio.create_task(warn_of_self_judging(parts.settings, source))
         try:
             await worker.run(stopping)
         finally:
-            looking.cancel()
+            warning.cancel()
     finally:
         for client in clients.values():
             await client.close()
@@ -319,14 +303,14 @@ async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> Non
 
 async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> None:
     """
-    Say once which judges are also at work as agents: their scores carry the flag `self_judged`.
+    Warn once of judge models that also work as agents: their scores carry the flag `self_judged`.
 
-    Looks beside the work, and for half a minute at most; a source that cannot be read is no reason to complain here.
-    No timeline is read: one that kills whoever reads it must not keep a worker from starting.
+    Runs beside the work for at most 30 s, and ignores a source that cannot be read. Reads no timeline: one that kills
+    its reader must not keep a worker from starting.
     """
     agents: frozenset[str] = frozenset()
     try:
-        async with asyncio.timeout(LOOK_FOR_S):
+        async with asyncio.timeout(AGENT_MODELS_TIMEOUT_S):
             agents = await source.recent_agent_models()
     except (TimelineUnavailable, TimeoutError) as error:
         log.debug("judge.agents_unknown", reason=str(error))
@@ -336,12 +320,12 @@ async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> No
                 "judge.self_judged",
                 provider=name,
                 model=provider.model,
-                advice="it also works as an agent; its scores are flagged: let another model judge",
+                advice="the model also works as an agent, so its scores are flagged: use another model as the judge",
             )
 
 
 def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
-    """The topics that these roles use."""
+    """Topics that these roles use."""
     topics = []
     if "intake" in roles:
         topics += [settings.topic_session_completed, settings.topic_rescore_requested, settings.topic_dead_letters]
@@ -351,7 +335,7 @@ def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
 
 
 async def _watch_backlog(parts: Parts) -> None:
-    """Size and age of the outbox, as metrics."""
+    """Keep the metrics of database and outbox up to date."""
     while True:
         try:
             unpublished = await unpublished_events(parts.database)
@@ -363,22 +347,21 @@ async def _watch_backlog(parts: Parts) -> None:
         await asyncio.sleep(BACKLOG_EVERY_S)
 
 
-class _Health:
-    """What `/readyz` asks: the database now, and whether intake has joined its group once."""
+def _watch_readiness(health: Health, database: Database, intake: Intake | None) -> None:
+    """Ready while the database answers, and once intake has joined its group. A broker outage shows in metrics."""
 
-    def __init__(self) -> None:
-        self.database: Database | None = None
-        self.intake: Intake | None = None
-
-    async def lacking(self) -> str | None:
-        """What is not ready; None: all is."""
-        if self.database is None:
-            return "the database has not answered yet"
+    async def database_answers() -> str | None:
         try:
-            async with asyncio.timeout(2):
-                await self.database.once(lambda c: c.execute("SELECT 1"))
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await database.once(lambda c: c.execute("SELECT 1"))
         except (DatabaseAway, TimeoutError):
             return "the database does not answer"
-        if self.intake is not None and not self.intake.has_joined:
-            return "the consumer group has not been joined yet"
         return None
+
+    async def intake_has_joined() -> str | None:
+        if intake is None or intake.has_joined:
+            return None
+        return "the consumer group has not been joined yet"
+
+    health.add(database_answers)
+    health.add(intake_has_joined)

@@ -10,7 +10,7 @@ import click
 
 from tarsy_scoring.commands.shared import run
 from tarsy_scoring.telemetry.health import run_until_signalled
-from tarsy_scoring.telemetry.metrics import set_up_logging
+from tarsy_scoring.telemetry.logging import set_up_logging
 
 
 @click.command()

@@ -15,7 +15,7 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import SECRETS_FROM_FILES, Config, Settings, variable_of
 from tarsy_scoring.events import EventType, Phase, cloudevents_headers
 from tarsy_scoring.queue.admission import Disposition
-from tarsy_scoring.wiring import check_settings, hopeless_gates
+from tarsy_scoring.wiring import check_settings
 
 EVENTS = (ROOT / "docs/events.md").read_text("utf-8")
 CONFIGURATION = (ROOT / "docs/configuration.md").read_text("utf-8")
@@ -163,7 +163,7 @@ def test_example_file_is_accepted_without_a_warning(
 
     assert settings.unknown_variables == ()
     chains = (settings.config.defaults, *settings.config.chains.values())
-    assert [c for c in chains if hopeless_gates(c, settings.config.gates)] == []
+    assert [c for c in chains if c.gates_that_cannot_pass(settings.config.gates)] == []
     assert capsys.readouterr().out == ""
     assert list(recwarn) == []
 

@@ -49,6 +49,8 @@ def test_generated_files_are_what_the_code_says() -> None:
 def test_check_names_what_differs_and_a_run_mends_it(tmp_path: Path) -> None:
     """`--check` writes nothing, ends with 1 and names each file; a run without it writes the same bytes as before."""
     shutil.copytree(SCHEMAS, tmp_path / "schemas", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "docs").mkdir()
+    shutil.copy(SCHEMAS.parent / "docs/operations.md", tmp_path / "docs")
     edited, missing = tmp_path / "schemas/scoring-failed.v1.json", tmp_path / "docs/configuration.md"
     before = edited.read_bytes()
     edited.write_bytes(before + b"\n")

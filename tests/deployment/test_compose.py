@@ -22,7 +22,7 @@ from infrastructure import wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import decode_session_completed
-from tarsy_scoring.telemetry.health import HealthServer
+from tarsy_scoring.telemetry.health import Health, HealthServer
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.server import LONGEST_STOP_S
 from tarsy_scoring.wiring import check_settings
@@ -264,17 +264,19 @@ async def test_the_scripted_judge_starts_and_is_healthy() -> None:
 
 async def test_health_checks_see_readiness() -> None:
     """The commands of worker, API and rolling signals tell what is ready from what is not."""
-    lacking: str | None = "the database does not answer"
+    missing: str | None = "the database does not answer"
 
-    async def say() -> str | None:
-        return lacking
+    async def check() -> str | None:
+        return missing
 
-    server = HealthServer(0, CollectorRegistry(), say, may_move=True)
+    health = Health("starting")
+    health.add(check)
+    server = HealthServer(load_settings({"SCORING_METRICS_PORT": "0"}), CollectorRegistry(), health)
     await server.start()
     try:
         ports = {"9090": str(server.port), "8080": str(server.port)}
         assert [await is_healthy(name, ports) for name in ("worker", "api", "insights")] == [False] * 3
-        lacking = None
+        missing = None
         for name in ("worker", "api", "insights"):
             await becomes_healthy(name, ports)
     finally:

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from infrastructure import wait_until
 from tarsy_scoring import __version__
-from tarsy_scoring.telemetry.health import HealthServer
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.telemetry.health import Health, HealthServer
 from tarsy_scoring_lab.process import free_port
 
 Instruction = tuple[str, str]
@@ -156,11 +157,9 @@ async def test_the_health_check_sees_health(is_running: bool, is_healthy: bool) 
     command = json.loads(argument("HEALTHCHECK").partition("CMD")[2])
     assert command[0] == "python"
 
-    async def no_database() -> str:
-        return "the database does not answer"  # no reason to call the process ill
-
     port = free_port()
-    server = HealthServer(port, CollectorRegistry(), no_database, may_move=False)
+    settings = load_settings({"SCORING_METRICS_PORT": str(port)})
+    server = HealthServer(settings, CollectorRegistry(), Health("not ready, which is no reason to restart it"))
     if is_running:
         await server.start()
     environment = {"SCORING_METRICS_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}

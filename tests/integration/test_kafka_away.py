@@ -73,7 +73,7 @@ class StoringInMemory:
     def __init__(self, topics: Topics, before_storing: Callable[[], Awaitable[None]]) -> None:
         self.taken: list[Record] = []
         self._before_storing = before_storing
-        self.intake = Intake(load_settings(topics.env), cast(Any, self), cast(Any, None), Metrics())
+        self.intake = Intake(load_settings(topics.env), cast(Any, self), Metrics())
         cast(Any, self.intake).store = self.store
 
     async def count_due(self, _limit: int) -> int:

@@ -14,7 +14,7 @@ from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.tarsy.announcer import BEGINNING
 from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
-from tarsy_scoring.telemetry.health import HealthServer, run_until_signalled, unless_stopped
+from tarsy_scoring.telemetry.health import Health, HealthServer, run_until_signalled, unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.wiring import require_migrated
 
@@ -54,9 +54,8 @@ async def run_bridge(settings: Settings, since: datetime | None, stopping: async
     """
     metrics = Metrics(settings.config.chains)
     metrics.begin("bridge")
-    health = _Health()
-    may_move = "metrics_port" not in settings.model_fields_set
-    server = HealthServer(settings.metrics_port, metrics.registry, health.lacking, may_move=may_move)
+    health = Health("our database or the broker has not answered yet")
+    server = HealthServer(settings, metrics.registry, health)
     sessions = open_tarsy_sessions(settings)
     cache = settings.database_statement_cache
     database = Database(settings.require_database(), settings.database_schema, pool_size=3, statement_cache=cache)
@@ -65,8 +64,13 @@ async def run_bridge(settings: Settings, since: datetime | None, stopping: async
     try:
         await database.open()
         if await unless_stopped(_surroundings(settings, database), stopping):
-            health.bridge = Bridge(settings, database, sessions, metrics, since)
-            await health.bridge.run(stopping)
+            bridge = Bridge(settings, database, sessions, metrics, since)
+
+            async def missing() -> str | None:
+                return bridge.lacking
+
+            health.add(missing)
+            await bridge.run(stopping)
     finally:
         await sessions.tarsy.close()
         await database.close()
@@ -78,16 +82,3 @@ async def _surroundings(settings: Settings, database: Database) -> None:
     """Wait for our database and the broker; see that tables and topic are there. Raises: StartRefused."""
     await require_migrated(database, wait=True)
     await ensure_topics(settings, [settings.topic_session_completed])
-
-
-class _Health:
-    """What `/readyz` asks: what kept the bridge from working when it last tried, some seconds ago at most."""
-
-    def __init__(self) -> None:
-        self.bridge: Bridge | None = None
-
-    async def lacking(self) -> str | None:
-        """What is not ready; None: all is."""
-        if self.bridge is None:
-            return "our database or the broker has not answered yet"
-        return self.bridge.lacking

@@ -13,12 +13,12 @@ from tarsy_scoring.kafka.security import check_login
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.postgres.url import check_url
-from tarsy_scoring.telemetry.health import HealthServer, run_until_signalled, unless_stopped
+from tarsy_scoring.telemetry.health import Health, HealthServer, run_until_signalled, unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.wiring import require_migrated
 
 if TYPE_CHECKING:
-    from tarsy_scoring.signals.publisher import RollingSignals
+    pass
 
 log = structlog.get_logger()
 
@@ -67,9 +67,8 @@ async def run_insights(settings: Settings, stopping: asyncio.Event) -> None:
 
     metrics = Metrics(settings.config.chains)
     metrics.begin("insights")
-    health = _Health()
-    may_move = "metrics_port" not in settings.model_fields_set
-    server = HealthServer(settings.metrics_port, metrics.registry, health.lacking, may_move=may_move)
+    health = Health("the database or the broker has not answered yet")
+    server = HealthServer(settings, metrics.registry, health)
     cache = settings.database_statement_cache
     database = Database(
         settings.require_database(), settings.database_schema, pool_size=POOL_SIZE, statement_cache=cache
@@ -79,8 +78,13 @@ async def run_insights(settings: Settings, stopping: asyncio.Event) -> None:
     try:
         await database.open()
         if await unless_stopped(_prepare(settings, database), stopping):
-            health.signals = RollingSignals(settings, database, metrics)
-            await health.signals.run(stopping)
+            signals = RollingSignals(settings, database, metrics)
+
+            async def missing() -> str | None:
+                return signals.lacking
+
+            health.add(missing)
+            await signals.run(stopping)
     finally:
         await database.close()
         await server.stop()
@@ -91,14 +95,3 @@ async def _prepare(settings: Settings, database: Database) -> None:
     """Wait for database and broker; check that tables and topics exist. Raises: StartRefused."""
     await require_migrated(database, wait=True)
     await ensure_topics(settings, [settings.topic_scoring_events], [settings.topic_scoring_insights])
-
-
-class _Health:
-    """Answers `/readyz`."""
-
-    def __init__(self) -> None:
-        self.signals: RollingSignals | None = None
-
-    async def lacking(self) -> str | None:
-        """Why the process is not ready; None: it publishes, or stands by."""
-        return "the database or the broker has not answered yet" if self.signals is None else self.signals.lacking

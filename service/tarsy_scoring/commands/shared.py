@@ -18,7 +18,7 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.judge.criteria import CriteriaRegistry
-from tarsy_scoring.telemetry.metrics import set_up_logging
+from tarsy_scoring.telemetry.logging import set_up_logging
 from tarsy_scoring.timeline.text import without_invisible
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from tarsy_scoring.config.gates import Gate, compile_pattern, not_blank
+from tarsy_scoring.config.gates import AnyGate, CommandGate, FileGate, Gate, compile_pattern, not_blank
 from tarsy_scoring.config.timeline_sources import TimelineSourceName
 from tarsy_scoring.errors import ConfigurationError
 
@@ -165,6 +165,17 @@ class ChainSettings(_Frozen):
             raise ValueError("matches the empty text, so it would find commands where there are none")
         return value
 
+    def gates_that_cannot_pass(self, settings: "GateSettings") -> list[str]:
+        """Titles of gates that need a work directory, or to run commands, which the settings do not allow."""
+        has_work_dir = settings.work_dir is not None
+
+        def can_pass(gate: AnyGate) -> bool:
+            if isinstance(gate, CommandGate):
+                return has_work_dir and settings.allow_commands
+            return has_work_dir or not isinstance(gate, FileGate)
+
+        return [gate.title for gate in self.gates if not can_pass(gate)]
+
 
 class BudgetSettings(_Frozen):
     daily_usd: Annotated[float, Field(ge=0)] | None = Field(
@@ -226,6 +237,11 @@ class Config(_Frozen):
     retention: RetentionSettings = Field(
         RetentionSettings(), description="What may go earlier or later than scores; see [operations](operations.md)."
     )
+
+    @property
+    def named_chains(self) -> dict[str, ChainSettings]:
+        """`defaults` and each chain, by their path in the file."""
+        return {"defaults": self.defaults} | {f"chains.{name}": chain for name, chain in self.chains.items()}
 
 
 # --- the environment -----------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """
-Run until SIGTERM or SIGINT, then let the work drain; a second signal does not wait.
+Signals, readiness, and the HTTP server for `/metrics`, `/healthz` and `/readyz`.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import StartRefused
 
 log = structlog.get_logger()
@@ -21,9 +22,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """
-    Run `main` with an event that the first signal sets; the second signal cancels it.
+    Run `main` with an event that the first SIGTERM or SIGINT sets; the second signal cancels `main`.
 
-    Returns when `main` returns. An error in `main` comes through.
+    Returns when `main` returns, and raises what it raises.
     """
     stopping = asyncio.Event()
     task = asyncio.ensure_future(main(stopping))
@@ -50,7 +51,12 @@ async def run_until_signalled(main: Callable[[asyncio.Event], Awaitable[None]]) 
 
 
 async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> bool:
-    """Do `work`, but cancel it when we are asked to stop first; says whether it was done."""
+    """
+    Run `work` until it is done or `stopping` is set, which cancels it.
+
+    Returns:
+        Whether the work was done.
+    """
     task = asyncio.create_task(work)
     stop = asyncio.create_task(stopping.wait())
     try:
@@ -67,41 +73,68 @@ async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Even
 
 def calm_garbage_collector() -> None:
     """
-    Look for cycles seldom, and not among what was built until now: to be called when a service is ready to work.
+    Let Python's garbage collector run rarely, and exempt all objects built so far. Called at the end of the start.
 
-    What a score or an answer is made of is thousands of small objects that reference counting frees by itself; with
-    Python's own thresholds the collector walks all of them again and again, and with them all that was imported.
-    Sources: `make bench`, 200 slots at 200 ms per turn: 17-19 % less CPU per score, peak memory unchanged; pages of
-    an API at 100,000 scores: each walk stopped it for 0.2 to 0.4 s.
+    A score or an answer consists of thousands of small objects, which reference counting frees. With Python's own
+    thresholds the collector walks all of them, and all imported modules, again and again.
+
+    Source: `make bench`, 200 slots at 200 ms per turn: 17-19 % less CPU per score at the same peak memory. In an API
+    with 100,000 scores each walk stopped the process for 0.2 to 0.4 s.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
-class HealthServer:
-    """
-    `/metrics`, `/healthz` and `/readyz` of a worker.
+Check = Callable[[], Awaitable[str | None]]
 
-    `/healthz` answers while the event loop runs: a loop that dies ends the process. `/readyz` asks.
+
+class Health:
+    """
+    Readiness of a process: a list of checks, each of which names what is missing, or returns None.
 
     Args:
-        port: 0 takes any free port; see `port` after `start`.
-        may_move: Take any free port where `port` is taken: nobody asked for that one in particular.
-        is_ready: None where ready, else what is not.
+        starting: The reason given until the first check is added.
     """
 
-    def __init__(
-        self, port: int, registry: CollectorRegistry, is_ready: Callable[[], Awaitable[str | None]], *, may_move: bool
-    ) -> None:
-        self.port = port
-        self._may_move = may_move
+    def __init__(self, starting: str) -> None:
+        self._starting = starting
+        self._checks: list[Check] = []
+
+    def add(self, check: Check) -> None:
+        """Checks run in the order in which they were added, with each request."""
+        self._checks.append(check)
+
+    async def missing(self) -> str | None:
+        """The first missing part; None: ready."""
+        if not self._checks:
+            return self._starting
+        for check in self._checks:
+            if (reason := await check()) is not None:
+                return reason
+        return None
+
+
+class HealthServer:
+    """
+    Serves `/metrics`, `/healthz` and `/readyz`.
+
+    `/healthz` answers as long as the event loop runs: a loop that dies ends the process. `/readyz` asks `health`.
+
+    Args:
+        settings: With the port; 0 takes any free one. A port that was not set explicitly is replaced by a free one if
+            it is taken.
+    """
+
+    def __init__(self, settings: Settings, registry: CollectorRegistry, health: Health) -> None:
+        self.port = settings.metrics_port
+        self._may_move = "metrics_port" not in settings.model_fields_set
         self._registry = registry
-        self._is_ready = is_ready
+        self._health = health
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Raises: StartRefused: The port is taken."""
+        """Listen. Raises: StartRefused: The configured port is taken."""
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
@@ -137,7 +170,7 @@ class HealthServer:
         return web.json_response({"status": "running"})
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        lacking = await self._is_ready()
-        if lacking is None:
+        missing = await self._health.missing()
+        if missing is None:
             return web.json_response({"status": "ready"})
-        return web.json_response({"status": "not ready", "reason": lacking}, status=503)
+        return web.json_response({"status": "not ready", "reason": missing}, status=503)

@@ -1,8 +1,8 @@
 """
-What is told becomes spans of OpenTelemetry, sent by OTLP beside the work: nothing waits for a collector.
+OpenTelemetry spans, sent over OTLP in the background: no work waits for a collector.
 
-The only importer of `opentelemetry`. Names are those of its conventions for messaging and for generative AI; what they
-have no name for begins with `tarsy_scoring.`. An error is told by its type alone: its message may say too much.
+The only importer of `opentelemetry`. Names follow its conventions for messaging and generative AI; others begin with
+`tarsy_scoring.`. Of an error only the type is recorded: its message may quote a transcript or a key.
 
 Source: OpenTelemetry semantic conventions 1.44, messaging spans; semantic-conventions-genai, spans and events.
 """
@@ -29,19 +29,18 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, S
 from tarsy_scoring import __version__
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import ConfigurationError, LeaseLost
-from tarsy_scoring.judge.verdict import Turn
-from tarsy_scoring.telemetry.tracing import About, AttemptTrace, Tracing
+from tarsy_scoring.telemetry.tracing import About, AnsweredCall, AttemptTrace, Tracing
 
 log = structlog.get_logger()
 
 FLUSH_S = 5.0
-COMPLAIN_EVERY_S = 60.0
-LONGEST_COMPLAINT = 200
-# Outcomes of an attempt in which its `error_kind` is what went wrong, and not what somebody decided.
+WARN_EVERY_S = 60.0
+LONGEST_WARNING = 200
+# Outcomes with an `error_kind` that is a fault. A cancelled score has one as well, by decision of a caller.
 _FAILURES = ("failed", "timed_out", "put_back")
-# Nothing went wrong in what was called off, be it for a drain or because somebody else has the score.
+# Ends of a step that are no fault: a drain, or a score that another worker has.
 _CALLED_OFF = (asyncio.CancelledError, LeaseLost)
-# Every endpoint here speaks OpenAI's protocol; who is behind it the address tells, as the conventions have it.
+# All endpoints speak OpenAI's protocol. The conventions identify the server behind it by `server.address`.
 _PROTOCOL = "openai"
 
 Attributes = Mapping[str, str | int | float | bool | list[str] | None]
@@ -49,18 +48,18 @@ Attributes = Mapping[str, str | int | float | bool | list[str] | None]
 
 def open_spans() -> "Spans":
     """
-    Spans to where the environment says (`OTEL_*`, as OpenTelemetry's SDK reads them).
+    Spans, exported as configured by `OTEL_*` (read by OpenTelemetry's SDK).
 
     Raises:
-        ConfigurationError: A variable says something that cannot be.
+        ConfigurationError: The SDK refuses a variable.
     """
-    _complain_seldom()
+    _log_sdk_warnings()
     ours = Resource.create({"service.name": "tarsy-scoring", "service.version": __version__})
     try:
         provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except (ValueError, OSError, RuntimeError) as error:
-        # Its message may quote what a variable holds.
+        # The message may quote the value of a variable.
         given = ", ".join(sorted(name for name, value in os.environ.items() if name.startswith("OTEL_") and value))
         raise ConfigurationError(
             f"traces cannot be exported: OpenTelemetry refuses a variable ({type(error).__name__}); look at {given}"
@@ -70,10 +69,10 @@ def open_spans() -> "Spans":
 
 class Spans(Tracing):
     """
-    Spans of this process. One for all attempts: what is current is kept per task.
+    Tracer of this process, shared by all attempts: the current span is kept per task.
 
     Args:
-        provider: Ours from now on.
+        provider: Owned, and shut down by `close`.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
@@ -85,8 +84,8 @@ class Spans(Tracing):
         """
         See `Tracing`.
 
-        A child of what the producer did, and not only linked to it: each attempt is about one message, and one trace
-        shows all of it. An attempt minutes later, elsewhere, is a child as well.
+        A child of the producer's span rather than a link to it: each attempt handles one message, and one trace shows
+        all of it. A later attempt in another worker is a child as well.
         """
         attributes = {f"tarsy_scoring.{name}": value for name, value in about.items()}
         if topic is not None:
@@ -107,7 +106,7 @@ class Spans(Tracing):
             yield
 
     @contextmanager
-    def chat(self, provider: str, settings: ProviderSettings, kind: str) -> Iterator[Callable[[Turn], None]]:
+    def chat(self, provider: str, settings: ProviderSettings, kind: str) -> Iterator[Callable[[AnsweredCall], None]]:
         place = urlsplit(settings.base_url)
         attributes = {
             "gen_ai.operation.name": "chat",
@@ -120,10 +119,10 @@ class Spans(Tracing):
             "tarsy_scoring.turn": kind,
         }
         with self._span(f"chat {settings.model}", SpanKind.CLIENT, attributes) as span:
-            yield lambda turn: span.set_attributes(_known(_answered(turn)))
+            yield lambda call: span.set_attributes(_known(_answer_attributes(call)))
 
     def evaluated(self, criteria: str, total_score: int | None, outcome: str | None) -> None:
-        # An event of the span and not of the logs: whoever takes spans has it, without a second pipeline.
+        # A span event instead of a log record, so that no second pipeline is needed.
         trace.get_current_span().add_event(
             "gen_ai.evaluation.result",
             _known(
@@ -142,10 +141,10 @@ class Spans(Tracing):
 
         def flush() -> None:
             self._provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits any more
                 loop.call_soon_threadsafe(flushed.set)
 
-        # A thread that the end of the process does not wait for: the exporter may sit on a dead connection.
+        # A daemon thread: the exporter may hang on a dead connection, and the process must still end.
         threading.Thread(target=flush, name="traces", daemon=True).start()
         try:
             async with asyncio.timeout(FLUSH_S):
@@ -195,7 +194,7 @@ class _Attempt(AttemptTrace):
 
 
 def _context(traceparent: str | None) -> Context:
-    """Where a span belongs that is a child of this one; without it nowhere, whatever is current."""
+    """The context for a child of this trace; None: for a new trace, whatever span is current."""
     if traceparent is None:
         return Context()
     _, trace_id, span_id, flags = traceparent.split("-")
@@ -203,14 +202,14 @@ def _context(traceparent: str | None) -> Context:
     return trace.set_span_in_context(NonRecordingSpan(parent), Context())
 
 
-def _answered(turn: Turn) -> Attributes:
+def _answer_attributes(call: AnsweredCall) -> Attributes:
     return {
-        "gen_ai.response.model": turn.model_served,
-        "gen_ai.response.finish_reasons": None if turn.finish_reason is None else [turn.finish_reason],
-        "gen_ai.usage.input_tokens": turn.input_tokens,
-        "gen_ai.usage.cache_read.input_tokens": turn.cached_input_tokens,
-        "gen_ai.usage.output_tokens": turn.output_tokens,
-        "tarsy_scoring.call_duration_s": turn.latency_ms / 1000,
+        "gen_ai.response.model": call.model_served,
+        "gen_ai.response.finish_reasons": None if call.finish_reason is None else [call.finish_reason],
+        "gen_ai.usage.input_tokens": call.input_tokens,
+        "gen_ai.usage.cache_read.input_tokens": call.cached_input_tokens,
+        "gen_ai.usage.output_tokens": call.output_tokens,
+        "tarsy_scoring.call_duration_s": call.latency_ms / 1000,
     }
 
 
@@ -223,50 +222,49 @@ def _fail(span: Span, kind: str) -> None:
     span.set_status(Status(StatusCode.ERROR))
 
 
-# --- what the exporter says ----------------------------------------------------------------------------
+# --- warnings of the SDK -------------------------------------------------------------------------------
 
 
-class _Seldom(logging.Handler):
-    """The SDK's complaints as lines of ours, one a minute: it complains of every batch that cannot be sent."""
+class _WarningHandler(logging.Handler):
+    """
+    Turns the SDK's warnings into our lines, one a minute: it warns of every batch that cannot be sent.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Of the arguments only numbers and types of errors are shown. Texts among them quote variables, addresses and the
+    collector's answer, and any of these may hold a key.
+    """
+
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._clock = clock
-        self._next = float("-inf")
+        self._next_s = float("-inf")
         self._left_out = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        now = self._clock()
-        if now < self._next:
+        now_s = time.monotonic()
+        if now_s < self._next_s:
             self._left_out += 1
             return
-        self._next = now + COMPLAIN_EVERY_S
+        self._next_s = now_s + WARN_EVERY_S
         left_out, self._left_out = self._left_out, 0
-        log.warning("traces.impaired", reason=_complaint(record)[:LONGEST_COMPLAINT], left_out=left_out)
+        log.warning("traces.impaired", reason=_safe_text(record)[:LONGEST_WARNING], left_out=left_out)
 
 
-def _complaint(record: logging.LogRecord) -> str:
-    """
-    What a record says, of its arguments only numbers and the types of errors.
-
-    Texts among them quote variables and the collector's answer, errors quote addresses: any of that may hold a key.
-    """
+def _safe_text(record: logging.LogRecord) -> str:
     text = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
     if isinstance(record.args, tuple) and record.args:
-        with contextlib.suppress(TypeError, ValueError):  # they do not fit; the template says enough
-            text = text % tuple(_harmless(argument) for argument in record.args)
+        with contextlib.suppress(TypeError, ValueError):  # they do not fit the template, which is enough
+            text = text % tuple(_safe_argument(argument) for argument in record.args)
     return f"{text} ({record.exc_info[0].__name__})" if record.exc_info and record.exc_info[0] else text
 
 
-def _harmless(argument: object) -> object:
+def _safe_argument(argument: object) -> object:
     if argument is None or isinstance(argument, int | float):
         return argument
     return type(argument).__name__ if isinstance(argument, BaseException) else "***"
 
 
-def _complain_seldom() -> None:
-    seldom = _Seldom()
-    for name in ("opentelemetry", "urllib3"):  # the latter is what it sends with, and of nobody else's use here
+def _log_sdk_warnings() -> None:
+    handler = _WarningHandler()
+    for name in ("opentelemetry", "urllib3"):  # the SDK sends with urllib3, which nothing else here uses
         logger = logging.getLogger(name)
         logger.propagate = False
-        logger.handlers = [seldom]
+        logger.handlers = [handler]

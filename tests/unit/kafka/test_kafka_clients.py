@@ -326,7 +326,7 @@ async def test_the_metric_follows_the_consumer(
     before = is_up()
     metrics.begin("intake", "relay")
     begun = is_up()
-    intake, stopping = Intake(kafka_settings(), cast(Any, Inbox()), cast(Any, None), metrics), asyncio.Event()
+    intake, stopping = Intake(kafka_settings(), cast(Any, Inbox()), metrics), asyncio.Event()
     running = asyncio.create_task(intake.run(stopping))
     await asyncio.wait_for(is_waiting.wait(), 30)
     joined = is_up()

@@ -22,7 +22,7 @@ from tarsy_scoring.config.gates import (
 )
 
 GATES: TypeAdapter[Any] = TypeAdapter(Gate)
-PAGE = (Path(__file__).resolve().parents[2] / "docs/gates.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs/gates.md").read_text("utf-8")
 
 SENSIBLE: dict[str, dict[str, Any]] = {
     "no_transcript_errors": {},

@@ -1,0 +1,68 @@
+"""Puts validation errors of settings into words: the place, the reason and the nearest name that exists."""
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from tarsy_scoring.config.gates import GATE_TYPES
+from tarsy_scoring.config.settings import Config
+
+
+def explain(error: ValidationError, spell: Callable[[str], str] | None = None) -> str:
+    """
+    One clause per fault. Never quotes a value: it may be a secret.
+
+    Args:
+        spell: Turns the name of a top-level field into the name that the operator uses.
+    """
+    clauses = []
+    for fault in error.errors(include_input=False, include_url=False):
+        parts = [str(p) for p in fault["loc"]]
+        if spell and parts:
+            parts[0] = spell(parts[0])
+        gate_type = _index_of_gate_type(parts)
+        where = ".".join(part for index, part in enumerate(parts) if index != gate_type)
+        if fault["type"] == "extra_forbidden":
+            clauses.append(f"{where}: no such key{suggest(parts[-1], _keys_beside(parts))}")
+        elif fault["type"] == "union_tag_invalid":
+            clauses.append(f"{where}.type: no such gate{suggest(fault['ctx']['tag'], GATE_TYPES)}")
+        elif fault["type"] == "union_tag_not_found":
+            clauses.append(f"{where}.type: Field required{suggest('', GATE_TYPES)}")
+        else:
+            reason = fault["msg"].removeprefix("Value error, ")
+            clauses.append(f"{where}: {reason}" if where else reason)
+    return "; ".join(clauses)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The nearest known name, or all of them if none is near."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(sorted(names))})"
+
+
+def _index_of_gate_type(parts: list[str]) -> int | None:
+    """pydantic inserts the type of a gate into the path of a fault inside of it. The YAML has no such key there."""
+    chain = {"defaults": 1, "chains": 2}.get(parts[0] if parts else "")
+    return chain + 2 if chain and len(parts) > chain + 2 and parts[chain] == "gates" else None
+
+
+def _keys_beside(parts: list[str]) -> Iterable[str]:
+    """The keys that the YAML allows where an unknown one stands."""
+    if (gate_type := _index_of_gate_type(parts)) is not None:
+        return GATE_TYPES[parts[gate_type]].model_fields
+    model: type[BaseModel] = Config
+    for part in parts[:-1]:
+        # A part that is no field is a name in a mapping, such as that of a chain.
+        if part in model.model_fields:
+            model = _model_in(model.model_fields[part].annotation) or model
+    return model.model_fields
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model inside of an annotation such as `dict[str, Model]` or `Model | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)

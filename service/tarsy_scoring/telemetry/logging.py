@@ -1,0 +1,64 @@
+"""
+Structured logs: one line per event on stderr, JSON or for a console.
+
+Lines have stable dotted names (`attempt.finished`). They hold no prompt, transcript, answer, header or key.
+"""
+
+import logging
+import re
+import sys
+from typing import Any, Literal
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s@]+@")
+
+
+def set_up_logging(
+    level: Literal["debug", "info", "warning", "error"], style: Literal["json", "console"] | None
+) -> None:
+    """
+    Send our lines and those of libraries to stderr.
+
+    Args:
+        style: None: `console` on a terminal, else `json`.
+    """
+    as_console = style == "console" or (style is None and sys.stderr.isatty())
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        hide_credentials,
+    ]
+    renderer: Any = structlog.dev.ConsoleRenderer() if as_console else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[*shared, structlog.processors.format_exc_info, renderer] if not as_console else [*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(LOG_LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processor=renderer))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    if level != "debug":
+        handler.addFilter(_is_worth_a_line)
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """
+    Drop what aiokafka logs about connections: in an outage that is an error several times a second.
+
+    Our own lines report outages (`kafka.away`, `kafka.refused`). A traceback is a fault that the library did not
+    expect, and stays.
+    """
+    return not record.name.startswith("aiokafka") or record.exc_info is not None
+
+
+def hide_credentials(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    """Remove user and password from every URL in a line: errors of database drivers quote connection strings."""
+    for key, value in line.items():
+        if isinstance(value, str) and "@" in value:
+            line[key] = _CREDENTIALS.sub(r"\g<scheme>***@", value)
+    return line

@@ -1,0 +1,236 @@
+"""Metrics, readiness and log lines."""
+
+import asyncio
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tarsy_scoring import __version__, wiring
+from tarsy_scoring.commands import bridge
+from tarsy_scoring.config.load import load_settings
+from tarsy_scoring.errors import WaitingFor
+from tarsy_scoring.queue import intake as intake_module
+from tarsy_scoring.queue.admission import Priority
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.telemetry.health import Health
+from tarsy_scoring.telemetry.logging import hide_credentials, set_up_logging
+from tarsy_scoring.telemetry.metrics import ASKED_BY, DEAD_LETTER_REASONS, HOLDS, Metrics, declarations
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "service" / "tarsy_scoring"
+LAG, LAST_PASS = "tarsy_scoring_consumer_lag_records", "tarsy_scoring_intake_last_pass_timestamp_seconds"
+
+
+# --- metrics -------------------------------------------------------------------------------------------
+
+
+def test_the_page_names_the_metrics_of_the_process_itself() -> None:
+    """Memory, processor and files come from the client library. The table of our own is generated."""
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    names = {s.name for family in Metrics().registry.collect() for s in family.samples}
+    foreign = {n for n in names if not n.startswith("tarsy_scoring_") and not n.endswith("_created")}
+
+    assert "process_resident_memory_bytes" in foreign
+    assert [name for name in sorted(foreign) if f"`{name}`" not in page] == []
+
+
+def test_names_end_in_their_unit() -> None:
+    endings = {"counter": "_total", "histogram": ("_seconds", "_points")}
+
+    assert [m.name for _, m in declarations() if not m.name.endswith(endings.get(m.kind, ""))] == []
+
+
+def test_series_that_alerts_watch_start_at_zero() -> None:
+    sample = Metrics().registry.get_sample_value
+
+    assert [sample("tarsy_scoring_dead_letters_total", {"reason": r}) for r in DEAD_LETTER_REASONS] == [0.0] * 7
+    assert [sample("tarsy_scoring_queue_due_scores", {"waiting_for": hold}) for hold in HOLDS] == [0.0] * 7
+    assert sample("tarsy_scoring_scores_taken_back_total", {"status": "pending"}) == 0.0
+    assert sample("tarsy_scoring_attempts_total", {"outcome": "failed"}) == 0.0
+    assert sample("tarsy_scoring_score_delay_seconds_count", {"asked_by": "automatic"}) == 0.0
+    assert sample("tarsy_scoring_request_delay_seconds_count", {"source": "session-completed"}) == 0.0
+
+
+def test_labels_are_the_words_of_the_code() -> None:
+    code = "".join((PACKAGE / name).read_text(encoding="utf-8") for name in ("events.py", "queue/intake.py"))
+
+    assert set(re.findall(r'InvalidMessage\("(\w+)"', code)) == set(DEAD_LETTER_REASONS)
+    assert [p.name.lower() for p in sorted(Priority)] == list(ASKED_BY)
+    assert set(HOLDS) == {"nothing", *get_args(WaitingFor)} - {"session", "retry"}
+
+
+def test_chain_labels_come_from_the_configuration() -> None:
+    """Events name chains as they like, and each label value is a series that stays."""
+    metrics = Metrics(["kubernetes"])
+
+    assert [metrics.chain(c) for c in ("kubernetes", "of-a-producer", None)] == ["kubernetes", "other", "other"]
+
+
+def test_the_version_is_a_label() -> None:
+    assert Metrics().registry.get_sample_value("tarsy_scoring_build_info", {"version": __version__}) == 1.0
+
+
+# --- roles and intake ----------------------------------------------------------------------------------
+
+
+class NoServer:
+    """In place of `HealthServer`: keeps the registry."""
+
+    port = 0
+    registry: CollectorRegistry
+
+    def __init__(self, _settings: Any, registry: CollectorRegistry, _health: Any) -> None:
+        NoServer.registry = registry
+
+    async def start(self) -> None:
+        """Nothing listens."""
+
+    async def stop(self) -> None:
+        """Nothing listened."""
+
+
+async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before database or broker have answered."""
+    monkeypatch.setattr(wiring, "HealthServer", NoServer)
+    monkeypatch.setattr(bridge, "HealthServer", NoServer)
+    dead = "postgresql://nobody@127.0.0.1:9/none"
+    settings = load_settings({"SCORING_DATABASE_URL": dead, "SCORING_TIMELINE_DATABASE_URL": dead})
+    stopping = asyncio.Event()
+    stopping.set()
+    before = time.time()
+
+    await wiring.run_worker(settings, ("intake", "relay"), stopping)
+    worker = NoServer.registry.get_sample_value
+    await bridge.run_bridge(settings, None, stopping)
+    bridging = NoServer.registry.get_sample_value
+
+    assert [worker("tarsy_scoring_role", {"role": r}) for r in ("intake", "relay", "judging")] == [1, 1, None]
+    assert (worker(LAST_PASS) or 0) >= before
+    assert bridging("tarsy_scoring_role", {"role": "bridge"}) == 1
+    assert bridging(LAST_PASS) == 0
+
+
+class OneConsumer:
+    """In place of `Consumer`: joined at once, with a lag of 7 records."""
+
+    def __init__(self, *, is_served: bool) -> None:
+        self.is_served = is_served
+
+    async def start(self) -> None:
+        """Joined."""
+
+    async def take(self, _wait_s: float, _limit: int) -> list[Any]:
+        await asyncio.sleep(0)
+        return []
+
+    async def lag(self) -> int:
+        return 7
+
+    async def stop(self) -> None:
+        """Left."""
+
+
+@pytest.mark.parametrize(
+    ("is_served", "due", "advances"),
+    [
+        pytest.param(True, 0, True, id="served"),
+        pytest.param(False, 0, False, id="brokers-away"),
+        pytest.param(False, 10**6, True, id="paused"),
+    ],
+)
+async def test_the_time_of_the_last_pass(
+    monkeypatch: pytest.MonkeyPatch, is_served: bool, due: int, advances: bool
+) -> None:
+    """It advances unless brokers are away, and is 0 after the end of intake: a worker may drain for long."""
+    passes = asyncio.Event()
+
+    class Inbox:
+        count = 0
+
+        async def count_due(self, _limit: int) -> int:
+            self.count += 1
+            if self.count == 3:
+                passes.set()
+            return due
+
+    monkeypatch.setattr(intake_module, "Consumer", lambda *_: OneConsumer(is_served=is_served))
+    for wait in ("COUNT_EVERY_S", "PAUSE_CHECK_S"):
+        monkeypatch.setattr(intake_module, wait, 0)
+    settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"})
+    metrics, stopping = Metrics(), asyncio.Event()
+    intake = Intake(settings, cast(Any, Inbox()), metrics, clock=lambda: 1000.0)
+    metrics.intake_last_pass.set(1)
+    sample = metrics.registry.get_sample_value
+
+    running = asyncio.create_task(intake.run(stopping))
+    await asyncio.wait_for(passes.wait(), 30)
+    working = sample(LAST_PASS), sample(LAG)
+    stopping.set()
+    await asyncio.wait_for(running, 30)
+
+    assert working == (1000.0 if advances else 1.0, 7.0)
+    assert (sample(LAST_PASS), sample(LAG)) == (0.0, 0.0)
+
+
+async def test_readiness_is_the_first_check_that_fails() -> None:
+    health = Health("starting")
+    answers: dict[str, str | None] = {"first": None, "second": "second"}
+
+    async def first() -> str | None:
+        return answers["first"]
+
+    async def second() -> str | None:
+        return answers["second"]
+
+    found = [await health.missing()]
+    health.add(first)
+    found.append(await health.missing())
+    health.add(second)
+    found.append(await health.missing())
+    answers["first"] = "first"
+    found.append(await health.missing())
+
+    assert found == ["starting", None, "second", "first"]
+
+
+# --- log lines -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("postgresql://me:secret@db:5432/x", "postgresql://***@db:5432/x", id="user-and-password"),
+        pytest.param("cannot reach https://token@host/v1", "cannot reach https://***@host/v1", id="token-alone"),
+        pytest.param("mail to me@example.com", "mail to me@example.com", id="an-address-is-no-credential"),
+        pytest.param("two a://b:c@d e://f:g@h", "two a://***@d e://***@h", id="every-url"),
+    ],
+)
+def test_credentials_in_urls_are_hidden(text: str, expected: str) -> None:
+    assert hide_credentials(None, "info", {"reason": text, "n": 1}) == {"reason": expected, "n": 1}
+
+
+def test_the_kafka_library_is_heard_when_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not when it connects: in an outage it logs several errors a second."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    library = logging.getLogger("aiokafka.conn")
+    try:
+        set_up_logging("info", "json")
+        library.error("Unable connect to %s", "a:1")
+        try:
+            raise ValueError("planted")
+        except ValueError:
+            library.exception("Unexpected error in fetcher routine")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    said = capsys.readouterr().err
+
+    assert "Unable connect" not in said
+    assert "Unexpected error" in said
+    assert "planted" in said
