@@ -291,7 +291,7 @@ async def test_what_tells_of_no_session_is_no_session_that_runs(tarsy: TarsyRest
     tarsy.instead["/one"] = say
     while answers:
         for read in (source.fetch_timeline, source.find_session):
-            with pytest.raises(TimelineUnavailable, match="session one is not what its contract says"):
+            with pytest.raises(TimelineUnavailable, match="session one does not match its contract"):
                 await read("one")
         answers.pop(0)
 

@@ -6,7 +6,6 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -25,9 +24,7 @@ from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.wiring import check_settings
 
-NOW = datetime.now(UTC)
-DEAD_URL = "postgresql://nobody@127.0.0.1:9/tarsy"
-Start = Callable[..., WriteBack]
+DEAD_URL = "postgresql://writer@127.0.0.1:9/tarsy"
 
 
 @pytest.fixture
@@ -36,22 +33,39 @@ async def tarsy(tarsy_database_url: str) -> AsyncIterator[asyncpg.Connection]:
         yield connection
 
 
+class Running(WriteBack):
+    """A process's write-back, with its pool and its metrics at hand."""
+
+    def __init__(self, scoring: Scoring, url: str) -> None:
+        self.tarsy = TarsyPool(url, "SCORING_WRITE_BACK_DATABASE_URL", WRITE_BACK_TABLES, is_read_only=False)
+        self.registry = (metrics := Metrics()).registry
+        super().__init__(scoring.database, self.tarsy, metrics)
+
+    def counted(self, result: str) -> float:
+        return self.registry.get_sample_value("tarsy_scoring_write_backs_total", {"result": result}) or 0.0
+
+
+Start = Callable[..., Running]
+
+
 @pytest.fixture
-async def start(scoring: Scoring, tarsy_database_url: str) -> AsyncIterator[Start]:
-    """A process's write-back, by default into the test's TARSy, switched on before anything was scored."""
+async def open_only(scoring: Scoring, tarsy_database_url: str) -> AsyncIterator[Start]:
+    """Makes write-backs, by default into the test's TARSy."""
     async with contextlib.AsyncExitStack() as stack:
 
-        def call(url: str = tarsy_database_url) -> WriteBack:
-            made = WriteBack(
-                scoring.database,
-                TarsyPool(url, "SCORING_WRITE_BACK_DATABASE_URL", WRITE_BACK_TABLES, is_read_only=False),
-                Metrics(),
-            )
-            stack.push_async_callback(made._tarsy.close)
+        def call(url: str = tarsy_database_url) -> Running:
+            made = Running(scoring, url)
+            stack.push_async_callback(made.tarsy.close)
             return made
 
-        assert await call().run_once() is False
         yield call
+
+
+@pytest.fixture
+async def start(open_only: Start) -> Start:
+    """As `open_only`, enabled before anything was scored."""
+    assert await open_only().run_once() is False
+    return open_only
 
 
 async def put(tarsy: asyncpg.Connection, *session_ids: str, status: str = "completed", stages: int = 1) -> None:
@@ -95,10 +109,6 @@ async def written(tarsy: asyncpg.Connection) -> list[str]:
     return [r["session_id"] for r in await tarsy.fetch("SELECT session_id FROM session_scores ORDER BY session_id")]
 
 
-def counted(made: WriteBack, result: str) -> float:
-    return made._metrics.registry.get_sample_value("tarsy_scoring_write_backs_total", {"result": result}) or 0.0
-
-
 # --- what is written --------------------------------------------------------------------------------------
 
 
@@ -139,7 +149,7 @@ async def test_a_score_is_written_as_tarsy_reads_it(scoring: Scoring, start: Sta
     )
 
 
-async def test_the_dashboard_is_told_after_the_commit(
+async def test_the_dashboard_is_notified_after_the_commit(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
 ) -> None:
     """On both channels; what was persisted for late readers carries its id in the notification alone."""
@@ -156,14 +166,14 @@ async def test_the_dashboard_is_told_after_the_commit(
         await start().run_once()
         await wait_until(lambda: len(heard) == 3, 30, "three notifications")
 
-    told = {(channel, message["type"]): message for channel, message, _ in heard}
-    assert set(told) == {
+    by_kind = {(channel, message["type"]): message for channel, message, _ in heard}
+    assert set(by_kind) == {
         ("sessions", "session.score_updated"),
         ("session:one", "session.score_updated"),
         ("session:one", "stage.status"),
     }
-    assert told["sessions", "session.score_updated"]["scoring_status"] == "completed"
-    stage = told["session:one", "stage.status"]
+    assert by_kind["sessions", "session.score_updated"]["scoring_status"] == "completed"
+    stage = by_kind["session:one", "stage.status"]
     assert (stage["stage_type"], stage["status"], stage["stage_index"]) == ("scoring", "completed", 2)
     assert all(m["session_id"] == "one" and m["timestamp"].endswith("Z") and size < 7900 for _, m, size in heard)
     [event] = await tarsy.fetch("SELECT * FROM events")
@@ -185,7 +195,7 @@ async def test_an_end_without_a_number_is_written_as_what_it_is(
     assert tuple(row) == (status, None, "the judge refused to answer", "[]")
 
 
-async def test_what_is_not_the_score_of_a_session_stays_here(
+async def test_other_purposes_and_cancelled_scores_are_not_written(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection
 ) -> None:
     """Shadow, consistency and anchor scores, and cancelled ones."""
@@ -241,11 +251,11 @@ async def test_a_crash_between_the_two_commits_writes_nothing_twice(
     await again.run_once()
 
     assert [await tarsy.fetch(f"SELECT * FROM {t} ORDER BY 1") for t in tables] == before
-    assert (counted(again, "repeated"), counted(again, "written")) == (2, 0)
+    assert (again.counted("repeated"), again.counted("written")) == (2, 0)
 
 
 async def test_one_writes_at_a_time(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
-    """Who does not hold the bookmark does nothing, and does not wait for it."""
+    """A process that does not hold the bookmark does nothing, and does not wait for it."""
     await put(tarsy, "one")
     await finish(scoring, "one")
     async with connected(scoring.url) as other, other.transaction():
@@ -258,7 +268,7 @@ async def test_one_writes_at_a_time(scoring: Scoring, start: Start, tarsy: async
     assert await written(tarsy) == ["one"]
 
 
-async def test_somebody_who_takes_the_stage_number_first_wins(
+async def test_the_writer_that_takes_the_stage_number_first_wins(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
 ) -> None:
     """A chat of TARSy's and our stage want the same number: ours takes the next one."""
@@ -297,7 +307,7 @@ async def test_tarsy_away_delays_nothing_and_loses_nothing(
         await away.run_once()
 
     assert DEAD_URL not in str(raised.value)
-    backlog = away._metrics.registry.get_sample_value("tarsy_scoring_write_back_backlog_events")
+    backlog = away.registry.get_sample_value("tarsy_scoring_write_back_backlog_events")
     assert backlog == 2, "what ends nothing was passed over"
     await finish(scoring, "s2", "s3")
     await start().run_once()
@@ -307,7 +317,7 @@ async def test_tarsy_away_delays_nothing_and_loses_nothing(
 async def test_a_tarsy_that_fails_over_is_waited_for(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
 ) -> None:
-    """None of its servers is what the URL asks for, for a moment: no reason to end, with all that this worker does."""
+    """For a moment no server matches the URL's options: that is no reason to end the worker."""
     await put(tarsy, "one")
     await finish(scoring, "one")
 
@@ -318,10 +328,8 @@ async def test_a_tarsy_that_fails_over_is_waited_for(
     assert await written(tarsy) == ["one"]
 
 
-async def test_what_tarsy_deleted_or_never_had_is_passed_over(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
-) -> None:
-    """The others are written, and nobody comes back to it."""
+async def test_sessions_that_tarsy_lacks_are_skipped(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
+    """The others are written, and the session is not tried again."""
     await put(tarsy, "deleted", "there")
     await tarsy.execute("UPDATE alert_sessions SET deleted_at = now() WHERE session_id = 'deleted'")
     await finish(scoring, "deleted", "never", "there")
@@ -330,12 +338,13 @@ async def test_what_tarsy_deleted_or_never_had_is_passed_over(
     await made.run_once()
 
     assert await written(tarsy) == ["there"]
-    assert counted(made, "session_gone") == 2
+    assert made.counted("session_gone") == 2
     assert await made.run_once() is False
 
 
-async def test_a_row_that_tarsy_refuses_stops_nobody(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
-    """It is told and passed over."""
+async def test_a_row_that_tarsy_refuses_stops_no_other(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+) -> None:
     await put(tarsy, "one", "two")
     await tarsy.execute("ALTER TABLE session_scores ALTER score_analysis TYPE varchar(10)")
     await finish(scoring, "one", score_analysis="x" * 11)
@@ -345,7 +354,7 @@ async def test_a_row_that_tarsy_refuses_stops_nobody(scoring: Scoring, start: St
     await made.run_once()
 
     assert await written(tarsy) == ["two"]
-    assert (counted(made, "refused"), counted(made, "written")) == (1, 1)
+    assert (made.counted("refused"), made.counted("written")) == (1, 1)
     assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE session_id = 'one'") == 1, "and left no stage"
 
 
@@ -376,7 +385,7 @@ async def test_a_row_that_tarsy_refuses_stops_nobody(scoring: Scoring, start: St
 async def test_a_schema_that_refuses_every_row_is_waited_for(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection, statement: str, mends: str, says: str
 ) -> None:
-    """An upgrade of TARSy's comes while it runs: nothing is passed over, and the log says what refuses."""
+    """TARSy is upgraded meanwhile: no score is skipped, and the log names the refusing constraint."""
     await put(tarsy, "zero", "one")
     made = start()
     await finish(scoring, "zero")
@@ -405,7 +414,7 @@ async def test_a_session_that_still_runs_gets_no_stage(
     await made.run_once()
 
     assert await written(tarsy) == ["ended"]
-    assert counted(made, "session_open") == 1
+    assert made.counted("session_open") == 1
     assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE session_id = 'running'") == 1
 
 
@@ -438,30 +447,27 @@ async def test_a_score_that_was_removed_there_takes_its_stage_again(
     assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE stage_type = 'scoring'") == 1
 
 
-async def test_whoever_stands_still_holds_nothing_of_tarsys_for_long(start: Start) -> None:
+async def test_a_stopped_process_holds_no_lock_for_long(start: Start) -> None:
     """A process that is stopped in the middle of a write would block TARSy's own stages of that session."""
     limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 
     async def ask(connection: Any, _columns: Any) -> list[str]:
         return [await connection.fetchval(f"SHOW {name}") for name in limits]
 
-    assert await start()._tarsy.once(ask) == ["10s", "3s", "10s"]
+    assert await start().tarsy.once(ask) == ["10s", "3s", "10s"]
 
 
-async def test_what_was_scored_before_it_was_switched_on_stays_here(
-    scoring: Scoring, tarsy: asyncpg.Connection, tarsy_database_url: str
+async def test_scores_from_before_it_was_enabled_are_not_written(
+    scoring: Scoring, open_only: Start, tarsy: asyncpg.Connection
 ) -> None:
     """A year of history would come over TARSy's dashboard."""
     await put(tarsy, "old", "new")
     await finish(scoring, "old")
-    made = WriteBack(
-        scoring.database, TarsyPool(tarsy_database_url, "X", WRITE_BACK_TABLES, is_read_only=False), Metrics()
-    )
+    made = open_only()
     assert await made.run_once() is False
     await finish(scoring, "new")
 
     await made.run_once()
-    await made._tarsy.close()
 
     assert await written(tarsy) == ["new"]
 
@@ -499,7 +505,6 @@ async def test_many_go_over_in_several_passes(
 async def test_a_schema_that_lacks_something_is_refused_at_the_start(
     start: Start, tarsy: asyncpg.Connection, statement: str, says: str
 ) -> None:
-    """With what it lacks, and before anything runs."""
     await tarsy.execute(statement)
 
     with pytest.raises(TarsyUnfit, match=re.escape(says)):
@@ -507,7 +512,6 @@ async def test_a_schema_that_lacks_something_is_refused_at_the_start(
 
 
 async def test_tarsy_away_at_the_start_is_no_reason_to_refuse(start: Start) -> None:
-    """Judging begins all the same."""
     await start(DEAD_URL).require_fit()
 
 
@@ -523,7 +527,7 @@ async def writer(tarsy: asyncpg.Connection, tarsy_database_url: str) -> AsyncIte
     await tarsy.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-async def test_the_documented_grants_suffice_and_less_is_told(
+async def test_the_documented_grants_suffice_and_missing_ones_are_named(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
 ) -> None:
     """A role with exactly these writes; without one of them the start says which."""
@@ -545,10 +549,10 @@ async def test_the_documented_grants_suffice_and_less_is_told(
     assert await written(tarsy) == ["one"]
 
 
-async def test_a_role_that_may_not_write_by_default_is_told(
+async def test_a_read_only_role_is_refused_with_the_setting(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
 ) -> None:
-    """At the start and while it runs: the setting is kept to, as it may guard a move. Lifted, it needs no restart."""
+    """At the start and while it runs: the setting may guard a move. Once it is lifted, no restart is needed."""
     role, url = writer
     await put(tarsy, "one")
     await finish(scoring, "one")
@@ -566,20 +570,20 @@ async def test_a_role_that_may_not_write_by_default_is_told(
 
 
 async def test_a_standby_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be promoted: the start goes on, and what waits says where to look."""
+    """It may be promoted: the start goes on, and the error says where to look."""
     monkeypatch.setattr(tarsy_module, "WHY_READ_ONLY", "SELECT 'standby'")
     made = start()
 
     await made.require_fit()
 
     with pytest.raises(TarsyAway, match="it is read-only; point SCORING_WRITE_BACK_DATABASE_URL to the primary"):
-        await made._tarsy.once(lambda c, _: c.execute("SELECT 1"))
+        await made.tarsy.once(lambda c, _: c.execute("SELECT 1"))
 
 
-async def test_a_schema_that_lets_the_role_not_in_is_told_by_its_name(
+async def test_a_schema_without_usage_is_named(
     start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
 ) -> None:
-    """And not its tables, which are there and granted; a table that is nowhere is told as such."""
+    """And not its tables, which exist and are granted; a table that does not exist is named as such."""
     _, url = writer
     await tarsy.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
 

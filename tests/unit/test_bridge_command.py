@@ -1,4 +1,4 @@
-"""`bridge` on the command line: what it is asked wrongly is said before anything is opened."""
+"""The command `bridge` refuses wrong options before it connects; events and their ids."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -11,8 +11,8 @@ from pydantic_core import from_json
 from tarsy_scoring.commands.bridge import bridge
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import decode_session_completed
-from tarsy_scoring.tarsy.announcer import _message, event_id_of
-from tarsy_scoring.tarsy.sessions import EndedSession
+from tarsy_scoring.tarsy.announcer import event_id_of, message_of
+from tarsy_scoring.tarsy.sessions import EndedSession, LogOnce
 
 OURS = {"SCORING_DATABASE_URL": "postgresql://a/b", "SCORING_KAFKA_BOOTSTRAP_SERVERS": "broker:9092"}
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -88,9 +88,16 @@ def test_an_event_id_is_the_same_for_ever() -> None:
     assert event_id_of(changed) == event_id_of(ended()) == uuid.UUID("49f24d30-8029-5260-b35a-8029322ff976")
 
 
-def test_a_message_is_what_intake_understands() -> None:
+def test_a_problem_is_logged_once_per_session() -> None:
+    """Of a bounded number of sessions; the oldest is forgotten first."""
+    logged = LogOnce(2)
+
+    assert [logged.is_first(session_id) for session_id in "aabcba"] == [True, False, True, True, False, True]
+
+
+def test_amessage_of_is_what_intake_understands() -> None:
     """And what others can route by its headers."""
-    key, value, headers = _message(ended(chain_id=None), NOW)
+    key, value, headers = message_of(ended(chain_id=None), NOW)
 
     event = decode_session_completed(value)
     assert (key, event.session_id, event.chain_id, event.labels) == (b"one", "one", None, {"noise": "true"})

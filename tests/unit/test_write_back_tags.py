@@ -2,7 +2,7 @@
 
 import pytest
 
-from tarsy_scoring.tarsy.write_back import _tags
+from tarsy_scoring.tarsy.write_back import tags_column
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,6 @@ from tarsy_scoring.tarsy.write_back import _tags
         pytest.param(None, None, id="null"),
     ],
 )
-def test_tags_of_another_shape_are_null(tags: object, written: str | None) -> None:
+def testtags_column_of_another_shape_are_null(tags: object, written: str | None) -> None:
     """TARSy cannot read a list of sessions in which one row has them."""
-    assert _tags(tags) == written
+    assert tags_column(tags) == written

@@ -1,17 +1,18 @@
 """
-A TARSy database to `session-completed` events: every session that has ended is announced, none is missed.
+Turns a TARSy database into `session-completed` events: every terminal session is announced, none is missed.
 
-Laws. A *look* is quick and may miss: it compares the sessions that were open a moment ago with those
-that are open now. A *sweep* is the truth: it keeps in mind, by their ids, the old sessions that are
-open when it begins, and walks over every ended session that is not settled, by (status, time of
-creation), and announces what was not announced with this very end. A whole sweep settles what was
-created before it began, except for the last `SCORING_BRIDGE_OVERLAP_S`, where one server gave all the
-answers. So the order of ends and commits, clocks of ends and outages do not matter; all that is asked
-of TARSy is that a session's first row is committed within the overlap. What was seen open is announced
-when it ends, whatever its times say.
+Laws. A *look* is quick and may miss sessions: it compares the sessions that were open at the last look
+with those that are open now. A *sweep* misses none: it first remembers, by id, the old sessions that are
+still open; then it reads every terminal session that is not settled, by status and time of creation, and
+announces each end that was not announced before. A sweep that one server answered *settles* the sessions
+created before it began, except for the last `SCORING_BRIDGE_OVERLAP_S`: later sweeps do not read them.
 
-The bookmark moves after the broker's acknowledgement, and only from where its mover found it, so a
-crash repeats events and loses none.
+The order of ends and commits, the clocks behind recorded ends and outages therefore do not matter. The
+only assumption about TARSy is that a session's row is committed within the overlap after its creation
+time. A session that was seen open is announced when it ends, whatever its times are.
+
+The bookmark moves after the broker's acknowledgement, and only from the place where this process read it,
+so a crash repeats events and loses none.
 """
 
 import asyncio
@@ -25,21 +26,21 @@ from typing import Any
 import structlog
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka.clients import BrokerAway
+from tarsy_scoring.kafka.clients import BrokerAway, Publisher
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.tarsy.announcer import Announcer
 from tarsy_scoring.tarsy.database import TarsyAway
-from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, EndedSession, Standing, TarsySessions
+from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, EndedSession, SweepStart, TarsySessions
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
 POLL_S = 2.0
-GATHER_S = 0.1  # one look for many notifications
-FRESH = timedelta(minutes=5)  # what is created and ended between two looks, with clocks that differ
-FORGET = 10_000  # rows at a time
+GATHER_S = 0.1  # a burst of notifications causes one look
+FRESH = timedelta(minutes=5)  # a session created and ended between two looks is this young, with skewed clocks
+FORGET = 10_000  # rows per statement
 
 BRIDGE_LOCK = AdvisoryLock("tarsy-scoring bridge")
 
@@ -97,7 +98,7 @@ FORGET_OPEN = "DELETE FROM {schema}.bridge_announced WHERE session_id = ANY($1::
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """Where the bridge stands; see `0006_pre_bridge.py`."""
+    """The row of `bridge_bookmark`; see `0006_pre_bridge.py`."""
 
     since: datetime
     settled_before: datetime
@@ -110,18 +111,19 @@ class Bookmark:
 
     @property
     def remembered_from(self) -> datetime:
-        """Sessions created earlier are met by no later sweep, so nobody has to remember them."""
+        """Sessions created earlier are not read by a later sweep, so they need not be remembered."""
         return self.will_settle or self.settled_before
 
 
 class Bridge:
     """
-    The bridge of this process: working, or standing by while another process works.
+    The bridge of this process: it works, or it stands by while another process works.
 
     Args:
-        since: Sessions that ended earlier are not announced, except those that were seen open. None: where the
-            bookmark says, and from five minutes ago on where there is none. Another time than the bookmark's starts
-            anew.
+        since: Sessions that ended earlier are not announced, except those that were seen open. None: the time in
+            the bookmark, or five minutes ago where there is no bookmark. A time that differs from the bookmark's
+            starts anew.
+        publisher: Closed at the end of `run`. None: one of its own.
     """
 
     def __init__(
@@ -131,32 +133,42 @@ class Bridge:
         sessions: TarsySessions,
         metrics: Metrics,
         since: datetime | None = None,
+        publisher: Publisher | None = None,
     ) -> None:
         self._overlap = timedelta(seconds=settings.bridge_overlap_s)
         self._sweep_every_s = settings.bridge_sweep_s
         self._database = database
         self._sessions = sessions
+        self._announcer = Announcer(settings, database, metrics, publisher)
         self._metrics = metrics
         self._since = since
-        self._announcer = Announcer(settings, database, metrics)
         self._woken = asyncio.Event()
         self._has_bookmark = False
-        self._known: Bookmark | None = None  # as this process last left it, but for the place in a sweep
-        self._open: list[str] = []
+        # The bookmark as this process last read or settled it, in case its row is removed.
+        self._known: Bookmark | None = None
+        self._open: list[str] = []  # ids of the sessions that were open at the last look
         self._looked_at: float | None = None
         self._swept_at: float | None = None  # None: a sweep is due
-        self.lacking: str | None = "it has not looked into TARSy's database yet"
-        """What keeps it from working; None: nothing, or another process works."""
+        self.lacking: str | None = "it has not read TARSy's database yet"
+        """Why it cannot work; None while it works, or another process does."""
         metrics.bridge_sweep_every.set(settings.bridge_sweep_s)
+
+    def wake(self) -> None:
+        """Look at the next pass, whatever the time."""
+        self._woken.set()
+
+    def request_sweep(self) -> None:
+        """Begin a sweep at the next pass, unless one is under way."""
+        self._swept_at = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """
-        Work, or stand by, until `stopping`; a page under way is finished.
+        Work, or stand by, until `stopping`; a page in progress is finished.
 
         Raises:
-            TarsyUnfit: TARSy's database is not what we need.
+            TarsyUnfit: TARSy's database lacks a table, a column or a privilege.
         """
-        following = asyncio.create_task(self._sessions.tarsy.follow(self._woken.set))
+        following = asyncio.create_task(self._sessions.tarsy.follow(self.wake))
         try:
             while not stopping.is_set():
                 try:
@@ -172,10 +184,9 @@ class Bridge:
 
     async def _lead(self, stopping: asyncio.Event, connection: Connection) -> None:
         """
-        Work while the lock is ours: it is held by a transaction that does nothing else, and ends with it.
+        Work while this transaction holds the lock; it does nothing else.
 
-        Such a transaction holds back no vacuum, and stands behind a pooler too. Whoever loses it may announce one
-        page that somebody else announces, too.
+        A process that loses the lock may announce one page that the next holder announces, too.
         """
         is_ours = await BRIDGE_LOCK.try_lead(connection, self._database.schema)
         self._metrics.database_up.set(1)
@@ -213,15 +224,15 @@ class Bridge:
 
     def _wait_for(self, error: Exception) -> None:
         self.lacking = str(error)
-        self._swept_at = None  # what was missed meanwhile is found at once
+        self.request_sweep()  # finds at once what was missed meanwhile
         log.warning("bridge.waiting", reason=str(error), retry_in_s=POLL_S)
 
     async def run_once(self) -> bool:
         """
-        Look where it is time to, and sweep one page where a sweep is due; says whether that goes on.
+        Look if it is time to, and sweep one page if a sweep is due; returns whether the sweep goes on.
 
         Raises:
-            TarsyAway, BrokerAway, DatabaseAway: The bookmark stands where it stood; the same again later.
+            TarsyAway, BrokerAway, DatabaseAway: The bookmark has not moved; calling again later repeats the page.
         """
         now = time.monotonic()
         bookmark = await self._bookmark()
@@ -235,55 +246,55 @@ class Bridge:
         return await self._sweep_page(bookmark)
 
     async def _look(self, bookmark: Bookmark, now: float) -> None:
-        """Announce what was open at the last look and is not any more, and what came and went since."""
+        """Announce sessions that were open at the last look and have ended, and those that began and ended since."""
         newest = FRESH + timedelta(seconds=now - (now if self._looked_at is None else self._looked_at))
         is_open, ended = await self._sessions.look(self._open, newest)
         await self._announce(bookmark, ended, frozenset(self._open))
         self._open, self._looked_at = is_open, now
 
     async def _begin_sweep(self, bookmark: Bookmark) -> bool:
-        """Decide what this sweep will settle, and keep in mind what it must not lose, before anything of it is read."""
+        """Decide what this sweep will settle, and remember the open sessions, before its first page is read."""
         self._sessions.tarsy.look_again()
-        standing = await self._sessions.standing(self._overlap, with_all_open=bookmark.swept_at is None)
-        if standing.is_held_back:
+        start = await self._sessions.sweep_start(self._overlap, with_all_open=bookmark.swept_at is None)
+        if start.is_held_back:
             log.warning(
                 "bridge.held_back",
-                created_at=standing.settles_before.isoformat(),
+                created_at=start.settles_before.isoformat(),
                 effect="too many sessions of one status are open; what was created later is read by every sweep",
             )
-        if standing.still_open:
-            log.debug("bridge.open", sessions=len(standing.still_open))
-            opened = (list(standing.still_open), list(standing.still_open.values()))
+        if start.still_open:
+            log.debug("bridge.open", sessions=len(start.still_open))
+            opened = (list(start.still_open), list(start.still_open.values()))
             await self._execute((REMEMBER_OPEN, *opened))
-        await self._ask_open(bookmark, standing)
-        start = bookmark.settled_before
-        will_settle = max(start, standing.settles_before)
+        await self._announce_remembered(bookmark, start)
+        will_settle = max(bookmark.settled_before, start.settles_before)
         sweep = replace(
             bookmark,
             will_settle=will_settle,
             at_status=STATUSES[0],
-            at_created_at=start,
+            at_created_at=bookmark.settled_before,
             at_session_id="",
-            server=standing.server,
+            server=start.server,
         )
         await self._move(bookmark, sweep)
         return True
 
-    async def _ask_open(self, bookmark: Bookmark, standing: Standing) -> None:
-        """Announce what was seen open and has ended, and forget what is gone."""
+    async def _announce_remembered(self, bookmark: Bookmark, start: SweepStart) -> None:
+        """Announce remembered sessions that have ended, and forget those and the ones that no longer exist."""
         last = ""
         while rows := await self._fetch(WERE_OPEN, last, PAGE):
-            asked = {r["session_id"]: r["created_at"] for r in rows}
-            server, ended, still_open = await self._sessions.of_these(list(asked))
-            await self._announce(bookmark, ended, asked)
-            gone = {s.session_id for s in ended}
-            if server == standing.server:  # another one, or a younger session, may not have arrived there yet
-                gone |= {s for s, at in asked.items() if s not in still_open and at < standing.settles_before}
-            await self._execute((FORGET_OPEN, list(gone)))
+            remembered = {r["session_id"]: r["created_at"] for r in rows}
+            server, ended, still_open = await self._sessions.of_these(list(remembered))
+            await self._announce(bookmark, ended, remembered)
+            done = {s.session_id for s in ended}
+            # On another server, a session that is absent may not have been replicated yet; nor may a young one.
+            if server == start.server:
+                done |= {s for s, at in remembered.items() if s not in still_open and at < start.settles_before}
+            await self._execute((FORGET_OPEN, list(done)))
             last = rows[-1]["session_id"]
 
     async def _sweep_page(self, stored: Bookmark) -> bool:
-        """Announce a page and move on; says whether the sweep goes on."""
+        """Announce a page and move the bookmark; returns whether the sweep goes on."""
         assert stored.at_status is not None
         assert stored.at_created_at is not None
         assert stored.at_session_id is not None
@@ -291,7 +302,7 @@ class Bridge:
         bookmark = stored
         if server != stored.server and stored.remembered_from > stored.settled_before:
             log.warning(
-                "bridge.another_server", effect="two servers may know different things: this sweep settles none"
+                "bridge.another_server", effect="two servers may hold different rows, so this sweep settles none"
             )
             bookmark = replace(stored, will_settle=stored.settled_before)
         await self._announce(bookmark, page)
@@ -316,12 +327,12 @@ class Bridge:
 
     async def open_bookmark(self) -> None:
         """
-        Make the bookmark at the first start, or begin anew where another time is wanted.
+        Write the bookmark at the first start, or start anew from another `since`.
 
-        One that somebody removed meanwhile is written again as this process knew it.
+        A bookmark whose row was removed is written again as this process last knew it.
 
         Raises:
-            TarsyAway, DatabaseAway: It is there or not; asking again is harmless.
+            TarsyAway, DatabaseAway: The bookmark may have been written; calling again is harmless.
         """
         if await self._fetch(BOOKMARK):
             if self._since is not None and await self._fetch(ANEW, self._since):
@@ -329,7 +340,8 @@ class Bridge:
         elif self._known is not None:
             await self._write_again(self._known)
         else:
-            # By TARSy's clock, with room for those of its processes. What is open now is ours anyway.
+            # TARSy's clock, less a margin for the clocks of its processes. Sessions that are open now are announced
+            # when they end, whatever their times are.
             since = self._since or await self._sessions.now() - FRESH
             await self._fetch(FIRST_BOOKMARK, since)
             log.warning(
@@ -340,13 +352,13 @@ class Bridge:
         self._has_bookmark = True
 
     async def _write_again(self, known: Bookmark) -> None:
-        """Before a first sweep: what was kept in mind may be gone as well, so all that is open is listed anew."""
+        """As before a first sweep: remembered sessions may be gone as well, so all open sessions are listed again."""
         await self._fetch(WRITE_AGAIN, known.since, known.settled_before)
-        self._swept_at = None
+        self.request_sweep()
         log.warning(
             "bridge.bookmark_gone",
             settled_before=known.settled_before.isoformat(),
-            effect="somebody removed it from bridge_bookmark; it is written again, and a sweep goes on from there",
+            effect="its row was removed from bridge_bookmark; it is written again, and a sweep goes on from there",
         )
 
     async def _bookmark(self) -> Bookmark:
@@ -363,7 +375,7 @@ class Bridge:
             )
 
     async def _settle(self, stored: Bookmark, settled_before: datetime) -> bool:
-        """End a sweep; says whether it was still this one."""
+        """End a sweep; returns False if another process has moved the bookmark."""
         if not await self._fetch(SETTLE, *astuple(stored), settled_before):
             log.warning(
                 "bridge.overtaken", effect="another process moved the bookmark, and this one goes on from there"

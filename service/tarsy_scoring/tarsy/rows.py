@@ -1,7 +1,7 @@
 """
-Sessions as TARSy's tables and its API name things -> the model: one assembly for both sources.
+Assembles a timeline from rows of TARSy, for the sources `tarsy-db` and `tarsy-api`.
 
-A row is anything that gives values by column names; what a deployment does not have is null there.
+A row is any mapping from TARSy's column names to values; a column that a deployment lacks is null.
 """
 
 import json
@@ -20,15 +20,15 @@ log = structlog.get_logger()
 
 
 class UnreadableJson(ValueError):
-    """No JSON, or more than Python reads: nested too deeply, or a number with thousands of digits."""
+    """The value is not JSON, or Python cannot read it: nested too deeply, or a number with thousands of digits."""
 
 
 def read_json(value: object) -> Any:
     """
-    What a column of JSON holds; `jsonb` arrives as text.
+    The value of a JSON column; `jsonb` arrives as text, the API gives values.
 
     Raises:
-        UnreadableJson: Nobody can say what it holds.
+        UnreadableJson: The text cannot be read. The error does not quote it.
     """
     try:
         return json.loads(value) if isinstance(value, str) else value
@@ -38,14 +38,14 @@ def read_json(value: object) -> Any:
 
 def read_labels(value: object) -> dict[str, str]:
     """
-    The labels in such a column.
+    The labels in a JSON column.
 
     Raises:
-        UnreadableJson: Nobody can say what they are.
+        UnreadableJson: The labels cannot be read.
     """
     try:
         return label_map(read_json(value))
-    except RecursionError:  # values that the API gave, and that are too deep to be written
+    except RecursionError:  # values from the API may be nested too deeply to be serialised
         raise UnreadableJson("RecursionError") from None
 
 
@@ -58,18 +58,18 @@ def assemble(
     llm_interactions: Iterable[Any],
 ) -> Timeline:
     """
-    One session out of its rows, each kind in the order in which it is to be read.
+    One session from its rows.
 
-    Labels and lists of tools that cannot be read are left out, and the log says so; a tool call of which nobody can
-    read what was called is missing evidence.
+    Unreadable labels and tool lists are left out with a warning. A tool call whose metadata cannot be read is
+    missing evidence.
 
     Args:
-        session: With the columns of `alert_sessions`.
-        stages: By index.
-        agent_executions: By index.
-        timeline_events: By sequence within their execution.
-        mcp_interactions: Calls and lists of tools, calls in the order in which they were recorded.
-        llm_interactions: The tokens of each call.
+        session: The row of `alert_sessions`.
+        stages: Ordered by index.
+        agent_executions: Ordered by index.
+        timeline_events: Ordered by sequence within their execution.
+        mcp_interactions: Tool calls and tool lists; calls in the order in which they were recorded.
+        llm_interactions: Tokens per call of a model.
     """
     interactions = list(mcp_interactions)
     durations_ms = _durations_ms(interactions)
@@ -101,7 +101,7 @@ def assemble(
         executive_summary=text_or_none(session["executive_summary"]),
         stages=found,
         available_tools=_available_tools(interactions, found),
-        runbook=text_or_none(session["runbook_url"]),  # TARSy stores the address alone; it is never fetched
+        runbook=text_or_none(session["runbook_url"]),  # TARSy stores the address only; it is never fetched
         labels=_labels(session),
         created_at=session["created_at"],
         completed_at=session["completed_at"],
@@ -114,7 +114,7 @@ def assemble(
 
 
 def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
-    if loose:  # events of the stage itself, such as a user's question; nobody's, so without an agent's name or tokens
+    if loose:  # events without an execution, such as a user's question, get an execution without a name and tokens
         own = Execution(f"{row['stage_id']}/stage", "", 0, row["status"], tuple(loose), input_tokens=0, output_tokens=0)
         executions = [*executions, own]
     return Stage(
@@ -150,12 +150,12 @@ def _labels(session: Any) -> dict[str, str]:
     try:
         return read_labels(session["labels"])
     except UnreadableJson:
-        log.warning("timeline.labels_left_out", session_id=session["session_id"], reason="they cannot be read")
+        log.warning("timeline.labels_left_out", session_id=session["session_id"], reason="unreadable JSON")
         return {}
 
 
 def _losses(stages: Iterable[Stage], unread_calls: Container[str]) -> list[Loss]:
-    """The calls, of those that the judge would see, of which nobody can read what was called."""
+    """The tool calls in shown stages whose metadata could not be read."""
     return [
         Loss("events", f"stage {s.stage_index} ({s.stage_name}), {x.agent_name}: call {e.event_id} could not be read")
         for s in stages
@@ -167,13 +167,13 @@ def _losses(stages: Iterable[Stage], unread_calls: Container[str]) -> list[Loss]
 
 
 def _event(row: Any, unread_calls: set[str]) -> Event:
-    """An event; a call of which its metadata tell nothing that can be read is added to `unread_calls`."""
+    """An event; the id of a tool call whose metadata cannot be read is added to `unread_calls`."""
     is_call = row["event_type"] == "llm_tool_call"
     try:
         metadata = read_json(row["metadata"])
         metadata = metadata if isinstance(metadata, dict) else {}
         tool = tool_call(metadata) if is_call else None
-    except (UnreadableJson, RecursionError):  # arguments that the API gave may be too deep to be written
+    except (UnreadableJson, RecursionError):  # arguments from the API may be nested too deeply to be serialised
         metadata, tool = {}, tool_call({}) if is_call else None
         if is_call:
             unread_calls.add(row["event_id"])
@@ -189,11 +189,11 @@ def _event(row: Any, unread_calls: set[str]) -> Event:
     )
 
 
-_Durations = dict[tuple[str, str], list[int | None]]  # of the calls of one execution, by server and tool
+_Durations = dict[tuple[str, str], list[int | None]]  # durations of one execution's calls, by server and tool
 
 
 def _durations_ms(interactions: Iterable[Any]) -> defaultdict[str, _Durations]:
-    """How long the calls of each execution took, in the order in which they were recorded."""
+    """By execution: the durations of its calls, in the order in which they were recorded."""
     found: defaultdict[str, _Durations] = defaultdict(dict)
     for row in interactions:
         if row["interaction_type"] == "tool_call":
@@ -205,10 +205,11 @@ def _durations_ms(interactions: Iterable[Any]) -> defaultdict[str, _Durations]:
 
 def _timed(events: list[Event], durations_ms: _Durations) -> tuple[Event, ...]:
     """
-    The events, with each tool call's duration.
+    The events, with the duration of each tool call.
 
-    Nothing joins an event with the record of its call, so the n-th call of a tool takes the n-th record of that tool.
-    Calls made at once may be swapped by it, their sum is the same. Where the numbers differ nobody can say.
+    TARSy stores no key that joins an event with the record of its call, so the n-th call of a tool takes the
+    duration of the n-th record of that tool. Concurrent calls may be swapped; their sum stays right. Where the
+    numbers of calls and records differ, the durations stay unknown.
     """
     counts = Counter((e.tool.server_name, e.tool.tool_name) for e in events if e.tool)
     ahead = {tool: iter(found) for tool, found in durations_ms.items() if len(found) == counts[tool]}
@@ -221,7 +222,7 @@ def _timed(events: list[Event], durations_ms: _Durations) -> tuple[Event, ...]:
 
 
 def _tokens(llm_interactions: Iterable[Any]) -> defaultdict[str, tuple[int | None, int | None]]:
-    """Input and output tokens per execution id; None where no call is recorded, or one without its number."""
+    """Input and output tokens by execution; None where no call is recorded, or a call lacks its number."""
     found: defaultdict[str, tuple[int | None, int | None]] = defaultdict(lambda: (None, None))
     for row in llm_interactions:
         read, written = found.get(row["execution_id"], (0, 0))
@@ -234,7 +235,7 @@ def _plus(total: int | None, count: int | None) -> int | None:
 
 
 def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:
-    """Of the agents that the judge sees, each tool once; replicas list the same ones again."""
+    """The tools of the agents in shown stages, each once: replicas of an agent list the same tools again."""
     agents = {e.execution_id: e.agent_name for s in stages if s.stage_type in SHOWN_STAGE_TYPES for e in s.executions}
     tools = []
     for row in interactions:
@@ -243,7 +244,7 @@ def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> 
         try:
             listed = read_json(row["available_tools"])
         except UnreadableJson:
-            log.warning("timeline.tools_left_out", execution_id=row["execution_id"], reason="they cannot be read")
+            log.warning("timeline.tools_left_out", execution_id=row["execution_id"], reason="unreadable JSON")
             continue
         for tool in listed if isinstance(listed, list) else ():
             if isinstance(tool, dict) and (name := text_or_none(tool.get("name"))):

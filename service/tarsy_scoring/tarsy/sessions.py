@@ -1,8 +1,8 @@
 """
-The sessions of a TARSy database, as the bridge asks for them: which have ended, which are open, which are gone.
+Lists TARSy's sessions for the bridge and for pruning: terminal ones, open ones, deleted ones.
 
-Every statement uses an index that each deployment has; there is none on the time of the end. A row of which something
-cannot be read costs no more than that, and never its neighbours.
+Every statement uses an index that each TARSy deployment has; there is none on the time of the end. A row
+with an unreadable value is listed without that value, and never affects its neighbours.
 """
 
 from collections import Counter
@@ -25,29 +25,30 @@ from tarsy_scoring.timeline.parsing import name_or_none
 log = structlog.get_logger()
 
 PAGE = 1000
-# Of each status, the oldest first: those a look remembers (what it does not only waits for the sweep), and those a
-# sweep remembers (what it does not holds back what it settles).
+# Open sessions that are listed, of each status and oldest first. What exceeds the limit of a look is found by the
+# next sweep. What exceeds the limit of a sweep holds back the time up to which the sweep settles.
 LOOK_LIMIT, SWEEP_LIMIT = 2_000, 10_000
-TOLD_LIMIT = 10_000
+LOGGED_LIMIT = 10_000
 
-# TARSy's own recovery of orphans turns any status into `timed_out` without looking, so that one is walked last.
+# Sorted, so that a sweep visits `timed_out` last: TARSy's orphan recovery sets that status without checking the
+# present one, so a session that it takes from another status during a sweep is still met.
 STATUSES = tuple(sorted(TERMINAL_STATUSES))
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
 
-# A session that has ended, in values that any of its rows can be read as.
+# A terminal session, with times that Python can hold.
 _ENDED = f"""s.session_id, s.chain_id, s.alert_type, s.status, s.labels::text AS labels,
   s.deleted_at IS NOT NULL AS is_deleted, {nearest_time("s.created_at")} AS created_at,
-  s.completed_at IS NOT NULL AS says_end, {time_or_null("s.completed_at")} AS completed_at"""
+  s.completed_at IS NOT NULL AS has_end, {time_or_null("s.completed_at")} AS completed_at"""
 
-# The sessions of one status that were created after a place, a page of them.
+# A page of the sessions of one status, by creation and id, after a given place.
 ENDED_PAGE = f"""
 SELECT {_ENDED} FROM (SELECT {{alert_sessions}} FROM alert_sessions) s
 WHERE status = $1 AND s.created_at >= $2 AND ({nearest_time("s.created_at")} > $2 OR session_id > $3)
 ORDER BY s.created_at, session_id LIMIT $4
 """
 
-# The statuses that there are, also those we do not know, without the ones that are an end; one probe for each.
+# All statuses in the table that are not terminal, unknown ones included; a skip scan with one index probe each.
 OPEN_STATUSES = """
 WITH RECURSIVE kinds AS (
   SELECT min(status) AS status FROM alert_sessions
@@ -57,8 +58,8 @@ WITH RECURSIVE kinds AS (
 SELECT coalesce(array_agg(status::text), '{}') FROM kinds WHERE status <> ALL($1::text[])
 """
 
-# A standby knows what was committed up to the last transaction that it replayed, and nothing of later ones. The start
-# of the server tells two of them apart, and a standby from what it was promoted to.
+# A standby knows only the commits up to the last transaction that it replayed, so that time is its "now". The start
+# time identifies the server, and the recovery flag distinguishes a standby from the primary that it was promoted to.
 SERVER = """
 SELECT CASE WHEN pg_is_in_recovery() THEN least(now(), coalesce(pg_last_xact_replay_timestamp(), 'epoch'))
             ELSE now() END AS now,
@@ -88,7 +89,7 @@ SELECT session_id FROM (SELECT {alert_sessions} FROM alert_sessions) s
 WHERE session_id = ANY($1::text[]) AND deleted_at IS NULL
 """
 
-# Of ours, those that are no news: an event may be ahead of its session.
+# Sessions of this service. The newest are left out: an event may be ahead of its session.
 OUR_SESSIONS = """
 SELECT session_id FROM {schema}.sessions
 WHERE session_id > $1 AND first_seen_at < now() - interval '1 day' ORDER BY session_id LIMIT $2
@@ -97,7 +98,7 @@ WHERE session_id > $1 AND first_seen_at < now() - interval '1 day' ORDER BY sess
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """A session that has ended; `ended_at` is its creation where TARSy does not say."""
+    """A terminal session; `ended_at` is its creation time where TARSy recorded no end."""
 
     session_id: str
     chain_id: str | None
@@ -110,12 +111,15 @@ class EndedSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SweepStart:
     """
-    What there is when a sweep begins.
+    TARSy's database at the start of a sweep.
 
-    `settles_before` is what the sweep may settle where it also keeps in mind `still_open`: the sessions, with their
-    times of creation, that were created earlier and had not ended. `server` is whose answers these are.
+    Args:
+        server: The server that answered.
+        settles_before: Sessions created earlier are settled by this sweep, except those in `still_open`.
+        still_open: The open sessions created before then, with their times of creation; they must be remembered.
+        is_held_back: Too many sessions are open to list them all, so that less can be settled.
     """
 
     server: str
@@ -124,44 +128,47 @@ class Standing:
     is_held_back: bool
 
 
-class Told:
-    """Of which sessions something was told, the last 10,000 of them: what is met again is not told again."""
+class LogOnce:
+    """The 10,000 most recently logged session ids, so that a problem is logged once per session."""
 
-    def __init__(self) -> None:
-        self._told: dict[str, None] = {}
+    def __init__(self, limit: int = LOGGED_LIMIT) -> None:
+        self._limit = limit
+        self._logged: dict[str, None] = {}
 
-    def is_news(self, session_id: str) -> bool:
-        """Whether it was not told; from now on it was."""
-        if session_id in self._told:
+    def is_first(self, session_id: str) -> bool:
+        """Whether this id is not among them; adds it, and drops the oldest id beyond the limit."""
+        if session_id in self._logged:
             return False
-        self._told[session_id] = None
-        if len(self._told) > TOLD_LIMIT:
-            del self._told[next(iter(self._told))]
+        self._logged[session_id] = None
+        if len(self._logged) > self._limit:
+            del self._logged[next(iter(self._logged))]
         return True
 
 
-def id_for_people(session_id: str) -> str:
-    """The id as a log can hold it, whatever it is: escaped, and its first 60 characters."""
+def printable_id(session_id: str) -> str:
+    """The id for a log line: escaped, at most its first 60 characters."""
     return ascii(session_id[:60])[1:-1]
 
 
 class TarsySessions:
     """
-    Reads sessions in short read-only transactions; a role with `SELECT` on `alert_sessions` suffices.
+    Lists sessions in short read-only transactions; a role with `SELECT` on `alert_sessions` suffices.
 
-    Every method raises `TarsyAway` where the database cannot be used now, and `TarsyUnfit` where it lacks something.
+    Raises:
+        TarsyAway: From every method: the database cannot be used right now.
+        TarsyUnfit: From every method: the database lacks a table, a column or a privilege.
     """
 
     def __init__(self, tarsy: TarsyPool) -> None:
         self.tarsy = tarsy
-        self._told = Told()
+        self._logged = LogOnce()
 
     async def now(self) -> datetime:
-        """The time of TARSy's database; on a standby, that of what it has received."""
+        """The time of TARSy's database; on a standby, the time of the last replayed transaction."""
         return (await self.tarsy.once(_server))["now"]  # type: ignore[no-any-return]
 
     async def ended_page(self, status: str, created_at: datetime, session_id: str) -> tuple[str, list[EndedSession]]:
-        """The server, and up to 1,000 sessions of this status after that place, by creation and id; fewer: no more."""
+        """The server, and a page of the sessions of this status after that place; a short page is the last."""
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[EndedSession]]:
             server = (await _server(connection))["server"]
@@ -170,35 +177,39 @@ class TarsySessions:
 
         return await self.tarsy.once(read)
 
-    async def standing(self, overlap: timedelta, *, with_all_open: bool) -> Standing:
+    async def sweep_start(self, overlap: timedelta, *, with_all_open: bool) -> SweepStart:
         """
-        What a sweep that begins now may settle, and what it must not lose, in one snapshot.
+        Read, in one snapshot, what a sweep that begins now may settle and which sessions it must remember.
 
         Args:
             overlap: How long after its creation a session may still be committed.
-            with_all_open: List the open sessions of any age.
+            with_all_open: List the open sessions of any age, and not only those older than the overlap.
         """
 
-        async def read(connection: Connection, columns: SelectLists) -> Standing:
-            there = await _server(connection)
-            edge: datetime = there["now"] - overlap
+        async def read(connection: Connection, columns: SelectLists) -> SweepStart:
+            server = await _server(connection)
+            edge: datetime = server["now"] - overlap
             statuses = await connection.fetchval(OPEN_STATUSES, STATUSES)
             before = _LATEST if with_all_open else edge
             rows = await connection.fetch(OPEN_SESSIONS.format(**columns), statuses, before, SWEEP_LIMIT)
             full = [s for s, listed in Counter(r["status"] for r in rows).items() if listed == SWEEP_LIMIT]
-            # Of a status with more than that, nobody knows those after the last one.
+            # Of a status with more open sessions than the limit, those after the last listed one are unknown.
             held = min((max(r["created_at"] for r in rows if r["status"] == s) for s in full), default=edge)
             still_open = {r["session_id"]: r["created_at"] for r in rows}
-            return Standing(there["server"], min(edge, held), still_open, held < edge)
+            return SweepStart(server["server"], min(edge, held), still_open, held < edge)
 
         return await self.tarsy.once(read)
 
     async def look(self, were_open: Sequence[str], newest: timedelta) -> tuple[list[str], list[EndedSession]]:
         """
-        What is open now (up to 2,000 of each status), and what has ended of those that were and of the newest sessions.
+        List the open sessions, and the terminal ones among `were_open` and among the newest sessions.
 
         Args:
-            newest: How long ago these were created at most.
+            were_open: Ids of the sessions that were open at the last look.
+            newest: Sessions created at most this long ago count as new.
+
+        Returns:
+            Ids of the open sessions, at most 2,000 of each status, and the terminal sessions by creation and id.
         """
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[list[str], list[Any]]:
@@ -213,38 +224,38 @@ class TarsySessions:
         return is_open, sorted(self._ended(rows), key=lambda s: (s.created_at, s.session_id))
 
     async def of_these(self, session_ids: Sequence[str]) -> tuple[str, list[EndedSession], set[str]]:
-        """The server; those of these that have ended, deleted ones too; and the ids of those that still run."""
+        """The server; the terminal ones of these sessions, deleted ones included; the ids of those still open."""
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[Any], list[Any]]:
             server = (await _server(connection))["server"]
             ended = await connection.fetch(ENDED_OF_THESE.format(**columns), STATUSES, session_ids)
             return server, ended, await connection.fetch(STILL_THERE.format(**columns), session_ids)
 
-        server, rows, there = await self.tarsy.once(read)
+        server, rows, existing = await self.tarsy.once(read)
         ended = self._ended(rows)
-        return server, ended, {r["session_id"] for r in there} - {s.session_id for s in ended}
+        return server, ended, {r["session_id"] for r in existing} - {s.session_id for s in ended}
 
     async def still_there(self, session_ids: Sequence[str]) -> set[str]:
-        """Those of these that exist and are not deleted, whatever their status."""
+        """The ids of those that exist and are not deleted, whatever their status."""
         return {r["session_id"] for r in await self._fetch(STILL_THERE, session_ids)}
 
     def _ended(self, rows: Iterable[Any]) -> list[EndedSession]:
         return [self._ended_session(row) for row in rows]
 
     def _ended_session(self, row: Any) -> EndedSession:
-        left_out = ["completed_at"] if row["says_end"] and row["completed_at"] is None else []
+        left_out = ["completed_at"] if row["has_end"] and row["completed_at"] is None else []
         try:
             labels = read_labels(row["labels"])
         except UnreadableJson:
             labels = {}
             left_out.append("labels")
-        if left_out and self._told.is_news(row["session_id"]):
+        if left_out and self._logged.is_first(row["session_id"]):
             instead = "; its creation counts as its end" if "completed_at" in left_out else ""
             log.warning(
                 "bridge.read_in_part",
-                session_id=id_for_people(row["session_id"]),
+                session_id=printable_id(row["session_id"]),
                 left_out=left_out,
-                effect=f"the session is announced without{instead}",
+                effect=f"the session is announced without these values{instead}",
             )
         return EndedSession(
             row["session_id"],
@@ -263,14 +274,14 @@ class TarsySessions:
 
 def open_tarsy_sessions(settings: Settings) -> TarsySessions:
     """
-    The sessions of `SCORING_TIMELINE_DATABASE_URL`; connects to nothing yet, and is closed by `tarsy.close()`.
+    The sessions of `SCORING_TIMELINE_DATABASE_URL`; connects to nothing yet. Close it with `tarsy.close()`.
 
     Raises:
-        ConfigurationError: It is not set, or can never work.
+        ConfigurationError: The URL is not set, or can never work.
     """
     if settings.timeline_database_url is None:
         raise ConfigurationError(
-            "SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL, where its sessions are looked for"
+            "SCORING_TIMELINE_DATABASE_URL is not set: give TARSy's PostgreSQL, from which sessions are listed"
         )
     url = settings.timeline_database_url.get_secret_value()
     return TarsySessions(TarsyPool(url, "SCORING_TIMELINE_DATABASE_URL", SESSION_TABLES, is_read_only=True))
@@ -278,14 +289,14 @@ def open_tarsy_sessions(settings: Settings) -> TarsySessions:
 
 async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIterator[list[str]]:
     """
-    List the sessions of ours that TARSy has deleted, or does not have, up to 1,000 at a time.
+    List sessions of this service that TARSy has deleted or does not have, up to 1,000 at a time.
 
-    Only those that were first seen more than a day ago: an event may be ahead of its session. Each batch is read in
-    short transactions, and none is open while one is given out.
+    Sessions first seen less than a day ago are left out: an event may be ahead of its session. Each batch is read in
+    short transactions, and none is open while a batch is given out.
 
     Raises:
-        TarsyAway, DatabaseAway: What was listed before holds.
-        ConfigurationError: TARSy's database has none of the first of them: it is another one, or was emptied.
+        TarsyAway, DatabaseAway: A database cannot be used right now; batches given out before are valid.
+        ConfigurationError: TARSy's database has none of the sessions read so far: it is another database, or empty.
     """
     last, has_found_any = "", False
     while True:
@@ -294,14 +305,14 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
         ours = [r["session_id"] for r in rows]
         if not ours:
             return
-        there = await sessions.still_there(ours)
-        has_found_any = has_found_any or bool(there)
+        existing = await sessions.still_there(ours)
+        has_found_any = has_found_any or bool(existing)
         if not has_found_any:
             raise ConfigurationError(
                 f"TARSy's database at {sessions.tarsy.place} has none of {len(ours)} sessions that were scored here: "
                 "is it another one?"
             )
-        if gone := [s for s in ours if s not in there]:
+        if gone := [s for s in ours if s not in existing]:
             yield gone
         last = ours[-1]
 

@@ -1,8 +1,9 @@
 """
-TARSy's REST API as a `TimelineSource`, for deployments that do not share the database.
+The timeline source `tarsy-api`: reads sessions over TARSy's REST API, where the database is not reachable.
 
-One session is its detail, its timeline, its trace and one call for each list of tools, put into the rows that the
-database would give. The calls are no snapshot: of a session that has ended, nothing is expected to change between them.
+One session takes the calls for its detail, timeline and trace, and one call for each tool list. Their
+answers are turned into the rows that the database would give. The calls are no snapshot; a terminal
+session is not expected to change between them.
 """
 
 import asyncio
@@ -28,19 +29,19 @@ from tarsy_scoring.timeline.text import storable_json
 log = structlog.get_logger()
 
 _BASE = "/api/v1"
-_PAGE = 100  # the most TARSy gives at once
+_PAGE = 100  # TARSy's largest page
 _RECENT_SESSIONS = 10
-_LARGEST_ANSWER = 64 * 1024 * 1024
-_CHUNK = 1024 * 1024
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 _CALLS_AT_ONCE = 16  # TARSy itself has 25 connections to its database
-# TARSy lists by when sessions began and not by when they ended, and ends none later than this after it began.
+# TARSy filters by creation time and not by end time. Sessions that ran for longer than this are not listed.
 LONGEST_SESSION = timedelta(days=7)
 _TIMES = ("created_at", "started_at", "completed_at")
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Row(dict[str, Any]):
-    """A JSON object read like a row of the database: what it lacks is null."""
+    """A JSON object that is read like a database row: an absent key is null."""
 
     def __missing__(self, key: str) -> None:
         return None
@@ -50,12 +51,12 @@ class TarsyApi:
     """
     Reads sessions with a connection pool of its own, opened at the first use.
 
-    Only GET is ever called. Redirects are not followed: a proxy that wants a login must not look like an answer.
+    Sends GET requests only. Redirects are not followed: the login page of a proxy must not look like an answer.
 
     Args:
-        url: Of TARSy, with or without `/api/v1` at its end.
-        token: Gives the bearer token for each call, or None; a projected token is another one every hour.
-        ca_file: CA of TARSy's API; None: those of the system.
+        url: TARSy's address, with or without `/api/v1` at its end.
+        token: Returns the bearer token for a call, or None. Asked for every call: projected tokens rotate.
+        ca_file: CA of TARSy's API; None: the system's CAs.
         timeout_s: For one session, connecting included.
 
     Raises:
@@ -102,10 +103,10 @@ class TarsyApi:
         """
         See `TimelineSource`.
 
-        A session that was going on for longer than `LONGEST_SESSION` is not found.
+        A session that ran for longer than `LONGEST_SESSION` is not listed.
         """
         begins = since - LONGEST_SESSION if since > _LONG_AGO + LONGEST_SESSION else _LONG_AGO
-        seen: set[str] = set()  # of the newest moment alone, where the next page begins
+        seen: set[str] = set()  # ids with the newest creation time, at which the next page begins
         page = 1
         while True:
             listed = await self._listed(sort_order="asc", start_date=begins.isoformat(), page=page)
@@ -116,7 +117,7 @@ class TarsyApi:
             if len(listed) < _PAGE:
                 return
             newest = moment(listed[-1]["created_at"]) or begins
-            # From the last moment on, and not by page numbers: what is deleted meanwhile would shift those.
+            # Continue from the newest creation time and not by page number: a deletion would shift the pages.
             page = page + 1 if newest == begins else 1
             seen = (seen if newest == begins else set()) | {
                 s["id"] for s in listed if moment(s["created_at"]) == newest
@@ -145,7 +146,7 @@ class TarsyApi:
         return session
 
     async def _add_tools(self, session_id: str, interaction: Row) -> None:
-        """A trace only names a list of tools; what is on it has to be asked for."""
+        """Fetch the content of a tool list, which the trace only names."""
         detail = _row(await self._get(_path(session_id, "trace", "mcp", str(interaction["id"]))))
         if not detail:
             raise TypeError("it is empty")
@@ -153,7 +154,7 @@ class TarsyApi:
         interaction["available_tools"] = detail["available_tools"]
 
     def _require(self, is_its_own: bool, session_id: str) -> None:
-        """Raises: TimelineUnavailable: What came is of another session, of which nothing must be told under this id."""
+        """Raises: TimelineUnavailable: The answer belongs to another session; nothing of it may be used or quoted."""
         if not is_its_own:
             raise TimelineUnavailable(
                 f"TARSy's API at {self._where} answered with another session than {session_id}: look for a cache or "
@@ -178,8 +179,8 @@ class TarsyApi:
         The JSON of one answer.
 
         Raises:
-            SessionNotFound: 404 with TARSy's own body, where it was asked for this session.
-            TimelineUnavailable: Anything else that is no answer.
+            SessionNotFound: TARSy's own 404 for `session_id`.
+            TimelineUnavailable: Any other status, or an answer that is too large.
             aiohttp.ClientError, ValueError: See `_Reading`.
         """
         token = self._token()
@@ -206,7 +207,7 @@ class TarsyApi:
 
 
 class _Reading:
-    """A deadline around calls, in which everything that goes wrong is a source that could not be read."""
+    """A deadline around calls; every failure inside becomes `TimelineUnavailable`."""
 
     def __init__(self, what: str, where: str, timeout_s: float) -> None:
         self._what, self._where, self._timeout_s = what, where, timeout_s
@@ -223,14 +224,14 @@ class _Reading:
                 f"reading {self._what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
             ) from None
         if isinstance(error, aiohttp.ClientError | OSError):
-            # The library's message may quote headers; its type and the address say enough.
+            # The library's message may quote headers, so only its type is shown.
             raise TimelineUnavailable(
                 f"cannot reach TARSy's API at {self._where} to read {self._what} ({type(error).__name__}): check "
                 "SCORING_TIMELINE_API_URL and SCORING_TIMELINE_API_CA_FILE"
             ) from error
         if isinstance(error, ValueError | TypeError | KeyError | AttributeError | RecursionError):
             raise TimelineUnavailable(
-                f"what TARSy's API at {self._where} answered for {self._what} is not what its contract says"
+                f"the answer of TARSy's API at {self._where} for {self._what} does not match its contract"
             ) from error
 
 
@@ -268,39 +269,39 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
 
 
 async def _together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """The results of all; where one fails the others are cancelled, so that none goes on holding a connection."""
+    """The results of all calls; after a failure the others are cancelled, so that none keeps its connection."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]
     except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None  # the first is why the others ended
+        raise failures.exceptions[0] from None  # the first failure caused the cancellation of the others
     return [task.result() for task in tasks]
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytearray:
     found = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK):
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         found += chunk
-        if len(found) > _LARGEST_ANSWER:
-            raise TimelineUnavailable(f"an answer of TARSy's API is larger than {_LARGEST_ANSWER >> 20} MiB")
+        if len(found) > _MAX_ANSWER_BYTES:
+            raise TimelineUnavailable(f"an answer of TARSy's API is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
     return found
 
 
 def _is_tarsys(body: bytearray) -> bool:
-    """Whether a 404 is about the session, and not a proxy's, another service's or that of a path nobody serves."""
+    """Whether a 404 is TARSy's answer about the session, and not one of a proxy, another service or a router."""
     try:
-        said = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
         return False
-    message = said.get("message") if isinstance(said, dict) else None
-    # `Not Found` alone is what the router of any service says of a path that it does not know.
+    message = answer.get("message") if isinstance(answer, dict) else None
+    # Any router answers `Not Found` alone for an unknown path.
     return isinstance(message, str) and "not found" in message.lower() != "not found"
 
 
 def _refusal(where: str, status: int) -> str:
     if status in (401, 403) or 300 <= status < 400:
         return (
-            f"TARSy's API at {where} wants somebody else to ask (HTTP {status}): check SCORING_TIMELINE_API_TOKEN and "
+            f"TARSy's API at {where} refuses the caller (HTTP {status}): check SCORING_TIMELINE_API_TOKEN and "
             "that the URL is the one for programs, not the one behind a login page"
         )
     if status == 404:
@@ -322,7 +323,7 @@ def _found(session: Row) -> FoundSession:
 
 
 def _row(source: dict[str, Any], *texts: str, **more: Any) -> Row:
-    """Raises: TypeError: It is no object, or what `texts` name is no text."""
+    """Raises: TypeError: The source is no object, or a key of `texts` holds no text."""
     row = Row({**source, **more})
     for name in texts:
         if not isinstance(row[name], str):
@@ -331,7 +332,7 @@ def _row(source: dict[str, Any], *texts: str, **more: Any) -> Row:
 
 
 def _executions(detail: dict[str, Any]) -> list[Row]:
-    """Every execution with the id of its stage; sub-agents stand under the one that sent them."""
+    """Every execution with the id of its stage; the API nests sub-agents in their parent."""
     found: list[Row] = []
 
     def add(stage_id: str, executions: Iterable[dict[str, Any]]) -> None:
@@ -340,15 +341,15 @@ def _executions(detail: dict[str, Any]) -> list[Row]:
             add(stage_id, execution.get("sub_agents") or ())
 
     for stage in detail.get("stages") or ():
-        add(stage.get("id") or stage["stage_id"], stage.get("executions") or ())  # a trace names it otherwise
+        add(stage.get("id") or stage["stage_id"], stage.get("executions") or ())  # the trace uses the other name
     return found
 
 
 def _belongs_to(session: Row, events: list[dict[str, Any]], trace: dict[str, Any]) -> bool:
-    """Whether these are of this session. A trace does not say so; one stage in common does, as some may be new."""
+    """Whether these answers belong to this session. A trace has no session id, so it must share a stage with it."""
     ids = {stage["id"] for stage in session["stages"] or ()}
     traced = {stage["stage_id"] for stage in trace["stages"] or ()}
-    is_traced = not traced or bool(traced & ids)
+    is_traced = not traced or bool(traced & ids)  # a stage may have been added between the calls
     return is_traced and all(e.get("session_id") in (None, session["id"]) for e in events)
 
 
@@ -365,8 +366,8 @@ def _timeline(session: Row, events: list[dict[str, Any]], trace: dict[str, Any],
     named = ("stage_name", "stage_type", "status")
     stages = [_row(stage, *named, stage_id=stage["id"]) for stage in session["stages"] or ()]
     executions = [_row(e, "agent_name", "status") for e in _executions(session)]
-    said = ("event_type", "status", "content")
-    timeline_events = [_row(e, *said, event_id=e["id"], created_at=moment(e["created_at"])) for e in events]
+    texts = ("event_type", "status", "content")
+    timeline_events = [_row(e, *texts, event_id=e["id"], created_at=moment(e["created_at"])) for e in events]
     return assemble(
         _row(session, "alert_data", session_id=session["id"], alert_data=alert_data, **times),
         stages=sorted(stages, key=lambda s: (s["stage_index"], s["stage_id"])),

@@ -1,11 +1,11 @@
 """
-Finished scores into TARSy's own tables, where a deployment wants its dashboard to show them.
+Writes finished scores into TARSy's own tables, so that its dashboard shows them.
 
-Laws. It follows the positions of `scoring_events`, which are given in the order of commits and without
-gaps, so a bookmark passes over nothing. A score goes over in one transaction of TARSy's database, under
-our score id, and the bookmark moves afterwards: a crash in between finds the row and leaves it. Nothing
-waits for it: TARSy's database may be away for as long as it likes. What TARSy refuses for one row is
-passed over; what it would refuse for every row stops it until somebody has looked.
+Laws. The write-back follows the positions of `scoring_events`, which have the order of commits and no
+gaps, so its bookmark skips nothing. Each score is written in one transaction of TARSy's database, under
+its score id, and the bookmark moves afterwards: after a crash in between, the row is found and left as it
+is. Scoring never waits for the write-back. A row that TARSy refuses for its values is skipped; a refusal
+that would hit every row stops the write-back until the schema is corrected.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ Result = Literal["written", "repeated", "session_gone", "session_open", "refused
 
 POLL_S = 1.0
 RETRY_S = 5.0
-WINDOW = 300  # scoring events looked at in one pass
-PASS_S = 8.0  # no further score is begun after that: a pass holds our bookmark
-HOLD_S = 60
+WINDOW = 300  # scoring events per pass
+PASS_S = 8.0  # a pass starts no further score after this time, because it locks the bookmark
+HOLD_S = 60  # limit for the transaction that locks the bookmark
 START_TIMEOUT_S = 3.0
-STAGE_TRIES = 5  # TARSy numbers its stages without a lock, as we must: somebody else may be faster
+STAGE_TRIES = 5  # TARSy and this service number stages without a lock, so another writer may take the number first
 STAGE_NAME = "Evaluation"
 LONGEST_CHANNEL_BYTES = 63
-TRIGGERED_BY = "tarsy-scoring:"  # before who asked: whose row it is
+TRIGGERED_BY = "tarsy-scoring:"  # prefix of `score_triggered_by` that marks the rows of this service
 _NAMESPACE = uuid.UUID("b6b1d0a6-5a9f-5d1c-9d64-1f0e7c1f8a55")  # never change: it would make old stages new
 
-# What is wrong with the values of one row; every other refusal is about the schema.
+# Refusals of the values of one row; every other refusal is about the schema.
 OF_ONE_ROW = (
     asyncpg.CharacterNotInRepertoireError,
     asyncpg.UntranslatableCharacterError,
@@ -55,19 +55,19 @@ OF_ONE_ROW = (
     asyncpg.InvalidParameterValueError,
 )
 
-# --- what is ours -----------------------------------------------------------------------------------------
+# --- our tables ------------------------------------------------------------------------------------------
 
-# What was scored before it was switched on stays where it is.
+# The first bookmark is at the present position: scores from before the write-back was enabled are not written.
 FIRST_BOOKMARK = """
 INSERT INTO {schema}.write_back_bookmark (position) SELECT position FROM {schema}.relay_position
 ON CONFLICT DO NOTHING RETURNING position
 """
 
-# One writer at a time: whoever holds the row.
+# One writer at a time: the one that has locked the row.
 BOOKMARK = "SELECT position FROM {schema}.write_back_bookmark FOR UPDATE SKIP LOCKED"
 
-# The next events, and of these the ends of scores that TARSy's dashboard may show. It takes a completed score for one
-# with a number: a newer one without would hide the number of an older one.
+# The next events, joined with the finished scores that TARSy's dashboard may show. The dashboard expects a number in
+# a completed score: a newer score without one would hide the number of an older score.
 FINISHED = """
 WITH next AS MATERIALIZED (
   SELECT position, score_id, type FROM {schema}.scoring_events WHERE position > $1 ORDER BY position LIMIT $2
@@ -88,9 +88,9 @@ BACKLOG = """
 SELECT r.position - b.position FROM {schema}.relay_position r, {schema}.write_back_bookmark b
 """
 
-# --- what is TARSy's --------------------------------------------------------------------------------------
+# --- TARSy's tables ---------------------------------------------------------------------------------------
 
-# What has ended there stays so, hence no lock: one would ask for the right to change sessions.
+# No row lock: it would require UPDATE on alert_sessions, and a terminal session stays terminal.
 FIND = """
 SELECT status, deleted_at IS NOT NULL AS is_deleted,
        EXISTS (SELECT FROM session_scores WHERE score_id = $2) AS is_written,
@@ -119,7 +119,7 @@ NOTIFY = "SELECT pg_notify($1, $2)"
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A score as TARSy's table can hold it."""
+    """A finished score with the columns that TARSy's table has."""
 
     score_id: uuid.UUID
     session_id: str
@@ -136,7 +136,7 @@ class Finished:
 
     @property
     def stage_id(self) -> str:
-        """Of the stage that stands for it in TARSy; the same for ever."""
+        """The id of the score's stage in TARSy; always the same for a score."""
         return str(uuid.uuid5(_NAMESPACE, str(self.score_id)))
 
 
@@ -145,7 +145,7 @@ def open_write_back_tarsy(settings: Settings) -> TarsyPool:
     TARSy's database for writing; connects to nothing yet.
 
     Raises:
-        ConfigurationError: It is not set, or can never work.
+        ConfigurationError: The URL is not set, or can never work.
     """
     variable = variable_of("write_back_database_url")
     if settings.write_back_database_url is None:
@@ -159,7 +159,7 @@ def open_write_back_tarsy(settings: Settings) -> TarsyPool:
 
 
 class WriteBack:
-    """The write-back of this process: working, or standing by while another process works."""
+    """The write-back of this process: it works, or it stands by while another process works."""
 
     def __init__(self, database: Database, tarsy: TarsyPool, metrics: Metrics) -> None:
         self._database = database
@@ -170,20 +170,20 @@ class WriteBack:
 
     async def require_fit(self) -> None:
         """
-        See at the start that TARSy's tables are what they must be, where they can be seen at once.
+        Check TARSy's tables at the start, unless its database does not answer at once.
 
         Raises:
-            TarsyUnfit: They are not.
+            TarsyUnfit: TARSy's database lacks a table, a column or a privilege.
         """
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self._tarsy.once(lambda c, _: c.execute("SELECT 1"))
         except (TarsyAway, TimeoutError) as error:
             reason = str(error) or "no answer in time"
-            log.warning("write_back.waiting", reason=reason, effect="scores are written back when it is there")
+            log.warning("write_back.waiting", reason=reason, effect="scores are written back when it answers")
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Write back until `stopping`; what remains is somebody else's, or waits."""
+        """Write back until `stopping`; remaining scores are written by another process, or later."""
         try:
             while not stopping.is_set():
                 await unless_stopped(asyncio.sleep(await self._pass()), stopping)
@@ -191,7 +191,7 @@ class WriteBack:
             await self._tarsy.close()
 
     async def _pass(self) -> float:
-        """Seconds until the next one."""
+        """Run once; returns the seconds until the next pass."""
         try:
             return 0 if await self.run_once() else POLL_S
         except (TarsyAway, TarsyUnfit, DatabaseAway) as error:
@@ -200,10 +200,10 @@ class WriteBack:
 
     async def run_once(self) -> bool:
         """
-        Look at the next scoring events, write back what they end; says whether there is more.
+        Write back the scores that the next scoring events finish; returns whether the bookmark moved.
 
         Raises:
-            TarsyAway, TarsyUnfit, DatabaseAway: The bookmark stands before what is not written.
+            TarsyAway, TarsyUnfit, DatabaseAway: The bookmark stands before the first score that is not written.
         """
         moved, failure = await self._database.once(self._work)
         await self._measure()
@@ -232,16 +232,16 @@ class WriteBack:
                     failure = error
                     break
             position = row["position"]
-        if position != start:  # also after a failure: what was written is not looked at again
+        if position != start:  # after a failure, too: scores that were written are not read again
             await connection.execute(sql(MOVE), position)
         return position != start, failure
 
     async def write(self, score: Finished) -> Result:
         """
-        Put one score into TARSy's tables, once however often it is asked.
+        Write one score into TARSy's tables; idempotent.
 
         Raises:
-            TarsyAway, TarsyUnfit: It may have been written; asking again tells.
+            TarsyAway, TarsyUnfit: The score may have been written; call again.
         """
         result: Result = "refused"
         refusal: Exception | None = None
@@ -250,7 +250,7 @@ class WriteBack:
                 result = await self._tarsy.once(partial(_write, score))
                 break
             except (asyncpg.UniqueViolationError, asyncpg.ForeignKeyViolationError) as error:
-                refusal = error  # somebody else numbered a stage, or the session has just gone: another look tells
+                refusal = error  # another writer took the stage number, or the session was just deleted: try again
             except OF_ONE_ROW as error:
                 refusal = error
                 break
@@ -261,11 +261,9 @@ class WriteBack:
             if isinstance(refusal, asyncpg.ForeignKeyViolationError):
                 raise self._tarsy.refuses_every_row(refusal) from refusal
             names = {"score_id": str(score.score_id), "session_id": score.session_id}
-            log.error(
-                "write_back.refused", **names, reason=describe_refusal(refusal), effect="this score is passed over"
-            )
+            log.error("write_back.refused", **names, reason=describe_refusal(refusal), effect="this score is skipped")
         if result == "session_open":
-            log.warning("write_back.session_open", session_id=score.session_id, effect="this score is passed over")
+            log.warning("write_back.session_open", session_id=score.session_id, effect="this score is skipped")
         self._metrics.write_backs.labels(result).inc()
         return result
 
@@ -281,8 +279,9 @@ async def _write(score: Finished, connection: Connection, columns: SelectLists) 
     if session["is_written"]:
         return "repeated"
     if session["status"] not in TERMINAL_STATUSES:
-        return "session_open"  # TARSy goes by the last stage of what still runs: ours would be taken for its work
-    # A stage of ours without its score: somebody removed the score.
+        # TARSy takes the last stage of a running session for its own progress.
+        return "session_open"
+    # A stage of this service without its score: the score was removed in TARSy.
     stage_index = session["stage_index"] or await _add_stage(score, connection)
     await connection.execute(
         ADD_SCORE,
@@ -298,7 +297,7 @@ async def _write(score: Finished, connection: Connection, columns: SelectLists) 
         score.error_message,
         score.session_id,
         score.stage_id,
-        _tags(score.failure_tags),
+        tags_column(score.failure_tags),
     )
     await _announce(score, stage_index, connection)
     return "written"
@@ -309,15 +308,15 @@ async def _add_stage(score: Finished, connection: Connection) -> int:
     return int(await connection.fetchval(ADD_STAGE, *values, score.session_id))
 
 
-def _tags(tags: object) -> str | None:
-    """An array of strings, or null: TARSy fails to read every list with a row of another shape."""
+def tags_column(tags: object) -> str | None:
+    """A JSON array of strings, or null: with any other shape TARSy fails to read every list that has the row."""
     if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
         return json.dumps(tags)
     return None
 
 
 async def _announce(score: Finished, stage_index: int, connection: Connection) -> None:
-    """Tell TARSy's dashboard; PostgreSQL delivers it when the score is committed."""
+    """Notify TARSy's dashboard; PostgreSQL delivers the notifications at the commit."""
     now = datetime.now(UTC)
     common = {"session_id": score.session_id, "timestamp": now.isoformat().replace("+00:00", "Z")}
     stage: dict[str, Any] = common | {
