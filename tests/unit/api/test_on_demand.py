@@ -1,0 +1,96 @@
+"""What a request for a score over HTTP is answered: what the session has, times force, times criteria."""
+
+import uuid
+
+from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy
+from tarsy_scoring.queue.admission import OpenScore, Priority, Request, SessionState
+from tarsy_scoring.queue.on_demand import decide
+
+RUNNING, SCORED, SCORED_OTHERWISE = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+UNKNOWN = "criteria-without-a-file"
+NAMES = {RUNNING: "running", SCORED: "completed", SCORED_OTHERWISE: "completed otherwise"}
+
+
+def request(criteria: str | None = None, *, force: bool = False) -> Request:
+    return Request(
+        *(uuid.uuid4(), "session-1", "api"),
+        force=force,
+        criteria=criteria,
+        requested_by="alice",
+        priority=Priority.PEOPLE,
+    )
+
+
+def session(
+    runs: str | None = None, *, is_bound: bool = True, hash_: str | None = None, scored: tuple[str, ...] = ()
+) -> SessionState:
+    """
+    A session with an open score under the criteria `runs`, and completed ones under `scored`, the last the latest.
+
+    Failed, timed-out and cancelled scores decide nothing, so that there is no state for them.
+    """
+    state = SessionState(chain_id="kubernetes" if is_bound else None)
+    if runs is not None or not is_bound:
+        state.open = OpenScore(RUNNING, runs, (hash_ or HASHES[runs]) if runs else None)
+    for name in scored:
+        found = SCORED if name == DEFAULT_CRITERIA else SCORED_OTHERWISE
+        state.completed[HASHES[name]] = state.latest_completed = found
+    return state
+
+
+NOTHING, UNBOUND = session(), session(is_bound=False)
+RUNS, RUNS_OTHERWISE = session(DEFAULT_CRITERIA), session(OTHER_CRITERIA)
+HAS_SCORE, HAS_SCORE_OTHERWISE = session(scored=(DEFAULT_CRITERIA,)), session(scored=(OTHER_CRITERIA,))
+HAS_BOTH = session(scored=(DEFAULT_CRITERIA, OTHER_CRITERIA))
+# State, criteria of the request, outcome without and with force.
+TABLE = [
+    (NOTHING, None, "new", "new"),
+    (RUNS, None, "running", "busy"),
+    (RUNS_OTHERWISE, None, "running", "busy"),
+    (session(DEFAULT_CRITERIA, scored=(DEFAULT_CRITERIA,)), None, "running", "busy"),
+    (UNBOUND, None, "running", "busy"),
+    (HAS_SCORE, None, "completed", "new"),
+    (HAS_SCORE_OTHERWISE, None, "completed otherwise", "new"),
+    (HAS_BOTH, None, "completed otherwise", "new"),
+    (NOTHING, DEFAULT_CRITERIA, "new", "new"),
+    (RUNS, DEFAULT_CRITERIA, "running", "busy"),
+    (RUNS, OTHER_CRITERIA, "busy_otherwise", "busy_otherwise"),
+    (session(DEFAULT_CRITERIA, hash_="older"), DEFAULT_CRITERIA, "busy_otherwise", "busy_otherwise"),
+    (session(OTHER_CRITERIA, scored=(DEFAULT_CRITERIA,)), DEFAULT_CRITERIA, "busy_otherwise", "busy_otherwise"),
+    (UNBOUND, DEFAULT_CRITERIA, "busy_otherwise", "busy_otherwise"),
+    (HAS_SCORE, DEFAULT_CRITERIA, "completed", "new"),
+    (HAS_BOTH, DEFAULT_CRITERIA, "completed", "new"),
+    (HAS_SCORE_OTHERWISE, DEFAULT_CRITERIA, "new", "new"),
+    (HAS_SCORE, UNKNOWN, "new", "new"),
+]
+DISPOSITIONS = {"new": "accepted", "running": "in_progress", "completed": "already_scored"}
+
+
+def test_the_table_of_the_specification() -> None:
+    for row, (state, criteria, unforced, forced) in enumerate(TABLE):
+        for force, expected in ((False, unforced), (True, forced)):
+            answer = decide(request(criteria, force=force), state, policy())
+            outcome = expected.split(" ")[0]
+            assert answer.outcome == outcome, f"row {row}, force {force}"
+            if expected.startswith("busy"):
+                assert (answer.decision, answer.score_id, state.deferred) == (None, RUNNING, None)
+                continue
+            assert answer.decision is not None
+            assert (answer.decision.disposition, answer.decision.score_id) == (DISPOSITIONS[outcome], answer.score_id)
+            assert (answer.decision.new_score is not None) == (outcome == "new")
+            assert NAMES.get(answer.score_id, "new") == expected, f"row {row}, force {force}"
+
+
+def test_a_new_score_is_bound_as_far_as_its_chain_is_known() -> None:
+    of = policy(kubernetes={"criteria": OTHER_CRITERIA})
+
+    def bound(state: SessionState, criteria: str | None = None) -> tuple[str | None, str | None, str | None]:
+        decision = decide(request(criteria), state, of).decision
+        assert decision is not None
+        assert decision.new_score is not None
+        new = decision.new_score
+        return new.chain_id, new.criteria, new.criteria_hash
+
+    assert bound(SessionState(chain_id="kubernetes")) == ("kubernetes", OTHER_CRITERIA, HASHES[OTHER_CRITERIA])
+    assert bound(SessionState()) == (None, None, None)
+    assert bound(SessionState(), DEFAULT_CRITERIA) == (None, DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])
