@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from tables import table
 from tarsy_scoring.config.gates import (
     GATE_TYPES,
     TITLE_CHARACTERS,
@@ -47,7 +48,7 @@ def test_table_knows_every_type() -> None:
     assert SENSIBLE.keys() == GATE_TYPES.keys()
 
 
-@pytest.mark.parametrize("type_", SENSIBLE)
+@table
 def test_sensible_gate_is_taken_as_it_stands(type_: str) -> None:
     """Written and read back it is the same; it is frozen, hashable and of the type it names."""
     gate = GATES.validate_python({"type": type_, "name": " mine ", **SENSIBLE[type_]})
@@ -57,7 +58,7 @@ def test_sensible_gate_is_taken_as_it_stands(type_: str) -> None:
     assert hash(gate) == hash(GATES.validate_python(gate.model_dump()))
 
 
-@pytest.mark.parametrize("type_", [t for t, parameters in SENSIBLE.items() if parameters])
+@table
 def test_parameter_left_out_is_missed(type_: str) -> None:
     """Every parameter but `min` and `name` must be given."""
     for parameter in SENSIBLE[type_].keys() - {"min"}:
@@ -71,52 +72,14 @@ def wrong(type_: str, says: str, *, id: str, **parameters: Any) -> Any:
     return pytest.param({"type": type_, **SENSIBLE[type_], **parameters}, says, id=id)
 
 
-@pytest.mark.parametrize(
-    ("raw", "says"),
-    [
-        wrong("no_transcript_errors", "extra_forbidden", toll="x", id="unknown-parameter"),
-        wrong("tool_called", "must not be blank", tool="  ", id="blank-tool"),
-        wrong("tool_called", "greater than or equal to 1", min=0, id="no-call-at-least"),
-        wrong("max_tool_calls", "greater than or equal to 0", max=-1, id="fewer-than-no-calls"),
-        wrong("final_analysis_contains", "at least 1 character", substring="", id="empty-substring"),
-        wrong("final_analysis_contains", "valid string", substring=5, id="number-for-text"),
-        wrong("final_analysis_matches", r"RE2: missing \)", pattern="(a", id="unclosed-group"),
-        wrong("final_analysis_matches", "RE2: invalid perl operator", pattern="(?=a)", id="lookahead-is-no-re2"),
-        wrong("file_matches", "at least 1 character", pattern="", id="empty-pattern"),
-        wrong("command_succeeds", "must not be blank", command=" \n", id="blank-command"),
-        wrong("command_succeeds", "must not hold NUL", command="true\0", id="nul-in-command"),
-        wrong("command_json_path", "RFC 9535: unbalanced", path="$.a[", id="unclosed-bracket"),
-        wrong("command_json_path", "RFC 9535", path="a.b", id="path-without-root"),
-        wrong("command_json_path", "RFC 9535: function 'foo'", path="$[?foo(@)]", id="unknown-function"),
-        wrong("command_json_path", "expected `exists`", assertion="is 3", id="unknown-assertion"),
-        wrong("command_json_path", "expected `exists`", assertion="len < 3", id="unknown-comparison"),
-        wrong("command_json_path", "expected `exists`", assertion="len >= many", id="length-is-no-number"),
-        wrong("command_json_path", "expected `exists`", assertion="equals", id="equals-nothing"),
-        wrong("command_json_path", "expected `exists`", assertion="contains ", id="contains-nothing"),
-        wrong("command_json_path", "expected `exists`", assertion="exists not", id="exists-something"),
-        wrong("command_json_path", "must not be blank", assertion=" ", id="blank-assertion"),
-        wrong("file_exists", "relative", path="/etc/passwd", id="absolute-path"),
-        wrong("file_exists", r"must not hold `\.\.`", path="../x", id="parent-first"),
-        wrong("file_exists", r"must not hold `\.\.`", path="a/../../x", id="parent-inside"),
-        wrong("file_exists", r"must not hold `\.\.`", path="a/..", id="parent-last"),
-        wrong("file_exists", r"must not hold `\.\.`", path="a/../", id="parent-last-with-slash"),
-        wrong("file_exists", "work directory itself", path="./", id="directory-itself"),
-        wrong("file_exists", "must not hold NUL", path="a\0b", id="nul-in-path"),
-        wrong("file_exists", "must not be blank", path="", id="empty-path"),
-        wrong("file_contains", "names a directory", path="out/", id="directory-to-read"),
-        wrong("script", "must not be blank", description=" ", id="blank-description"),
-        wrong("script", "at least 1 character", name="  ", id="blank-name"),
-        wrong("script", "at most 100 characters", name="x" * 101, id="long-name"),
-        wrong("script", "one line", name="a\nb", id="name-of-two-lines"),
-    ],
-)
+@table
 def test_what_cannot_be_meant_is_refused(raw: dict[str, Any], says: str) -> None:
     """At load, with the reason."""
     with pytest.raises(ValidationError, match=says):
         GATES.validate_python(raw)
 
 
-@pytest.mark.parametrize("path", ["..a", "a..", "a/...", ".hidden", "a b", "ä"])
+@table
 def test_path_that_only_looks_like_leaving_is_taken(path: str) -> None:
     """Two dots leave only where they are a whole part."""
     assert GATES.validate_python({"type": "file_exists", "path": path}).path == path
@@ -146,18 +109,7 @@ def test_assertion_means(text: str, means: Assertion) -> None:
     assert parse_assertion(text) == means
 
 
-@pytest.mark.parametrize(
-    ("raw", "title"),
-    [
-        ({"type": "no_transcript_errors"}, "no_transcript_errors"),
-        ({"type": "tool_called", "tool": "a.b"}, "tool_called a.b"),
-        ({"type": "max_tool_calls", "max": 5}, "max_tool_calls 5"),
-        ({"type": "file_exists", "path": "r.md", "name": "report"}, "report"),
-        ({"type": "command_output_contains", "command": "x", "substring": "a\n  b\x07"}, "command_output_contains a b"),
-        ({"type": "command_succeeds", "command": "TOKEN=s3cret /opt/bin/check --key s3cret"}, "command_succeeds check"),
-        ({"type": "script", "command": "x", "description": "adds up"}, "script adds up"),
-    ],
-)
+@table
 def test_title_tells_gates_apart(raw: dict[str, Any], title: str) -> None:
     """Its name, else type and main parameter, on one line."""
     gate: AnyGate = GATES.validate_python(raw)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tables import table
 from tarsy_scoring.evaluation import diagnosis
 from tarsy_scoring.evaluation.diagnosis import LONGEST_SHOWN_NAME, RULES, Finding, diagnose
 from tarsy_scoring.evaluation.interaction import EVERY_CALL, CommandRules, Interaction, measure_interaction
@@ -88,10 +89,7 @@ def test_findings(events: list[Event], patterns: list[str]) -> None:
     assert found(*events) == patterns
 
 
-@pytest.mark.parametrize(
-    ("count", "status", "patterns"),
-    [(39, "completed", []), (40, "completed", [LONG_WAY]), (40, "failed", []), (400, "timed_out", [])],
-)
+@table
 def test_long_way(count: int, status: str, patterns: list[str]) -> None:
     """Many commands, and yet it completed."""
     assert found(*calls(count), status=status) == patterns

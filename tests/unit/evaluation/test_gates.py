@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from tables import table
 from tarsy_scoring.config.gates import GATE_TYPES, Gate
 from tarsy_scoring.gates.decide import MAX_NODES, GateResult, Observed, evaluate_gate
 from tarsy_scoring.timeline.model import Timeline, ToolCall
@@ -105,26 +106,8 @@ CALLS = timeline(
     stage(execution(call("x", name="delete_pod")), stage_type="scoring"),
 )
 
-PATTERNS = [
-    ("kubectl.get_pods", 2),
-    ("get_pods", 2),
-    ("kubectl.get_*", 3),
-    ("get_*", 3),
-    ("*", 3),
-    ("*.get_pods", 2),
-    ("*pods", 2),
-    ("Kubectl.get_pods", 0),
-    ("get_pod", 0),
-    ("et_pods", 0),
-    ("kubectl", 0),
-    ("kubectlXget_pods", 0),
-    ("get_pod?", 0),
-    ("get_pod[s]", 0),
-    ("delete_pod", 0),
-]
 
-
-@pytest.mark.parametrize(("tool", "count"), PATTERNS, ids=[p for p, _ in PATTERNS])
+@table
 def test_tool_is_server_and_name_or_name_alone(tool: str, count: int) -> None:
     """`*` stands for anything, all else for itself, case and all; stages that are not shown do not count."""
     assert decide("max_tool_calls", CALLS, max=3).passed
@@ -154,20 +137,7 @@ def test_all_calls_together_have_a_limit(most: int, passed: bool) -> None:
     assert (result.passed, result.message) == (passed, f"tool calls: 3, wanted at most {most}")
 
 
-ANALYSES = [
-    ("contains", {"substring": "OOMKilled"}, True),
-    ("contains", {"substring": "oomkilled"}, False),
-    ("contains", {"substring": "web-1 war ä"}, True),
-    ("contains", {"substring": ".*"}, False),
-    ("matches", {"pattern": "(?i)oomkilled"}, True),
-    ("matches", {"pattern": "^Cause"}, True),
-    ("matches", {"pattern": "^web"}, False),
-    ("matches", {"pattern": "(?m)^web"}, True),
-    ("matches", {"pattern": r"war \S$"}, True),
-]
-
-
-@pytest.mark.parametrize(("how", "parameters", "passed"), ANALYSES)
+@table
 def test_final_analysis_is_searched(how: str, parameters: dict[str, str], passed: bool) -> None:
     """A text in its spelling, or an RE2 anywhere; the message holds what was looked for and not what was there."""
     session = of_events(final_analysis=f"Cause: OOMKilled {SECRET} \ud800\nweb-1 war ä")
@@ -192,15 +162,7 @@ def test_no_final_analysis_is_said_and_not_passed(analysis: str | None) -> None:
 # --- files ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("type_", "parameters", "passed"),
-    [
-        ("file_contains", {"substring": "ä ok"}, True),
-        ("file_contains", {"substring": "OK"}, False),
-        ("file_matches", {"pattern": r"ä\s+ok"}, True),
-        ("file_matches", {"pattern": "^ok"}, False),
-    ],
-)
+@table
 def test_file_is_searched(type_: str, parameters: dict[str, str], passed: bool) -> None:
     """Bytes that are no text do not matter."""
     observed = Observed(data=b"\xff\x00 \xc3\xa4 ok " + SECRET.encode())
@@ -245,7 +207,6 @@ def test_command_succeeds_with_status_zero(status: int, passed: bool, says: str)
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_output_is_searched_whatever_the_status(status: int) -> None:
-    """The status is told."""
     for type_, given in {"contains": {"substring": "3 ok"}, "matches": {"pattern": r"\d ok"}}.items():
         found = on_output(f"command_output_{type_}", f"{SECRET} 3 ok", exit_status=status, **given)
         missed = on_output(f"command_output_{type_}", f"{SECRET} OK", exit_status=status, **given)
@@ -267,77 +228,14 @@ REPORT = {
     "s": ["1"],
 }
 
-ASSERTIONS = [
-    ("$.n", "exists", True),
-    ("$.nothing", "exists", False),
-    ("$.l[*]", "exists", True),
-    ("$.o.k", "exists", True),
-    ("$.absent", "exists", False),
-    ("$.l[2,0]", "exists", True),
-    ("$.l[2,2,0]", "exists", True),
-    ("$.n", "equals 3", True),
-    ("$.n", "equals 3.0", True),
-    ("$.n", 'equals "3"', False),
-    ("$.n", "equals true", False),
-    ("$.yes", "equals true", True),
-    ("$.yes", "equals 1", False),
-    ("$.t", "equals three pods", True),
-    ("$.t", 'equals "three pods"', True),
-    ("$.t", "equals three", False),
-    ("$.nothing", "equals null", True),
-    ("$.l", 'equals [1, "two", null]', True),
-    ("$.l", 'equals [true, "two", null]', False),
-    ("$.l", 'equals [1, "two"]', False),
-    ("$.o", 'equals {"k": []}', True),
-    ("$.o", 'equals {"k": {}}', False),
-    ("$.o", 'equals {"j": []}', False),
-    ("$.absent", "equals null", False),
-    ("$.l[*]", "equals 1", False),
-    ("$.l[0,0]", "equals 1", False),
-    ("$.t", "contains pods", True),
-    ("$.t", "contains Pods", False),
-    ("$.l", "contains two", True),
-    ("$.l", 'contains "two"', True),
-    ("$.l", "contains tw", False),
-    ("$.l", "contains 1", True),
-    ("$.l", "contains true", False),
-    ("$.s", "contains 1", True),
-    ("$.l", "contains null", True),
-    ("$.o", "contains k", True),
-    ("$.o", "contains []", False),
-    ("$.n", "contains 3", False),
-    ("$.nothing", "contains null", False),
-    ("$.t", "len == 10", True),
-    ("$.t", "len > 10", False),
-    ("$.t", "len >= 10", True),
-    ("$.l", "len > 2", True),
-    ("$.l", "len == 2", False),
-    ("$.o", "len == 1", True),
-    ("$.o.k", "len == 0", True),
-    ("$.n", "len >= 0", False),
-    ("$.nothing", "len == 0", False),
-    ("$.absent", "len == 0", False),
-]
 
-
-@pytest.mark.parametrize(("path", "assertion", "passed"), ASSERTIONS, ids=[f"{p} {a}" for p, a, _ in ASSERTIONS])
+@table
 def test_assertion_on_json(path: str, assertion: str, passed: bool) -> None:
     """`exists`: one node that is not null; all others: of exactly one node."""
     assert on_json(REPORT, path, assertion).passed is passed
 
 
-@pytest.mark.parametrize(
-    ("path", "assertion", "says"),
-    [
-        ("$.absent", "equals 1", "nodes found: 0, exactly one is wanted"),
-        ("$.l[*]", "equals 1", "nodes found: 3, exactly one is wanted"),
-        ("$.nothing", "exists", "nodes found: 1, all null"),
-        ("$.n", "len > 1", "nodes found: 1, and a number has no length"),
-        ("$.yes", "contains x", "nodes found: 1, and a boolean contains nothing"),
-        ("$.l", "len > 5", "nodes found: 1, of length 3"),
-        ("$.t", f"equals {SECRET}", "nodes found: 1;"),
-    ],
-)
+@table
 def test_message_on_json_tells_how_many_nodes(path: str, assertion: str, says: str) -> None:
     """And never what they hold."""
     message = on_json(REPORT, path, assertion).message
@@ -393,25 +291,7 @@ def test_json_that_was_cut_is_not_read() -> None:
     assert "longer than 2 bytes" in result.message
 
 
-SCRIPTS = [
-    ("no-answer", "", 0, True, "the script ended with exit status 0"),
-    ("no-answer-failed", "", 2, False, "the script ended with exit status 2"),
-    ("text", f"all good {SECRET}", 0, True, "the script ended with exit status 0"),
-    ("passed", '{"passed": true, "message": "42 rows"}', 0, True, "42 rows"),
-    ("not-passed", '{"passed": false, "message": "41 rows"}', 0, False, "41 rows"),
-    ("without-message", '{"passed": true}', 0, True, "the script says passed"),
-    ("not-passed-without-message", '{"passed": false, "message": 3}', 0, False, "the script says not passed"),
-    ("status-wins", '{"passed": true, "message": "fine"}', 1, False, "although it says that it passed: fine"),
-    ("failed-and-says-why", '{"passed": false, "message": "41 rows"}', 1, False, "41 rows"),
-    ("not-a-boolean", '{"passed": "no"}', 0, True, "the script ended with exit status 0"),
-    ("a-number-is-no-boolean", '{"passed": 0}', 0, True, "the script ended with exit status 0"),
-    ("a-list", "[false]", 0, True, "the script ended with exit status 0"),
-    ("too-deep", '{"passed": false, "x": ' + deep(100_000) + "}", 0, False, "too long or nested too deeply"),
-    ("control-characters", '{"passed": true, "message": "a\\u001b[1m\\n\\u0000b\\u202e\\ud800c"}', 0, True, "a[1m bc"),
-]
-
-
-@pytest.mark.parametrize(("data", "status", "passed", "says"), [s[1:] for s in SCRIPTS], ids=[s[0] for s in SCRIPTS])
+@table
 def test_script_says_whether_it_passed(data: str, status: int, passed: bool, says: str) -> None:
     """Its JSON decides, a failing status is never overruled, and its message is one printable line."""
     result = on_output("script", data, exit_status=status, description="adds up")
@@ -449,7 +329,7 @@ LONG: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("type_", GATE_TYPES)
+@table
 def test_messages_and_titles_are_short(type_: str) -> None:
     """At most 300 characters, whatever the operator wrote."""
     fields = GATE_TYPES[type_].model_fields
@@ -464,7 +344,7 @@ def test_messages_and_titles_are_short(type_: str) -> None:
         assert len(result.name) <= 80
 
 
-@pytest.mark.parametrize("type_", [t for t in GATE_TYPES if t.startswith(("command", "file", "script"))])
+@table
 def test_what_could_not_be_looked_at_did_not_pass(type_: str) -> None:
     """The reason is the message; nothing to look at is a reason too."""
     parameters = {k: v for k, v in LONG.items() if k in GATE_TYPES[type_].model_fields} | {"name": "mine"}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tables import table
 from tarsy_scoring.evaluation.interaction import (
     EVERY_CALL,
     LONGEST_NAME,
@@ -115,18 +116,7 @@ def test_session_counted_by_hand() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("stage_type", "commands"),
-    [
-        ("investigation", 1),
-        ("synthesis", 1),
-        ("exec_summary", 1),
-        ("action", 1),
-        ("chat", 0),
-        ("scoring", 0),
-        ("new", 0),
-    ],
-)
+@table
 def test_only_shown_stages_count(stage_type: str, commands: int) -> None:
     """What the judge does not see is not measured."""
     shown = timeline(stage(execution(call()), stage_type=stage_type))
@@ -152,31 +142,7 @@ def test_replicas_that_do_the_same_repeat_nothing() -> None:
     assert found.longest_identical_run is None
 
 
-ARGUMENTS = {
-    "order of keys": ('{"a": 1, "b": 2}', '{"b":2,"a":1}', True),
-    "order of inner keys": ('[{"a": 1, "b": 2}]', '[{"b":2,"a":1}]', True),
-    "blanks around JSON": (' {"a": 1}\n', '{"a":1}', True),
-    "escapes": ('{"a": "\\u00e9"}', '{"a": "é"}', True),
-    "a key twice, last counts": ('{"a": 1, "a": 2}', '{"a": 2}', True),
-    "another value": ('{"a": 1}', '{"a": 2}', False),
-    "number and text": ('{"a": 1}', '{"a": "1"}', False),
-    "number and truth": ('{"a": 1}', '{"a": true}', False),
-    "order of a list": ("[1, 2]", "[2, 1]", False),
-    "blanks in a value": ('{"a": "x  y"}', '{"a": "x y"}', False),
-    "no JSON, blanks around": (" pods -n web\n", "pods -n web", True),
-    "no JSON, blanks within": ("pods  -n web", "pods -n web", False),
-    "text and a JSON string": ("pods", '"pods"', False),
-    "nothing and blanks": ("", "  ", True),
-    "nothing and an empty object": ("", "{}", False),
-    "nested too deeply for JSON": ("[" * 300 + "1" + "]" * 300, "[" * 300 + "1 " + "]" * 300, False),
-    "nested deeply": ("[" * 150 + "1" + "]" * 150, "[" * 150 + "1 " + "]" * 150, True),
-    "half a surrogate pair": ('{"a": "\ud800"}', '{"a":"\ud800"}', False),
-    "a number beyond any limit": ("9" * 5000, "9" * 5000 + " ", True),
-    "emoji": ('{"a": "🙂"}', '{"a": "\\ud83d\\ude42"}', True),
-}
-
-
-@pytest.mark.parametrize(("one", "other", "are_same"), ARGUMENTS.values(), ids=ARGUMENTS.keys())
+@table
 def test_identity_is_of_canonical_arguments(one: str, other: str, are_same: bool) -> None:
     """JSON is compared by what it says, other text as it stands."""
     assert measured(call(one), call(other)).unique_commands == (1 if are_same else 2)
@@ -188,25 +154,7 @@ def test_identity_is_of_server_and_tool(other: dict[str, str]) -> None:
     assert measured(call(), call(**other)).unique_commands == 2
 
 
-OUTCOMES = {
-    "nothing recorded": ({}, False, "status"),
-    "not an error": ({"is_error": False}, False, "is_error"),
-    "an error": ({"is_error": True}, True, "is_error"),
-    "exit 0": ({"exit_code": 0}, False, "exit_code"),
-    "exit 1": ({"exit_code": 1}, True, "exit_code"),
-    "a signal": ({"exit_code": -9}, True, "exit_code"),
-    "exit 1, not an error": ({"exit_code": 1, "is_error": False}, True, "exit_code"),
-    "exit 1 and an error": ({"exit_code": 1, "is_error": True}, True, "exit_code"),
-    "exit 0, an error": ({"exit_code": 0, "is_error": True}, True, "is_error"),
-    "exit 0, failed": ({"exit_code": 0, "status": "failed"}, True, "status"),
-    "failed": ({"status": "failed"}, True, "status"),
-    "never ended": ({"status": "streaming"}, True, "status"),
-    "failed, not an error": ({"status": "timed_out", "is_error": False}, True, "status"),
-    "failed and an error": ({"status": "failed", "is_error": True}, True, "is_error"),
-}
-
-
-@pytest.mark.parametrize(("said", "has_failed", "basis"), OUTCOMES.values(), ids=OUTCOMES.keys())
+@table
 def test_failure_and_what_says_so(said: dict[str, Any], has_failed: bool, basis: str) -> None:
     """A failure counts under what said so, a success under the best that is recorded."""
     found = measured(call(**said))
@@ -214,11 +162,7 @@ def test_failure_and_what_says_so(said: dict[str, Any], has_failed: bool, basis:
     assert (found.error_count, found.error_basis) == (has_failed, {basis: 1})
 
 
-@pytest.mark.parametrize(
-    ("failed", "repeated", "at_first"),
-    [("", 0, 1), ("x", 1, 0), (" x", 1, 1), ("xx", 2, 0), ("x x", 1, 0), ("  x", 0, 1)],
-    ids=["never", "first", "second", "first two", "first and last", "last"],
-)
+@table
 def test_repetition_looks_at_the_last_time(failed: str, repeated: int, at_first: int) -> None:
     """Of three equal calls: how often the one before had failed, and whether the first worked."""
     found = measured(*sequence("aaa", failed=failed))
@@ -232,7 +176,7 @@ def test_repetition_is_remembered_over_other_calls() -> None:
     assert measured(*sequence("aba", failed="x")).repeated_after_failure == 1
 
 
-@pytest.mark.parametrize("status", ["completed", "failed", "timed_out", "cancelled"])
+@table
 def test_completed_is_the_status_of_the_session(status: str) -> None:
     """No other status counts."""
     assert measured(status=status).completed is (status == "completed")
@@ -265,24 +209,13 @@ HELP = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "where", "asks"), HELP.values(), ids=HELP.keys())
+@table
 def test_help(arguments: Any, where: dict[str, str], asks: bool) -> None:
     """A word in an argument, or the tool's name."""
     assert measured(call(arguments, **where), rules=SHELL).help_invocations == asks
 
 
-@pytest.mark.parametrize(
-    ("command_line", "asked"),
-    [
-        ("my-tool get --help", 1),
-        ("my-tool help", 1),
-        ("my-tool get -h", 1),
-        ("my-tool get; other --help", 0),
-        ("other --help; my-tool get", 0),
-        ("my-tool get --help; my-tool get", 1),
-        ("my-tool get -hx help-desk", 0),
-    ],
-)
+@table
 def test_help_of_a_command_is_in_its_own_text(command_line: str, asked: int) -> None:
     """What stands around it asks for something else."""
     assert measured(line(command_line), rules=MY_TOOL).help_invocations == asked
@@ -295,22 +228,7 @@ def test_command_of_a_help_tool_asks_for_help() -> None:
     assert measured(call({"a": "my-tool get"}, tool="cli_help"), rules=rules).help_invocations == 1
 
 
-@pytest.mark.parametrize(
-    ("named", "is_shell"),
-    [
-        ("shell.run", True),
-        ("run", True),
-        ("shell.*", True),
-        ("*", True),
-        ("r*n", True),
-        ("shell", False),
-        ("shell?run", False),
-        ("shellxrun", False),
-        ("ru", False),
-        ("RUN", False),
-        ("[r]un", False),
-    ],
-)
+@table
 def test_shell_tools_by_name(named: str, is_shell: bool) -> None:
     """The whole name, with or without its server; only `*` stands for anything."""
     assert measured(line("x help"), rules=CommandRules(None, (named,))).help_invocations == is_shell
@@ -324,22 +242,8 @@ def test_shell_tool_with_a_line_end_in_its_name() -> None:
 
 # --- commands of a command line ------------------------------------------------------------------------
 
-LINES = {
-    "none": ("ls -l", []),
-    "one": ("my-tool get x", ["get"]),
-    "two": ("my-tool get x; my-tool list", ["get", "list"]),
-    "without a separator between": ("my-tool get x my-tool list", ["get", "list"]),
-    "among others": ("cd x && my-tool get | grep y", ["get"]),
-    "swallowed separator": ("my-tool get;ls", ["get"]),
-    "swallowed quote": ('bash -c "my-tool get"', ["get"]),
-    "quoted name": ("my-tool 'get' x", ["get"]),
-    "over lines": ("my-tool get\nmy-tool \\\n list", ["get", "\\"]),
-    "no ASCII": ("é🙂 my-tool größe; my-tool 取得", ["größe", "取得"]),
-    "NUL": ("my-tool get\0 x", ["get\ufffd"]),
-}
 
-
-@pytest.mark.parametrize(("command_line", "subcommands"), LINES.values(), ids=LINES.keys())
+@table
 def test_commands_in_a_line(command_line: str, subcommands: list[str]) -> None:
     """Each match is one, and its group names it."""
     found = measured(line(command_line), rules=MY_TOOL)
@@ -348,30 +252,7 @@ def test_commands_in_a_line(command_line: str, subcommands: list[str]) -> None:
     assert sorted(found.by_subcommand) == sorted(subcommands)
 
 
-SAME_TEXT = {
-    "blanks": ("my-tool get  x ", "my-tool get x", True),
-    "semicolon": ("my-tool get x; ls", "my-tool get x", True),
-    "and": ("my-tool get x && ls", "my-tool get x", True),
-    "pipe": ("my-tool get x | wc", "my-tool get x", True),
-    "line end": ("my-tool get x\nls", "my-tool get x", True),
-    "what stands before": ("cd y; my-tool get x", "my-tool get x", True),
-    "separator in quotes": ('my-tool get "x; y"', 'my-tool get "x; z"', False),
-    "separator in single quotes": ("my-tool get 'x | y'", "my-tool get 'x | z'", False),
-    "escaped separator": ("my-tool get x\\; y", "my-tool get x\\; z", False),
-    "escaped quote": ('my-tool get "x\\"; y"', 'my-tool get "x\\"; z"', False),
-    "quote in other quotes": ("""my-tool get "it's"; ls""", """my-tool get "it's"; ps""", True),
-    "open quote": ("my-tool get 'x; y", "my-tool get 'x; z", False),
-    "open quote before": ("echo it's; my-tool get x; y", "my-tool get x", True),
-    "in quotes": ('bash -c "my-tool get x" && ls', "my-tool get x", True),
-    "separator in the same quotes": ('bash -c "my-tool get x; ls"', "my-tool get x", True),
-    "quotes in quotes": ("""bash -c "my-tool get 'x; y'" """, "my-tool get 'x; y'", True),
-    "after quotes": ("echo 'a' \"b\"; my-tool get x; ls", "my-tool get x", True),
-    "next command": ("my-tool get x my-tool get x", "my-tool get x", True),
-    "another argument": ("my-tool get x", "my-tool get y", False),
-}
-
-
-@pytest.mark.parametrize(("one", "other", "are_same"), SAME_TEXT.values(), ids=SAME_TEXT.keys())
+@table
 def test_text_of_a_command(one: str, other: str, are_same: bool) -> None:
     """It reaches to the next separator outside of quotes, or the next command; that is its identity."""
     assert measured(line(one), line(other), rules=MY_TOOL).unique_commands == (1 if are_same else 2)
@@ -409,17 +290,7 @@ def test_commands_of_one_call_share_its_result() -> None:
     assert found.tool_duration_ms == 42
 
 
-@pytest.mark.parametrize(
-    ("arguments", "commands"),
-    [
-        ({"a": "my-tool x", "b": [{"c": "my-tool y"}]}, 2),
-        ("my-tool x", 1),
-        ('{"command": "my-tool x"', 1),
-        ({"my-tool x": 1}, 0),
-        ("my-tool x \ud800", 1),
-    ],
-    ids=["anywhere in JSON", "no JSON", "broken JSON", "a key", "half a surrogate pair"],
-)
+@table
 def test_pattern_is_searched_in_strings(arguments: Any, commands: int) -> None:
     """In the values, or in the text where it is no JSON."""
     assert measured(call(arguments), rules=MY_TOOL).total_commands == commands
@@ -450,18 +321,7 @@ def test_whose_calls_are_searched(rules: CommandRules, commands: int) -> None:
     assert measured(*events, rules=rules).total_commands == commands
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text", "subcommands"),
-    [
-        ("my-tool", "my-tool get", []),
-        (r"my-tool (a)|my-tool (b)", "my-tool a; my-tool b", ["a", "b"]),
-        (r"my-tool( x)? (\S+)", "my-tool get", ["get"]),
-        (r"my-tool (x)?", "my-tool y", []),
-        (r"my-tool (x*)", "my-tool y", []),
-        (r"(?i)MY-TOOL (\S+)", "my-tool get", ["get"]),
-    ],
-    ids=["no group", "the one that took part", "the second", "none took part", "an empty one", "any case"],
-)
+@table
 def test_group_names_the_subcommand(pattern: str, text: str, subcommands: list[str]) -> None:
     """The first that took part; without one the command has no subcommand and still counts."""
     found = measured(line(text), rules=CommandRules(pattern))
@@ -590,11 +450,7 @@ def test_duration(fields: dict[str, Any], duration_s: float | None) -> None:
     assert measured(**fields).duration_s == duration_s
 
 
-@pytest.mark.parametrize(
-    ("durations_ms", "total"),
-    [([], None), ([5], 5), ([0, 0], 0), ([5, 7], 12), ([5, None], None)],
-    ids=["no command", "one", "zero", "two", "one unknown"],
-)
+@table
 def test_tool_duration(durations_ms: list[int | None], total: int | None) -> None:
     """The sum, where every call says how long it took."""
     assert measured(*(call(duration_ms=d) for d in durations_ms)).tool_duration_ms == total
@@ -625,7 +481,6 @@ def test_agent_tokens(tokens: list[tuple[int | None, int | None]], expected: Tok
 
 
 def test_names_are_fit_for_a_json_column() -> None:
-    """No NUL, no half of a pair, no end without an end; what is told apart stays two commands."""
     odd = ["a\0b", "a\x1bb", "a\ud800b", "n" * 1000]
 
     found = measured(*(call(tool=name) for name in odd))
@@ -691,7 +546,6 @@ def test_counts_agree_with_each_other(session: Timeline, rules: CommandRules) ->
 def test_order_of_stages_and_executions_changes_nothing(
     session: Timeline, rules: CommandRules, chance: random.Random
 ) -> None:
-    """The same bytes, whoever is listed first."""
     stages = [replace(s, executions=tuple(chance.sample(s.executions, len(s.executions)))) for s in session.stages]
     chance.shuffle(stages)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tables import table
 from tarsy_scoring.evaluation.outcome import Outcome, composite_score, decide_outcome, threshold_of
 
 
@@ -78,15 +79,7 @@ def test_many_failed_gates_are_named_and_three_explained(failed: int, ending: st
     assert outcome.reason.count("failed: why") == 3
 
 
-@pytest.mark.parametrize(
-    ("weighted", "total", "value"),
-    [
-        pytest.param(0.70, 70, "pass", id="exactly"),
-        pytest.param(0.695, 70, "fail", id="only-rounded-up"),
-        pytest.param(0.1 + 0.2 + 0.4, 70, "pass", id="floating-point-takes-nothing"),
-        pytest.param(0.7 - 1e-12, 70, "pass", id="nor-does-it-in-the-last-places"),
-    ],
-)
+@table
 def test_a_rubric_is_held_against_its_weighted_score(weighted: float, total: int, value: str) -> None:
     """Not against the total, which is rounded half up."""
     outcome = decide_outcome([], total, threshold_of(None, 0.70), judged=100 * weighted)
@@ -96,16 +89,7 @@ def test_a_rubric_is_held_against_its_weighted_score(weighted: float, total: int
         assert outcome.reason == "the weighted score 69.5 is below the threshold 70"
 
 
-@pytest.mark.parametrize(
-    ("weighted", "threshold", "reason"),
-    [
-        pytest.param(59.0005, 70, "59 is below the threshold 70", id="what-nobody-needs-is-left-out"),
-        pytest.param(59.126, 62.5, "59.13 is below the threshold 62.5", id="two-decimals-at-most"),
-        pytest.param(69.9996, 70, "69.9996 is below the threshold 70", id="never-below-itself"),
-        pytest.param(69.994, 69.996, "69.99 is below the threshold 70", id="rounded-apart"),
-        pytest.param(69.99961, 69.99963, "69.99961 is below the threshold 69.99963", id="all-that-tells-them-apart"),
-    ],
-)
+@table
 def test_numbers_in_a_reason_are_rounded_and_stay_apart(weighted: float, threshold: float, reason: str) -> None:
     """For readers two decimals are enough, but where a score would be below its own number."""
     assert decide_outcome([], 1, threshold, judged=weighted).reason == f"the weighted score {reason}"
@@ -116,16 +100,7 @@ def test_a_weighted_score_without_a_total_decides_nothing() -> None:
     assert decide_outcome([], None, 70, judged=20) == Outcome(None)
 
 
-@pytest.mark.parametrize(
-    ("chain", "rubric", "threshold"),
-    [
-        pytest.param(None, None, None, id="neither"),
-        pytest.param(60, None, 60, id="the-chain's"),
-        pytest.param(None, 0.29, 29, id="the-rubric's"),
-        pytest.param(60, 0.7, 60, id="the-chain's-wins"),
-        pytest.param(0, 0.7, 0, id="0-is-one-too"),
-    ],
-)
+@table
 def test_threshold_in_force(chain: float | None, rubric: float | None, threshold: float | None) -> None:
     """0-100, whatever the file says it in; 100 x 0.29 is 29."""
     assert threshold_of(chain, rubric) == threshold

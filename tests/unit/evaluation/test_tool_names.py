@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tables import table
 from tarsy_scoring.evaluation.tool_names import Tool, bare, merge_spellings, normalise
 
 
@@ -23,45 +24,12 @@ def test_the_most_used_spelling_names_the_tool() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        pytest.param("get_pod_logs", "GET-POD-LOGS", id="case-and-hyphens"),
-        pytest.param("get_pod_logs", "getPodLogs", id="camel-case"),
-        pytest.param("get_pod_logs", "get pod  logs ", id="spaces"),
-        pytest.param("get_pod_logs", "get_\u200bpod_logs", id="an-invisible-character"),
-        pytest.param("get_pod_log", "get_p\ufe0fod_logs", id="an-invisible-character-in-a-plural"),
-        pytest.param("get_pod_log", "get\tpod\tlogs", id="tabs"),
-        pytest.param("get_pod_logs", "ｇｅｔ_pod_logs", id="full-width-letters"),
-        pytest.param("get_pod_log", "get_pods_logs", id="plurals"),
-        pytest.param("query_metric", "query_metrics", id="one-plural"),
-        pytest.param("run_query", "run_queries", id="a-plural-in-ies"),
-        pytest.param("prometheus_query", "promethues_query", id="two-letters-swapped"),
-        pytest.param("prometheus_query", "promtheus_query", id="a-letter-lost"),
-        pytest.param("loki.search_logs", "loki.search_log", id="with-their-server"),
-    ],
-)
+@table
 def test_one_tool(one: str, other: str) -> None:
     assert names(one, other) == [{one, other}]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        pytest.param("node_cpu_usage", "node_gpu_usage", id="a-letter-of-a-short-word"),
-        pytest.param("get_pod", "set_pod", id="another-verb"),
-        pytest.param("upload_file", "unload_file", id="a-letter-of-six"),
-        pytest.param("inbound_traffic", "unbound_traffic", id="the-first-letter"),
-        pytest.param("s3_list_buckets", "s2_list_buckets", id="another-number"),
-        pytest.param("check_http2", "check_http3", id="a-number-at-the-end"),
-        pytest.param("search_logs", "logs_search", id="another-order"),
-        pytest.param("get_pods", "kubernetes.get_pods", id="a-server-in-front"),
-        pytest.param("get_pods", "get_pods_events", id="a-word-more"),
-        pytest.param("prometheus_query", "promtheuss_query", id="two-slips-in-a-word"),
-        pytest.param("---", "___", id="nothing-but-separators"),
-        pytest.param("", "\u200b", id="nothing-to-be-seen"),
-    ],
-)
+@table
 def test_two_tools(one: str, other: str) -> None:
     assert sorted(map(tuple, names(one, other))) == sorted([(one,), (other,)])
 
@@ -96,17 +64,7 @@ def test_names_made_up_to_cost_much(made_up: object) -> None:
     assert time.process_time() - began < 15
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Get Pod-Logs", "getpodlogs"),
-        ("loki.search_logs", "loki.searchlogs"),
-        ("---", "---"),
-        ("STRASSE", "strasse"),
-        ("no\ufe0fde\u034f_\u3164c\u00adpu\x07", "nodecpu"),
-    ],
-    ids=["words", "with-server", "only-separators", "capitals", "invisible"],
-)
+@table
 def test_normalise(name: str, expected: str) -> None:
     assert normalise(name) == expected
 
@@ -132,7 +90,6 @@ def test_a_name_kept_apart(used: int) -> None:
 
 
 def test_a_name_joined_by_hand_counts_for_its_tool() -> None:
-    """Also where nobody wrote the tool's own name, and in every spelling."""
     tools = merge_spellings({"tail_logs": 4, "Tail Logs": 1, "disk_io": 2}, {"tail-logs": "live_logs"})
 
     assert tools == [Tool("live_logs", (("tail_logs", 4), ("Tail Logs", 1))), Tool("disk_io", (("disk_io", 2),))]

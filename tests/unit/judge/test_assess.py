@@ -247,7 +247,6 @@ async def test_an_adaptive_sample_that_may_succeed_later_is_raised(error: Scorin
 
 @pytest.mark.parametrize("samples", [3, "adaptive"])
 async def test_a_lease_that_is_lost_in_a_sample_ends_the_judgement(samples: Samples) -> None:
-    """It is no failure of the sample, so nobody is asked whether it is final."""
     with pytest.raises(LeaseLost):
         await judge(ScriptedJudge(says(49), LeaseLost("gone"), says(49)), samples)
 

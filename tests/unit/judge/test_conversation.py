@@ -41,7 +41,6 @@ async def test_a_full_window_keeps_the_last_reply_alone() -> None:
 
 @pytest.mark.parametrize("replies", [0, 1])
 async def test_where_nothing_can_be_left_out_the_window_is_too_small(replies: int) -> None:
-    """The opening and the last reply are what a question is about; nobody asks again without them."""
     judge = ScriptedJudge(*[answer("A1")] * replies, FULL)
 
     with pytest.raises(ContextTooLong):

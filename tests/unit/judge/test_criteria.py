@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tables import table
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
 from tarsy_scoring.judge import criteria as criteria_module
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
@@ -176,21 +177,7 @@ def test_the_layout_of_a_file_does_not_change_the_hash() -> None:
     assert Criteria.model_validate(other).criteria_hash == Criteria.model_validate(MINIMAL).criteria_hash
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": "other"},
-        {"strategy": "structured"},
-        {"system_prompt": "Judge!"},
-        {"prompt": PROMPT + "."},
-        {"follow_up_prompt": "Name them."},
-        {"reminder_prompt": "Total."},
-        {"categories": [{"id": "logical_flow", "max_points": 100}]},
-        {"bands": {"correct": [60, 100]}},
-        {"failure_vocabulary": {"wrong_conclusion": "It is wrong."}},
-    ],
-    ids=lambda change: next(iter(change)),
-)
+@table
 def test_each_key_changes_the_hash(change: dict[str, Any]) -> None:
     """Scores of two different judges must not look comparable."""
     assert Criteria.model_validate(MINIMAL | change).criteria_hash != Criteria.model_validate(MINIMAL).criteria_hash
@@ -254,5 +241,4 @@ def test_the_output_form_lists_the_categories_and_ends_with_the_total() -> None:
 
 
 def test_criteria_without_categories_ask_for_no_breakdown() -> None:
-    """Nothing is asked for that nobody would read."""
     assert "breakdown" not in Criteria.model_validate(MINIMAL).added_by_code["output_schema"]

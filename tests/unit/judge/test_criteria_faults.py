@@ -100,7 +100,6 @@ def test_what_cannot_be_read_is_a_fault(tmp_path: Path, name: str) -> None:
 
 
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
-    """YAML takes the last one; nobody can say which was meant. Also deep inside, also in one line."""
     text = VALID.replace("pass_threshold", "name: other\npass_threshold").replace("id: completion", "id: a, id: b")
     assert faults_of(tmp_path, text) == [
         (9, "rubric.0.id", "is given twice, first in line 9"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tables import table
 from tarsy_scoring.judge.provider_errors import ErrorResponse
 
 PROMPT_TEXT = "the private words of the prompt"
@@ -182,79 +183,7 @@ def test_a_parameter_is_unsupported_only_where_the_endpoint_says_so(said: ErrorR
     assert said.unsupported_parameter({"max_tokens", "temperature"}) == parameter
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        pytest.param({}, None, id="absent"),
-        pytest.param({"retry_after": "7"}, 7, id="seconds"),
-        pytest.param({"retry_after": "0.25"}, 0.25, id="float"),
-        pytest.param({"retry_after_ms": "1500"}, 1.5, id="milliseconds"),
-        pytest.param({"retry_after_ms": "1500", "retry_after": "9"}, 1.5, id="milliseconds_win"),
-        pytest.param({"retry_after": "0"}, None, id="zero"),
-        pytest.param({"retry_after": "-1"}, None, id="negative"),
-        pytest.param({"retry_after_ms": "0", "retry_after": "20"}, 20, id="zero_milliseconds_hide_nothing"),
-        pytest.param({"retry_after_ms": "-5", "retry_after": "20"}, 20, id="negative_milliseconds_hide_nothing"),
-        pytest.param(
-            {"retry_after": "0", "x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "45s"},
-            45,
-            id="zero_hides_no_reset",
-        ),
-        pytest.param(
-            {"retry_after": "-1", "x_ratelimit_remaining_requests": "0", "x_ratelimit_reset_requests": "20s"},
-            20,
-            id="negative_hides_no_reset",
-        ),
-        pytest.param(
-            {
-                "retry_after": "Wed, 21 Oct 2015 07:28:00 GMT",
-                "x_ratelimit_remaining_requests": "0",
-                "x_ratelimit_reset_requests": "20s",
-            },
-            20,
-            id="past_hides_no_reset",
-        ),
-        pytest.param({"x_ratelimit_remaining_tokens": "-1", "x_ratelimit_reset_tokens": "30s"}, 30, id="below_zero"),
-        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "45"}, 45, id="no_unit"),
-        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "1d2h"}, 93_600, id="days"),
-        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "-5"}, None, id="reset_past"),
-        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "0s"}, None, id="reset_now"),
-        pytest.param({"retry_after": "soon"}, None, id="word"),
-        pytest.param({"retry_after": "nan"}, None, id="not_a_number"),
-        pytest.param({"retry_after": "inf"}, None, id="infinite"),
-        pytest.param({"retry_after": ""}, None, id="empty"),
-        pytest.param({"retry_after": "Wed, 21 Oct 2015 07:28:00 GMT"}, None, id="date_in_the_past"),
-        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "6m0s"}, 360, id="reset"),
-        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "20ms"}, 0.02, id="reset_in_ms"),
-        pytest.param({"x_ratelimit_remaining_tokens": "5", "x_ratelimit_reset_tokens": "6m0s"}, 360, id="tokens_left"),
-        pytest.param({"x_ratelimit_reset_requests": "7s"}, 7, id="reset_alone"),
-        pytest.param(
-            {
-                "x_ratelimit_remaining_tokens": "0",
-                "x_ratelimit_reset_tokens": "6s",
-                "x_ratelimit_remaining_requests": "99",
-                "x_ratelimit_reset_requests": "1h",
-            },
-            6,
-            id="the_one_that_is_used_up",
-        ),
-        pytest.param({"x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "later"}, None, id="reset_word"),
-        pytest.param(
-            {
-                "x_ratelimit_remaining_tokens": "0",
-                "x_ratelimit_reset_tokens": "1.5s",
-                "x_ratelimit_remaining_requests": "0",
-                "x_ratelimit_reset_requests": "1h2m3s",
-            },
-            3723,
-            id="longer_of_two_resets",
-        ),
-        pytest.param(
-            {"retry_after": "3", "x_ratelimit_remaining_tokens": "0", "x_ratelimit_reset_tokens": "9s"},
-            3,
-            id="retry_after_wins",
-        ),
-    ],
-)
+@table
 def test_the_wait_that_a_provider_asks_for(headers: dict[str, str], seconds: float | None) -> None:
     """Every form in use; what makes no sense counts as not said."""
     assert fault(429, {}, **headers).retry_after_s() == (seconds if seconds is None else pytest.approx(seconds))
@@ -331,17 +260,16 @@ def test_a_description_holds_identifiers_and_no_free_text(said: ErrorResponse, w
     ],
 )
 def test_a_quota_that_is_used_up(said: ErrorResponse, used_up: bool) -> None:
-    """Somebody has to pay; that is another thing than being too fast."""
     assert said.says_quota_is_used_up() is used_up
 
 
-@pytest.mark.parametrize("status", [200, 408, 409, 429, 500, 502, 503, 504, 529])
+@table
 def test_transient_statuses(status: int) -> None:
     """The same request may succeed later."""
     assert fault(status, {}).is_transient()
 
 
-@pytest.mark.parametrize("status", [301, 307, 400, 401, 403, 404, 413, 422])
+@table
 def test_permanent_statuses(status: int) -> None:
     """The same request would fail the same way."""
     assert not fault(status, {}).is_transient()
@@ -381,13 +309,13 @@ def test_what_has_to_be_done_and_what_it_says_of_the_provider(
     assert said.account() == {"reason": f"HTTP {said.status}", **account}
 
 
-@pytest.mark.parametrize("status", [200, 408, 502, 504, 520, 524])
+@table
 def test_what_may_be_billed(status: int) -> None:
     """A gateway that gives up does not stop the model behind it."""
     assert fault(status, {}).may_be_billed()
 
 
-@pytest.mark.parametrize("status", [307, 400, 401, 403, 404, 422, 429, 500, 503, 529])
+@table
 def test_what_costs_nothing(status: int) -> None:
     """Refused before a model saw it, or broken before it answered."""
     assert not fault(status, {}).may_be_billed()

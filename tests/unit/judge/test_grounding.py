@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tables import table
 from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
 from tarsy_scoring.judge.verdict import Grounding
 from tarsy_scoring.timeline.context import FittedContext, build_context
@@ -47,27 +48,7 @@ def check(analysis: str) -> Grounding:
 # --- ids -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "analysis",
-    [
-        pytest.param("The logs were read in E4.", id="plain"),
-        pytest.param("The logs were read [E4].", id="brackets"),
-        pytest.param("The logs were read (E4).", id="parentheses"),
-        pytest.param("The logs were read (**E4**).", id="bold"),
-        pytest.param("The logs were read (`E4`).", id="code"),
-        pytest.param('The logs were read ("E4").', id="quoted"),
-        pytest.param("E4's result was ignored.", id="possessive"),
-        pytest.param("E4: the logs were read", id="label"),
-        pytest.param("E4", id="alone"),
-        pytest.param("The logs were read—E4 shows it.", id="dash"),
-        pytest.param("E4 is the call; E4 failed.", id="twice_in_a_sentence"),
-        pytest.param("The alert (E1) is plain.", id="alert"),
-        pytest.param("E\u200b4 shows it.", id="without_width"),
-        pytest.param('E4 shows "idle" hands.', id="scare_quotes"),
-        pytest.param('It said "yes!", and then also "no!" in E4.', id="between_scare_quotes"),
-        pytest.param('It said ("yes!") and then also ("no!") in E4.', id="between_scare_quotes_in_brackets"),
-    ],
-)
+@table
 def test_the_id_of_an_entry_is_a_true_citation(analysis: str) -> None:
     """However it is decorated; once per sentence."""
     assert check(analysis) == TRUE
@@ -105,13 +86,7 @@ def test_each_id_counts(analysis: str, grounding: Grounding) -> None:
     assert check(analysis) == grounding
 
 
-LOOKALIKES = """
-CASE4 E4xx 1E4 0xE4 E2E E2E4 v1.E4 E4.1 E4-2680 E4-based #E4 /E4/ 00:E4:1A E4:1A:00 %E4 E4% E0 E04 e4 E E-4 x_E4 E4_x
-$E4 1A:E4 node-E4 E1234567 id=E4
-"""
-
-
-@pytest.mark.parametrize("text", LOOKALIKES.split())
+@table
 def test_what_only_looks_like_an_id_is_none(text: str) -> None:
     """Words, numbers, hexadecimal digits, versions, processors, addresses."""
     assert check(f"It says {text} there.") == NONE
@@ -128,49 +103,13 @@ def test_a_code_that_the_evidence_holds_as_a_word_is_no_citation() -> None:
 REFUSED = 'E4 shows "connection refused" and no retry.'
 
 
-@pytest.mark.parametrize(
-    "analysis",
-    [
-        pytest.param('The log says "dial tcp 10.0.0.7:5432: connection refused" (E4).', id="exact"),
-        pytest.param('E4: "connection refused"', id="sixteen_characters"),
-        pytest.param('E3: "restarts: 5, log: one two"', id="written_out_line_end"),
-        pytest.param('E4: "Connection REFUSED retry 3"', id="case_and_line_end"),
-        pytest.param('E4: "connection\n  refused"', id="line_end_in_the_quotation"),
-        pytest.param('E4: "connection\u00a0refused"', id="no_break_space"),
-        pytest.param('E4: "dial tcp ... retry 3 of 5"', id="ellipsis"),
-        pytest.param('E4: "dial tcp … connection refused … of 5"', id="ellipses"),
-        pytest.param('E4: "… connection refused […]"', id="ellipses_around"),
-        pytest.param('E4: "connection refused," and then nothing.', id="comma_inside"),
-        pytest.param('It says "connection refused." (E4)', id="full_stop_inside"),
-        pytest.param('It says "connection refused". [E4]', id="id_behind_the_full_stop"),
-        pytest.param('E4 failed, e.g. with "connection refused".', id="abbreviation"),
-        pytest.param('E3: `"reason": "OOMKilled", "exitCode": 137`', id="json_in_code"),
-        pytest.param('E3: “"reason": "OOMKilled"”', id="json_in_curved"),
-        pytest.param("E3: \"reason: 'OOMKilled', exitCode\"", id="other_quotation_marks_inside"),
-        pytest.param('E3: "{\\"reason\\": \\"OOMKilled\\""', id="escaped"),
-        pytest.param('E3: "exitCode: 137, restarts: 5"', id="quotation_marks_left_out"),
-        pytest.param('E5: "Root cause: the node ran out of memory"', id="bold_left_out"),
-        pytest.param('E5: "the node ran out of memory... see"', id="ellipsis_of_the_text"),
-        pytest.param('E5: "**the node ran out**"', id="bold_added"),
-        pytest.param('E5: "see kube_node_status and"', id="code_left_out"),
-        pytest.param('E6: "don’t restart web‑1"', id="apostrophe_and_hyphen"),
-        pytest.param('E6: "load 1.5, delta −12"', id="minus"),
-        pytest.param('E6: "(load 1.5, delta -12). cordon drain"', id="list_marks_left_out"),
-        pytest.param('"It was evicted by the kubelet." E2 says so.', id="id_behind_the_quotation"),
-        pytest.param('E4: "kubectl.get_logs"', id="heading"),
-        pytest.param('E1: "pod web-1 restarts"', id="alert"),
-        pytest.param('The log says "connection refused".', id="without_an_id"),
-        pytest.param('Two entries (E3, E4) say "connection refused".', id="one_of_two_entries"),
-        pytest.param('E2 says "The pod web-1 was not deleted, it was evicted." That is plain.', id="end_inside"),
-        pytest.param("| E4 | `retry 3 of 5` |", id="cells"),
-    ],
-)
+@table
 def test_a_quotation_holds_where_it_stands(analysis: str) -> None:
     """One citation, whatever changes of form it went through."""
     assert check(analysis) == TRUE
 
 
-@pytest.mark.parametrize("form", ['"{}"', "“{}”", "„{}“", "«{}»", "`{}`", "``{}``", '**"{}"**', '("{}")', '"`{}`"'])
+@table
 def test_quotations_come_in_many_marks(form: str) -> None:
     """Recognised as what they are: a change in them is noticed."""
     assert check(f"E4: {form.format('retry 3 of 5')}") == TRUE
@@ -186,96 +125,19 @@ def test_sixteen_characters_are_a_quotation() -> None:
     assert check('E4: "_ _ _"') == TRUE
 
 
-@pytest.mark.parametrize(
-    "analysis",
-    [
-        pytest.param('E4: "connection was refused"', id="word_added"),
-        pytest.param('E4: "connection accepted by"', id="word_changed"),
-        pytest.param('E2: "The pod web-1 was deleted"', id="negation_left_out"),
-        pytest.param('E4: "connection not refused"', id="negation_added"),
-        pytest.param('E4: "retry 3 of 6"', id="number_changed"),
-        pytest.param('E3: "exitCode: 13, restarts: 5"', id="digit_lost"),
-        pytest.param('E3: "reason: OOMKilled, exitCode: 13"', id="number_cut_at_the_end"),
-        pytest.param('E3: "37, restarts: 5"', id="number_cut_at_the_start"),
-        pytest.param('E6: "restart web-1 (load 1"', id="decimals_cut"),
-        pytest.param('E6: "5, delta -12 or so"', id="more_than_is_there"),
-        pytest.param('E6: "5, delta -12"', id="decimals_cut_at_the_start"),
-        pytest.param('E6: "load 1.5, delta 12"', id="sign_lost"),
-        pytest.param('E6: "12). - cordon - drain"', id="sign_cut_off"),
-        pytest.param('The "connection refused" Kubernetes error is in E3.', id="a_capital_behind_the_quotation"),
-        pytest.param('E3: "{\\"reason\\": \\"Evicted\\""', id="escaped_and_changed"),
-        pytest.param('E4: "onnection refused by"', id="letter_lost"),
-        pytest.param('E4: "nection refused retry"', id="word_cut_at_the_start"),
-        pytest.param('E4: "connection refused re"', id="word_cut_at_the_end"),
-        pytest.param('E4: "retry 3 of 5 … connection refused"', id="pieces_in_another_order"),
-        pytest.param('E4: "dial tcp … was accepted"', id="second_piece_false"),
-        pytest.param('E3: "connection refused"', id="another_entry"),
-        pytest.param('E77: "connection refused"', id="no_such_entry"),
-        pytest.param('E4 and E77: "connection refused"', id="one_id_is_false"),
-        pytest.param('The log says "connection was accepted".', id="nowhere"),
-        pytest.param('"it was evicted … connection refused"', id="pieces_of_two_entries"),
-        pytest.param('"… far and … near and so on …"', id="pieces_that_are_nowhere"),
-        pytest.param('E4: "\\n \\r \\t"', id="nothing_but_escapes"),
-        pytest.param("E4: `kubectl logs web-1`", id="a_command_that_was_not_run"),
-    ],
-)
+@table
 def test_a_quotation_that_stands_elsewhere_or_nowhere_does_not_hold(analysis: str) -> None:
     """Words and numbers are whole and unchanged, in their order, in an entry that the sentence names."""
     assert check(analysis) == FALSE
 
 
-@pytest.mark.parametrize(
-    "analysis",
-    [
-        pytest.param('The agent is "idle" and "very sure".', id="words_in_scare_quotes"),
-        pytest.param("It ran `kubectl` and `get pods`.", id="short_code"),
-        pytest.param("`a-very-long-name-of-a-tool`", id="one_word_of_code"),
-        pytest.param("It ran `kubectl` where it could have used the tool `get_logs`.", id="words_between_short_code"),
-        pytest.param("``kubectl`` and later on also ``get_logs``.", id="words_between_short_code_in_double_ticks"),
-        pytest.param("“idle” and later on also “very sure”.", id="words_between_scare_quotes"),
-        pytest.param('A 5" disk and a 3" disk.', id="inches"),
-        pytest.param('"................" and "-- -- --"', id="no_words"),
-        pytest.param('An "opened quotation that never ends', id="never_closed"),
-        pytest.param('An "opened quotation.\n\nAnother paragraph" here.', id="closed_in_another_paragraph"),
-        pytest.param("```\nkubectl get pods\n```", id="fenced_code"),
-        pytest.param("It's the agent's, isn't it so?", id="apostrophes"),
-        pytest.param("", id="empty"),
-        pytest.param(" \n\n", id="blank"),
-    ],
-)
+@table
 def test_what_is_no_quotation_is_not_checked(analysis: str) -> None:
     """Marks around a word or two say something else."""
     assert check(analysis) == NONE
 
 
-@pytest.mark.parametrize(
-    "analysis",
-    [
-        pytest.param("It should have run `kubectl logs web-1 --previous`.", id="should"),
-        pytest.param("It never ran `kubectl logs web-1 --previous` or `kubectl describe pod web-1`.", id="never"),
-        pytest.param("It did not run `kubectl logs web-1 --previous`.", id="not"),
-        pytest.param("It didn’t run `kubectl logs web-1 --previous`.", id="contracted"),
-        pytest.param("It failed to run `kubectl logs web-1 --previous`.", id="failed_to"),
-        pytest.param("A rigorous investigation would start with `kubectl get events -A`.", id="would"),
-        pytest.param("Instead of guessing, `kubectl get events -A` was at hand.", id="instead"),
-        pytest.param("A better first step: `kubectl get events -A`.", id="better"),
-        pytest.param("A direct check, e.g. `kubectl get events -A`, was missing.", id="for_example"),
-        pytest.param(
-            "It never looked at the logs, states or reports with `kubectl get events -A`.", id="names_of_evidence"
-        ),
-        pytest.param("It does not show `connection was accepted`.", id="denied"),
-        pytest.param("Recommended:\n- `kubectl get events -A`\n- `kubectl describe node n1`", id="items_below"),
-        pytest.param("It should have run:\n\n1. `kubectl get events -A`\n2. `df -h /data`", id="numbered_items_below"),
-        pytest.param(
-            "It should have run:\n  1. `kubectl get events -A`\n  10. `df -h /data`", id="indented_items_below"
-        ),
-        pytest.param(
-            "It never ran:\n- `df -h /data`. It is quick.\n- `kubectl get events -A`", id="sentences_in_items"
-        ),
-        pytest.param("**It never ran:**\n* `kubectl get events -A`", id="items_below_bold"),
-        pytest.param("It should have run `kubectl logs web-1 E4 -c app`.", id="id_in_the_command"),
-    ],
-)
+@table
 def test_a_command_that_is_only_suggested_is_no_citation(analysis: str) -> None:
     """Code behind a word of what was not done claims nothing about what the judge saw."""
     assert check(analysis) == NONE
@@ -521,19 +383,7 @@ def test_a_thousand_citations_are_told_true_from_false() -> None:
 # --- laws ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("checked", "held", "expected"),
-    [
-        (0, 0, False),
-        (1, 0, False),
-        (2, 0, False),
-        (3, 0, True),
-        (3, 1, True),
-        (3, 2, False),
-        (4, 2, False),
-        (5, 2, True),
-    ],
-)
+@table
 def test_fewer_than_half_of_at_least_three_is_ungrounded(checked: int, held: int, expected: bool) -> None:
     """One half is enough, and two citations tell nothing."""
     assert is_ungrounded(Grounding(checked, held)) is expected

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripted import BREAKDOWN, CONTEXT, ScriptedJudge, answer, answer_json, structured_reply
+from tables import table
 from tarsy_scoring.errors import InvalidStructuredAnswer
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
@@ -20,44 +21,10 @@ PROMPT = "{{ALERT_DATA}} {{SESSION_CONVERSATION}} {{OUTPUT_SCHEMA}}"
 
 # --- finding the object --------------------------------------------------------------------------------
 
-ANSWER = '{"total_score": 67}'
 FOUND = {"total_score": 67}
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param(ANSWER, id="plain"),
-        pytest.param('{\n  "total_score": 67\n}\n', id="indented"),
-        pytest.param(f" \r\n\t{ANSWER} \n", id="white_space_around"),
-        pytest.param(f"\ufeff{ANSWER}", id="byte_order_mark"),
-        pytest.param(f"\n\ufeff {ANSWER}", id="byte_order_mark_behind_white_space"),
-        pytest.param(f"\ufeff```json\n{ANSWER}\n```", id="byte_order_mark_before_a_fence"),
-        pytest.param(f"```json\n{ANSWER}\n```", id="backticks_with_language"),
-        pytest.param(f"```\n{ANSWER}\n```", id="backticks"),
-        pytest.param(f"~~~\n{ANSWER}\n~~~", id="tildes"),
-        pytest.param(f"~~~ json\n{ANSWER}\n~~~", id="tildes_with_language"),
-        pytest.param(f"````JSON\n{ANSWER}\n````", id="four_backticks"),
-        pytest.param(f"```json\n{ANSWER}\n`````", id="a_longer_fence_closes"),
-        pytest.param(f"  ```json\n  {ANSWER}\n  ```  ", id="indented_fence"),
-        pytest.param(f"```json\r\n{ANSWER}\r\n```\r\n", id="fence_with_carriage_returns"),
-        pytest.param(f"```json\n{ANSWER}", id="fence_that_never_closes"),
-        pytest.param(f"`{ANSWER}`", id="inline_code"),
-        pytest.param(f"Here it is:\n```json\n{ANSWER}\n```\nI stand by it.", id="fence_among_words"),
-        pytest.param(f"Here it is: {ANSWER} I stand by it.", id="among_words"),
-        pytest.param(f'He said "so {ANSWER} it is.', id="behind_a_lonely_quotation_mark"),
-        pytest.param(f"It isn't {{this}} or {{that}}: {ANSWER}", id="behind_braces_that_are_words"),
-        pytest.param(f"a }} that closes nothing, {ANSWER}", id="behind_a_brace_that_closes_nothing"),
-        pytest.param(f"{ANSWER}\n{ANSWER}", id="twice_the_same"),
-        pytest.param(f'{ANSWER} or {{ "total_score":67 }}', id="twice_the_same_in_two_layouts"),
-        pytest.param(f'```json\n{{"total_score": 3}}\n```\nBetter:\n```json\n{ANSWER}\n```', id="last_of_two_fences"),
-        pytest.param(f'A draft: {{"total_score": 3}}\n```json\n{ANSWER}\n```', id="a_fence_before_words"),
-        pytest.param(f"```json\n{ANSWER}\n```\n```python\nprint(1)\n```", id="a_fence_with_something_else_behind"),
-        pytest.param(f"```json\n{ANSWER}\n```\n```json\n[1, 2]\n```", id="a_fence_with_a_list_behind"),
-        pytest.param(f'A draft: {{"total_score": 3}}\n```json\n{ANSWER}\n`````', id="a_longer_fence_before_words"),
-        pytest.param('{"total_score": 3, "total_score": 67}', id="key_given_twice_is_read_as_its_last"),
-    ],
-)
+@table
 def test_one_object_is_found_however_it_is_wrapped(reply: str) -> None:
     """Endpoints and models wrap JSON in many ways; none of them changes what it says."""
     assert extract_object(reply) == FOUND
@@ -83,35 +50,8 @@ def test_what_stands_in_strings_is_no_structure(found: dict[str, Any], is_ascii:
     assert extract_object(wrapping.replace("{}", text)) == found
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param("", id="nothing"),
-        pytest.param("67", id="a_number"),
-        pytest.param('"total_score: 67"', id="a_string"),
-        pytest.param("[67]", id="a_list"),
-        pytest.param("null", id="null"),
-        pytest.param('{"total_score": 67', id="cut"),
-        pytest.param('{"total_score": 67, "steps": {}', id="cut_behind_an_inner_object"),
-        pytest.param('{"a": {"total_score": 67}', id="cut_around_an_inner_object"),
-        pytest.param('```json\n{"total_score": 67\n```', id="cut_in_a_fence"),
-        pytest.param('{"total_score": 3} No, rather {"total_score": 6', id="whole_and_then_cut"),
-        pytest.param('{"total_score": 67,}', id="trailing_comma"),
-        pytest.param("{'total_score': 67}", id="single_quotes"),
-        pytest.param("{total_score: 67}", id="bare_key"),
-        pytest.param('{"total_score": NaN}', id="not_a_number"),
-        pytest.param('{"total_score": Infinity}', id="infinity"),
-        pytest.param('{"total_score": 067}', id="leading_zero"),
-        pytest.param('{"total_score": +67}', id="plus"),
-        pytest.param('{"a": "\\ud800"}', id="half_of_a_character_escaped"),
-        pytest.param('{"total_score": 3} or {"total_score": 67}', id="two_that_differ"),
-        pytest.param('```json\n{"total_score": 67}\n```json\n{"total_score": 3}\n```', id="two_in_one_fence"),
-        pytest.param('{"total_score": 67} or {"total_score": 67, "a": 1}', id="two_that_differ_by_a_key"),
-        pytest.param('{"total_score": 67} {"total_score": 3} {"total_score": 67}', id="three_of_which_one_differs"),
-    ],
-)
+@table
 def test_what_is_no_single_object_is_none(reply: str) -> None:
-    """What is cut, what is no JSON, and several that differ: nobody can say what the judge meant."""
     assert extract_object(reply) is None
 
 
@@ -120,24 +60,7 @@ def test_half_of_a_character_does_not_cost_the_answer() -> None:
     assert extract_object('{"a": "so \ud83d it is", "total_score": 67}') == {"a": "so \ufffd it is", "total_score": 67}
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param("{" * 1_000_000, id="opening_braces"),
-        pytest.param('{"a":' * 200_000, id="nested_objects"),
-        pytest.param("[" * 1_000_000, id="nested_lists"),
-        pytest.param("{}" * 500_000, id="empty_objects"),
-        pytest.param("{x}" * 333_000, id="braces_around_words"),
-        pytest.param('{"' * 500_000, id="braces_and_quotes"),
-        pytest.param('{"' + "\\" * 1_000_000, id="backslashes"),
-        pytest.param("```a\n" * 200_000, id="fences_that_open"),
-        pytest.param("```\n" * 250_000, id="fences_that_open_and_close"),
-        pytest.param("`" * 1_000_000, id="backticks"),
-        pytest.param("`" * 999_999 + "x`", id="backticks_that_are_no_fence"),
-        pytest.param(" " * 1_000_000, id="blanks"),
-        pytest.param("```\n" + (" " * 999 + "\n") * 1_000, id="blank_lines_in_a_fence"),
-    ],
-)
+@table
 def test_a_megabyte_is_read_in_linear_time(reply: str) -> None:
     """No reply holds up the worker. A quadratic search would take minutes; the bound is generous to a busy machine."""
     started = time.process_time()
@@ -287,7 +210,6 @@ async def test_lists_may_be_left_out(key: str) -> None:
 
 
 async def test_no_missing_tools_are_said_to_be_none() -> None:
-    """An empty list is an answer, told in the words that the other strategy uses."""
     verdict = await judge(structured_reply(missing_tools=[]))
     assert verdict.missing_tools_analysis == "No critical missing tools identified."
 
@@ -350,7 +272,6 @@ APPROACH = {"name": "Logs first", "description": "Read first.", "steps": ["kubec
     ],
 )
 async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], told: str) -> None:
-    """The judge is reminded with the path of what is wrong, and so is whoever reads the error."""
     with pytest.raises(InvalidStructuredAnswer, match=told):
         await judge(structured_reply(**changes))
 
@@ -374,7 +295,6 @@ async def test_half_points_are_kept() -> None:
 
 
 async def test_the_reminder_says_what_is_wrong() -> None:
-    """The judge is told the faults of its own answer, at most five of them, and nothing that it wrote."""
     wrong = structured_reply(total_score="SECRET", score_breakdown={"consistency": 99, "SECRET": 1}, score_reasoning=[])
     scripted = ScriptedJudge(answer_json(wrong), answer("SECRET, sorry"), answer_json(structured_reply()))
 

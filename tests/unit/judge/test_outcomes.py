@@ -14,6 +14,7 @@ from scripted import (
     answer_json,
     structured_reply,
 )
+from tables import table
 from tarsy_scoring.errors import JudgeUnavailable, RateLimited, RetryLater, WaitFor
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
@@ -260,89 +261,25 @@ async def test_criteria_without_bands_know_no_outcome() -> None:
     assert (verdict.judge_outcome, verdict.flags) == (None, set())
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param("Outcome: partial", id="plain"),
-        pytest.param("outcome: partial", id="lower_case"),
-        pytest.param("OUTCOME: PARTIAL", id="upper_case"),
-        pytest.param("  Outcome :  partial  ", id="blanks"),
-        pytest.param("Outcome:partial", id="no_blank"),
-        pytest.param("Outcome = partial", id="equals_sign"),
-        pytest.param("Outcome：partial", id="wide_colon"),
-        pytest.param("Outcome: partial.", id="full_stop"),
-        pytest.param("**Outcome: partial**", id="bold"),
-        pytest.param("**Outcome:** partial", id="bold_label"),
-        pytest.param("Outcome: **partial**", id="bold_outcome"),
-        pytest.param("**Outcome**: `partial`", id="bold_and_code"),
-        pytest.param("### Outcome: partial", id="heading"),
-        pytest.param("- Outcome: partial", id="list_item"),
-        pytest.param("2. **Outcome:** partial", id="numbered_item"),
-        pytest.param("2) Outcome: partial", id="numbered_item_with_a_bracket"),
-        pytest.param("> * Outcome: partial", id="quoted_list_item"),
-        pytest.param("| Outcome: partial |", id="table_cell"),
-        pytest.param('"Outcome: partial"', id="quotation_marks"),
-        pytest.param("Outcome: “partial”", id="curly_quotation_marks"),
-        pytest.param("Outcome: [partial]", id="brackets"),
-        pytest.param("<b>Outcome:</b> partial", id="html"),
-        pytest.param("\ufeffOut\u200bcome: par\u00adtial\u2060", id="characters_without_width"),
-    ],
-)
+@table
 def test_an_outcome_may_be_decorated(line: str) -> None:
     """Marks around the words are no part of what they say."""
     assert extract_outcome(f"Analysis.\n\n{line}\n\n50", BANDS) == "partial"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param("", id="nothing"),
-        pytest.param("partial", id="without_its_label"),
-        pytest.param("Outcome partial", id="without_a_colon"),
-        pytest.param("Outcome:", id="without_an_id"),
-        pytest.param("Outcome: brilliant", id="unknown_id"),
-        pytest.param("Outcome: partially", id="longer_than_an_id"),
-        pytest.param("Outcome: part", id="shorter_than_an_id"),
-        pytest.param("Outcome: partial_", id="id_with_an_underscore"),
-        pytest.param("Outcome: correct or partial", id="two_with_or"),
-        pytest.param("Outcome: correct/partial", id="two_with_a_slash"),
-        pytest.param("Outcome: correct, partial", id="two_with_a_comma"),
-        pytest.param("Outcome: correct Outcome: partial", id="two_statements"),
-        pytest.param("Outcome: correct **partial**", id="two_of_which_one_is_bold"),
-        pytest.param("Outcome: not partial", id="denied"),
-        pytest.param("Outcome: partial?", id="a_question"),
-        pytest.param("Outcome: partial because it was slow", id="with_a_reason"),
-        pytest.param("Outcome: <correct|partial|wrong>", id="the_form_itself"),
-        pytest.param("The outcome: partial", id="a_word_before"),
-        pytest.param("Final outcome: partial", id="another_word_before"),
-        pytest.param("Outcome: 50", id="a_number"),
-        pytest.param("*" * 200 + "Outcome: partial", id="more_decoration_than_words"),
-    ],
-)
+@table
 def test_what_does_not_state_one_outcome_states_none(line: str) -> None:
     """Nothing is guessed: neither from words around it nor out of two."""
     assert extract_outcome(f"Analysis.\n\n{line}\n\n50", BANDS) is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "outcome"),
-    [
-        pytest.param(["Outcome: correct", "Outcome: wrong"], "wrong", id="two"),
-        pytest.param(
-            ["Outcome: wrong", "Outcome: correct", "Outcome: wrong", "Outcome: partial"], "partial", id="four"
-        ),
-        pytest.param(["Outcome: wrong", "Outcome: brilliant"], "wrong", id="an_unknown_one_behind"),
-        pytest.param(["Outcome: wrong", "Outcome: correct or partial"], "wrong", id="an_undecided_one_behind"),
-        pytest.param(["Outcome: wrong", "I first thought: outcome: correct"], "wrong", id="words_behind"),
-        pytest.param(["- Outcome: correct", "**Outcome:** wrong", "67/100"], "wrong", id="in_different_decoration"),
-    ],
-)
+@table
 def test_the_last_line_that_states_an_outcome_counts(lines: list[str], outcome: str) -> None:
     """A judge that weighs outcomes before it decides states them in this order."""
     assert extract_outcome("\n\n".join(lines), BANDS) == outcome
 
 
-@pytest.mark.parametrize("id_", ["root_cause_found", "a", "b2", "none"])
+@table
 def test_any_id_can_be_stated(id_: str) -> None:
     """Ids are the operator's; underscores are part of them and no emphasis."""
     assert extract_outcome(f"**Outcome: {id_.title()}**", [id_, "other"]) == id_

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tables import table
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.judge.prices import Prices
 
@@ -47,10 +48,7 @@ def test_a_public_model_has_its_published_price() -> None:
     assert prices(**public, prices_usd_per_million_tokens={"input": 7, "output": 7}).cost_usd(10**6, 0, 0) == 7
 
 
-@pytest.mark.parametrize(
-    "base_url",
-    ["https://gateway.example/v1", "http://127.0.0.1:8000/v1", "http://vllm:8000/v1", "http://[::1]:8000/v1"],
-)
+@table
 def test_behind_another_address_nobody_knows_the_price(base_url: str) -> None:
     """A gateway or an own server may charge anything, whatever the model is called."""
     assert not prices(base_url=base_url, model="gpt-4.1").are_known

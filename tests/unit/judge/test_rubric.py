@@ -219,7 +219,6 @@ async def test_every_value_must_be_there(id_: str) -> None:
 
 @pytest.mark.parametrize("scores", [None, [], [0.8, 0.5, 0.6, 1, 0.4], 0.65])
 async def test_values_without_names_are_none(scores: Any) -> None:
-    """Nobody can say which value is whose."""
     with pytest.raises(InvalidStructuredAnswer, match="scores: "):
         await judge(rubric_reply(scores=scores))
 

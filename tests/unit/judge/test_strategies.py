@@ -237,7 +237,6 @@ async def test_an_error_tells_nothing_of_what_was_said(case: Case, way: str) -> 
 
 
 async def test_the_error_of_a_form_that_is_never_kept_tells_nothing_of_the_answer(case: Case) -> None:
-    """Also what did not fit is told by its place and reason, not by its value."""
     beside = answer_json({"total_score": "SECRET", "scores": {"SECRET": "SECRET"}, "score_reasoning": ["SECRET"]})
 
     with pytest.raises(case.never) as raised:

@@ -111,7 +111,6 @@ async def test_without_a_total_there_is_no_score_after_the_reminders(max_reminde
 
 
 async def test_an_answer_of_tool_calls_alone_is_reminded() -> None:
-    """A model that mimics the transcript is told what is wanted; no message of ours is without content."""
     scripted = ScriptedJudge(TOOL_CALLS, SCORED, NAMED)
 
     verdict = await judge(scripted)
@@ -270,7 +269,6 @@ async def test_missing_tools_that_may_succeed_later_are_raised() -> None:
 
 @pytest.mark.parametrize("script", [[SCORED], [answer(f"{ANALYSIS}\n\n70")]], ids=["missing_tools", "repair"])
 async def test_a_lost_lease_is_never_a_flag(script: list[Turn]) -> None:
-    """Whoever holds the score now goes on; this worker stops."""
     with pytest.raises(LeaseLost):
         await judge(ScriptedJudge(*script, LeaseLost("gone")))
 
