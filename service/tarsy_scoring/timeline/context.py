@@ -1,7 +1,7 @@
 """
-What the judge reads: a timeline as fenced text that fits its window.
+Builds the judge's context: a timeline as fenced text that fits the judge's window.
 
-Pure and linear in the size of the session. The same timeline, nonce and budget give the same bytes.
+Linear in the size of the session. The same timeline, nonce and budget give the same bytes.
 """
 
 import hashlib
@@ -14,29 +14,29 @@ from tarsy_scoring.timeline.rendering import Part, Rank, Rendering
 from tarsy_scoring.timeline.text import encode
 
 CONTEXT_POLICY = "2"
-"""Part of the judge's fingerprint: raise it when the same session would read differently."""
+"""Part of the judge's fingerprint: raise it when the same session would give another text."""
 
 # Hundredths of a token per byte. Byte-pair vocabularies of the GPT-4, Llama 3 and Claude kind keep an
 # English word and the blank before it in one or two tokens (about 4.5 characters each), cut digits into
 # groups of at most three and hashes into pieces of about 1.5 characters, and give other scripts up to one
-# token per character. With these weights prose comes out some 10 % too long, hashes, base64 and tables
-# about right: a prompt that is too long costs a refused call, one too short a few lines.
+# token per character. With these weights prose is overestimated by some 10 %, hashes, base64 and tables are
+# about right. Overestimating costs a few lines of the session, underestimating a refused call.
 _BLANK, _LOWER, _OTHER = 8, 28, 72
 _LOWER_LETTERS = bytes(range(ord("a"), ord("z") + 1))
 
-_KEPT_CHARACTERS = 600  # what a shortened text keeps at first: enough for an error and the last line
+_KEPT_CHARACTERS = 600  # kept of a text in the first round of shortening: enough for an error and the last line
 _HEAD_SHARE = 2 / 3
-_MIN_SLICE = 16  # below this the search for a cut stops: a token or so is not worth another look
+_MIN_SLICE = 16  # the search for a cut stops at this many characters: another step would gain a token or so
 
 
 @dataclass(frozen=True, slots=True)
 class FittedContext:
     """
-    The fenced texts and what became of the session on the way.
+    The fenced texts, and a record of what was left out, shortened or suspicious.
 
     `tokens` estimates both texts together. `shown_share` is the share (0-1) of the session's characters
-    that the judge sees. `cut_entries` are ids, `not_shown` sentences; both also end the conversation.
-    `flags` holds `context_shortened` and `injection_suspected` where they are true.
+    that the judge sees. `cut_entries` are ids of shortened entries, `not_shown` are sentences; both are also listed at
+    the end of the conversation. `flags` may hold `context_shortened` and `injection_suspected`.
     """
 
     alert: str
@@ -50,10 +50,10 @@ class FittedContext:
     flags: frozenset[str]
     context_hash: str
     entries: dict[str, tuple[int, int]]
-    """Where each entry stands: start and end in `alert` (E1) or `conversation` (all others)."""
+    """By entry id: start and end in `alert` (E1) or in `conversation` (all others)."""
 
     def entry_text(self, entry: str) -> str | None:
-        """An entry as the judge sees it, without the line that names it; None where there is no such entry."""
+        """The text of an entry as the judge sees it, without its heading; None for an unknown id."""
         span = self.entries.get(entry)
         if span is None:
             return None
@@ -63,10 +63,10 @@ class FittedContext:
 
 def estimate_tokens(text: str) -> int:
     """
-    How many tokens a text takes, rather too many than too few.
+    Estimate the tokens of a text, rather too many than too few.
 
-    Without the model's own vocabulary this is an estimate by classes of characters; the judge's answer
-    tells the true number. Linear; adding texts adds their estimates, up to rounding.
+    The estimate weighs classes of characters, because the model's vocabulary is not known; the judge's reply
+    reports the true number. Estimates of texts add up to the estimate of their concatenation, up to rounding.
 
     Source: see the weights above; English prose comes out at about 4 characters per token, JSON and
     tables at 2.5 to 3, hexadecimal digests at 1.7.
@@ -80,17 +80,17 @@ def build_context(
     """
     Render, mask, fence and shorten until it fits.
 
-    The raw results of summarised tool calls go first, then other tool results, then reasoning, then the
-    rest, oldest first; each is shortened to its head and tail before any is left out whole. The alert,
-    final analyses, tool names and arguments stay.
+    Shortened first are raw results of summarised tool calls, then other tool results, then reasoning, then the rest,
+    each oldest first. All of them keep head and tail before any is left out whole. The alert, final analyses, tool
+    names and arguments are never shortened.
 
     Args:
-        nonce: Of the fence (`fence.new_nonce`), the same for every call of a score.
+        nonce: The fence's nonce (`fence.new_nonce`), the same for every call of a score.
         budget_tokens: Room for alert and conversation together, by `estimate_tokens`.
-        mask_injections: Replace what tries to steer the judge by a marker.
+        mask_injections: Replace text that tries to steer the judge by a marker.
 
     Raises:
-        ContextTooLong: What is never dropped exceeds the budget by itself.
+        ContextTooLong: The parts that are never shortened exceed the budget.
     """
     sanitizer = Sanitizer(nonce, timeline.agent_models, mask=mask_injections)
     rendering = Rendering(timeline, sanitizer)
@@ -141,18 +141,18 @@ def _in_tokens(cost: int) -> int:
 
 
 def _cost(text: str) -> int:
-    """Hundredths of a token; the cost of a concatenation is the sum of the costs."""
+    """The estimate in hundredths of a token; the cost of a concatenation is the sum of the costs."""
     data = encode(text)
     blanks, lower = data.count(b" "), len(data) - len(data.translate(None, _LOWER_LETTERS))
     return _BLANK * blanks + _LOWER * lower + _OTHER * (len(data) - blanks - lower)
 
 
 def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> str:
-    """Concatenate, and note where each entry stands."""
+    """Concatenate the parts, and add the position of each entry to `spans`."""
     for part in parts:
         end = offset + len(part.text)
         if part.entry:
-            # An entry's heading begins with an empty line, which is none of its own.
+            # The empty line before a heading does not belong to the entry.
             start = spans[part.entry][0] if part.entry in spans else offset + 1
             spans[part.entry] = (start, end)
         offset = end
@@ -161,7 +161,7 @@ def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> 
 
 def _shown_share(parts: list[Part]) -> float:
     removed = sum(p.removed for p in parts)
-    whole = sum(len(p.original or p.text) for p in parts)  # the markers are no part of the session
+    whole = sum(len(p.original or p.text) for p in parts)  # without the markers
     return 1 - removed / whole if whole else 1.0
 
 
@@ -170,9 +170,10 @@ def _shown_share(parts: list[Part]) -> float:
 
 def _shorten_oldest(parts: list[Part], excess: int, budget_tokens: int) -> tuple[str, ...]:
     """
-    Shorten parts in place until `excess` hundredths of a token are gained.
+    Shorten parts in place until `excess` hundredths of a token are saved.
 
-    Returns the ids of the shortened entries in the order in which they are shown.
+    Returns:
+        The ids of the shortened entries, in the order in which they are shown.
     """
     cut: set[str] = set()
     by_age = sorted((p for p in parts if p.rank is not Rank.KEPT), key=lambda p: p.rank)  # stable: oldest first
@@ -199,9 +200,11 @@ def _marker(removed: int) -> str:
 
 def _shorten(part: Part, kept_characters: int, excess: int, listing: int) -> int:
     """
-    Keep head and tail: as much as the excess allows, at least `kept_characters`.
+    Keep head and tail of a part: as much as the excess allows, at least `kept_characters`.
 
-    Returns what was gained less what `listing` the entry costs; 0 and no change where that is nothing.
+    Returns:
+        The saved cost less `listing`, the cost of naming the entry as shortened; 0 where that would save nothing,
+        and then the part is unchanged.
     """
     text = part.original or part.text
     marker_cost = _cost(_marker(len(text)))
@@ -224,7 +227,7 @@ def _shorten(part: Part, kept_characters: int, excess: int, listing: int) -> int
 
 
 def _longest(text: str, room: int) -> int:
-    """How many leading characters cost at most `room`. Each look halves what is left, so the whole is linear."""
+    """How many leading characters cost at most `room`; linear, because each step halves the remaining text."""
     low, high = 0, len(text)
     while high - low > _MIN_SLICE:
         middle = (low + high) // 2

@@ -1,8 +1,8 @@
 """
-Untrusted text made safe to quote: nothing invisible, no secret, and no way to close the quote.
+Makes untrusted text safe to quote: without invisible characters, secrets or a way to close the quote.
 
-A fence is a pair of lines that carry a nonce. Who writes into a session cannot know the nonce, and what
-looks like a fence, with whatever nonce, is taken out.
+A fence is a pair of lines that carry a nonce. The authors of a session's text cannot know the nonce, and text
+that looks like a fence line, with any nonce, is removed.
 """
 
 import re
@@ -31,24 +31,24 @@ MODEL_REMOVED = "[model]"
 
 
 def new_nonce() -> str:
-    """16 hexadecimal digits: made once per score, stored with it, the same for all its calls of the judge."""
+    """16 random hexadecimal digits; made once per score, stored with it, and used for all its calls of the judge."""
     return secrets.token_hex(8)
 
 
 def fence_lines(nonce: str) -> tuple[str, str]:
-    """The lines that open and close fenced text; the prompt tells the judge about them."""
+    """The lines that open and close fenced text; the judge's prompt explains them."""
     return f"<<<{FENCE_WORD} {nonce} BEGIN>>>", f"<<<{FENCE_WORD} {nonce} END>>>"
 
 
 def fence(text: str, nonce: str) -> str:
-    """Quote text that `Sanitizer` has seen; any other may hold the delimiter."""
+    """Quote text; it must come from `Sanitizer`, since other text may hold a delimiter."""
     begin, end = fence_lines(nonce)
     return f"{begin}\n{text}\n{end}"
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Something in an entry that talks to the judge: the entry's id, the pattern's name, what it says."""
+    """Text in an entry that addresses the judge: the entry's id, the pattern's name and an excerpt."""
 
     entry: str
     pattern: str
@@ -57,16 +57,16 @@ class Injection:
 
 _EXCERPT_CHARACTERS = 120
 
-# Terminal escape sequences whole, so that no tail of one stays behind. This and the next two are for Python's
-# engine: it replaces many small matches faster than RE2, and is linear here, as nothing that a match runs over
-# can begin another.
+# Whole terminal escape sequences, so that no tail of one stays behind. `_ESCAPE`, `_INVISIBLE` and `_COMPATIBLE` use
+# Python's engine: it replaces many small matches faster than RE2. It is linear here, because no character inside a
+# match can begin another match.
 _ESCAPE = re.compile(rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-Z\\^-~]?")
-# All of C0 and DEL but newline and tab.
+# C0 and DEL, without newline and tab.
 _CONTROLS = bytes(c for c in range(32) if c not in b"\n\t") + b"\x7f"
-# C1, line separators, and what is invisible or reorders text.
+# C1, line separators, and characters that are invisible or reorder text.
 _INVISIBLE_PATTERN = r"\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]|" + utf8_pattern(INVISIBLE)
-# What a reader takes for ASCII: blanks of other widths, fullwidth digits, letters and `< > [ ] |`, letters of
-# mathematics and in circles. Fullwidth punctuation stays: it is how Chinese and Japanese are written.
+# Characters that look like ASCII: blanks of other widths, fullwidth digits, letters and `< > [ ] |`, mathematical and
+# circled letters. Fullwidth punctuation stays, because it is regular in Chinese and Japanese.
 _COMPATIBLE_PATTERN = (
     r"\xc2\xa0|\xe2\x80[\x80-\x8a\xaf]|\xe2\x81\x9f|\xe3\x80\x80"
     r"|\xef\xbc[\x90-\x99\x9c\x9e\xa1-\xbb\xbd]|\xef\xbd[\x81-\x9a\x9c]"
@@ -76,8 +76,9 @@ _DIRT_PATTERN = rf"[\x00-\x08\x0b-\x1f\x7f]|{_INVISIBLE_PATTERN}|{_COMPATIBLE_PA
 
 
 def _spelled(word: str) -> str:
-    """A word in any case, also spaced out or with letters that only look right."""
-    # Digits of the same shape, then Cyrillic, Greek and phonetic letters, of which no byte must be taken for another.
+    """A pattern for a word in any case, spaced out or written with lookalike letters."""
+    # Lookalikes: digits, then Cyrillic, Greek and phonetic letters. The letters match case-sensitively, because the
+    # engine would fold single bytes of their UTF-8.
     alike = {
         "a": ("4", "аАΑ"),
         "b": ("8", "ВΒ"),
@@ -97,17 +98,17 @@ def _spelled(word: str) -> str:
     return "[ ._*~-]?".join(letters)
 
 
-# `<`, as HTML, JSON and URLs write it too, its small form, angle quotation marks and brackets.
+# `<`, its escapes in HTML, JSON and URLs, its small form, angle quotation marks and brackets.
 _OPENER = (
     r"(?:<|&(?:lt|#0*60|#x0*3c);|\\+u003c|%3c|\xef\xb9\xa4|\xe2\x80\xb9|\xc2\xab|\xe2\x89\xaa"
     r"|\xe2\x9f[\xa8\xaa]|\xe3\x80[\x88\x8a])"
 )
 _DECORATION = r"[^0-9a-z\n<]"
-_CODE = r"[^g-z\n<>\[\]]{0,40}"  # hexadecimal, and what may stand around it
+_CODE = r"[^g-z\n<>\[\]]{0,40}"  # a hexadecimal nonce with punctuation around it
 _SESSION_DATA = rf"{_spelled('session')}{_DECORATION}{{0,6}}{_spelled('data')}"
 _EDGE = rf"(?:{_spelled('begin')}|{_spelled('end')})"
 _IMITATION_PATTERN = (
-    # Two openers before the words; one, or another frame, where the words begin or end something; or only closers.
+    # Two openers before the words; one opener or another frame, with BEGIN or END; or the words with closers only.
     rf"(?i){_OPENER}{{2,}}{_DECORATION}{{0,6}}(?:{_EDGE}{_DECORATION}{{0,4}})?{_SESSION_DATA}(?:[^\n<>]{{0,60}}>{{1,3}})?"
     rf"|(?:{_OPENER}|\[\[|\{{\{{|[=#*~_-]{{3}}){_DECORATION}{{0,6}}"
     rf"(?:{_EDGE}{_DECORATION}{{0,4}}{_SESSION_DATA}|{_SESSION_DATA}{_CODE}\b{_EDGE}\b)(?:[^\n<>]{{0,20}}>{{1,3}})?"
@@ -124,18 +125,18 @@ _COMPATIBLE = re.compile(_COMPATIBLE_PATTERN.encode())
 _IMITATION = compile_bytes(_IMITATION_PATTERN)
 _ANY_IMITATION = compile_bytes(_IMITATION_PATTERN, capture=False)
 _ENTRY_ID = compile_bytes(_ENTRY_ID_PATTERN)
-# One pass answers for most texts of a session that there is nothing to do.
+# One pass decides for most texts of a session that they need no change.
 _REASONS = (_DIRT_PATTERN, SECRET_PATTERN, _IMITATION_PATTERN, _ENTRY_ID_PATTERN, INJECTION_PATTERN)
 _ANYTHING = compile_bytes("|".join(f"(?:{p})" for p in _REASONS), capture=False)
 _SEPARATOR = b"\n"
-"""Between texts that are searched as one. Every pattern takes it for what it is at the edge of a text: an edge."""
+"""Joins texts that are searched together. Every pattern treats it like the edge of a text."""
 
 
 def clean(data: bytes) -> bytes:
     """
-    UTF-8 without control characters, escape sequences or invisible characters; line ends are `\\n`.
+    Remove control characters, escape sequences and invisible characters from UTF-8; line ends become `\\n`.
 
-    Letters, digits and blanks that a reader takes for ASCII become it, so that each rule is written once.
+    Letters, digits and blanks that look like ASCII become ASCII, so that each later rule is written once.
     """
     if _DIRT.search(data) is None:
         return data
@@ -151,7 +152,7 @@ def _as_ascii(match: re.Match[bytes]) -> bytes:
 
 
 def imitates_fence(data: bytes) -> bool:
-    """Whether UTF-8 text holds what may be taken for a fence line, whatever its nonce."""
+    """Whether UTF-8 text holds something that looks like a fence line, with any nonce."""
     return _ANY_IMITATION.search(data) is not None
 
 
@@ -159,15 +160,15 @@ class Sanitizer:
     """
     Turns untrusted text into text that may stand inside a fence.
 
-    In this order, because each step would hide something from the next: control and invisible
-    characters out, secrets masked, imitated entry ids and fences defused, the nonce and the judged
-    agents' model names replaced, injections found.
+    Steps, in an order in which none hides anything from a later one: remove control and invisible characters, mask
+    secrets, defuse imitated entry ids and fences, replace the nonce and the judged agents' model names, find
+    injections.
 
     Args:
-        nonce: Of the fence.
-        model_names: Names that the judge must not see. Only those that cannot be an ordinary word are
-            replaced inside text: with a digit and 4 characters, or with a separator and 8.
-        mask: Replace injections too; what they said is then gone.
+        nonce: The fence's nonce.
+        model_names: Names to hide from the judge. Only names that cannot be an ordinary word are replaced: those
+            with a digit and at least 4 characters, or with a separator and at least 8.
+        mask: Replace injections, too.
     """
 
     def __init__(self, nonce: str, model_names: Iterable[str] = (), *, mask: bool = False) -> None:
@@ -180,25 +181,26 @@ class Sanitizer:
 
     @cached_property
     def _nonce_pattern(self) -> "re2._Regexp":
-        return compile_bytes(f"(?i){self._nonce.decode()}")  # hexadecimal: nothing to escape
+        return compile_bytes(f"(?i){self._nonce.decode()}")  # hexadecimal, so there is nothing to escape
 
     @cached_property
     def _name_pattern(self) -> "re2._Regexp":
-        # A name that ends in a bracket has no word to end.
+        # There is no word boundary after a name that ends in a bracket.
         alternatives = "|".join(re2.escape(n) + (r"\b" if n[-1:].isalnum() else "") for n in self._spelt_names)
         return compile_bytes(rf"(?i)(\A|[^A-Za-z0-9])(?:{alternatives})")
 
     @property
     def injections(self) -> list[Injection]:
-        """What was found so far; what one entry says twice is listed once."""
+        """The injections found so far; a repetition within an entry is listed once."""
         return list(self._found)
 
     def texts(self, texts: Sequence[tuple[str, str]]) -> list[str]:
         """
         `text` for many pairs of entry and text at once.
 
-        One search over all of them tells which need a closer look, some 2 in 100 (of 8,140 texts of 91
-        recorded sessions, 154); the others are what they were.
+        One search over all of them finds the texts that may need a change; the others are returned as they are.
+
+        Source: 154 of the 8,140 texts of 91 recorded sessions needed one.
         """
         try:
             encoded = [text.encode() for _, text in texts]
@@ -210,21 +212,21 @@ class Sanitizer:
         return safe
 
     def _suspicious(self, texts: Sequence[bytes]) -> list[int]:
-        """The indices, in order, of all texts that `text` would change or find something in, and a few more."""
+        """The sorted indices of the texts that `text` may change or find injections in; a superset."""
         joined = _SEPARATOR.join(texts)
-        ends = [end - 1 for end in accumulate(len(text) + 1 for text in texts)]  # where separators stand, or would
+        ends = [end - 1 for end in accumulate(len(text) + 1 for text in texts)]  # the separator's place after each text
         found: set[int] = set()
 
         def add(start: int, end: int) -> int:
-            # A separator belongs to the texts on both of its sides.
+            # A match that touches a separator counts for the texts on both sides.
             last = min(bisect_right(ends, end - 1), len(texts) - 1)
             found.update(range(bisect_left(ends, start), last + 1))
             return ends[last]
 
         position = 0
         while position < len(joined) and (match := _ANYTHING.search(joined, position)) is not None:
-            position = add(*match.span())  # nothing more is to be learnt about the texts up to there
-        lower = joined.lower()  # plain searches: faster than a pattern where there is nothing to find
+            position = add(*match.span())  # the texts up to there are decided
+        lower = joined.lower()  # plain searches are faster than a pattern when there is no match
         for literal in (self._nonce, *self._names):
             position = lower.find(literal)
             while position >= 0:
@@ -232,7 +234,7 @@ class Sanitizer:
         return sorted(found)
 
     def text(self, entry: str, text: str) -> str:
-        """Text of an entry, made safe; injections found in it are recorded under the entry's id."""
+        """The safe text of an entry; injections found in it are recorded under the entry's id."""
         data = encode(text)
         is_ascii = len(data) == len(text)
         touched = _ANYTHING.search(data) is not None
@@ -243,16 +245,16 @@ class Sanitizer:
         if self._nonce in lower:
             data, touched = self._nonce_pattern.sub(b"[nonce]", data), True
         if any(name in lower for name in self._names):
-            # Twice: of two names with one character between them, a first pass sees only one.
+            # Twice: a match consumes the character before the name, so adjacent names need a second pass.
             for _ in range(2):
                 data = self._name_pattern.sub(rb"\1" + MODEL_REMOVED.encode(), data)
             touched = True
         if not touched:
-            return text if is_ascii else data.decode()  # a lone surrogate is replaced by the encoding
+            return text if is_ascii else data.decode()  # the encoding replaced a lone surrogate
         return self._without_injections(entry, data).decode()
 
     def _without_injections(self, entry: str, data: bytes) -> bytes:
-        """Record them; and take them out where that was asked for."""
+        """Record the injections, and mask them if `mask` is set."""
         spans = find_injections(data)
         for span in spans:
             excerpt = data[span.start : span.end].decode("utf-8", "ignore").strip()[:_EXCERPT_CHARACTERS]
@@ -260,18 +262,18 @@ class Sanitizer:
         return mask_injections(data, spans) if self._mask and spans else data
 
     def line(self, entry: str, text: str) -> str:
-        """The same on one line, for names."""
+        """A safe name on one line."""
         known = self._short.get(text)
         if known is None:
             safe = self.text(entry, text)
             known = " ".join(safe.split())
-            if known != safe:  # what was harmless on two lines may not be on one
+            if known != safe:  # text that is harmless on two lines may not be on one
                 known = " ".join(self.text(entry, known).split())
             self._short[text] = known
         return known
 
     def composed(self, entry: str, line: str) -> str:
-        """A line put together from safe names: none of them is a fence, but two of them might be."""
+        """A line composed of safe names, defused if the names join to a fence line."""
         data = line.encode()
         if not imitates_fence(data):
             return line
@@ -281,7 +283,7 @@ class Sanitizer:
 
 
 def _spellings(names: Iterable[str]) -> Iterable[str]:
-    """`openai/gpt-4o` is also met as `gpt-4o`."""
+    """Each name in lower case, with and without its provider: `openai/gpt-4o` is also written `gpt-4o`."""
     for name in names:
         yield name.lower()
         yield name.lower().rpartition("/")[2]

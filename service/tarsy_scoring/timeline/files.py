@@ -1,8 +1,8 @@
 """
-Sessions as JSON files: one session per file, for demos, tests and scoring without a database.
+The timeline source `files`: one session per JSON file, for demos, tests and scoring without a database.
 
-Parsing is tolerant about what is absent and strict about what is there: an entry of the wrong shape is
-left out and named in the evidence, never guessed.
+Absent optional keys are accepted. An entry of the wrong shape is left out and listed as missing evidence;
+its content is never guessed.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ log = structlog.get_logger()
 _T = TypeVar("_T")
 _Session = TypeVar("_Session", Timeline, FoundSession)
 _RECENT_FILES = 50
-_LARGE_FILE_BYTES = 512_000  # beyond it, parsing (about 3 ms per MB) holds the event loop too long
+_LARGE_FILE_BYTES = 512_000  # larger files are parsed in a thread: 3 ms per MB would block the event loop
 
 
 class SessionFiles:
-    """A folder of `<session_id>.json` files as a `TimelineSource`; never reads outside the folder."""
+    """Reads a folder of `<session_id>.json` files, and never a file outside the folder."""
 
     may_change = False
 
@@ -71,7 +71,7 @@ class SessionFiles:
         return await self._read(session_id, _parse_head)
 
     async def _read(self, session_id: str, parse: Callable[[object], _Session]) -> _Session:
-        """What `parse` makes of the file of this session."""
+        """Read and parse the file of this session."""
         path = self._directory / f"{session_id}.json"
         if SESSION_ID_PATTERN.fullmatch(session_id) is None:
             raise SessionNotFound(f"{session_id!r} is not a session id, so there is no file of that name")
@@ -82,7 +82,7 @@ class SessionFiles:
             is_large = real.stat().st_size > _LARGE_FILE_BYTES
             found = await asyncio.to_thread(_read, real, parse) if is_large else _read(real, parse)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # nor can there be one of a longer name
+            if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist either
                 raise SessionNotFound(f"there is no file {path}") from error
             raise TimelineUnavailable(f"cannot read {path}: {error.strerror}") from error
         except NotASessionFile as error:
@@ -92,7 +92,7 @@ class SessionFiles:
         return found
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
-        """See `TimelineSource`. Leaves out, with a warning, files that hold no session of their name."""
+        """See `TimelineSource`. A file that does not hold the session of its name is left out with a warning."""
         for name in await asyncio.to_thread(self._names):
             try:
                 timeline = await self.fetch_timeline(name)
@@ -106,7 +106,7 @@ class SessionFiles:
                 yield FoundSession(name, timeline.chain_id, timeline.status, timeline.completed_at)
 
     async def recent_agent_models(self) -> frozenset[str]:
-        """See `TimelineSource`: the newest files that are quickly read."""
+        """See `TimelineSource`. Reads the newest files, and of these only small ones."""
         return await asyncio.to_thread(self._agent_models)
 
     def _agent_models(self) -> frozenset[str]:
@@ -128,7 +128,7 @@ class SessionFiles:
             raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Holds no connection."""
 
 
 def open_session_files(settings: Settings) -> TimelineSource:
@@ -144,9 +144,9 @@ def read_session_file(path: Path) -> Timeline:
     Read one session from a file of any name.
 
     Raises:
-        ConfigurationError: It cannot be read or is not a session file; with the path and the reason.
-        SessionNotFound: The session in it was deleted.
-        SessionNotTerminal: The session in it still runs.
+        ConfigurationError: The file cannot be read or is not a session file.
+        SessionNotFound: The session was deleted.
+        SessionNotTerminal: The session still runs.
     """
     try:
         return _read(path, parse_session)
@@ -157,11 +157,11 @@ def read_session_file(path: Path) -> Timeline:
 
 
 class BrokenSessionFile(TimelineUnavailable):
-    """The file of a session does not hold that session; it stays so until somebody mends or replaces it."""
+    """The file of a session does not hold that session; a retry does not help until the file is replaced."""
 
 
 class NotASessionFile(Exception):
-    """JSON that does not describe a session, and why."""
+    """The content is not a session; the message says why."""
 
 
 def _read(path: Path, parse: Callable[[object], _Session]) -> _Session:
@@ -174,7 +174,7 @@ def _read(path: Path, parse: Callable[[object], _Session]) -> _Session:
 
 
 def _parse_tolerantly(content: bytes) -> object:
-    """What the fast parser refuses: lone surrogates are taken, and what is no JSON is named with its line."""
+    """Parse what the fast parser refuses: accept lone surrogates, and report invalid JSON with its line."""
     try:
         return json.loads(content)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -186,12 +186,12 @@ def _parse_tolerantly(content: bytes) -> object:
 
 def parse_session(session: object) -> Timeline:
     """
-    A session in the neutral JSON shape as a timeline.
+    The timeline of a session in the neutral JSON shape.
 
     Raises:
         NotASessionFile: A required key is absent or of the wrong type.
-        SessionNotFound: It was deleted.
-        SessionNotTerminal: It still runs.
+        SessionNotFound: The session was deleted.
+        SessionNotTerminal: The session still runs.
     """
     session_id, status, session = _terminal(session)
     parser = _Parser()
@@ -221,13 +221,13 @@ def parse_session(session: object) -> Timeline:
 
 
 def _parse_head(session: object) -> FoundSession:
-    """As `parse_session`, without the timeline."""
+    """As `parse_session`, but reads only the keys that `FoundSession` has."""
     session_id, status, raw = _terminal(session)
     return FoundSession(session_id, name_or_none(raw.get("chain_id")), status, moment(raw.get("completed_at")))
 
 
 def _terminal(session: object) -> tuple[str, str, dict[str, Any]]:
-    """Id, status and keys of a session that has ended; raises as `parse_session` does."""
+    """Id, status and keys of a terminal session; raises as `parse_session` does."""
     if not isinstance(session, dict):
         raise NotASessionFile(f"expected an object, found {type(session).__name__}")
     session_id = _required(session, "session_id", str)
@@ -251,7 +251,7 @@ def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:
 
 
 def _measured(value: object) -> int | None:
-    """A number of tokens or milliseconds; less than none of them is no number."""
+    """A number of tokens or milliseconds; None for a negative number or another type."""
     number = whole_number(value)
     return number if number is not None and number >= 0 else None
 
@@ -263,7 +263,7 @@ def _call(metadata: dict[str, Any]) -> ToolCall:
 
 
 class _Parser:
-    """Collects, beside what it returns, what could not be read."""
+    """Parses the parts of a session, and collects the losses."""
 
     def __init__(self) -> None:
         self.losses: list[Loss] = []
@@ -293,7 +293,7 @@ class _Parser:
         losses_before = len(self.losses)
         executions = self._executions(raw.get("executions"), where)
         if not is_shown:
-            del self.losses[losses_before:]  # what the judge would not see cannot be missing
+            del self.losses[losses_before:]  # only what the judge would see can be missing
         declared = whole_number(raw.get("expected_agent_count"))
         if declared is None:
             declared = sum(e.parent_execution_id is None for e in executions)
@@ -351,7 +351,7 @@ class _Parser:
         return tuple(sorted(found, key=lambda e: e.sequence_number))
 
     def _event(self, raw: dict[str, Any], position: int, where: str) -> Event | None:
-        """None where type or content cannot be told; a tool call without its result is still a call."""
+        """The event; None without a type or content, except for a tool call, which may lack its result."""
         raw_kind, content = raw.get("event_type"), raw.get("content")
         kind = storable(raw_kind) if isinstance(raw_kind, str) else None
         is_call = kind == "llm_tool_call"
@@ -360,7 +360,7 @@ class _Parser:
         event_id = text_or_none(raw.get("event_id")) or where
         status = text_or_none(raw.get("status")) or "completed"
         if not isinstance(content, str) and status == "completed":
-            self.unread_results.add(event_id)  # a call that ended otherwise never had a result
+            self.unread_results.add(event_id)  # a call with another status never had a result
         metadata = raw.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
         sequence = whole_number(raw.get("sequence_number"))

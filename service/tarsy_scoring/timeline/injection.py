@@ -1,8 +1,8 @@
 """
-Text in a session that talks to the judge instead of reporting the incident.
+Finds text in a session that addresses the judge instead of reporting the incident.
 
-Finding it proves nothing and stops nothing: it raises a flag, and tells which spans to mask when the
-session is judged a second time.
+A match proves nothing and stops nothing. It raises a flag, and gives the spans to mask when the session is
+judged a second time.
 """
 
 import re
@@ -13,11 +13,11 @@ import re2
 from tarsy_scoring.timeline.masking import compile_bytes
 
 FENCE_REMOVED = "[fence removed]"
-"""What stands where a text imitated our delimiter; see `fence`."""
+"""Replaces an imitated delimiter; see `fence`."""
 
 INSTRUCTION_REMOVED = "[instruction removed]"
 
-# Words may be glued with underscores, broken over lines, or written as in JSON and in URLs.
+# Between words: blanks, underscores, punctuation, line breaks, and their escapes in JSON and in URLs.
 _GAP = r"""(?:[\s_*"'`.,:~+-]|\\{1,8}[nrt]|%20){1,4}"""
 _FEW = rf"(?:[\w'’]+{_GAP})"
 _TOP = (
@@ -30,9 +30,9 @@ _JUDGE = (
     r"|evaluation[ _-](?:model|system|agent|llm|ai)|llm[ _-]?judge)"
 )
 
-# Where a word begins and ends; `\b` takes `ignore_this` for one word.
+# A word boundary that also splits `ignore_this`, which is one word to `\b`.
 _B = r"(?:\b|_)"
-# Where a line begins, decorated or not, and where it ends; in JSON too.
+# The beginning of a line, with decoration, and its end; line ends may be escaped as in JSON.
 _LINE = r"""(?:\n|\\{1,8}n|\A)[ \t>*#_"'`{\[(-]{0,6}"""
 _LINE_END = r"""[ \t*_"'`,.}]{0,4}(?:\n|\\{1,8}n|\z)"""
 _COLON = r"(?:[:=]|\xef\xbc\x9a)"
@@ -104,7 +104,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         rf"\b(?:total|final|overall)[ _-]?score[\"'*]{{0,3}}[ ]?{_COLON}[ *]{{0,3}}{_NUMBER}{_OF_HUNDRED}",
         rf"{_LINE}total[ \t*_]{{0,3}}{_COLON}[ \t*_]{{0,3}}{_NUMBER}{_OF_HUNDRED}{_LINE_END}",
         rf"{_LINE}Outcome[ \t*_]{{0,4}}{_COLON}[ \t*_]{{0,4}}(?:correct|partial|wrong){_LINE_END}",
-        # the keys of our own answers, and an object that is nothing but a score
+        # the keys of the judge's own answers, and an object that holds only a score
         r"""\\*["'](?:(?:total|final|overall)_score|weighted_score|score_breakdown|score_reasoning)\\*["']\s*:""",
         rf"""\{{\s*\\*["'](?:score|grade|rating)\\*["']\s*:\s*\\*["']?{_NUMBER}\\*["']?\s*\}}""",
     ),
@@ -129,10 +129,10 @@ class Span:
 
 def find_injections(data: bytes) -> list[Span]:
     """
-    The stretches of a UTF-8 text that try to steer the judge, in order and without overlap.
+    The spans of a UTF-8 text that try to steer the judge, in order and without overlap; linear.
 
-    Meant for text without control characters (`fence.clean`): a zero-width space would hide a word.
-    Pure and linear.
+    Args:
+        data: Text from `fence.clean`: a zero-width space would hide a word.
     """
     if _ANY_INJECTION.search(data) is None:
         return []
@@ -140,13 +140,13 @@ def find_injections(data: bytes) -> list[Span]:
     position = 0
     while (match := _INJECTION.search(data, position)) is not None:
         spans.append(_span(data, match))
-        # Not the end of the match: the end of this line may be where the next suspicious one begins.
+        # Not from the end of the match: the line end that it includes may begin the next match.
         position = spans[-1].end
     return spans
 
 
 def _span(data: bytes, match: "re2._Match") -> Span:
-    """Without the line ends that a pattern looked at."""
+    """The span of a match without the line ends that the pattern includes."""
     start, end = match.span()
     if before := _LINE_END_BEFORE.match(data, start):
         start = before.end()
@@ -160,17 +160,17 @@ _LINE_END_BEFORE, _LINE_END_AFTER = re.compile(rb"\n|\\{1,8}n"), re.compile(rb"(
 
 def mask_injections(data: bytes, spans: list[Span]) -> bytes:
     """
-    The text with each span replaced by `[instruction removed]`.
+    Replace each span by `[instruction removed]`, together with the rest of its sentence.
 
-    With it goes the rest of its sentence, which is likely to be part of the instruction, and behind what only
-    introduces one (a role, an end of the evidence, "new instructions:") the rest of the line; where neither
-    ends nearby, only the span itself.
+    The sentence is likely to be part of the instruction. After a span that only introduces an instruction (a role, an
+    end of the evidence, "new instructions:") the rest of the line is replaced. Where neither ends within
+    `_NEAR_BYTES`, only the span is replaced.
     """
     pieces: list[bytes] = []
     position = 0
     for span in spans:
         if span.end <= position:
-            continue  # went with the sentence of the one before
+            continue  # removed with the sentence of the previous span
         start, end = _around(data, position, span)
         pieces += (data[position:start], INSTRUCTION_REMOVED.encode())
         position = end
@@ -178,7 +178,7 @@ def mask_injections(data: bytes, spans: list[Span]) -> bytes:
 
 
 def _around(data: bytes, floor: int, span: Span) -> tuple[int, int]:
-    """From the end of the sentence before to the end of this one or of the line, where they are near."""
+    """The range from the end of the previous sentence to the end of this one, or of the line, if they are near."""
     earliest = max(floor, span.start - _NEAR_BYTES)
     ends = [m.end() for m in _SENTENCE_END.finditer(data, earliest, span.start)]
     start = ends[-1] if ends else (earliest if earliest == floor else span.start)

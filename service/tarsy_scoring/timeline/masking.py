@@ -1,9 +1,9 @@
 """
-Secrets out of untrusted text, before anything leaves the process.
+Masks secrets in untrusted text before it leaves the process.
 
-Every rule runs in one RE2 pass: linear in the text whatever it holds, about a millisecond per megabyte.
-The rules know the shapes in which secrets turn up in incident work (headers, assignments, connection
-strings, vendor tokens, Kubernetes manifests); a secret without any such shape is not recognised.
+All rules run in one RE2 pass, which is linear in any text: about a millisecond per megabyte. The rules
+recognise the shapes in which secrets appear in incident work (headers, assignments, connection strings,
+vendor tokens, Kubernetes manifests). A secret without such a shape is not recognised.
 """
 
 import re
@@ -18,7 +18,7 @@ MASKING_POLICY = "2"
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """`keep` stays, `secret` becomes `[REDACTED:kind]`, unless `spare` says that the value is no secret."""
+    """`keep` stays, `secret` becomes `[REDACTED:kind]`, unless `spare` decides that the value is no secret."""
 
     kind: str
     keep: str
@@ -27,8 +27,8 @@ class _Rule:
     after: bytes = b""
 
 
-# No rule may run over what could begin the same rule again: each character would then be read once per
-# match and the whole would be quadratic. Hence no leading `\w*`, and bodies that stop at their own opener.
+# No rule may match across text that could begin the same rule again: each character would be read once per match,
+# which is quadratic. Hence no rule begins with `\w*`, and the body of a match stops at its own opener.
 _QUOTED = r"""\\+"[^"\\\n]+|"(?:[^"\\\n]|\\[^\n])+|\\*'[^'\\\n]+"""
 _BARE = r"""[^\s"'`\\,;&|<>(){}\[\]][^\s"'`\\,;&|<>(){}\[\]]*"""
 _VALUE = rf"(?:{_QUOTED}|{_BARE})"
@@ -43,7 +43,7 @@ _COMMAND_WORDS = r"(?:[ \t]+[^\s|;&]+){0,6}?[ \t]+"
 
 
 def _is_placeholder(value: bytes) -> bool:
-    """References, booleans, masks: what stands where a secret would."""
+    """Whether the value is a reference, a boolean or a mask in the place of a secret."""
     return _PLACEHOLDER.fullmatch(value) is not None
 
 
@@ -64,14 +64,14 @@ def _spare_strong(keep: bytes, value: bytes, after: bytes) -> bool:
 
 
 def _spare_weak(keep: bytes, value: bytes, after: bytes) -> bool:
-    """`secret` and `token` are ordinary words: their value must look made up, `token: expired` does not."""
+    """`secret` and `token` are ordinary words: the value must look random, which `token: expired` does not."""
     bare = value.strip(b"\\\"'")
     made_up = any(c in b"0123456789" for c in bare) or (not bare.islower() and not bare.isupper()) or len(bare) >= 24
     return len(bare) < 6 or bare.isdigit() or not made_up or _spare_strong(keep, value, after)
 
 
 def _spare_words(keep: bytes, value: bytes, after: bytes) -> bool:
-    """`basic NetworkPolicy`, `basic functionality-test`: letters alone, or no digit, upper case or padding."""
+    """`basic NetworkPolicy`, `basic functionality-test`: only letters, or no digit, upper case or padding."""
     if _is_placeholder(value) or value.isalpha():
         return True
     return value.islower() and not any(c in b"0123456789+/=" for c in value)
@@ -165,16 +165,16 @@ def _options(*, capture: bool) -> re2.Options:
 
 
 def compile_bytes(pattern: str, *, capture: bool = True) -> "re2._Regexp":
-    """An RE2 over UTF-8 bytes; without captures it never leaves the DFA."""
+    """An RE2 over UTF-8 bytes; without captures it always runs in the DFA."""
     return re2.compile(pattern.encode(), _options(capture=capture))
 
 
 _MANIFEST_PATTERN = r"""\bkind\\*["']?[ \t]*:[ \t]*\\*["']?Secret\\*["']?\s*(?:[,}\n]|\\n|\z)"""
 SECRET_PATTERN = "|".join([*(f"{_r.keep}{_r.secret}" for _r in _RULES), _MANIFEST_PATTERN])
-"""Matches wherever `mask_bytes` might change something."""
+"""Matches every text that `mask_bytes` may change."""
 
 _SECRET = compile_bytes("|".join(f"({_r.keep})({_r.secret})" for _r in _RULES))
-# RE2 leaves the DFA for small texts where captures are asked for, so the question "is there any" is its own.
+# RE2 leaves the DFA for small texts when captures are requested, so the search for any match is a pattern of its own.
 _ANY_SECRET = compile_bytes(SECRET_PATTERN, capture=False)
 
 
@@ -182,9 +182,8 @@ def mask_secrets(text: str) -> str:
     """
     Replace each recognised secret by a typed marker such as `[REDACTED:password]`.
 
-    What surrounds it (key, header name, user, host) stays, so that the judge still sees what was done.
-    References and placeholders (`secretKeyRef`, `$VAR`, `<set to the key ...>`) stay too. Masking twice
-    changes nothing. Pure and linear.
+    The text around it (key, header name, user, host) stays, so that the judge still sees the action. References and
+    placeholders (`secretKeyRef`, `$VAR`, `<set to the key ...>`) stay, too. Idempotent and linear.
     """
     data = text.encode("utf-8", "surrogatepass")
     masked = mask_bytes(data)
@@ -192,7 +191,7 @@ def mask_secrets(text: str) -> str:
 
 
 def mask_bytes(data: bytes) -> bytes:
-    """`mask_secrets` over UTF-8; the same object where there is nothing to mask."""
+    """`mask_secrets` over UTF-8; returns the same object if there is nothing to mask."""
     if _ANY_SECRET.search(data) is None:
         return data
     if _MANIFEST.search(data) is not None:
@@ -212,7 +211,7 @@ def mask_bytes(data: bytes) -> bytes:
     return b"".join((*pieces, data[position:])) if pieces else data
 
 
-# --- Kubernetes Secrets: values without any shape of their own, known by the kind of their document -----
+# --- Kubernetes Secrets: their values have no shape, so the kind of the document identifies them ---------
 
 _MANIFEST = compile_bytes(_MANIFEST_PATTERN, capture=False)
 _DOCUMENT = re.compile(rb"(?=apiVersion)")
@@ -228,7 +227,7 @@ def _mask_secret_manifests(data: bytes) -> bytes:
 
 
 def _mask_manifest(document: bytes) -> bytes:
-    """Values under `data:` and `stringData:`, as JSON and as YAML."""
+    """Mask the values under `data:` and `stringData:`, in JSON and in YAML."""
     document = _JSON_DATA.sub(
         lambda m: m[1] + b"{" + _JSON_VALUE.sub(rb"\1[REDACTED:secret]", m[2]) + b"}",
         document,

@@ -1,8 +1,7 @@
 """
-What a session was, whatever source it came from: session, stages, executions, events, tools.
+The timeline of a session, independent of its source: session, stages, executions, events, tools.
 
-Plain frozen records without I/O. Everything textual in here is untrusted: it was written by alerts,
-tools and language models.
+Frozen records without I/O. All text in them is untrusted: alerts, tools and language models wrote it.
 """
 
 from collections.abc import AsyncIterator
@@ -12,7 +11,7 @@ from typing import Protocol
 
 TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled", "timed_out"})
 
-# `stage_type` decides what the judge sees; types nobody knows yet stay out and are listed as not shown.
+# The judge sees the stages of these types. Stages of unknown types are not shown, and listed as such.
 SHOWN_STAGE_TYPES = frozenset({"investigation", "synthesis", "exec_summary", "action"})
 HIDDEN_STAGE_TYPES = frozenset({"chat", "scoring"})
 
@@ -20,9 +19,10 @@ HIDDEN_STAGE_TYPES = frozenset({"chat", "scoring"})
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """
-    One call of a tool: `arguments` as recorded (JSON in a string, not always valid JSON).
+    One call of a tool.
 
-    `duration_ms` is None where the source does not say how long it took.
+    `arguments` is the recorded string: JSON, and sometimes invalid JSON. `duration_ms` is None where the source has no
+    duration.
     """
 
     server_name: str
@@ -34,7 +34,7 @@ class ToolCall:
 
     @property
     def name(self) -> str:
-        """`server.tool`, or the tool alone where no server is recorded."""
+        """`server.tool`, or the tool's name where no server is recorded."""
         return f"{self.server_name}.{self.tool_name}" if self.server_name else self.tool_name
 
 
@@ -44,8 +44,8 @@ class Event:
     One step of an execution.
 
     `event_type` is TARSy's (`llm_thinking`, `llm_response`, `llm_tool_call`, `mcp_tool_summary`,
-    `final_analysis`, `error`, ...); unknown ones are kept and shown under their name. `tool` is set on
-    tool calls. `status` other than `completed` means the step itself broke.
+    `final_analysis`, `error`, ...); unknown types are kept and shown under their name. `tool` is set on
+    tool calls. A `status` other than `completed` means that the step itself failed.
     """
 
     event_id: str
@@ -61,11 +61,11 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Execution:
     """
-    One agent at work in a stage; `events` ordered by `sequence_number`.
+    The work of one agent in a stage; `events` are ordered by `sequence_number`.
 
-    `model_names` holds every provider and model name recorded for the agent: the judge must not see
-    them, the service needs them to know that a judge grades itself. The tokens are those of all its calls of a
-    model, None where the source does not know of each.
+    `model_names` holds every provider and model name recorded for the agent. They are hidden from the judge, and
+    compared with the judge's model to detect self-judging. The tokens are the sums over all calls of a model; None
+    where a call lacks its number.
     """
 
     execution_id: str
@@ -83,7 +83,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage; `executions` ordered by `agent_index`, sub-agents among them with their parent's id."""
+    """One stage; `executions` are ordered by `agent_index` and include sub-agents, which name their parent."""
 
     stage_id: str
     stage_name: str
@@ -98,7 +98,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class AvailableTool:
-    """A tool the agents could have used; `agent_name` is empty where the source does not say whose."""
+    """A tool that an agent could use; `agent_name` is empty where the source does not record the agent."""
 
     server_name: str
     tool_name: str
@@ -109,11 +109,11 @@ class AvailableTool:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """
-    What the source declares against what could be read.
+    Counts of the evidence that the source declares and of the evidence that could be read.
 
     Both maps count `stages`, `executions`, `events`, `results` and `final_analysis` (0 or 1). `missing`
-    names each thing that is declared or was read with an error, e.g. `stage 2 (mitigation): declares 3
-    agents, 1 could be read`. An agent that never wrote a final analysis declares none.
+    describes each declared thing that was not read, e.g. `stage 2 (mitigation): declares 3 agents, 1 could
+    be read`. An agent that never wrote a final analysis declares none.
     """
 
     expected: dict[str, int]
@@ -122,7 +122,7 @@ class Evidence:
 
     @property
     def missing_share(self) -> float:
-        """Share of the declared things that could not be read, 0-1; 0 where nothing is declared."""
+        """Share of the declared things that could not be read, 0-1; 0 where none is declared."""
         declared = sum(self.expected.values())
         lacking = sum(max(0, self.expected[k] - self.read.get(k, 0)) for k in self.expected)
         return lacking / declared if declared else 0.0
@@ -133,8 +133,8 @@ class Timeline:
     """
     Everything that happened in one terminal session, in order.
 
-    `created_at` is when it was asked for, `started_at` when work on it began. Without `has_real_times` the source
-    itself made its times up: they give an order and no duration.
+    `created_at` is the time of the request, `started_at` the time when work began. Without `has_real_times` the times
+    are synthetic: they give an order and no duration.
     """
 
     session_id: str
@@ -162,7 +162,7 @@ class Timeline:
 
     @property
     def shown_event_count(self) -> int:
-        """Events in stages that the judge sees; without one there is nothing to judge."""
+        """Number of events in shown stages; a session without one cannot be judged."""
         return sum(len(e.events) for s in self.shown_stages for e in s.executions)
 
     @property
@@ -173,7 +173,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class FoundSession:
-    """A terminal session as a source lists it; `completed_at` is None where the source does not say."""
+    """A terminal session as a source lists it; `completed_at` is None where the source has no time of the end."""
 
     session_id: str
     chain_id: str | None
@@ -183,34 +183,34 @@ class FoundSession:
 
 class TimelineSource(Protocol):
     """
-    Where timelines come from.
+    Reads sessions from one place; registered in `config/timeline_sources.py`.
 
-    A source only reads. It gives a timeline of a terminal session or says why not; it never gives an
-    empty one in place of an error.
+    A source never writes. It returns the timeline of a terminal session or raises; it never returns an empty timeline
+    in place of an error.
     """
 
     may_change: bool
-    """False where a second look cannot show more than the first (`files`)."""
+    """False where a second read cannot show more than the first (`files`)."""
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """
         Read one session.
 
         Raises:
-            SessionNotFound: There is none, or it was deleted.
-            SessionNotTerminal: It still runs.
-            TimelineUnavailable: The source could not be read now.
+            SessionNotFound: The session does not exist, or was deleted.
+            SessionNotTerminal: The session still runs.
+            TimelineUnavailable: The source cannot be read right now.
         """
         ...
 
     async def find_session(self, session_id: str) -> FoundSession:
         """
-        Look whether there is such a session and whether it has ended, without reading its timeline.
+        Check that the session exists and is terminal, without reading its timeline.
 
         Raises:
-            SessionNotFound: There is none, or it was deleted.
-            SessionNotTerminal: It still runs.
-            TimelineUnavailable: The source could not be read now.
+            SessionNotFound: The session does not exist, or was deleted.
+            SessionNotTerminal: The session still runs.
+            TimelineUnavailable: The source cannot be read right now.
         """
         ...
 
@@ -218,27 +218,27 @@ class TimelineSource(Protocol):
         """
         List the terminal sessions that ended at `since` or later, each once, in no particular order.
 
-        One that does not say when it ended counts from when it began. Holds a page in memory, whatever there is.
+        A session without a time of the end counts by its creation. Holds one page in memory at a time.
 
         Args:
-            since: With its zone.
+            since: With its time zone.
 
         Raises:
-            TimelineUnavailable: The source could not be read now; what was listed before holds.
+            TimelineUnavailable: The source cannot be read right now; sessions listed before are valid.
         """
         ...
 
     async def recent_agent_models(self) -> frozenset[str]:
         """
-        Model and provider names, lower case, of some of the newest terminal sessions.
+        Model and provider names, in lower case, of the agents of some of the newest terminal sessions.
 
-        A light look: no timeline is read, and what cannot be read is left out.
+        Cheap: no timeline is read. Unreadable sessions are left out.
 
         Raises:
-            TimelineUnavailable: The source could not be read now.
+            TimelineUnavailable: The source cannot be read right now.
         """
         ...
 
     async def close(self) -> None:
-        """Give connections back; safe to call twice."""
+        """Close all connections; safe to call twice."""
         ...

@@ -1,7 +1,7 @@
 """
-Loosely typed JSON of a session into the records of `model`; shared by the sources.
+Converts loosely typed JSON of a session into values for the records of `model`; shared by the sources.
 
-Names and texts come out as something that UTF-8 and PostgreSQL can hold: they end up in columns, keys and messages.
+All names and texts come out storable, because they end up in columns, keys and messages.
 """
 
 import json
@@ -16,23 +16,23 @@ LONGEST_NAME = 255
 
 
 def text_or_none(value: object) -> str | None:
-    """A string that says something, storable; else None."""
+    """The string made storable; None for an empty string or another type."""
     return storable(value) or None if isinstance(value, str) else None
 
 
 def name_or_none(value: object) -> str | None:
-    """A name as events may carry it: at most 255 characters, which an index can hold; None where there is none."""
+    """A storable name, cut to 255 characters so that an index can hold it; None for an empty one or another type."""
     name = text_or_none(value)
     return name[:LONGEST_NAME] if name else None
 
 
 def whole_number(value: object) -> int | None:
-    """An integer, and not a truth value."""
+    """The integer; None for another type, booleans included."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def moment(value: object) -> datetime | None:
-    """An RFC 3339 string with its offset (UTC where it has none); None where it is not one."""
+    """The time in an RFC 3339 string, in UTC where it has no offset; None for another string or type."""
     if not isinstance(value, str):
         return None
     try:
@@ -43,7 +43,7 @@ def moment(value: object) -> datetime | None:
 
 
 def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
-    """The call that a tool event's metadata describes; arguments stay the string they were recorded as."""
+    """The call that a tool event's metadata describes; recorded argument strings stay unchanged."""
     arguments = metadata.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
@@ -58,7 +58,7 @@ def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
 
 
 def label_map(value: object) -> dict[str, str]:
-    """A map of labels; a list of bare labels becomes a map to `true`."""
+    """Labels as a map of strings; each label of a list maps to `true`."""
     if isinstance(value, Mapping):
         texts = {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in value.items()}
         return {storable(k): storable(v) for k, v in texts.items()}

@@ -1,7 +1,7 @@
 """
-A timeline becomes entries: numbered pieces of safe text, each with its rank when something has to go.
+Renders a timeline as entries: numbered pieces of safe text, each with a rank for shortening.
 
-Pure. What fits is decided in `context`; here only what is said, and in which order.
+Decides the text and its order; `context` decides what fits.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event
 
 
 class Rank(IntEnum):
-    """What goes first when the context is too long; `KEPT` never goes."""
+    """The order in which parts are shortened when the context is too long; `KEPT` is never shortened."""
 
     KEPT = 0
     SUMMARISED_RESULT = 1
@@ -26,10 +26,10 @@ class Rank(IntEnum):
 @dataclass(slots=True)
 class Part:
     """
-    A piece of the context; the whole is their concatenation.
+    A piece of the context, which is the concatenation of all parts.
 
-    `entry` is the id under which it can be cited, empty for headings. `text` has been sanitized and is
-    followed by a line end. A shortened part keeps its `original` and counts the characters `removed`.
+    `entry` is the id by which the judge can cite it, empty for headings. `text` is sanitized and ends with a
+    line end. A shortened part keeps its `original` and counts the characters `removed`.
     """
 
     entry: str
@@ -59,7 +59,7 @@ _LABELS = {
 
 class Rendering:
     """
-    The parts of one timeline: `alert` for itself, `conversation` for all else.
+    The parts of one timeline: `alert`, and `conversation` for everything else.
 
     Entries are numbered E1, E2, ... in the order in which they are shown; the alert is E1. Model and
     provider names of the judged agents are not rendered.
@@ -73,9 +73,9 @@ class Rendering:
         self._sanitizer = sanitizer
         self._count = 0
         self._out = self.alert
-        # Text of an answer or analysis -> the entry that shows it, and its rank.
+        # By the text of an answer or analysis: the entry that shows it, and its rank.
         self._conclusions: dict[str, tuple[str, Rank]] = {}
-        self._bodies: list[tuple[Part, str]] = []  # still empty parts, and what they will say once it is safe
+        self._bodies: list[tuple[Part, str]] = []  # parts that are still empty, with their raw texts
         self._render_alert()
         self._out = self.conversation
         self._render_session()
@@ -92,11 +92,11 @@ class Rendering:
     # --- writing ---------------------------------------------------------------------------------------
 
     def _heading(self, text: str) -> None:
-        """`text` is made of safe names."""
+        """Add a heading; `text` must consist of safe names."""
         self._out.append(Part("", f"\n{text}\n"))
 
     def _open(self, label: str) -> str:
-        """Begin an entry; `label` is made of safe names."""
+        """Begin an entry; `label` must consist of safe names."""
         self._count += 1
         entry = f"E{self._count}"
         self._out.append(Part(entry, f"\n[{entry}] {label}\n"))
@@ -113,7 +113,7 @@ class Rendering:
             part.text = safe if safe.endswith("\n") else safe + "\n"
 
     def _check_lines_of_names(self) -> None:
-        """Names were made safe one by one and bodies are still empty: what is checked here is how names join."""
+        """Check the lines that names form together: each name is safe, but two of them may join to a fence line."""
         parts = self.alert + self.conversation
         together = "".join(part.text for part in parts) + "\n".join(self.not_shown)
         if not imitates_fence(together.encode()):
@@ -133,7 +133,7 @@ class Rendering:
                 line = []
 
     def _label(self, text: str) -> str:
-        """A name inside a heading, of the entry that comes next."""
+        """A safe name for the heading of the next entry."""
         return self._sanitizer.line(f"E{self._count + 1}", text)
 
     # --- around the investigation -----------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Rendering:
                     self._out.append(Part(entry, f"- {name}\n"))
 
     def _render_conclusion(self, label: str, text: str | None, rank: Rank) -> None:
-        """Of the session; where an entry above says the same, it is named and not repeated."""
+        """Render a conclusion of the session, or refer to the entry above that has the same text."""
         self._heading(f"## {label}")
         if not text or not text.strip():
             self._out.append(Part("", "(the session holds none)\n"))
@@ -183,7 +183,7 @@ class Rendering:
             self._conclusions[text.strip()] = (entry, rank)
 
     def _shown_in(self, text: str, rank: Rank) -> str | None:
-        """The entry that says the same, and will not be cut where this must not be."""
+        """The entry with the same text; where this text is `KEPT`, only an entry that is `KEPT` as well."""
         entry, its_rank = self._conclusions.get(text, (None, rank))
         return entry if rank is not Rank.KEPT or its_rank is Rank.KEPT else None
 
@@ -248,14 +248,14 @@ class Rendering:
             self._out.append(Part(entry, f"The same as [{shown}].\n"))
             return
         if text and text == (self._timeline.final_analysis or "").strip():
-            rank = Rank.KEPT  # the answer that the session took for its final analysis
+            rank = Rank.KEPT  # the session's final analysis is this answer
         self._body(entry, event.content or "(empty)", rank)
         concludes = rank is Rank.KEPT or event.event_type == "executive_summary"
         if text and concludes and self._shown_in(text, rank) is None:
             self._conclusions[text] = (entry, rank)
 
     def _render_call(self, event: Event, summaries: list[Event]) -> None:
-        """A call, its summary and its raw result are one entry. A summary that failed says nothing."""
+        """A call, its summaries and its raw result are one entry. Failed summaries are left out."""
         tool = event.tool
         name = self._label(tool.name) if tool else "(unnamed)"
         failed = tool is not None and bool(tool.is_error or tool.exit_code)
@@ -280,7 +280,7 @@ class Rendering:
 
 
 def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Execution, Execution | None]]:
-    """Each execution once, sub-agents after their parent; one whose parent is not among them stands alone."""
+    """Each execution once, sub-agents after their parent; an execution with an unknown parent counts as a root."""
     by_id = {e.execution_id: e for e in executions}
     children: dict[str, list[Execution]] = defaultdict(list)
     waiting = []
@@ -290,7 +290,7 @@ def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Executio
         else:
             waiting.append(execution)
     seen: set[str] = set()
-    # Executions that are each other's parents hang from no root: they come last, each where it is met first.
+    # Executions in a cycle of parents have no root: they come last, in their given order.
     stack = [*reversed(executions), *reversed(waiting)]
     while stack:
         execution = stack.pop()
@@ -302,7 +302,7 @@ def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Executio
 
 
 def _without_repeated_answer(events: tuple[Event, ...]) -> list[Event]:
-    """Drop an answer that a later final analysis of the same execution only repeats: the analysis is shown."""
+    """The events without a last answer that a final analysis of the same execution repeats."""
     analyses = {e.content.strip() for e in events if e.event_type == "final_analysis"}
     last_answer = max((i for i, e in enumerate(events) if e.event_type == "llm_response"), default=-1)
     repeated = last_answer >= 0 and events[last_answer].content.strip() in analyses

@@ -21,7 +21,7 @@ _RANGES = (
     (0x1D173, 0x1D17A),  # controls of musical notation
     (0xE0000, 0xE01FF),  # tags and further variation selectors
 )
-"""Line separators and control characters are not among them: those end lines, or are no text at all."""
+"""Ranges of code points. Line separators and control characters are handled by `fence.clean`."""
 
 INVISIBLE = tuple(chr(point) for first, last in _RANGES for point in range(first, last + 1))
 _NOTHING: Mapping[int, None] = dict.fromkeys(map(ord, INVISIBLE))
@@ -54,12 +54,12 @@ def storable_json(value: Any) -> Any:
 
 
 def without_invisible(text: str) -> str:
-    """What a reader sees of it."""
+    """The text without invisible characters."""
     return text if text.isascii() else text.translate(_NOTHING)
 
 
 def utf8_pattern(characters: Iterable[str]) -> str:
-    """A regular expression, for engines that work on bytes, of any one of these (not of ASCII) in UTF-8."""
+    """A regular expression over bytes that matches any one of these non-ASCII characters in UTF-8."""
     last_bytes: dict[bytes, list[int]] = {}
     for character in characters:
         encoded = character.encode()
