@@ -4,15 +4,11 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from tarsy_scoring import __version__
-from tarsy_scoring.web import api
+from tarsy_scoring.web import api, pages
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.middleware import Lifecycle, RequestMiddleware
 from tarsy_scoring.web.openapi import openapi_document
-from tarsy_scoring.web.pages import drift as drift_page
-from tarsy_scoring.web.pages import insights, labelling
-from tarsy_scoring.web.pages import ledger as ledger_forms
-from tarsy_scoring.web.pages import router as pages
 from tarsy_scoring.web.problems import REFUSALS, Problem, add_problem_handlers
 
 
@@ -46,14 +42,7 @@ def application() -> FastAPI:
         separate_input_output_schemas=False,
         generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}" if route.tags else route.name,
     )
-    for router in (
-        *api.ROUTERS,
-        pages.router,
-        insights.router,
-        drift_page.router,
-        labelling.router,
-        ledger_forms.router,
-    ):
+    for router in (*api.ROUTERS, *pages.ROUTERS):
         app.include_router(router)
     app.state.problem_page = pages.problem_page
     add_problem_handlers(app)

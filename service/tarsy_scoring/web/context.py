@@ -16,10 +16,6 @@ from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
 
-# For pages that still import them from here.
-from tarsy_scoring.web.problems import Problem as Problem  # noqa: PLC0414
-from tarsy_scoring.web.problems import malformed as malformed  # noqa: PLC0414
-
 Scope = Literal["read", "score"]
 
 
@@ -76,8 +72,3 @@ class Caller:
 def context_of(connection: HTTPConnection) -> AppContext:
     """The context that the application of this request was created with."""
     return cast(AppContext, connection.app.state.context)
-
-
-# Names that the pages use.
-Site = AppContext
-site_of = context_of

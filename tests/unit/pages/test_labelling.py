@@ -8,10 +8,10 @@ import pytest
 
 from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, calibrate
-from tarsy_scoring.web.context import Problem
 from tarsy_scoring.web.pages import rendering
 from tarsy_scoring.web.pages.labelling import REASONS, read_form
 from tarsy_scoring.web.pages.rendering import page
+from tarsy_scoring.web.problems import Problem
 
 BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
 NOW = datetime(2026, 3, 2, tzinfo=UTC)

@@ -3,8 +3,8 @@
 import pytest
 
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
-from tarsy_scoring.web.context import Problem
 from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
+from tarsy_scoring.web.problems import Problem
 
 
 def test_a_state() -> None:

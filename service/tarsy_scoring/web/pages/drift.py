@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from tarsy_scoring.drift.detection import Finding
 from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, daily_totals, in_points, read_report
 from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.context import Caller, Site, site_of
+from tarsy_scoring.web.context import AppContext, Caller, context_of
 from tarsy_scoring.web.pages import insights_view
 from tarsy_scoring.web.pages.chains import chain_names
 from tarsy_scoring.web.pages.charts import Tone, picture_of, tag, words_at
@@ -38,11 +38,11 @@ Reading = Annotated[Caller, Depends(may_read)]
 @router.get(PAGE, response_model=None)
 async def drift_page(request: Request, _: Reading) -> HTMLResponse:
     """Whether the agents changed, or the judge."""
-    site, asked = site_of(request), insights_view.asked(request.query_params, datetime.now(UTC).date())
+    context, asked = context_of(request), insights_view.asked(request.query_params, datetime.now(UTC).date())
     report = newest = None
     shown: tuple[str, TrendView] | None = None
     if not asked.faults:
-        report, shown = await _read(site, asked)
+        report, shown = await _read(context, asked)
         newest = next((f for f in report.findings if f.is_event), None)
     return await asyncio.to_thread(
         page,
@@ -51,8 +51,8 @@ async def drift_page(request: Request, _: Reading) -> HTMLResponse:
         here=PAGE,
         asked=asked,
         choice=None,
-        chains=await chain_names(site),
-        criteria_names=sorted(site.policy.hashes),
+        chains=await chain_names(context),
+        criteria_names=sorted(context.policy.hashes),
         shown=shown,
         report=report,
         newest=newest,
@@ -64,19 +64,19 @@ async def drift_page(request: Request, _: Reading) -> HTMLResponse:
     )
 
 
-async def _read(site: Site, asked: Asked) -> tuple[DriftReport, tuple[str, TrendView] | None]:
+async def _read(context: AppContext, asked: Asked) -> tuple[DriftReport, tuple[str, TrendView] | None]:
     """What is known, and the totals of the chain that was asked for, else of the one that was found to drift last."""
     chosen = asked.selection
-    reading = read_report(site.inbox, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN)
+    reading = read_report(context.inbox, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN)
     if chosen.chain is not None:
-        return await asyncio.gather(reading, _totals(site, asked, chosen.chain))
+        return await asyncio.gather(reading, _totals(context, asked, chosen.chain))
     report = await reading
     chain = next((f.chain_id for f in report.findings if f.is_event), None)
-    return report, None if chain is None else await _totals(site, asked, chain)
+    return report, None if chain is None else await _totals(context, asked, chain)
 
 
-async def _totals(site: Site, asked: Asked, chain: str) -> tuple[str, TrendView]:
-    points = await daily_totals(site.reader.database, replace(asked.selection, chain=chain))
+async def _totals(context: AppContext, asked: Asked, chain: str) -> tuple[str, TrendView]:
+    points = await daily_totals(context.reader.database, replace(asked.selection, chain=chain))
     return chain, insights_view.trend_view(points, f"Totals per day, {asked.period}")
 
 

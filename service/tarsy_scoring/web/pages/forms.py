@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, parse_qsl
 
 from pydantic import BaseModel, ValidationError
 
-from tarsy_scoring.web.context import Problem
+from tarsy_scoring.web.problems import Problem
 
 T = TypeVar("T", bound=BaseModel)
 

@@ -17,9 +17,10 @@ from tarsy_scoring.records.review import Queue
 from tarsy_scoring.statistics.calibration import Calibration
 from tarsy_scoring.web.access import may_read, may_score
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
-from tarsy_scoring.web.context import Caller, Problem, Site, site_of
+from tarsy_scoring.web.context import AppContext, Caller, context_of
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.rendering import page
+from tarsy_scoring.web.problems import Problem
 
 router = APIRouter(include_in_schema=False)
 
@@ -41,7 +42,7 @@ Scoring = Annotated[Caller, Depends(may_score)]
 @router.get("/review", response_model=None)
 async def review_page(request: Request, _: Reading) -> HTMLResponse:
     """The scores that people are asked to label, and the trust cards of the judges that gave them."""
-    database = site_of(request).reader.database
+    database = context_of(request).reader.database
     found = await review.queue(database)
     return await asyncio.to_thread(
         page,
@@ -63,7 +64,7 @@ async def cards_of(database: Database, queue: Queue) -> list[Calibration]:
 @router.post("/scores/{score_id}/labels", response_model=None)
 async def label(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
     """Keep what somebody says, as `POST /api/v1/scoring/scores/{score_id}/labels` does, and go back to the score."""
-    await keep_label(site_of(request), score_id, read_form(await request.body()), caller.name)
+    await keep_label(context_of(request), score_id, read_form(await request.body()), caller.name)
     return RedirectResponse(f"/scores/{score_id}#labels", 303)
 
 
@@ -94,7 +95,7 @@ def _read_number(text: str) -> float:
     return float(text.replace(",", "."))
 
 
-async def about(site: Site, document: Mapping[str, Any] | None) -> dict[str, Any]:
+async def about(context: AppContext, document: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     What the page of a score says of labels and trust: `can_label`, `labels`, `outcomes` and `card`.
 
@@ -104,7 +105,7 @@ async def about(site: Site, document: Mapping[str, Any] | None) -> dict[str, Any
     nothing = {"can_label": False, "labels": [], "has_more_labels": False, "outcomes": [], "card": None}
     if document is None or document["status"] != "completed" or document["total_score"] is None:
         return nothing
-    database = site.reader.database
+    database = context.reader.database
     subject = await labels.subject(database, document["score_id"])
     if subject is None:
         return nothing

@@ -20,11 +20,12 @@ from tarsy_scoring.live.gateway import END
 from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.session_list import LONGEST_CURSOR, SessionPage, list_sessions, read_cursor
 from tarsy_scoring.web.access import may_read, may_score
-from tarsy_scoring.web.context import Caller, Problem, Site, site_of
+from tarsy_scoring.web.context import AppContext, Caller, context_of
 from tarsy_scoring.web.pages import criteria_view, forms, insights_view, labelling, score_view, sessions_view
 from tarsy_scoring.web.pages.chains import chain_names
 from tarsy_scoring.web.pages.rendering import Live, page, static_files
 from tarsy_scoring.web.pages.session import Unreadable, read_session
+from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.score_requests import request_score
 
 router = APIRouter(include_in_schema=False)
@@ -55,7 +56,7 @@ async def static_file(request: Request, _: Reading, digest: str, name: str) -> R
 @router.get("/", response_model=None)
 async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
     """The sessions that scoring knows, as the form above them asks."""
-    site = site_of(request)
+    context = context_of(request)
     asked = sessions_view.asked(request.query_params)
     cursor = request.query_params.get("cursor", "")
     faults = forms.faults_of_address(request.scope["query_string"], (*sessions_view.FIELDS, "cursor"))
@@ -68,9 +69,9 @@ async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
         except InvalidCursor:
             faults.append("page: this list has changed, so begin with its first page")
     if not faults:
-        position = await position_of(site)
-        hashes = site.policy.hashes
-        found = await list_sessions(site.reader, hashes, asked.filters, asked.sort, after, sessions_view.PAGE_SIZE)
+        position = await position_of(context)
+        hashes = context.policy.hashes
+        found = await list_sessions(context.reader, hashes, asked.filters, asked.sort, after, sessions_view.PAGE_SIZE)
     rows = [sessions_view.row(session) for session in found.sessions]
     return page(
         "sessions.html",
@@ -86,8 +87,8 @@ async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
         is_continued=bool(cursor),
         sorts=sessions_view.SORTS,
         outcomes=sessions_view.OUTCOMES,
-        chains=await chain_names(site),
-        criteria_names=sorted(site.policy.hashes),
+        chains=await chain_names(context),
+        criteria_names=sorted(context.policy.hashes),
     )
 
 
@@ -97,31 +98,31 @@ async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
 @router.get("/sessions/{session_id}", response_model=None)
 async def session_page(request: Request, caller: Reading, session_id: SessionId) -> HTMLResponse:
     """The score of a session: the latest completed one, else the newest; and what its newest attempt is doing."""
-    site = site_of(request)
-    position = await position_of(site)
-    document = await site.reader.score_of_session(session_id)
-    return await _score_page(site, caller, session_id, document, position, is_of_session=True)
+    context = context_of(request)
+    position = await position_of(context)
+    document = await context.reader.score_of_session(session_id)
+    return await _score_page(context, caller, session_id, document, position, is_of_session=True)
 
 
 @router.get("/scores/{score_id}", response_model=None)
 async def score_page(request: Request, caller: Reading, score_id: UUID) -> HTMLResponse:
     """One score, whatever its status and purpose."""
-    site = site_of(request)
-    position = await position_of(site)
-    document = await site.reader.score(score_id)
+    context = context_of(request)
+    position = await position_of(context)
+    document = await context.reader.score(score_id)
     if document is None:
         raise Problem(404, "Unknown score", f"there is no score {score_id}")
-    return await _score_page(site, caller, document["session_id"], document, position, is_of_session=False)
+    return await _score_page(context, caller, document["session_id"], document, position, is_of_session=False)
 
 
-async def position_of(site: Site) -> int:
+async def position_of(context: AppContext) -> int:
     """Of the last event that was given one: read it before what a page shows, and the page misses nothing."""
-    database = site.reader.database
+    database = context.reader.database
     return await database.once(lambda c: c.fetchval(database.sql(END))) or 0
 
 
 async def _score_page(
-    site: Site,
+    context: AppContext,
     caller: Caller,
     session_id: str,
     document: dict[str, Any] | None,
@@ -130,16 +131,16 @@ async def _score_page(
     is_of_session: bool,
 ) -> HTMLResponse:
     doc = score_view.sound(document) if document else None
-    history = await site.reader.history(session_id, HISTORY_SHOWN + 1) or []
-    turns = await site.reader.replies(doc["score_id"]) if doc else None
-    rows = await site.reader.scores_of_session(session_id, 1)
+    history = await context.reader.history(session_id, HISTORY_SHOWN + 1) or []
+    turns = await context.reader.replies(doc["score_id"]) if doc else None
+    rows = await context.reader.scores_of_session(session_id, 1)
     cited, cut = (score_view.cited(doc), doc["coverage"]["cut_entries"]) if doc else ([], [])
-    session = await read_session(site.source, session_id, cited, cut)
+    session = await read_session(context.source, session_id, cited, cut)
     if doc is None and isinstance(session, Unreadable) and not session.is_running:
-        if session.is_gone or site.source is None:
+        if session.is_gone or context.source is None:
             raise Problem(404, "Unknown session", f"there is no session {session_id} here, or it was deleted")
         raise Problem(503, "Session not readable", f"the session {session_id} cannot be shown: {session.reason}")
-    newest = await site.reader.history(session_id, 1, purpose="production") or []
+    newest = await context.reader.history(session_id, 1, purpose="production") or []
     shown = score_view.values(
         session_id,
         doc,
@@ -148,7 +149,7 @@ async def _score_page(
         history=history[:HISTORY_SHOWN],
         newest=newest[0] if newest else None,
         turns=turns or (),
-        criteria_content=await _criteria_content(site, doc["criteria_hash"]) if doc else {},
+        criteria_content=await _criteria_content(context, doc["criteria_hash"]) if doc else {},
     )
     # In a thread: a long analysis takes a while to render, and events go to sockets meanwhile.
     return await asyncio.to_thread(
@@ -159,11 +160,11 @@ async def _score_page(
         is_of_session=is_of_session,
         may_ask="score" in caller.scopes,
         has_more=len(history) > HISTORY_SHOWN,
-        current_hash=site.policy.hashes.get(doc["criteria"] or "") if doc else None,
-        criteria_names=sorted(site.policy.hashes),
-        meanings=insights_view.meanings(site.registry),
+        current_hash=context.policy.hashes.get(doc["criteria"] or "") if doc else None,
+        criteria_names=sorted(context.policy.hashes),
+        meanings=insights_view.meanings(context.registry),
         key=str(uuid4()),
-        **await labelling.about(site, doc),
+        **await labelling.about(context, doc),
         **shown,
     )
 
@@ -174,9 +175,9 @@ async def _score_page(
 @router.get("/criteria/{criteria_hash}", response_model=None)
 async def criteria_page(request: Request, _: Reading, criteria_hash: Hash, before: str | None = None) -> HTMLResponse:
     """What the judge was asked, and what is different from other criteria."""
-    site = site_of(request)
-    found = await _criteria(site, criteria_hash)
-    older = await _criteria(site, before) if before is not None else None
+    context = context_of(request)
+    found = await _criteria(context, criteria_hash)
+    older = await _criteria(context, before) if before is not None else None
     if found is None or (before is not None and older is None):
         raise Problem(404, "Unknown criteria", "no criteria with this hash have judged or can judge here")
     return page(
@@ -185,16 +186,16 @@ async def criteria_page(request: Request, _: Reading, criteria_hash: Hash, befor
         name=found["name"],
         criteria_hash=criteria_hash,
         first_used_at=found["first_used_at"],
-        is_current=site.policy.hashes.get(found["name"]) == criteria_hash,
+        is_current=context.policy.hashes.get(found["name"]) == criteria_hash,
         before=older,
         changes=criteria_view.changes(older["content"], found["content"]) if older else None,
         content=criteria_view.in_sections(found["content"]),
     )
 
 
-async def _criteria(site: Site, criteria_hash: str) -> dict[str, Any] | None:
-    current = next((c for c in site.registry if c.criteria_hash == criteria_hash), None)
-    stored = await site.reader.criteria(criteria_hash) if "\0" not in criteria_hash else None
+async def _criteria(context: AppContext, criteria_hash: str) -> dict[str, Any] | None:
+    current = next((c for c in context.registry if c.criteria_hash == criteria_hash), None)
+    stored = await context.reader.criteria(criteria_hash) if "\0" not in criteria_hash else None
     if stored is None and current is not None:
         return {
             "criteria_hash": criteria_hash,
@@ -205,9 +206,9 @@ async def _criteria(site: Site, criteria_hash: str) -> dict[str, Any] | None:
     return stored
 
 
-async def _criteria_content(site: Site, criteria_hash: str | None) -> Any:
+async def _criteria_content(context: AppContext, criteria_hash: str | None) -> Any:
     """Whatever is stored; empty where nobody knows it."""
-    found = await _criteria(site, criteria_hash) if criteria_hash else None
+    found = await _criteria(context, criteria_hash) if criteria_hash else None
     return found["content"] if found else {}
 
 
@@ -221,10 +222,10 @@ async def ask(request: Request, caller: Scoring, session_id: SessionId) -> Redir
 
     The form carries a key of its own: sent twice by an impatient hand it asks once.
     """
-    site = site_of(request)
+    context = context_of(request)
     fields = await _fields(request)
     criteria, reason, key = fields.get("criteria") or None, fields.get("reason") or None, fields.get("key") or None
-    if criteria is not None and criteria not in site.policy.hashes:
+    if criteria is not None and criteria not in context.policy.hashes:
         raise Problem(422, "Unknown criteria", "there are no criteria of that name any more: choose others")
     is_forced = fields.get("force") == "1"
     await request_score(request, caller, session_id, key=key, force=is_forced, criteria=criteria, reason=reason)
@@ -234,9 +235,9 @@ async def ask(request: Request, caller: Scoring, session_id: SessionId) -> Redir
 @router.post("/scores/{score_id}/cancel", response_model=None)
 async def cancel(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
     """Cancel a score, and go to its session's page; one that has ended in the meantime is shown as it ended."""
-    site = site_of(request)
-    await site.leases.cancel(score_id, caller.name, is_patient=False)
-    document = await site.reader.score(score_id)
+    context = context_of(request)
+    await context.leases.cancel(score_id, caller.name, is_patient=False)
+    document = await context.reader.score(score_id)
     if document is None:
         raise Problem(404, "Unknown score", f"there is no score {score_id}")
     return RedirectResponse(f"/sessions/{document['session_id']}", 303)
