@@ -1,11 +1,11 @@
 """
-The spine: one attempt at a score, from the claim to its stored end, top to bottom.
+One attempt at a score, from the claim to its stored end, top to bottom.
 
     timeline -> chain and criteria -> interaction metrics -> evidence -> gates -> context -> judge (each turn
     checkpointed) -> outcome -> end
 
-An attempt ends in exactly one way: the score is completed, failed, put back with a due time, or its
-lease was lost and it says nothing. A failure is never a number.
+An attempt ends in exactly one way: the score is completed, it fails, it is put back with a due time, or the lease was
+lost and nothing is written. A failure is never a number.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ from tarsy_scoring.timeline.model import Timeline, TimelineSource
 log = structlog.get_logger()
 
 FETCH_TIMEOUT_S = 60.0
-MOST_KEPT_TOOLS = 1000  # hashes remembered as stored; sources may list other tools in every session
-TOOLS_KEPT_S = 3600.0  # a clean-up may have removed it since, if no score referred to it
+MOST_KEPT_TOOLS = 1000  # hashes remembered as stored; a source may list different tools for every session
+TOOLS_KEPT_S = 3600.0  # after that the clean-up may have removed a list to which no score refers
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 SESSION_RECHECK_S = 2.0
 # The columns that `scoring.completed` carries as they are; of the interaction it carries the totals only.
@@ -70,7 +70,7 @@ PUBLISHED = sorted({*SET_AT_END} & {*ScoringCompleted.model_fields} - {"interact
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How an attempt ended, for the one log line about it."""
+    """How an attempt ended, for its canonical log line."""
 
     outcome: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -78,11 +78,12 @@ class Finished:
 
 class Scorer:
     """
-    Runs attempts; holds nothing between them.
+    Runs attempts. It keeps no state of one attempt for the next.
 
     Args:
         clients: Judges by provider name.
-        tracing: Told of the phases of attempts.
+        limits: None: calls are not limited, which only tests want.
+        tracing: Receives a span for each phase.
     """
 
     def __init__(
@@ -109,23 +110,23 @@ class Scorer:
         self._metrics = metrics
         self._policy: Policy = store.inbox.policy
         self._kept_criteria: set[str] = set()
-        self._kept_tools: dict[str, float] = {}  # when, by hash
+        self._kept_tools: dict[str, float] = {}  # by hash: monotonic time at which the list was stored
 
     async def attempt(self, claimed: ClaimedScore, *, on_judged: Callable[[], None] = lambda: None) -> Finished:
         """
-        Try to score what was claimed and store how it ended. Waits for a database that is away.
+        Score a claimed session and store how the attempt ended. Waits while the database is away.
+
+        A cancel leaves the score in progress: the caller puts it back, or its lease expires.
 
         Args:
-            on_judged: Called when there is nothing left to do but to store how it ended.
-
-        A cancel leaves the score in progress: whoever cancels gives it back, or it lapses.
+            on_judged: Called when only the end is left to be stored.
 
         Raises:
-            LeaseLost: The score belongs to somebody else now.
+            LeaseLost: Another worker holds the score, or it was cancelled.
         """
         now = time.monotonic()
         attempt = Attempt(claimed, now, now + self._settings.attempt_timeout_s, on_judged)
-        if claimed.attempt > 1:  # earlier answers may be of use, and what they took counts however this one ends
+        if claimed.attempt > 1:  # earlier turns may answer the same questions, and their usage counts
             attempt.turns += await self._store.stored_turns(claimed.score_id)
         try:
             return await self._judge(attempt)
@@ -138,10 +139,10 @@ class Scorer:
 
     async def end_broken(self, claimed: ClaimedScore, what: str, spent_s: float) -> Finished:
         """
-        Put a score back whose attempt ended in an error nobody foresaw; the last attempt fails it.
+        Put back a score whose attempt ended in an unforeseen error; after the last attempt, fail it.
 
         Raises:
-            LeaseLost: The score belongs to somebody else now.
+            LeaseLost: Another worker holds the score, or it was cancelled.
         """
         attempt = Attempt(claimed, time.monotonic() - spent_s, 0, lambda: None)
         attempt.turns += await self._store.stored_turns(claimed.score_id)
@@ -174,7 +175,12 @@ class Scorer:
         return await self._complete(attempt, verdict, criteria)
 
     async def _fetch(self, attempt: Attempt) -> Timeline:
-        """The timeline; an event may be faster than its session, so "not there yet" is waited out."""
+        """
+        Fetch the timeline.
+
+        The event that asks for a score may arrive before the source shows the session, so within the grace period a
+        session that is missing or still running is waited for.
+        """
         claimed = attempt.claimed
         try:
             async with asyncio.timeout(min(FETCH_TIMEOUT_S, max(0.0, attempt.left_s))):
@@ -190,10 +196,10 @@ class Scorer:
 
     async def _bind(self, attempt: Attempt, timeline: Timeline) -> Disposition | None:
         """
-        Fix chain, criteria and hash where they were not known yet, or have changed since.
+        Bind chain, criteria and criteria hash to the score, where they were unknown or have changed.
 
         Returns:
-            Why the score is not to be made after all, where the source names a chain whose settings say so.
+            Why the session is not scored, where the source names a chain that is not scored automatically.
         """
         claimed = attempt.claimed
         chain_id = claimed.chain_id or timeline.chain_id
@@ -224,24 +230,24 @@ class Scorer:
         return None
 
     async def _keep(self, criteria: Criteria) -> None:
-        """Keep the content of criteria before they judge for the first time."""
+        """Store the content of criteria before their first use."""
         if criteria.criteria_hash not in self._kept_criteria:
             await self._store.keep_criteria(criteria.criteria_hash, criteria.name, criteria.content)
             self._kept_criteria.add(criteria.criteria_hash)
 
     async def _keep_tools(self, timeline: Timeline) -> None:
-        """Keep the set of tools that the agents had, before a score refers to it."""
+        """Store the set of tools that the agents had, before a score refers to it."""
         names = tool_names(timeline)
         tools_hash = tools_hash_of(names)
         if tools_hash is None or time.monotonic() < self._kept_tools.get(tools_hash, -math.inf) + TOOLS_KEPT_S:
             return
         await self._store.keep_tools(tools_hash, names)
         if len(self._kept_tools) >= MOST_KEPT_TOOLS:
-            self._kept_tools.clear()  # only a repeat of what is stored anyway
+            self._kept_tools.clear()  # the price is one more write of a list that is already stored
         self._kept_tools[tools_hash] = time.monotonic()
 
     async def _assess(self, attempt: Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria) -> Verdict:
-        """Judge, every turn durable; the last one is stored in the transaction that ends the score."""
+        """Judge with durable turns. The last turn is stored in the transaction that ends the score."""
         claimed = attempt.claimed
 
         def ask_of(provider: str, context: FittedContext) -> DurableAsk:
@@ -262,15 +268,15 @@ class Scorer:
 
     def _is_final(self, attempt: Attempt) -> IsFinal:
         """
-        Whether an optional turn that failed is given up: it failed for good, or no attempt or time is left.
+        Whether a failed optional turn is given up, because its error is permanent or no attempt or time is left.
 
-        Must say yes wherever `_retry` or `_wait` would end the score: its total is already there.
+        True wherever `_retry` or `_wait` would end the score: the total is already known and must not be lost.
         """
 
         def is_final(error: Exception) -> bool:
             burned = attempt.claimed.attempts_burned + 1
             spent_s = attempt.claimed.spent_s + attempt.spent_s
-            # What is left of this attempt may go to other providers before it ends.
+            # Other providers may use up what is left of this attempt before it ends.
             latest_s = spent_s + max(0.0, attempt.left_s)
             if isinstance(error, WaitFor):
                 return latest_s >= self._settings.deadline_s
@@ -315,11 +321,11 @@ class Scorer:
         )
         self._tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
         self._count(attempt, columns)
-        told = {"total_score": columns["total_score"], "flags": columns["flags"]}
-        return Finished("completed", told | self._told(attempt))
+        result = {"total_score": columns["total_score"], "flags": columns["flags"]}
+        return Finished("completed", result | self._log_fields(attempt))
 
     def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
-        """A completed score, for the metrics. Of what nobody waits for, only that it ended."""
+        """Count a completed score; of scores for other purposes than production only that they ended."""
         claimed, metrics = attempt.claimed, self._metrics
         chain = metrics.chain(claimed.chain_id)
         metrics.scores.labels("completed", "", chain).inc()
@@ -338,7 +344,7 @@ class Scorer:
             await self._store.end(ending)
 
     async def _decline(self, attempt: Attempt, why: Disposition) -> Finished:
-        """The chain turned out to be one that is not scored automatically: no score, and the request says why."""
+        """End the score as cancelled because its chain is not scored automatically; the request records why."""
         message = f"chain {attempt.claimed.chain_id!r} is not scored automatically: {why}"
         return await self._fail(attempt, "cancelled", "cancelled", message, disposition=why)
 
@@ -358,11 +364,11 @@ class Scorer:
         return Finished(
             "put_back",
             {"waiting_for": error.waiting_for, "due_s": round(error.due_s, 1), "reason": str(error)}
-            | self._told(attempt),
+            | self._log_fields(attempt),
         )
 
     async def _retry(self, attempt: Attempt, error: RetryLater) -> Finished:
-        """Put the score back with backoff, or end it where attempts or deadline are used up."""
+        """Put the score back with backoff, or end it when attempts or the deadline are used up."""
         claimed = attempt.claimed
         if isinstance(error, EvidenceIncomplete) and error.permanent:
             return await self._fail(attempt, "failed", error.error_kind, str(error))
@@ -383,8 +389,8 @@ class Scorer:
             error_kind=error.error_kind,
             error_message=str(error),
         )
-        told = {"waiting_for": "retry", "due_s": round(due_s, 1), "error_kind": error.error_kind, "reason": str(error)}
-        return Finished("put_back", told | self._told(attempt))
+        fields = {"waiting_for": "retry", "due_s": round(due_s, 1), "error_kind": error.error_kind}
+        return Finished("put_back", fields | {"reason": str(error)} | self._log_fields(attempt))
 
     async def _pass_deadline(self, attempt: Attempt, last: Exception) -> Finished:
         message = f"not scored within {self._settings.deadline_s:g} s of attempts and backoff; last: {last}"
@@ -400,10 +406,10 @@ class Scorer:
         failed = NewEvent(claimed.score_id, "scoring.failed", event)
         await self._end(attempt, Ending(claimed, columns, failed, disposition=disposition))
         self._metrics.scores.labels(status, kind, self._metrics.chain(claimed.chain_id)).inc()
-        return Finished(status, {"error_kind": kind, "reason": message} | self._told(attempt))
+        return Finished(status, {"error_kind": kind, "reason": message} | self._log_fields(attempt))
 
     def _columns(self, attempt: Attempt, status: str) -> dict[str, Any]:
-        """What every ended score says, however it ended."""
+        """The columns that every ended score has, however it ended."""
         return {
             "status": status,
             "spent_s": attempt.spent_s,
@@ -414,8 +420,8 @@ class Scorer:
             **(attempt.layers.columns() if attempt.layers else {}),
         }
 
-    def _told(self, attempt: Attempt) -> dict[str, Any]:
-        """Numbers for the canonical line."""
+    def _log_fields(self, attempt: Attempt) -> dict[str, Any]:
+        """Numbers for the canonical log line."""
         usage = sum_usage(s.turn for s in attempt.turns)
         return {
             "chain_id": attempt.claimed.chain_id,
@@ -431,10 +437,10 @@ class Scorer:
 
 def backoff_s(burned: int, jitter: float) -> float:
     """
-    Seconds until the next attempt: 10 s doubling to 10 min, +-20 %.
+    Seconds until the next attempt: 10 s, doubled for each failed attempt up to 10 min, +-20 %.
 
     Args:
-        burned: Attempts that ended in an error so far, >= 1.
+        burned: Attempts that failed so far, >= 1.
         jitter: -1 to 1.
     """
     return float(min(BACKOFF_FIRST_S * 2 ** (burned - 1), BACKOFF_MOST_S) * (1 + BACKOFF_JITTER * jitter))

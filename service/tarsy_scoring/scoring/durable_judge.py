@@ -1,5 +1,5 @@
 """
-One attempt under way: what is known in its middle, and the judge with a memory and within the fleet's limits.
+An attempt under way, and a judge whose turns are stored before the next question and count against the fleet's limits.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ PHASE_OF_TURN: Mapping[TurnKind, str] = {
 
 @dataclass(slots=True)
 class Attempt:
-    """What is known in the middle of an attempt, also by whoever has to end it early."""
+    """The state of an attempt; code that ends the attempt early reads how far it came."""
 
     claimed: ClaimedScore
     started: float
     deadline: float
     on_judged: Callable[[], None]
     turns: list[StoredTurn] = field(default_factory=list)
-    """All turns of the score, those of earlier attempts first."""
+    """All turns of the score; turns of earlier attempts come first."""
     unstored: list[StoredTurn] = field(default_factory=list)
-    """What returned last, until it is stored: with the next phase, or with the end of the score."""
+    """Turns that returned and are not stored yet. They are stored with the next phase, or with the end of the score."""
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a step is stored: of samples that set out together only one takes the turn before them along."""
+    """Held while a step is stored, so that of several samples asked at once only one stores the turn before them."""
     phase: str | None = None
     timeline: Timeline | None = None
     context: FittedContext | None = None
@@ -63,12 +63,11 @@ class Attempt:
 
 class DurableAsk:
     """
-    The judge, with a memory: a turn that an earlier attempt paid for is replayed, a new one is stored.
+    Asks a provider for turns that survive a crash: a turn that an earlier attempt paid for is replayed.
 
-    A returned turn is stored together with the phase that follows it, in one write and before anything
-    else is asked; a sample, beside which others run, at once; the last one together with the end of the score,
-    or by `flush` where there is no end. A cancel in between loses at most the storing of a turn that returned
-    in the same instant.
+    A new turn is stored with the phase that follows it, in one write and before the next question. A sample is stored
+    at once, because other samples run beside it. The last turn is stored with the end of the score, or by `flush`
+    where the score does not end. A cancel loses at most a turn that returned in the same instant.
     """
 
     def __init__(
@@ -90,7 +89,8 @@ class DurableAsk:
         self._question = (criteria.criteria_hash, attempt.context.context_hash, attempt.claimed.nonce)
         self._stored: dict[str | None, deque[Turn]] = defaultdict(deque)
         for s in attempt.turns:
-            # That one provider would not answer says nothing about another; one that is gone cannot be asked on.
+            # A refusal of one provider says nothing about another, and the conversation with a provider that is no
+            # longer configured cannot go on.
             is_of_use = s.turn.provider == provider or (is_usable(s.turn) and s.turn.provider in clients)
             if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
                 self._stored[s.asked_hash].append(s.turn)
@@ -108,8 +108,8 @@ class DurableAsk:
             self._metrics.turns.labels(kind, "replayed").inc()
             return known.popleft()
         has_unstored = bool(self._attempt.unstored)
-        # A paid turn is stored before the next is asked; a phase alone may be announced meanwhile, so that a
-        # burst of claims asks its judges one after the other and not all at the end of a common write.
+        # A paid turn is stored before the next question. A phase without a turn is announced beside the question:
+        # otherwise all scores of a burst would wait for one common write and then ask at the same moment.
         announcing = asyncio.create_task(flush(self._store, self._attempt, PHASE_OF_TURN[kind]))
         try:
             if has_unstored:
@@ -155,7 +155,7 @@ class DurableAsk:
 
 
 async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:
-    """Store what returned last, and announce `phase` where it is new. Raises: LeaseLost."""
+    """Store the turns that are not stored yet, and announce `phase` where it is new. Raises: LeaseLost."""
     async with attempt.storing:
         turns, attempt.unstored = attempt.unstored, []
         is_new = phase is not None and phase != attempt.phase
@@ -165,7 +165,7 @@ async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> Non
 
 
 class ScoreGate:
-    """The fleet's limits, for the calls of one score."""
+    """Applies the fleet's limits to the calls of one score."""
 
     def __init__(self, limits: Limits, claimed: ClaimedScore) -> None:
         self._limits = limits
@@ -181,15 +181,15 @@ class ScoreGate:
         await self._limits.settle(permit, Result(**result))
 
     def token_factor(self, provider: str) -> float:
-        """Real tokens of the provider's model per estimated one, as far as learned."""
+        """Learned ratio of the model's real tokens to estimated tokens."""
         return self._limits.token_factor(provider)
 
 
 def asked_hash(kind: TurnKind, messages: Sequence[Message]) -> str:
-    """What was asked, as SHA-256: only an equal question may use a stored answer."""
+    """SHA-256 of a question. A stored answer is reused only for an equal question."""
     return hashlib.sha256(kind.encode() + b"".join(m.digest for m in messages)).hexdigest()
 
 
 def is_usable(turn: Turn) -> bool:
-    """Whether the turn says anything: neither refused nor filtered."""
+    """Whether the turn has an answer: it was neither refused nor filtered."""
     return not turn.refusal and turn.finish_reason not in ("refusal", "content_filter")

@@ -1,9 +1,9 @@
 """
-The layers that need no model, and what they and the judge come to.
+Layers of a score that need no model, and the outcome that they and the judge decide.
 
     interaction metrics (always) -> gates (per chain) -> [judge] -> outcome, composite score
 
-Metrics inform and never decide; gates and a threshold decide.
+Metrics never decide an outcome; gates and the threshold do.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tarsy_scoring.timeline.model import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What was measured and checked of a session. `gates` is None while they have not been looked at."""
+    """Interaction metrics and gate results of a session. `gates` is None until they have been checked."""
 
     interaction: Interaction
     gates: Sequence[GateResult] | None = None
@@ -43,16 +43,16 @@ class Layers:
         }
 
     def totals(self) -> dict[str, Any]:
-        """The interaction in all, as events carry it."""
+        """The totals of the interaction, as events carry them."""
         return {name: getattr(self.interaction, name) for name in InteractionTotals.model_fields}
 
 
-# Heartbeats run on the event loop: more than this is some milliseconds of counting.
+# Counting more events takes some milliseconds, and lease renewals run on the same event loop.
 INLINE_EVENTS = 2_000
 
 
 async def measure(timeline: Timeline, chain: ChainSettings) -> Layers:
-    """What the timeline alone says, in a thread where the session is large; no gate has been looked at yet."""
+    """Measure the interaction; large sessions are measured in a thread. Gates are not checked here."""
     work = partial(measure_interaction, timeline, CommandRules(chain.command_pattern, chain.shell_tools))
     return Layers(await asyncio.to_thread(work) if timeline.shown_event_count > INLINE_EVENTS else work())
 
@@ -61,10 +61,10 @@ async def check_gates(
     layers: Layers, timeline: Timeline, chain: ChainSettings, settings: GateSettings, *, deadline_s: float
 ) -> Layers:
     """
-    All gates of the chain, in their order. A cancel kills what they run.
+    Check the gates of the chain, in their order. A cancel kills the processes that they started.
 
     Args:
-        deadline_s: For all of them together; what has not been looked at by then has not passed.
+        deadline_s: For all gates together; a gate that was not checked by then has not passed.
     """
     return replace(layers, gates=await run_gates(chain.gates, timeline, settings, deadline_s=deadline_s))
 
@@ -72,11 +72,11 @@ async def check_gates(
 def decided_columns(
     layers: Layers, chain: ChainSettings, criteria: Criteria, verdict: Verdict | None
 ) -> dict[str, Any]:
-    """Outcome and composite score of a completed score, as columns of `session_scores`."""
+    """Decide outcome and composite score of a completed score, as columns of `session_scores`."""
     gates = layers.gates or ()
     total = verdict.total_score if verdict else None
     rubric = verdict.rubric if verdict else None
-    # A rubric's own threshold is about its weighted score, a chain's about the total.
+    # The threshold of a rubric is compared with its weighted score, the threshold of a chain with the total.
     judged = 100 * rubric.weighted_score if rubric and chain.pass_threshold is None else None
     outcome = decide_outcome(gates, total, threshold_of(chain.pass_threshold, criteria.pass_threshold), judged=judged)
     composite = None

@@ -1,7 +1,7 @@
 """
-Score one session without Kafka and without a database, for a look, a pipeline or a prompt author.
+Score one session without Kafka and without a database, for pipelines and for authors of prompts.
 
-The same timeline rules, context, judge and document as in a worker; only nothing is stored.
+Timeline rules, context, judge and document are those of a worker. Nothing is stored.
 """
 
 import time
@@ -32,12 +32,12 @@ from tarsy_scoring.timeline.model import Timeline
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """
-    What the judge would be sent first, and what is planned for it.
+    The first turn as the judge would receive it, and the planned calls.
 
     Args:
-        tokens: Of the first turn, estimated.
-        calls: The most that the plan asks for; what may have to be asked again is not among them.
-        cost_usd: Of these calls with full answers and nothing cached; None where prices are unknown.
+        tokens: Estimated tokens of the first turn.
+        calls: Most calls that the plan makes; reminders and repairs are not counted.
+        cost_usd: Of these calls with answers of full length and nothing cached; None where a price is unknown.
     """
 
     messages: Sequence[Message]
@@ -50,13 +50,13 @@ class DryRun:
 
 def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None) -> DryRun:
     """
-    The masked prompt of the first turn at the chain's first provider, and what all planned calls come to there.
+    The masked prompt of the first turn for the chain's first provider, and the cost of all planned calls there.
 
-    Planned are every reading (of adaptive samples the most there can be), one more with suspicious text masked where
-    there is such text, and one follow-up where the strategy has one; none for a chain without a judge.
+    The plan counts one call for each sample (for adaptive samples the most there can be), one with suspicious text
+    masked where there is such text, and one follow-up where the strategy has one. A chain without a judge has no calls.
 
     Raises:
-        Unscorable, RetryLater: There is nothing to send, and why.
+        Unscorable, RetryLater: Why there is nothing to send.
     """
     chain = settings.chain(chain_id or timeline.chain_id)
     criteria, provider = registry.get(chain.criteria), settings.config.providers[chain.providers[0]]
@@ -65,7 +65,7 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
     context = build_context(timeline, nonce, budget)
     messages = criteria.open_conversation(context)
     tokens = _tokens(messages)
-    planned: list[int] = []  # what each call reads
+    planned: list[int] = []  # input tokens of each call
     if chain.judge.enabled:
         planned += [tokens] * (MOST_ADAPTIVE_SAMPLES if chain.samples == "adaptive" else chain.samples)
         if context.injections:
@@ -74,7 +74,7 @@ def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, 
         if follow_up := STRATEGIES[criteria.strategy].follow_up_prompt(criteria):
             planned.append(max(planned) + provider.max_reply_tokens + estimate_tokens(follow_up))
     prices = Prices(provider)
-    # Each for itself: a price may rise with the length of the prompt.
+    # Call by call: the price of a token may rise with the length of the prompt.
     costs = [prices.cost_usd(read, 0, provider.max_reply_tokens) for read in planned]
     known = [cost for cost in costs if cost is not None]
     cost = round(sum(known), USD_DIGITS) if len(known) == len(costs) else None
@@ -96,7 +96,7 @@ async def score_offline(
     with_judge: bool,
 ) -> dict[str, Any]:
     """
-    The score document of one session; where there is no score, its `error_kind` says why.
+    Score one session and give its document; where there is no score, `error_kind` says why.
 
     Raises:
         UnknownCriteria: The chain's criteria do not exist.
@@ -169,5 +169,5 @@ async def _judge(
         return ask
 
     judges = Judges(settings.config.providers, ask_of)
-    # Nobody tries again, so every error of an optional turn is final.
+    # There is no later attempt, so every error of an optional turn is final.
     return await judge(timeline, new_nonce(), settings.chain(chain_id), criteria, judges, lambda _error: True)

@@ -1,7 +1,7 @@
 """
-One judgement: the chain's providers in their order, each with a context that fits its window.
+One judgement: the chain's providers are asked in their order, each with a context that fits its window.
 
-Shared by the worker, which makes every turn durable, and by scoring without a database.
+The worker, which stores every turn, and scoring without a database share this module.
 """
 
 import asyncio
@@ -33,24 +33,24 @@ from tarsy_scoring.timeline.model import Timeline
 
 log = structlog.get_logger()
 
-# Rendering holds the event loop, on which heartbeats run; beyond this it goes to a thread.
+# Rendering blocks the event loop, on which leases are renewed; larger sessions are rendered in a thread.
 INLINE_RENDER_CHARACTERS = 300_000
-# A provider whose tokenizer counts more than we estimate says so; each refusal takes a quarter off.
+# A provider whose tokenizer counts more than the estimate refuses the prompt; each refusal takes a quarter off.
 OVERFLOW_STEP, OVERFLOW_TRIES = 0.75, 6
-# Room for what no prompt counts: reminders said twice, the message envelope.
+# Room for repeated reminders and the message envelope, which no prompt counts.
 OVERHEAD_TOKENS = 600
-# An endpoint that reads much less than was sent has cut it silently. Estimates are nowhere near three times off.
+# An endpoint that reports far fewer input tokens than were sent has cut the input. Estimates are within a factor of 2.
 TRUNCATED_SHARE, TRUNCATED_FROM_TOKENS = 1 / 3, 2_000
 
 _DATES = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|latest))+$")
 
-# What the next provider of a chain may do better.
+# Errors after which the next provider of the chain is asked.
 _ANOTHER_MAY = (WaitFor, JudgeUnavailable, Refused, ContentFiltered, JudgeRejectedRequest, ContextTooLong)
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and what it was made of."""
+    """A verdict, and the context that the judge was shown."""
 
     verdict: Verdict
     context: FittedContext
@@ -59,11 +59,11 @@ class Judgement:
 @dataclass(frozen=True, slots=True)
 class Judges:
     """
-    Who may be asked, and how.
+    The providers and how to ask them.
 
     Args:
-        ask_of: Gives the `Ask` for a provider and a context.
-        token_factor: Real tokens per estimated one, by provider, as far as learned; >= 1.
+        ask_of: Makes the `Ask` for a provider and a context.
+        token_factor: Learned ratio of real to estimated tokens of a provider, >= 1.
     """
 
     providers: Mapping[str, ProviderSettings]
@@ -75,14 +75,14 @@ async def judge(
     timeline: Timeline, nonce: str, chain: ChainSettings, criteria: Criteria, judges: Judges, is_final: IsFinal
 ) -> Judgement:
     """
-    Judge with the first provider of the chain that can.
+    Judge with the first provider of the chain that gives a score.
 
-    The next one is asked where a provider cannot be reached or must not be asked now, refuses, filters,
-    rejects the request or has too small a window; it goes on with the turns that are stored already.
+    The next provider is asked where one is unreachable or must not be called now, refuses, filters, rejects the
+    request, or has too small a window. It continues with the turns that are already stored.
 
     Raises:
-        RetryLater, WaitFor, Unscorable: No provider gave a score; of several reasons the most hopeful one.
-        LeaseLost: The score belongs to another worker now.
+        RetryLater, WaitFor, Unscorable: No provider gave a score; see `most_hopeful` for which error is raised.
+        LeaseLost: Another worker holds the score, or it was cancelled.
     """
     failures: list[ScoringError] = []
     for provider in chain.providers:
@@ -106,7 +106,7 @@ async def _judge_at(
     judges: Judges,
     is_final: IsFinal,
 ) -> Judgement:
-    """Judge with one provider; where it says that the context is too long, with a smaller one."""
+    """Judge with one provider, with ever smaller contexts while it refuses them as too long."""
     settings = judges.providers[provider]
     plan = Plan(chain.samples, chain.max_reminders)
     budget = context_budget(settings, criteria, judges.token_factor(provider))
@@ -128,7 +128,7 @@ async def _judge_at(
 async def _render(
     timeline: Timeline, nonce: str, budget_tokens: int, *, mask_injections: bool = False
 ) -> FittedContext:
-    """The context, in a thread where the session is large."""
+    """Render the context; large sessions are rendered in a thread."""
     build = partial(build_context, timeline, nonce, budget_tokens, mask_injections=mask_injections)
     size = sum(len(e.content) for s in timeline.shown_stages for x in s.executions for e in x.events)
     return await asyncio.to_thread(build) if size > INLINE_RENDER_CHARACTERS else build()
@@ -141,14 +141,14 @@ def context_budget(
     provider: ProviderSettings, criteria: Criteria, factor: float = 1.0, window_tokens: int | None = None
 ) -> int:
     """
-    Room for alert and conversation in estimated tokens.
+    Room for alert and conversation, in estimated tokens.
 
-    The window less the prompts, the first answer (which is part of what the second turn reads), a cut
-    answer's larger repetition, and some overhead.
+    That is the window less the prompts, two answers and some overhead. The second turn reads the first answer, and an
+    answer that was cut is asked for again at greater length.
 
     Args:
-        factor: Real tokens per estimated one.
-        window_tokens: What the endpoint says it has, where that is not what is configured.
+        factor: Real tokens per estimated token.
+        window_tokens: The window that the endpoint reported, where it is smaller than the configured one.
     """
     window = min(provider.context_window_tokens, window_tokens or provider.context_window_tokens)
     room = (window - 2 * provider.max_reply_tokens) / factor
@@ -158,17 +158,17 @@ def context_budget(
 def smaller_budget(
     budget: int, context_tokens: int, error: PromptTooLong, provider: ProviderSettings, criteria: Criteria
 ) -> int:
-    """What to try after a refusal: what the endpoint's own numbers leave, and at least a quarter less."""
+    """The budget after a refusal: what the numbers of the endpoint leave, and at least a quarter less than before."""
     step = int(min(budget, context_tokens) * OVERFLOW_STEP)
     if error.window_tokens is None and error.prompt_tokens is None:
         return step
     factor = max(1.0, (error.prompt_tokens or 0) / (context_tokens + criteria.opening_tokens))
     left = context_budget(provider, criteria, factor, error.window_tokens)
-    return min(step, left) if left > 0 else step  # what we reserve for answers may be more than it really needs
+    return min(step, left) if left > 0 else step  # the reserve for answers may be larger than the answers
 
 
 def most_hopeful(failures: Sequence[ScoringError]) -> ScoringError:
-    """Of why each provider gave no score: the shortest wait, else what may pass, else the first."""
+    """The error to report when every provider failed: the shortest wait, else one that may pass, else the first."""
     waits = [f for f in failures if isinstance(f, WaitFor)]
     if waits:
         return min(waits, key=lambda w: w.due_s)
@@ -176,22 +176,22 @@ def most_hopeful(failures: Sequence[ScoringError]) -> ScoringError:
 
 
 def plain_model(name: str) -> str:
-    """A model without vendor, tag and date: `openai/GPT-4.1-2025-04-14` and `gpt-4.1` are one to us."""
+    """A model's name without vendor, tag and date: `openai/GPT-4.1-2025-04-14` becomes `gpt-4.1`."""
     return _DATES.sub("", re.split("[:@]", name.strip().lower().rpartition("/")[2])[0])
 
 
 def is_self_judged(judges: Iterable[str | None], agents: Iterable[str]) -> bool:
-    """Whether one of the judging models worked on the session itself, however the two are spelt."""
+    """Whether a judging model was also an agent of the session; vendor, tag and date are ignored."""
     return not {plain_model(j) for j in judges if j}.isdisjoint(plain_model(a) for a in agents)
 
 
 def flags_of(turns: Sequence[Turn], context: FittedContext, criteria: Criteria) -> set[str]:
     """
-    What the endpoint did beside answering: it cut the input silently, or changed the model under way.
+    Flags for what an endpoint did without saying so: it cut the input, or changed the model between turns.
 
     Args:
         turns: All turns of the score, in the order in which they were asked.
-        context: What the provider that was asked last was shown; others may have had to do with less.
+        context: The context of the provider that was asked last; earlier providers may have had a smaller one.
     """
     flags = set()
     estimate = context.tokens + criteria.opening_tokens

@@ -1,5 +1,5 @@
 """
-What a score says of itself, as columns of `session_scores`: the same for a stored score and for one made offline.
+The results of an attempt as columns of `session_scores`, for stored scores and for scores made offline.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext
 from tarsy_scoring.timeline.masking import MASKING_POLICY
 from tarsy_scoring.timeline.model import Timeline
 
-MOST_TOOLS = 4000  # names in a set, two for each tool
-USD_DIGITS = 6  # behind the point: a sum of binary fractions has an end that no price has
+MOST_TOOLS = 4000  # names in a set; each tool has two
+USD_DIGITS = 6  # decimal places; a sum of floats has digits that no price has
 
 
 def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -> dict[str, Any]:
-    """What could be read of the session, and how much of it the judge saw."""
+    """How much of the session could be read, and how much of it the judge was shown."""
     evidence = timeline.evidence if timeline else None
     return {
         "coverage": {"shown_share": context.shown_share, "cut_entries": list(context.cut_entries)} if context else None,
@@ -37,9 +37,9 @@ def evidence_columns(timeline: Timeline | None, context: FittedContext | None) -
 
 def tool_names(timeline: Timeline) -> list[str]:
     """
-    What the tools that the agents had are known by, with and without their server, sorted.
+    The normalised names of the tools that the agents had, with and without their server, sorted.
 
-    Of names without end the first ones; none that no reader could see or no database hold.
+    Names that are not printable or too long are left out, and names beyond `MOST_TOOLS`: a source controls the list.
     """
     tools = [t for t in timeline.available_tools if t.tool_name.isprintable() and t.server_name.isprintable()]
     written = [t.tool_name for t in tools] + [f"{t.server_name}.{t.tool_name}" for t in tools if t.server_name]
@@ -47,7 +47,7 @@ def tool_names(timeline: Timeline) -> list[str]:
 
 
 def tools_hash_of(names: Sequence[str]) -> str | None:
-    """SHA-256 of a set of tools; None where it is empty, as nobody can tell that from one that was not told."""
+    """SHA-256 of a set of tools; None where it is empty: the source may have left the tools out."""
     return hashlib.sha256(to_json(list(names))).hexdigest() if names else None
 
 
@@ -59,7 +59,7 @@ def judgement_columns(
     criteria: Criteria,
     providers: Mapping[str, ProviderSettings],
 ) -> dict[str, Any]:
-    """What a completed score says of its judgement; without a verdict (no judge) there is no number."""
+    """The columns of a completed score that the judge decides. A chain without a judge has no verdict and no number."""
     flags = set(context.flags) if context else set()
     judges = {model for t in turns for model in (t.model_requested, t.model_served)}
     if timeline is not None and is_self_judged(judges, timeline.agent_models):
@@ -89,7 +89,7 @@ def judgement_columns(
 
 
 def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
-    """Sums over turns; a sum is None where any part of it is unknown, or there is no turn."""
+    """Sums over turns. A sum is None where there is no turn or a turn does not report the value."""
     listed = list(turns)
 
     def total(values: list[Any]) -> Any:
@@ -105,7 +105,7 @@ def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
 
 
 def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn) -> str:
-    """Who answered, as SHA-256: scores under different fingerprints are not comparable without a break."""
+    """SHA-256 of what makes judges comparable. Scores with different fingerprints must not be compared directly."""
     who = {
         "criteria": criteria_hash,
         "provider": turn.provider,

@@ -1,9 +1,8 @@
 """
-Claims as many scores as it has free slots, keeps their leases, takes back what others lost, drains.
+The worker: claims due scores for its free slots, renews their leases, takes over expired scores, and drains.
 
-Laws. Leases are renewed for an explicit list of scores that was taken before the query; a score that
-no task runs is not in it and lapses. A task whose lease is lost is cancelled and says nothing more.
-Judging never waits for Kafka.
+Laws. Leases are renewed for an explicit list of scores that is made before the query, so a score that no task runs
+loses its lease. A task whose lease is lost is cancelled and writes nothing more. Judging never waits for Kafka.
 """
 
 import asyncio
@@ -33,14 +32,14 @@ from tarsy_scoring.telemetry.tracing import OFF, About, AttemptTrace, Tracing
 log = structlog.get_logger()
 
 POLL_S = 1.0
-LIMITS_EVERY_S = 1.0  # how soon every worker knows of a pause or an open circuit
+LIMITS_EVERY_S = 1.0  # how soon every worker learns of a pause or an open circuit
 GAUGES_EVERY_S = 5.0
 RELEASE_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
 class _Running:
-    """An attempt under way. `is_judging` ends when there is nothing left to do but to store how it ended."""
+    """An attempt under way. `is_judging` becomes false when only the end is left to be stored."""
 
     claimed: ClaimedScore
     trace: AttemptTrace
@@ -52,14 +51,13 @@ class _Running:
 
 class Worker:
     """
-    The judging half of a process.
+    Claims and judges scores in up to `slots` tasks.
 
-    A slot is taken while a score is judged; while the end of one is being stored, the next is judged.
-
-    Cancelling `run` leaves claimed scores to lapse after their lease; draining gives them back at once.
+    A score takes a slot while it is judged, not while its end is being stored. A cancel of `run` leaves claimed scores
+    to expire with their leases; draining puts them back at once.
 
     Args:
-        tracing: Told of each attempt, from its claim to its line in the log.
+        tracing: Receives a trace of each attempt, from its claim to its canonical log line.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class Worker:
         self._metrics = metrics
         self._limits = limits
         self._database: Database = leases.database
-        # By lease token: the same score may be claimed again here while its lost attempt is being cancelled.
+        # By lease token: this worker may claim a score again while its lost attempt is still being cancelled.
         self._running: dict[uuid.UUID, _Running] = {}
         self.owner = uuid.uuid4()  # per boot: a restarted worker does not continue old leases
         metrics.slots.set(settings.slots)
@@ -114,11 +112,11 @@ class Worker:
                     claimed = await self.claim(free)
                 except DatabaseAway as error:
                     log.warning("worker.waiting", reason=str(error), retry_in_s=POLL_S)
-            if claimed < free or free <= 0:  # nothing more is due, or there is no slot: a bell or an end wakes us
+            if claimed < free or free <= 0:  # a notification or the end of an attempt wakes us
                 await self._database.wait_notified("scores", POLL_S)
 
     def _free_slots(self) -> int:
-        """Slots without a judgement; none while as many ends again wait for a slow database."""
+        """Slots without a judgement. None while as many ends as slots wait for a slow database: more would pile up."""
         slots = self._settings.slots
         judging = sum(r.is_judging for r in self._running.values())
         self._metrics.slots_busy.set(judging)
@@ -129,10 +127,10 @@ class Worker:
         Claim up to `limit` due scores and start an attempt at each.
 
         Raises:
-            DatabaseAway: What had been claimed by then is under way.
+            DatabaseAway: Scores that were claimed before are under way.
         """
         known = self._limits.claimable()
-        # Before all others: behind chains that fill every slot for hours no provider would be tried again.
+        # First: other chains may fill every slot for hours, and the paused provider would never be tried again.
         probed = self._chains_to_probe(known)
         trying = await self._claim_of(probed, 1) if probed else 0
         if trying == limit:
@@ -143,7 +141,7 @@ class Worker:
         return trying + await self._claim_of(open_chains, limit - trying)
 
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
-        """Claim up to `limit` due scores of these chains and start them at once: a lease that nobody tracks lapses."""
+        """Claim up to `limit` due scores of these chains and start them at once: an untracked lease would expire."""
         claimed = await self._leases.claim_due(self.owner, limit, self._settings.lease_s, chains)
         for score in claimed:
             topic = self._topics.get(score.source)
@@ -154,7 +152,7 @@ class Worker:
         return len(claimed)
 
     def _chains_to_probe(self, known: Claimable) -> ChainFilter | None:
-        """Chains whose providers are tried again after a pause; None where one of their scores runs here already."""
+        """Chains whose providers are to be tried again after a pause; None where one of their scores runs here."""
 
         def is_probing(chain_id: str) -> bool:
             return chain_id in known.probing if chain_id in known.configured else known.others_probing
@@ -170,7 +168,7 @@ class Worker:
             await self._see_through(claimed)
 
     async def _see_through(self, claimed: ClaimedScore) -> None:
-        """One attempt from claim to end; the only place that survives an error nobody foresaw."""
+        """Run one attempt from claim to end. The only place that survives an unforeseen error."""
         running = self._running[claimed.lease_token]
 
         def free_slot() -> None:
@@ -187,7 +185,7 @@ class Worker:
                 raise
             outcome, fields = "lease_lost", {}
         except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
-            # The message of an unforeseen error may quote anything, so only its type and place are told.
+            # The message of an unforeseen error may quote session content, so only its type and place are logged.
             place = [f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
             log.error("attempt.broke", error=type(error).__name__, place=place[-4:], **_names(running))
             free_slot()
@@ -199,7 +197,7 @@ class Worker:
         self._finish(running, outcome, fields)
 
     def _finish(self, running: _Running, outcome: str, fields: Mapping[str, object]) -> None:
-        """Count an attempt and write the one line about it, however it ended; docs/operations.md lists the fields."""
+        """Count an attempt and write its canonical log line; docs/operations.md lists the fields."""
         duration_s = time.monotonic() - running.started
         if outcome == "lease_lost":
             self._metrics.leases_lost.inc()
@@ -219,10 +217,10 @@ class Worker:
 
     async def keep_leases(self) -> None:
         """
-        Renew what was running before the query; cancel what was lost and still runs.
+        Renew the leases of what runs; cancel attempts whose lease is lost.
 
-        Who only has to store an end is let be: it learns by itself that the lease is lost, and where that end is
-        stored already, and the reply on its way, nothing is lost.
+        An attempt that only stores its end is not cancelled. The write itself finds out that the lease is lost; and if
+        the end is already committed and only the reply is missing, the score is complete.
         """
         before = list(self._running.values())
         if not before:
@@ -230,7 +228,7 @@ class Worker:
         try:
             held = await self._leases.keep([r.claimed for r in before], self._settings.lease_s)
         except DatabaseAway:
-            return  # the next beat comes; leases outlive two missed ones
+            return  # the lease outlives two missed renewals
         for running in before:
             if running.claimed.lease_token not in held and running.is_judging and not running.task.done():
                 log.warning("attempt.lease_lost", **_names(running))
@@ -238,7 +236,7 @@ class Worker:
                 running.task.cancel()
 
     async def take_back_expired(self) -> None:
-        """Take scores back from workers that stopped answering."""
+        """Take scores back from workers that stopped renewing their leases."""
         try:
             lost = await self._leases.take_back_expired(
                 self._settings.lease_s, self._settings.max_attempts, self._settings.deadline_s
@@ -253,8 +251,8 @@ class Worker:
             log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
 
     async def refresh_limits(self) -> None:
-        """Learn of pauses, open circuits, pauses that providers asked for, and what is spent."""
-        with contextlib.suppress(DatabaseAway):  # what was known goes on to hold
+        """Read pauses, open circuits, waits that providers asked for, and spent budgets."""
+        with contextlib.suppress(DatabaseAway):  # the limits known so far stay in force
             await self._limits.refresh()
         for provider, kind in self._limits.open_circuits().items():
             for why in CIRCUIT_KINDS:
@@ -267,7 +265,7 @@ class Worker:
             self._metrics.budget_spent.labels(scope, chain).set(share)
 
     async def read_gauges(self) -> None:
-        """Depth and age of the queue."""
+        """Export depth and age of the queue."""
         try:
             queue = await open_scores(self._database, await self._limits.waiting())
         except DatabaseAway:
@@ -282,9 +280,9 @@ class Worker:
 
     async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
         """
-        Let attempts finish, then give the rest back: pending, due now, no attempt burned.
+        Let attempts finish, then put the others back: pending, due now, no attempt burned.
 
-        Where a loop dies meanwhile, at once; its error comes through then.
+        If a loop dies meanwhile, the others are put back at once and the error of the loop is raised.
         """
         tasks = [r.task for r in self._running.values()]
         if tasks:
@@ -299,7 +297,7 @@ class Worker:
                 for running in left:
                     await self._release(running)
         except TimeoutError:
-            log.warning("worker.not_released", running=len(left), effect="they lapse after their lease")
+            log.warning("worker.not_released", running=len(left), effect="they expire with their leases")
         for died in (k for k in keepers if k.done()):
             died.result()
 
@@ -314,7 +312,7 @@ class Worker:
 
 
 def _about(claimed: ClaimedScore) -> About:
-    """What tells this attempt from others in a trace."""
+    """Attributes of the attempt in a trace."""
     return {
         "score_id": str(claimed.score_id),
         "session_id": claimed.session_id,
@@ -327,7 +325,7 @@ def _about(claimed: ClaimedScore) -> About:
 
 
 def _names(running: _Running) -> dict[str, str | int]:
-    """What every line about an attempt begins with."""
+    """Fields that every log line about an attempt carries."""
     claimed = running.claimed
     return {
         **running.trace.names,
@@ -339,7 +337,7 @@ def _names(running: _Running) -> dict[str, str | int]:
 
 
 async def _every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Tick for ever, first after a random part of the period so that workers do not beat in step."""
+    """Do the work for ever, first after a random part of the period, so that workers do not run in step."""
     await asyncio.sleep(period_s * random.random())  # noqa: S311 - jitter
     while True:
         await work()
@@ -347,14 +345,14 @@ async def _every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _first_to_end(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait until one ends; an error in it comes through."""
+    """Wait until one task ends. Raises its error."""
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel and wait, but not for one that cannot store its last turn because the database is away."""
+    """Cancel and wait for a limited time: a task may be unable to store its last turn while the database is away."""
     for task in tasks:
         task.cancel()
     if tasks:
