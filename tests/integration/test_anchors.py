@@ -223,7 +223,7 @@ async def test_an_erased_session_is_no_anchor_any_more(scoring: Scoring) -> None
     [chosen] = await plant_anchors(scoring, 1)
     await plant_judgements(scoring, OLD, {chosen: 50})
 
-    removed = await erase(scoring.database, scoring.leases, chosen, by="ada", tell_s=0)
+    removed = await erase(scoring.database, scoring.leases, chosen, by="ada", relay_wait_s=0)
 
     assert removed.rows["anchor_sessions"] == 1
     assert await by_session(scoring) == {}

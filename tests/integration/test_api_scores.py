@@ -491,7 +491,7 @@ async def test_an_answer_whose_text_was_lost(api: Api) -> None:
 async def test_what_was_erased_is_not_made_again(api: Api) -> None:
     """Not by a repeat, nor by another question under its key; under another key it is a new wish. No key is kept."""
     await api.ask(key="planted-key", reason="planted-reason")
-    await erase(api.scoring.database, api.scoring.leases, "session-1", by="ada", tell_s=0)
+    await erase(api.scoring.database, api.scoring.leases, "session-1", by="ada", relay_wait_s=0)
 
     for body in ({"reason": "planted-reason"}, {"force_rescore": True}):
         assert problem(await api.ask(key="planted-key", **body), 404).title == "Erased"
@@ -499,7 +499,7 @@ async def test_what_was_erased_is_not_made_again(api: Api) -> None:
     assert await api.scoring.value("SELECT count(*) FROM sessions") == 0
     assert "planted" not in str(await api.scoring.rows("SELECT * FROM scoring_requests"))
     assert document(await api.ask(key="planted-key", by="bob"), 202)["status"] == "pending"
-    await erase(api.scoring.database, api.scoring.leases, "session-1", by="ada", tell_s=0)
+    await erase(api.scoring.database, api.scoring.leases, "session-1", by="ada", relay_wait_s=0)
     assert document(await api.ask(key="another"), 202)["status"] == "pending"
 
 

@@ -176,7 +176,7 @@ async def test_labels_beside_an_erasure(api: Api) -> None:
     scores = {f"s-{n}": await store_score(api.scoring, f"s-{n}", 70) for n in range(10)}
     scoring, agree = api.scoring, labels.NewLabel(agrees=True)
     work = [labels.add(scoring.database, score_id, agree, by="ada") for score_id in scores.values()]
-    erasing = [erase(scoring.database, scoring.leases, session_id, by="ada", tell_s=0) for session_id in scores]
+    erasing = [erase(scoring.database, scoring.leases, session_id, by="ada", relay_wait_s=0) for session_id in scores]
     async with asyncio.timeout(30):
         await asyncio.gather(*work, *erasing)
     for table in ("sessions", "score_labels", "changes"):

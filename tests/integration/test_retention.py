@@ -127,7 +127,7 @@ class TestErase:
         """The identity of what was asked is remembered by its hash; another identity is another wish."""
         event = session_completed("session-1")
         await scoring.accept(event)
-        await erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=0)
+        await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
 
         assert await scoring.accept(event) == [None]
         assert (await inventory(scoring.database, "session-1")).is_empty
@@ -138,7 +138,7 @@ class TestErase:
         """The cancel promotes it, and it is cancelled in its turn; nothing of it can be promoted afterwards."""
         await scoring.claimed("session-1")
         assert await scoring.accept(rescore("session-1", criteria="cli-tool-use")) == ["deferred"]
-        removed = await erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=0)
+        removed = await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
 
         assert removed.rows["session_scores"] == 2
         assert removed.open_scores == 0
@@ -159,7 +159,7 @@ class TestErase:
     async def test_a_worker_that_judges_it_writes_nothing_afterwards(self, scoring: Scoring) -> None:
         """Its lease is gone: no turn, no event, no end, not even that it gives the score back."""
         claimed = await scoring.claimed("session-1")
-        await erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=0)
+        await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
 
         assert await scoring.leases.keep([claimed], 60) == set()
         with pytest.raises(LeaseLost):
@@ -176,7 +176,7 @@ class TestErase:
         sessions = [f"session-{n}" for n in range(20)]
         attempts = {s: await scoring.claimed(s) for s in sessions}
         ends = [scoring.store.end(completion(claimed)) for claimed in attempts.values()]
-        erasing = [erase(scoring.database, scoring.leases, s, by="ada", tell_s=0) for s in sessions]
+        erasing = [erase(scoring.database, scoring.leases, s, by="ada", relay_wait_s=0) for s in sessions]
         async with asyncio.timeout(30):
             told = await asyncio.gather(*ends, *erasing, return_exceptions=True)
 
@@ -187,7 +187,7 @@ class TestErase:
     async def test_those_who_follow_its_events_see_an_end(self, scoring: Scoring) -> None:
         """A running score is told to be cancelled before it goes, where a relay is at work."""
         claimed = await scoring.claimed("session-1")
-        erasing = asyncio.create_task(erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=10))
+        erasing = asyncio.create_task(erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=10))
         published: list[str] = []
         while not erasing.done():
             rows = await scoring.rows(
@@ -206,7 +206,9 @@ class TestErase:
             transaction = relay.transaction()
             await transaction.start()
             assert await outbox.RELAY_LOCK.try_acquire(relay, "public")
-            erasing = asyncio.create_task(erase(scoring.database, scoring.leases, "session-1", by="ada", tell_s=0))
+            erasing = asyncio.create_task(
+                erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
+            )
             await asyncio.wait([erasing], timeout=0.3)
             assert not erasing.done()
             assert await relay.fetchval("SELECT count(*) FROM scoring_events") > 0

@@ -1,8 +1,8 @@
 """
-What many scores say together: trends, distribution, missing tools, failure tags.
+Analytics over many scores: trends, distribution, missing tools, failure tags.
 
-Everywhere a session counts once, by its latest completed production score; filters are about that score, so a session
-that was scored again under other criteria has left the ones before.
+A session counts once, by its latest completed production score. Filters are about that score, so a session that was
+scored again under other criteria no longer counts for the former ones.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ ToolSort = Literal["sessions", "points_lost"]
 
 _LATEST = f"""{is_latest("s")}
   AND ($1::text IS NULL OR s.chain_id = $1) AND ($2::text IS NULL OR s.criteria = $2)"""
-# The latest completed production score of each session; what is asked of it is $1 to $4 (see `Selection`).
+# The latest completed production score of each session; $1 to $4 are the arguments of a `Selection`.
 SELECTED = f"""{_LATEST}
   AND ($3::timestamptz IS NULL OR s.completed_at >= $3) AND ($4::timestamptz IS NULL OR s.completed_at < $4)"""
 
-# The day ($6) that a score counts for, and what the range is about: when it was scored, or when its session ended.
+# The time by which a score counts ($6): when it was scored, or when its session ended.
 _TIME = "CASE WHEN $6 = 'ended' THEN least(m.completed_at, m.first_seen_at) ELSE s.completed_at END"
 TRENDS = f"""
 SELECT ({_TIME} AT TIME ZONE 'UTC')::date AS day, s.judge_fingerprint, s.criteria,
@@ -44,7 +44,7 @@ WHERE {_LATEST} AND s.total_score IS NOT NULL
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
-# How many totals each band holds ($5 ids, $6 and $7 their ends); without a band: between them, or without a total.
+# Totals by band ($5 ids, $6 and $7 their ends). Rows without a band lie between bands or have no total.
 BANDS = f"""
 SELECT b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
 FROM {{schema}}.session_scores s
@@ -53,8 +53,8 @@ WHERE {SELECTED}
 GROUP BY 1, 2
 """
 
-# The average of each category in each band, and over all of them (`is_all`). Points where a breakdown was stated,
-# values 0-1 of a rubric: never of two criteria together.
+# The average of each category in each band, and over all bands (`is_all`), for each criteria by itself: a breakdown has
+# points, a rubric has values 0-1.
 CATEGORIES = f"""
 SELECT b.id AS band, grouping(b.id) = 1 AS is_all, s.criteria, c.key AS category,
        avg((c.value #>> '{{}}')::float8) AS average, count(*) AS count
@@ -67,7 +67,7 @@ GROUP BY GROUPING SETS ((b.id, s.criteria, c.key), (s.criteria, c.key))
 ORDER BY s.criteria, c.key
 """
 
-# Spellings of missing tools, those that cost most first ($5: by points in place of sessions), and how many there are.
+# Spellings of missing tools and how many there are, sorted by sessions or by points lost ($5).
 SPELLINGS = f"""
 SELECT t.tool_name, count(DISTINCT s.score_id) AS sessions, count(*) OVER () AS spellings
 FROM {{schema}}.session_scores s JOIN {{schema}}.score_missing_tools t USING (score_id)
@@ -77,7 +77,7 @@ ORDER BY CASE WHEN $5 = 'points_lost' THEN sum(100 - s.total_score) ELSE count(D
   t.tool_name LIMIT $6
 """
 
-# The same by tools ($5 spellings, $6 the tool of each) and chains; a score that asks for a tool twice counts once.
+# Requests by tool and chain ($5 spellings, $6 the tool of each). A score that names a tool twice counts once.
 ASKED = f"""
 SELECT tool, chain_id, count(*) AS sessions, coalesce(sum(lost), 0) AS points_lost
 FROM (SELECT DISTINCT w.tool, s.score_id, s.chain_id, 100 - s.total_score AS lost
@@ -87,7 +87,7 @@ FROM (SELECT DISTINCT w.tool, s.score_id, s.chain_id, 100 - s.total_score AS los
 GROUP BY tool, chain_id
 """
 
-# Tools that the agents of the sessions judged last ($5) have called.
+# Tools that agents called in the sessions that were judged last ($5 of them).
 CALLED = f"""
 SELECT DISTINCT k.tool FROM (
   SELECT CASE jsonb_typeof(s.interaction -> 'by_tool')
@@ -108,24 +108,24 @@ CROSS JOIN LATERAL jsonb_array_elements_text(
 WHERE {SELECTED} AND t.tag IS NOT NULL GROUP BY t.tag, s.chain_id
 """
 
-# What was decided about names last.
+# The last decision on each name.
 DECIDED = """
 SELECT DISTINCT ON (name_key) name, tool FROM {schema}.tool_merges ORDER BY name_key, merge_id DESC
 """
 
-# Tools of which somebody said something: they keep their names.
+# Tools with a recorded decision keep their names.
 STANDING = "SELECT DISTINCT ON (tool_key) tool FROM {schema}.tool_states ORDER BY tool_key, state_id DESC"
 
-# Judges name tools freely, so that there is no end of names that one score asked for; these are merged and counted.
+# Judges name tools freely, so the number of names is unbounded; at most so many are merged and counted.
 MOST_SPELLINGS = 2000
-# Whether a tool exists is told by what was called lately.
+# A tool exists if one of the latest sessions called it.
 LATEST_CALLERS = 5000
-MOST_CHAINS = 100  # told by name; the others are in the numbers
+MOST_CHAINS = 100  # listed by name; the totals count all
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which scores; None: all. `since` and `until` are from, and before."""
+    """Which scores count; None: all. `since` is inclusive, `until` exclusive."""
 
     chain: str | None = None
     criteria: str | None = None
@@ -143,7 +143,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:
-    """Totals of one UTC day under one judge fingerprint. Points of two fingerprints are not to be joined."""
+    """Totals of one UTC day under one judge fingerprint. Do not connect points of two fingerprints."""
 
     day: date
     judge_fingerprint: str | None
@@ -166,11 +166,11 @@ class Trends:
 
 async def trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> Trends:
     """
-    Totals per day and fingerprint. A total that contradicts itself or that somebody may have steered counts nowhere.
+    Totals per day and fingerprint, without scores that are flagged as contradictory or as possibly tampered with.
 
     Args:
-        day_of: The day on which the session was scored, or on which it ended; the range is about the same. A session
-            that is scored again moves to the day of that, but stays on the day on which it ended.
+        day_of: Count a score on the day on which it was made, or on which its session ended; the range of the
+            selection is about the same time. A rescored session moves to the day of the new score in the first case.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -217,7 +217,7 @@ class Distribution:
 
 async def distribution(database: Database, selection: Selection, bands: Sequence[Band]) -> Distribution:
     """
-    Scores by band. Flagged totals are in it: it tells what is stored, not how quality moves.
+    Scores by band. Flagged totals count: the distribution shows what is stored, not how quality moves.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -243,7 +243,7 @@ async def distribution(database: Database, selection: Selection, bands: Sequence
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """A name as judges wrote it, and how many sessions' scores did."""
+    """A name as judges wrote it, and the number of sessions whose scores have it."""
 
     name: str
     sessions: int
@@ -272,7 +272,7 @@ class WantedTool:
 
 @dataclass(frozen=True, slots=True)
 class MissingTools:
-    """What to build next, the most wanted first."""
+    """Missing tools, the most wanted first."""
 
     tools: list[WantedTool]
     tools_left_out: Annotated[int, Field(description="Tools beyond `limit`.")]
@@ -281,9 +281,9 @@ class MissingTools:
 
 async def missing_tools(database: Database, selection: Selection, sort: ToolSort, limit: int) -> MissingTools:
     """
-    Tools that judges missed, spellings merged (see `merge_spellings`), as people decided where they did.
+    Tools that judges missed, with their spellings merged (see `merge_spellings`) unless a recorded decision differs.
 
-    Points are not shared out: where a score asks for three tools, each has lost all of its points.
+    Points are not divided: a score that asks for three tools counts its lost points for each of them.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -293,7 +293,7 @@ async def missing_tools(database: Database, selection: Selection, sort: ToolSort
     )
     counts = {row["tool_name"]: row["sessions"] for row in named}
     decided = {row["name"]: row["tool"] for row in joined}
-    # Comparing the names of hostile judges takes a second.
+    # In a thread: comparing adversarial names may take a second.
     tools = await asyncio.to_thread(merge_spellings, counts, decided, {row["tool"] for row in said})
     numbers = [(name, number) for number, tool in enumerate(tools) for name, _ in tool.spellings]
     asked, called = await _fetch(
@@ -310,11 +310,11 @@ def wanted_tools(
     tools: Sequence[Tool], asked: Iterable[Mapping[str, Any]], called: Iterable[str], sort: ToolSort
 ) -> list[WantedTool]:
     """
-    The ledger, in order.
+    The tools in the order of `sort`.
 
     Args:
         asked: Rows of `tool` (its place in `tools`), `chain_id`, `sessions`, `points_lost`.
-        called: Tools as they were called, with or without their server.
+        called: Names of called tools, with or without their server.
     """
     known = {normalise(name) for tool in called for name in (tool, bare(tool))}
     by_tool: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
@@ -343,7 +343,7 @@ def _wanted(tool: Tool, rows: Sequence[Mapping[str, Any]], known: set[str]) -> W
 
 @dataclass(frozen=True, slots=True)
 class ChainShare:
-    """How many scores of a chain have a tag, and which share of that chain's scores."""
+    """Scores of a chain with a tag, as count and as share of the chain's scores."""
 
     chain_id: str | None
     count: int
@@ -352,7 +352,7 @@ class ChainShare:
 
 @dataclass(frozen=True, slots=True)
 class TagCount:
-    """How many scores have a tag, and which share of all of them."""
+    """Scores with a tag, as count and as share of all scores."""
 
     tag: str
     count: int
@@ -371,7 +371,7 @@ class FailureTags:
 
 async def failure_tags(database: Database, selection: Selection) -> FailureTags:
     """
-    Failure tags by how many scores have them. A tag that a score has twice counts once.
+    Failure tags by the number of scores that have them. A tag counts once for a score.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -395,7 +395,7 @@ def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, A
     total = sum(scores.values())
     found = []
     for tag, counts in by_tag.items():
-        # A score may have come between the two statements; a share is one all the same.
+        # A score may end between the two statements, so a count may exceed its total; a share is at most 1.
         chains = [ChainShare(c, n, min(1.0, n / scores.get(c, n))) for c, n in counts.items()]
         chains.sort(key=lambda chain: (-chain.count, chain.chain_id or ""))
         count = counts.total()

@@ -1,10 +1,10 @@
 """
-One session out of every table, for good: what people may ask for, and what follows a session deleted upstream.
+Erases a session from every table, on request or because it was deleted upstream.
 
-Laws. It all goes in one transaction, or nothing does. A worker that judges the session loses its lease and
-writes nothing afterwards; the relay publishes nothing of it afterwards. Of its requests the hashes of their
-identities stay (under an `Idempotency-Key` its hash), or an event that Kafka delivers again, or a repeat, would
-score it again. What Kafka, logs and backups hold is not ours.
+Laws. All rows are deleted in one transaction. A worker that judges the session loses its lease and writes nothing
+afterwards, and the relay publishes nothing about the session afterwards. Of its requests, only the hashes of their
+identities stay: without them an event that Kafka delivers again, or a repeated request, would score the session again.
+Copies in Kafka, logs and backups are outside of this service.
 """
 
 import asyncio
@@ -20,20 +20,21 @@ from tarsy_scoring.queue.leases import Leases
 
 Why = Literal["asked", "deleted_upstream"]
 
-TELL_S = 5.0  # for a relay at work to publish that a running score was cancelled: it looks every second
-LOOK_EVERY_S = 0.1
-# Each cancel may promote one deferred request; whoever asks faster than that is erased all the same.
+RELAY_WAIT_S = 5.0  # for the relay, which polls every second, to publish that open scores were cancelled
+POLL_S = 0.1
+# Each cancel may promote a deferred request, which is cancelled in the next round. What is open after the last round
+# is deleted without a cancel.
 CANCEL_ROUNDS = 5
 
-# Kept bodies of dead letters about a session: it is the key, or the message says so, readable or not. Bodies are few
-# and large, so they are looked for before anything is locked.
+# Bodies of dead letters about a session: the message has its id as key or contains it, even where it is not valid JSON.
+# Bodies are few and large, so they are searched before anything is locked.
 BODIES = """
 SELECT body_id FROM {schema}.dead_letter_bodies
 WHERE key = convert_to($1, 'UTF8') OR position(convert_to('"session_id":"' || $1 || '"', 'UTF8') in value) > 0
   OR position(convert_to('"session_id": "' || $1 || '"', 'UTF8') in value) > 0
 """
 
-# Rows about a session by table; $2: the bodies of its dead letters.
+# Rows of a session by table; $2: the bodies of its dead letters.
 INVENTORY = """
 WITH mine AS (SELECT score_id FROM {schema}.session_scores WHERE session_id = $1)
 SELECT
@@ -69,7 +70,7 @@ LOCK_SCORES = """
 SELECT score_id FROM {schema}.session_scores WHERE session_id = ANY($1::text[]) ORDER BY score_id FOR UPDATE
 """
 
-# `request_id` is a hash of the identity, and all that a repeat is known by.
+# `request_id` is a hash of the identity; a repeat is recognised by it alone.
 KEEP_HASHES_ALONE = """
 UPDATE {schema}.scoring_requests SET
   event_id = NULL, session_id = NULL, score_id = NULL, chain_id = NULL, requested_by = 'erased', criteria = NULL,
@@ -78,21 +79,21 @@ UPDATE {schema}.scoring_requests SET
 WHERE session_id = ANY($1::text[])
 """
 
-# The money stays in the books, under nobody's name; a call under way is settled by the id of its charge.
+# Charges stay, because budgets count them, but without the score. A call under way is settled by the charge's id.
 KEEP_CHARGES_ALONE = """
 UPDATE {schema}.budget_charges SET score_id = '00000000-0000-0000-0000-000000000000' WHERE score_id = ANY($1::uuid[])
 """
 
 TOOL_LISTS = "SELECT DISTINCT tools_hash FROM {schema}.session_scores WHERE session_id = $1 AND tools_hash IS NOT NULL"
 
-# The sets of tools that its agents had and no other session's. A score that is being judged with one of them says
-# that nobody knows which tools its agents had.
+# Sets of tools that no other session had. A score that is being judged with one of them then counts as one whose tools
+# are unknown.
 REMOVE_TOOL_LISTS = """
 DELETE FROM {schema}.tool_lists l WHERE l.tools_hash = ANY($1::text[])
   AND NOT EXISTS (SELECT FROM {schema}.session_scores s WHERE s.tools_hash = l.tools_hash)
 """
 
-# What refers to sessions and their scores goes with them.
+# Foreign keys cascade to everything that refers to the sessions and their scores.
 REMOVE_SESSIONS = "DELETE FROM {schema}.sessions WHERE session_id = ANY($1::text[]) RETURNING session_id"
 
 REMOVE_ANNOUNCED = "DELETE FROM {schema}.bridge_announced WHERE session_id = $1"
@@ -106,7 +107,7 @@ INSERT INTO {schema}.erasures (erased_by, why, session_hash, scores) VALUES ($1,
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What there is of a session: rows by table, and how many of its scores are pending or running."""
+    """Rows of a session by table, and the number of its open scores."""
 
     rows: Mapping[str, int]
     open_scores: int
@@ -117,38 +118,44 @@ class Inventory:
 
 
 async def inventory(database: Database, session_id: str) -> Inventory:
-    """What there is of a session now. Raises: DatabaseAway."""
-
+    """Count what is stored about a session. Raises: DatabaseAway."""
     bodies = await _bodies(database, session_id)
     return await database.once(lambda c: _inventory(database, c, session_id, bodies))
 
 
 async def erase(
-    database: Database, leases: Leases, session_id: str, *, by: str, why: Why = "asked", tell_s: float = TELL_S
+    database: Database,
+    leases: Leases,
+    session_id: str,
+    *,
+    by: str,
+    why: Why = "asked",
+    relay_wait_s: float = RELAY_WAIT_S,
 ) -> Inventory:
     """
-    Remove a session from every table; open scores are cancelled first.
+    Delete a session from every table, after cancelling its open scores.
 
-    What remains: the hashes of its requests' identities, what its judging cost without its name, and in `erasures`
-    that it was erased, with the SHA-256 of its id. A request of a new identity scores it anew, where the source
-    still has it. Where there is nothing, nothing is noted.
+    What stays: hashes of the identities of its requests, charges without the score, and a row in `erasures` with the
+    SHA-256 of the session id. A request with a new identity scores the session again, where the source still has it.
+    An unknown session leaves no row in `erasures`.
 
     Args:
-        tell_s: How long a relay may take to publish that open scores were cancelled. Without one, nobody is told.
+        relay_wait_s: How long the relay may take to publish that open scores were cancelled. Events that it has not
+            published by then are deleted.
 
     Returns:
-        What was removed.
+        What was deleted.
 
     Raises:
-        DatabaseAway: It may have been erased; asking again tells.
+        DatabaseAway: The session may have been erased; call again.
     """
     if await _cancel_open(database, leases, session_id, by):
-        await _give_relay_time(database, session_id, tell_s)
+        await _give_relay_time(database, session_id, relay_wait_s)
     bodies = await _bodies(database, session_id)
 
     async def work(connection: Connection) -> Inventory:
-        # The relay's lock before that on the session: whoever is the relay waits for no session.
-        # The relay has then published what it read, and reads nothing more before this transaction commits.
+        # The relay's lock comes before that of the session, because a relay must never wait for a session. With the
+        # lock held, the relay has published what it read, and reads nothing more before this transaction commits.
         await outbox.RELAY_LOCK.acquire(connection, database.schema)
         await connection.execute(database.sql(LOCK_SESSION), session_id)
         found = await _inventory(database, connection, session_id, bodies)
@@ -168,9 +175,9 @@ async def erase(
 
 async def forget_sessions(database: Database, connection: Connection, session_ids: Sequence[str]) -> int:
     """
-    Remove sessions that the caller's transaction has locked, with all that refers to them; returns how many went.
+    Delete sessions that the caller's transaction has locked, with all rows that refer to them; gives their number.
 
-    Takes the locks on their scores, in order.
+    Locks their scores in the order of their ids.
     """
     scores: list[UUID] = [r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)]
     await idempotency.forget_answers(database, connection, session_ids)
@@ -180,7 +187,7 @@ async def forget_sessions(database: Database, connection: Connection, session_id
 
 
 def hash_of(session_id: str) -> str:
-    """How `erasures` knows a session: whoever has the id can look whether it was erased."""
+    """The hash under which `erasures` lists a session."""
     return hashlib.sha256(session_id.encode()).hexdigest()
 
 
@@ -195,7 +202,7 @@ async def _inventory(database: Database, connection: Connection, session_id: str
 
 
 async def _cancel_open(database: Database, leases: Leases, session_id: str, by: str) -> bool:
-    """Cancel what is pending or running, so that those who follow its events see an end; says whether there was any."""
+    """Cancel open scores, so that consumers of their events see an end; says whether there was any."""
     has_cancelled = False
     for _ in range(CANCEL_ROUNDS):
         rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), session_id))
@@ -206,8 +213,8 @@ async def _cancel_open(database: Database, leases: Leases, session_id: str, by: 
     return has_cancelled
 
 
-async def _give_relay_time(database: Database, session_id: str, tell_s: float) -> None:
-    for _ in range(round(tell_s / LOOK_EVERY_S)):
+async def _give_relay_time(database: Database, session_id: str, relay_wait_s: float) -> None:
+    for _ in range(round(relay_wait_s / POLL_S)):
         if not await database.once(lambda c: c.fetchval(database.sql(UNPUBLISHED), session_id)):
             return
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_S)

@@ -1,5 +1,5 @@
 """
-Scores as an export: documents or flat rows, in batches that any reader may take as slowly as it likes.
+Export of scores as JSON lines or CSV, in batches, so that a slow reader holds nothing in the database.
 """
 
 import csv
@@ -22,7 +22,7 @@ from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 Format = Literal["jsonl", "csv"]
 
-# Scores, the newest first. The score decides here, not its session: every one of a session is a row of its own.
+# Scores, newest first. Each score of a session is a row, and the filters are about the score.
 EXPORT = f"""{DOCUMENT}
 WHERE s.purpose = $13 AND s.status = $2
   AND ($1::text IS NULL OR s.chain_id = $1)
@@ -42,7 +42,7 @@ EXPORT_BATCH = 100  # scores in memory at once; a document takes some 20 KB
 
 @dataclass(frozen=True, slots=True)
 class ExportedScore:
-    """A score document, and what is told of its session beside it."""
+    """A score document with the alert type and the labels of its session."""
 
     document: dict[str, Any]
     alert_type: str | None
@@ -53,21 +53,22 @@ async def export_scores(
     reader: Reader, filters: Filters, *, purpose: Purpose = "production", only_latest: bool = False
 ) -> AsyncIterator[list[ExportedScore]]:
     """
-    All scores that fit, the newest first, a batch at a time; what arrives meanwhile is not among them.
+    Read all matching scores, newest first, a batch at a time. Scores that arrive meanwhile are left out.
 
-    Between two batches nothing is held in the database: no connection, no transaction and no snapshot. A cursor of
-    the server would be cut after `IDLE_IN_TRANSACTION_S` of a slow reader, and until then keep the dead rows of the
-    work queue from being removed. A score that changes before its batch is read is told as it is then.
+    A score that changes before its batch is read is exported as it is then.
 
     Args:
-        filters: `status` is the score's; None means `completed`.
-        only_latest: Of several completed scores of a session, the latest alone.
+        filters: `status` is that of the score; None means `completed`.
+        only_latest: Of several completed scores of a session, only the latest.
 
     Raises:
         DatabaseAway: Before the first batch or between two.
     """
     chosen = list(replace(filters, status=filters.status or "completed").arguments)
     after: tuple[datetime | None, UUID | None] = (None, None)
+    # Between two batches nothing is held: no connection, no transaction, no snapshot. A server-side cursor was
+    # rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then its snapshot would keep
+    # the dead rows of the work queue from being removed.
     while True:
         rows = await _fetch_batch(reader.database, [*chosen, purpose, only_latest, *after])
         documents = await reader.documents(rows)
@@ -78,7 +79,7 @@ async def export_scores(
 
 
 async def written(batches: AsyncIterable[list[ExportedScore]], how: Format) -> AsyncIterator[tuple[bytes, int]]:
-    """The text of each batch, CSV with its header before the first, and how many scores it holds."""
+    """The text of each batch and the number of its scores; CSV has its header before the first batch."""
     has_begun = False
     async for batch in batches:
         if how == "jsonl":
@@ -106,10 +107,10 @@ _CELLS = [
 ]
 CSV_COLUMNS = ("alert_type", "labels", *(f"{name}_{member}" if member else name for name, member in _CELLS))
 
-# What a spreadsheet takes for the beginning of a formula, also behind what it may trim.
+# What a spreadsheet takes for the beginning of a formula, also behind blanks that it trims.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
-# One that takes `;` or a tab for the separator, as it does in many countries, does not see our quotes: for it a cell
-# begins in the middle of ours, and a row at each line break.
+# A spreadsheet whose separator is `;` or a tab, as in many countries, ignores our quotes: for it a cell begins in the
+# middle of ours, and a row at each line break.
 _FORMULA_INSIDE = re.compile(r"""([;\t\r\n][\s"']*)(?=[=+\-@＝＋－＠])""")
 
 
@@ -117,8 +118,8 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
     """
     Lines of CSV (RFC 4180).
 
-    What a spreadsheet would run as a formula gets an apostrophe in front: at the beginning of a text, and behind each
-    `;`, tab and line break in it.
+    Text that a spreadsheet would run as a formula gets an apostrophe in front: at the beginning of a cell, and behind
+    each `;`, tab and line break in it.
     """
     written = io.StringIO()
     csv.writer(written, lineterminator="\r\n").writerows([_cell(value) for value in row] for row in rows)
@@ -151,6 +152,6 @@ def _cell(value: Any) -> Any:
 
 
 def json_lines(scores: Iterable[ExportedScore]) -> bytes:
-    """A line for each: the score document under `score`, and what is known of its session."""
+    """A line for each score: the document under `score`, and alert type and labels of its session."""
     lines = ({"alert_type": s.alert_type, "labels": dict(s.labels), "score": s.document} for s in scores)
     return b"".join(to_json(line) + b"\n" for line in lines)

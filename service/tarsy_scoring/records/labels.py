@@ -1,8 +1,9 @@
 """
-What people say of scores: every label is kept with who and when, and together they tell how far a judge can be trusted.
+Labels of people on scores, and the trust cards of judges that are computed from them.
 
-Laws. Nothing replaces a label; of each person the last one about a score counts. A label counts for a judge only
-where its score was picked for review, because only then is known how probably it would be labelled.
+Laws. Every label is kept with its author and time, and nothing replaces it; of each author the last label on a score
+counts. A label counts for a judge only where its score was picked for review, because only then the probability of its
+being labelled is known.
 """
 
 import asyncio
@@ -26,16 +27,16 @@ from tarsy_scoring.statistics.calibration import (
 
 MOST_SHOWN = 500
 CARDS_KEPT = 64
-# The newest scores of a judge that count. They make an interval of kappa that is within 0.05, in an eighth of a second.
+# Only the newest scores of a judge count. So many give an interval of kappa within 0.05, in an eighth of a second.
 MOST_COUNTED = 400
-UNKNOWN = "unknown"  # what a score that names no criteria, hash or judge is filed under
+UNKNOWN = "unknown"  # stands for criteria, hash or judge of a score that names none
 
 SUBJECT = """
 SELECT s.score_id, s.session_id, s.status, s.total_score, s.judge_outcome, c.content -> 'bands' AS bands
 FROM {schema}.session_scores s LEFT JOIN {schema}.scoring_criteria c USING (criteria_hash) WHERE s.score_id = $1
 """
 
-# The session before its scores, as whoever erases it does.
+# The session is locked before its scores, in the order in which an erasure locks them.
 LOCK_SESSION = """
 SELECT session_id FROM {schema}.sessions
 WHERE session_id = (SELECT session_id FROM {schema}.session_scores WHERE score_id = $1) FOR KEY SHARE
@@ -58,8 +59,8 @@ LABEL = f"{_SHOWN} WHERE l.label_id = $1"
 
 OF_SCORE = f"{_SHOWN} WHERE l.score_id = $1 ORDER BY l.label_id DESC LIMIT $2"
 
-# The last label of each person about each score, beside what the judge said; scores of the newest days first, and of
-# each judge as many as count.
+# The last label of each author on each score, beside the judgement; scores of the newest days first, and of each judge
+# as many as count.
 COUNTED = f"""
 SELECT * FROM (
   SELECT DISTINCT ON (p.day, l.score_id, l.labelled_by)
@@ -87,11 +88,11 @@ SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria
 @dataclass(frozen=True, slots=True)
 class NewLabel:
     """
-    What somebody says of a score.
+    A label to be stored.
 
     Args:
-        agrees: With its band and its total; None: not said.
-        outcome: The right one: a band of the criteria, or a word of `OUTCOME_WORDS`.
+        agrees: Whether the author agrees with band and total; None: not stated.
+        outcome: The right outcome: a band of the criteria, or a word of `OUTCOME_WORDS`.
         number: The right total, 0-100.
     """
 
@@ -103,7 +104,7 @@ class NewLabel:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A score as somebody who labels it needs it. `bands` are those of its criteria, lowest first."""
+    """A score to be labelled. `bands` are those of its criteria, lowest first."""
 
     score_id: UUID
     session_id: str
@@ -113,12 +114,12 @@ class Subject:
 
     @property
     def can_be_labelled(self) -> bool:
-        """Whether there is a number to say something about."""
+        """Whether the score has a total."""
         return self.status == "completed" and self.total is not None
 
 
 async def subject(database: Database, score_id: UUID) -> Subject | None:
-    """The score that a label would be about; None: there is none. Raises: DatabaseAway."""
+    """Read the score that a label is about; None: there is none. Raises: DatabaseAway."""
     row = await database.once(lambda c: c.fetchrow(database.sql(SUBJECT), score_id))
     if row is None:
         return None
@@ -127,10 +128,10 @@ async def subject(database: Database, score_id: UUID) -> Subject | None:
 
 def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:
     """
-    The band that the outcome means, where the number lies outside of it. Pure.
+    The band that the outcome means, where the number lies outside of it; None: they do not contradict each other.
 
-    Criteria without bands of their own tell nobody where `correct` begins: there only the other end of the
-    scale contradicts a word. The card counts it as the word says.
+    Criteria without bands of their own do not define where `correct` begins, so only a number at the other end of the
+    scale contradicts the word. The trust card counts such a label by its word.
     """
     if outcome is None or number is None:
         return None
@@ -143,13 +144,13 @@ def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, .
 
 async def add(database: Database, score_id: UUID, label: NewLabel, *, by: str) -> dict[str, Any] | None:
     """
-    Keep a label, and in the journal that it was given; all or nothing.
+    Store a label and note the change in the journal, in one transaction.
 
     Returns:
-        The label as `of_score` gives it; None: the score is not there, or has no number.
+        The label as `of_score` gives it; None: the score does not exist or has no total.
 
     Raises:
-        DatabaseAway: It may have been kept.
+        DatabaseAway: The label may have been stored.
     """
 
     async def work(connection: Connection) -> dict[str, Any] | None:
@@ -177,7 +178,7 @@ async def of_score(database: Database, score_id: UUID, limit: int = MOST_SHOWN) 
 async def fetch_bands(
     database: Database, connection: Connection, hashes: Collection[str]
 ) -> dict[str, tuple[Band, ...]]:
-    """Bands of criteria that judged, lowest first, by hash; one that is not known is not in it."""
+    """The bands of these criteria by hash, lowest first; unknown hashes are left out."""
     rows = await connection.fetch(database.sql(BANDS), list(hashes)) if hashes else []
     return {r["criteria_hash"]: bands_of_stored(r["bands"]) for r in rows}
 
@@ -189,13 +190,11 @@ async def trust_cards(
     database: Database, criteria: str | None = None, fingerprint: str | None = None
 ) -> list[Calibration]:
     """
-    How far each judge that has labels can be trusted, most labels first.
-
-    The same labels give the same card; one that was made is kept until a label comes.
+    The trust card of each judge that has labels, most labels first. The same labels give the same card.
 
     Args:
-        criteria: By name; None: all.
-        fingerprint: Of the judge; None: all.
+        criteria: Only judges under criteria of this name.
+        fingerprint: Only the judge with this fingerprint.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -211,7 +210,7 @@ async def trust_cards(
         judge = row["criteria"], row["criteria_hash"], row["judge_fingerprint"]
         by_judge.setdefault(judge, []).append(row)
     cards = [
-        # In a thread: many labels take a while.
+        # In a thread: the intervals of many labels take an eighth of a second.
         await asyncio.to_thread(card_of, judged, bands.get(criteria_hash, DEFAULT_BANDS))
         for (_, criteria_hash, _), judged in by_judge.items()
     ]
@@ -219,28 +218,32 @@ async def trust_cards(
 
 
 async def trust_card_of(database: Database, criteria: str, criteria_hash: str, fingerprint: str) -> Calibration:
-    """The card of one judge; one without labels says how many it takes. Raises: DatabaseAway."""
+    """The card of one judge. Without labels it says how many are needed. Raises: DatabaseAway."""
     for card in await trust_cards(database, criteria, fingerprint):
         if card.criteria_hash == criteria_hash:
             return card
     bands = await database.once(lambda c: fetch_bands(database, c, [criteria_hash]))
-    # Without a score there is no judge to make a card of.
+    # `calibrate` takes judges from scores, so a judge without a labelled score needs a stand-in.
     judged = LabelledScore("", 0, criteria, criteria_hash, fingerprint)
     return _card((), (judged,), bands.get(criteria_hash, DEFAULT_BANDS))
 
 
 def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calibration:
     """
-    The card of one judge, out of rows of `COUNTED` in their order. Pure.
+    The card of one judge.
 
-    Of the scores that people were asked about the newest `MOST_COUNTED` count; the others are only counted.
+    Of the scores that were picked for review the newest `MOST_COUNTED` enter the figures. Labels on other scores are
+    only counted.
+
+    Args:
+        rows: Rows of `COUNTED` in their order.
     """
     asked_about = dict.fromkeys(r["score_id"] for r in rows if r["inclusion_probability"] is not None)
     too_old = set(list(asked_about)[MOST_COUNTED:])
     rows = [r for r in rows if r["score_id"] not in too_old]
     scores = {
         r["score_id"]: LabelledScore(
-            # A label is about one score and not about its session, which may have another one of the same judge.
+            # Labels are matched by score: a session may have several scores of the same judge.
             session_id=str(r["score_id"]),
             total=r["total_score"],
             criteria=r["criteria"],
@@ -255,13 +258,13 @@ def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calib
 
 @lru_cache(maxsize=CARDS_KEPT)
 def _card(labels: tuple[Label, ...], scores: tuple[LabelledScore, ...], bands: tuple[Band, ...]) -> Calibration:
-    """Kept by all that it is made of, so that it cannot be out of date."""
+    """Cached by everything that enters the card, so a cached card is never out of date."""
     [card] = calibrate(labels, scores, {scores[0].criteria_hash: bands})
     return card
 
 
 def _label(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
-    """Who agrees says what the judge said."""
+    """A label that agrees is stored with the judge's own outcome and total."""
     outcome, number = row["outcome"], row["number"]
     if row["agrees"]:
         is_stated = row["judge_outcome"] in {b.id for b in bands}

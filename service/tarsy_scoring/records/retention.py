@@ -1,11 +1,11 @@
 """
-Old things go: what is kept for how many days, and how it is removed beside workers that notice nothing.
+Deletes expired rows in small batches, without blocking workers.
 
-Laws. Removed in small transactions, oldest first, with pauses that grow with the database's own slowness. An open
-score stays, and so does everything of it; the newest completed score of a session stays as long as the session. A
-session goes whole, once nothing has happened to it for as long as scores are kept. An anchor and its judgements stay
-as long as it is an anchor: who forgets what an old judge said of it can tell no new judge apart. Rows that somebody
-else holds are passed over: several clean-ups at once, and a crash in the middle of one, do no harm.
+Laws. Rows are deleted oldest first, in small transactions, with pauses that grow with the time that a batch takes. An
+open score and all its rows stay. The latest completed score of a session stays as long as the session. A session is
+deleted as a whole, when nothing has happened to it for as long as scores are kept. An anchor session and its judgements
+stay while it is an anchor: a new judge is compared with what former judges said of it. Locked rows are skipped, so
+several clean-ups at once, and a crash in the middle of one, do no harm.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from tarsy_scoring.queue.idempotency import KEPT_H
 from tarsy_scoring.queue.latest import is_latest
 from tarsy_scoring.records.erasure import forget_sessions
 
-LEAST_RECORDS_DAYS = 30  # what makes a redelivery harmless is the stored request; Kafka keeps a topic 7 days by default
+LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
-SHARE = 0.25  # of the time may be work: the rest belongs to workers
+SHARE = 0.25  # of the time that deletions take; workers have the rest of the database to themselves
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
-# What every statement below has: $1 days, $2 where the batch before ended, $3 at most so many.
+# Arguments of every statement below: $1 days, $2 where the batch before ended, $3 rows at most.
 _CUTOFF = "now() - make_interval(days => $1::int)"
 
-# A session to which nothing has happened since, and that is no anchor.
+# A session to which nothing has happened since the cutoff, and that is no anchor.
 _UNTOUCHED = f"""
 m.first_seen_at < {_CUTOFF}
   AND NOT EXISTS (SELECT FROM {{schema}}.session_scores s WHERE s.session_id = m.session_id
@@ -46,10 +46,10 @@ WHERE least(m.completed_at, m.first_seen_at) < {_CUTOFF} AND least(m.completed_a
 ORDER BY least(m.completed_at, m.first_seen_at) LIMIT $3
 """
 
-# Asked again under the locks: somebody may have come back to one of them while we waited for them.
+# Checked again under the locks: a request for one of the sessions may have committed meanwhile.
 STILL_OLD = f"SELECT m.session_id FROM {{schema}}.sessions m WHERE m.session_id = ANY($2::text[]) AND {_UNTOUCHED}"
 
-# All but the newest completed one of each session, and the judgements of anchors.
+# All but the latest completed score of each session and the judgements of anchors.
 OLD_SCORES = f"""
 SELECT s.score_id, s.created_at AS at FROM {{schema}}.session_scores s
 WHERE s.created_at < {_CUTOFF} AND s.created_at >= $2
@@ -68,7 +68,7 @@ WHERE s.reply <> '' AND s.created_at < {_CUTOFF} AND s.created_at >= $2
 ORDER BY s.created_at LIMIT $3
 """
 
-# $1 is a position here: that of the last event that is old.
+# Here $1 is the position of the last old event.
 OLD_EVENTS = """
 SELECT s.event_id, s.position AS at FROM {schema}.scoring_events s
 WHERE s.position <= $1 AND s.position >= $2 AND s.published_at IS NOT NULL
@@ -83,7 +83,7 @@ WHERE s.received_at < {_CUTOFF} AND s.received_at >= $2 AND s.disposition <> 'de
 ORDER BY s.received_at LIMIT $3
 """
 
-# All but the newest of each kind at each chain, by which is known that a look was made; news waits for the broker.
+# All but the newest finding of each kind for each chain, which records that the detection ran. Unpublished ones stay.
 OLD_FINDINGS = f"""
 SELECT s.event_id, s.found_at AS at FROM {{schema}}.drift_findings s
 WHERE s.found_at < {_CUTOFF} AND s.found_at >= $2 AND (s.published_at IS NOT NULL OR NOT s.is_event)
@@ -97,7 +97,7 @@ SELECT s.change_id, s.changed_at AS at FROM {{schema}}.changes s
 WHERE s.changed_at < {_CUTOFF} AND s.changed_at >= $2 ORDER BY s.changed_at LIMIT $3
 """
 
-# Sums of each day stay in `budget_days`.
+# The sums of each day stay in `budget_days`.
 OLD_CHARGES = """
 SELECT s.charge_id, s.day AS at FROM {schema}.budget_charges s
 WHERE s.day < (now() AT TIME ZONE 'UTC')::date - $1::int AND s.day >= $2 ORDER BY s.day LIMIT $3
@@ -113,7 +113,7 @@ SELECT s.caller, s.key, s.answered_at AS at FROM {{schema}}.kept_answers s
 WHERE s.answered_at < {_CUTOFF} AND s.answered_at >= $2 ORDER BY s.answered_at LIMIT $3
 """
 
-# Sets of tools that no score refers to any more; a day for attempts that have kept one and not ended yet.
+# Sets of tools to which no score refers. The day protects sets of attempts that have not ended yet.
 OLD_TOOL_LISTS = f"""
 SELECT s.tools_hash, s.first_used_at AS at FROM {{schema}}.tool_lists s
 WHERE s.first_used_at < {_CUTOFF} AND s.first_used_at < now() - interval '1 day' AND s.first_used_at >= $2
@@ -123,7 +123,7 @@ ORDER BY s.first_used_at LIMIT $3
 
 LAST_POSITION = "SELECT position FROM {schema}.relay_position"
 
-# The first event at a position or behind it.
+# The first event at or behind a position.
 EVENT_FROM = f"""
 SELECT position, created_at < {_CUTOFF} AS is_old FROM {{schema}}.scoring_events
 WHERE position >= $2 ORDER BY position LIMIT 1
@@ -137,13 +137,13 @@ FORGET_UP_TO = "UPDATE {schema}.relay_position SET forgotten = $1 WHERE forgotte
 @dataclass(frozen=True, slots=True)
 class Part:
     """
-    A kind of thing that goes.
+    A kind of rows with an expiry.
 
     Args:
-        kept_as: The field of `Keep` that says for how long.
-        find: What is old.
-        remove: What to do with a `page` of it.
-        start: Smaller than where any batch ends.
+        kept_as: The field of `Keep` with its number of days.
+        find: Statement that finds expired rows.
+        remove: Statement that removes the rows of `page`.
+        start: Sorts before the end of any batch.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Part:
 
     @property
     def statement(self) -> str:
-        """Remove a page; gives how many rows went and where it ended."""
+        """Statement that removes a page and gives the number of rows and where the page ended."""
         return f"""
 WITH page AS MATERIALIZED ({self.find} FOR UPDATE OF s SKIP LOCKED), gone AS ({self.remove} RETURNING page.at)
 SELECT count(*) AS removed, max(at) AS ended_at FROM gone
@@ -178,7 +178,7 @@ UPDATE {schema}.judge_turns t SET reply = '', refusal = NULL FROM page
 WHERE t.score_id = page.score_id AND t.ordinal = page.ordinal
 """
 
-# In this order: events first, so that who catches up is told before anything is missing.
+# Events come first: that raises the mark by which clients detect missing events, before sessions take theirs along.
 PARTS = (
     EVENTS,
     Part("replies", "replies_days", OLD_REPLIES, REMOVE_REPLIES, batch=500),
@@ -196,7 +196,7 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How many days what is kept; None: for ever. Replies and events never outlive scores."""
+    """Days to keep each kind of rows; None: for ever. Replies and events never outlive scores."""
 
     scores_days: int | None = None
     replies_days: int | None = None
@@ -207,10 +207,10 @@ class Keep:
     @classmethod
     def of(cls, settings: Settings, scores_days: int | None = None) -> "Keep":
         """
-        As the settings say.
+        The days of the settings.
 
         Args:
-            scores_days: Instead of `SCORING_RETENTION_DAYS`.
+            scores_days: Overrides `SCORING_RETENTION_DAYS`.
         """
         own = settings.config.retention
         scores = settings.retention_days if scores_days is None else scores_days
@@ -220,7 +220,7 @@ class Keep:
         return cls(scores, _sooner(own.replies_days, scores), _sooner(own.events_days, scores), records)
 
     def days_of(self, part: Part) -> int | None:
-        """How long this part is kept."""
+        """Days to keep this part; None: for ever."""
         days: int | None = getattr(self, part.kept_as)
         return days
 
@@ -231,11 +231,11 @@ def _sooner(days: int | None, scores_days: int | None) -> int | None:
 
 class Pruner:
     """
-    Removes what is older than it is kept.
+    Deletes expired rows.
 
     Args:
-        is_written_back: Scores are written back to TARSy: events that this has not looked at stay.
-        rest: Waits for so many seconds.
+        is_written_back: Scores are written back to TARSy, so events that the write-back has not read yet stay.
+        rest: Sleeps for so many seconds.
     """
 
     def __init__(
@@ -253,9 +253,9 @@ class Pruner:
 
     async def count(self) -> dict[str, int]:
         """
-        How much would go, by part, counted up to 100,000 each; parts that are kept for ever are not in it.
+        Count the expired rows of each part, up to 100,000 each; parts that are kept for ever are left out.
 
-        Scores that go with their session count twice.
+        Scores that are deleted with their session count in both parts.
 
         Raises:
             DatabaseAway: See `Database.once`.
@@ -267,15 +267,18 @@ class Pruner:
                 counts[part.name] = int((await self._fetch(*arguments))[0]["count"])
         return counts
 
-    async def run(self, tell: Callable[[int], None] = lambda _: None) -> Mapping[str, int]:
+    async def run(self, on_progress: Callable[[int], None] = lambda _: None) -> Mapping[str, int]:
         """
-        Remove everything that is old; returns how much went, by part. A cancel, or a crash, leaves the rest.
+        Delete all expired rows. A cancel, a crash or an error leaves the rows that were not deleted yet.
 
         Args:
-            tell: Called with the number of rows removed so far.
+            on_progress: Called with the number of rows deleted so far.
+
+        Returns:
+            Deleted rows by part.
 
         Raises:
-            DatabaseAway: What went before is gone.
+            DatabaseAway: The batches before are deleted.
         """
         removed: dict[str, int] = {}
         for part in PARTS:
@@ -290,12 +293,12 @@ class Pruner:
                 if number == 0:
                     break
                 removed[part.name] += number
-                tell(sum(removed.values()))
+                on_progress(sum(removed.values()))
                 await self._rest((time.monotonic() - started) * (1 / SHARE - 1))
         return removed
 
     async def remove_page(self, part: Part, bound: int, since: Any) -> tuple[int, Any]:
-        """Remove the next rows of a part, in one transaction; returns how many went and where that ended."""
+        """Delete the next rows of a part in one transaction; gives their number and where the page ended."""
         if part is SESSIONS:
             return await self._remove_sessions(bound, since)
         [row] = await self._fetch(part.statement, bound, since, part.batch)
@@ -313,7 +316,7 @@ class Pruner:
         return await self._database.once(work)
 
     async def _bound(self, part: Part) -> int | None:
-        """What `part.find` begins with: days, or for events the position of the last old one. None: none goes."""
+        """First argument of `part.find`: days, or for events the position of the last old event. None: all are kept."""
         days = self._keep.days_of(part)
         if days is None or part is not EVENTS:
             return days
@@ -321,9 +324,9 @@ class Pruner:
 
     async def _last_old_event(self, days: int) -> int:
         """
-        The last position whose event is old, found in as many looks as the number of events has binary digits.
+        The position of the last old event, by binary search.
 
-        Positions are given in the order of commits, so those before it are as old, give or take a transaction.
+        Positions follow the order of commits, so all events before it are as old, except for one transaction's length.
         """
         [row] = await self._fetch(LAST_POSITION)
         low, high = 0, row["position"]

@@ -1,9 +1,9 @@
 """
-Which scores people are asked about: drawn once for each day and judge, and the same for everybody.
+The review queue: scores that people are asked to label, drawn once for each day and judge.
 
-Laws. A score is a candidate once, when the day on which it was completed is over, so that its chance to be picked is
-known and stays. Whoever looks first has the days drawn that nobody has; those behind the last `DAYS` are not drawn
-from any more, and no label speaks for them.
+Laws. A score is a candidate once, when the day on which it was completed is over, so its probability to be picked is
+known and does not change. The first reader of the queue makes the missing draws. Days before the last `DAYS` are not
+drawn from any more, and no label counts for them.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band, band_of
 from tarsy_scoring.statistics.sampling import Candidate, Pick, pick_for_review
 
 DAYS = 7
-PICKS_A_DAY = 10  # for each judge: half an hour of somebody's day
+PICKS_A_DAY = 10  # for each judge; about half an hour of work
 MOST_SHOWN = 1000
 MISMATCH = "outcome_score_mismatch"
 
-# The days that are over, oldest first, and not drawn from; some minutes for attempts that ended just before midnight.
+# Days that are over and not drawn from, oldest first. Ten minutes let attempts commit that ended before midnight.
 TO_DRAW = f"""
 SELECT d::date AS day
 FROM (SELECT date_trunc('day', now() AT TIME ZONE 'UTC' - interval '10 minutes') AS today) t,
@@ -34,7 +34,7 @@ FROM (SELECT date_trunc('day', now() AT TIME ZONE 'UTC' - interval '10 minutes')
 WHERE NOT EXISTS (SELECT FROM {{schema}}.review_days r WHERE r.day = d::date) ORDER BY d
 """
 
-# Whoever else draws from the same day waits here, and then finds it drawn.
+# A concurrent draw of the same day waits here for the first one to commit, and then finds the day drawn.
 TAKE_DAY = "INSERT INTO {schema}.review_days (day) VALUES ($1) ON CONFLICT DO NOTHING RETURNING day"
 
 CANDIDATES = """
@@ -46,7 +46,7 @@ WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS N
   AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
 """
 
-# In the order in which scores are locked everywhere; one that is gone by now is not picked.
+# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is not picked.
 KEEP_PICKS = """
 INSERT INTO {schema}.review_picks (score_id, day, place, is_random, inclusion_probability, reasons)
 SELECT s.score_id, $1::date, p.place, p.is_random, p.probability, p.reasons::jsonb
@@ -70,10 +70,10 @@ ORDER BY p.day DESC, p.place, p.score_id LIMIT {MOST_SHOWN}
 @dataclass(frozen=True, slots=True)
 class Queue:
     """
-    What people are asked about.
+    The scores to review.
 
     Args:
-        picks: Rows, the newest day first and within it in random order; labelled ones stay in their place.
+        picks: Rows, newest day first and in random order within a day. Labelled ones stay in their place.
         to_label: How many of them have no label yet.
     """
 
@@ -82,7 +82,7 @@ class Queue:
 
     @property
     def judges(self) -> list[tuple[str, str, str]]:
-        """Who gave these scores: criteria by name and hash, and fingerprint; who judged last comes first."""
+        """The judges of these scores as criteria name, criteria hash and fingerprint; the latest judge comes first."""
         names = ("criteria", "criteria_hash", "judge_fingerprint")
         found = (tuple(pick[name] or UNKNOWN for name in names) for pick in self.picks)
         return [(criteria, of, judge) for criteria, of, judge in dict.fromkeys(found)]
@@ -90,10 +90,10 @@ class Queue:
 
 async def queue(database: Database, criteria: str | None = None) -> Queue:
     """
-    The scores to review, of the last `DAYS` days; draws from those days that were not drawn from.
+    Read the scores to review of the last `DAYS` days, after drawing from days that were not drawn from.
 
     Args:
-        criteria: Only those judged under criteria of this name; the draw is for all.
+        criteria: Only scores under criteria of this name. The draw covers all criteria.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -104,20 +104,20 @@ async def queue(database: Database, criteria: str | None = None) -> Queue:
 
 
 async def drawn(database: Database, criteria: str | None = None) -> Queue:
-    """What was drawn until now. Raises: DatabaseAway."""
+    """Read the picks so far, without a draw. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(QUEUE), criteria))
     return Queue([dict(r) for r in rows], sum(not r["labels"] for r in rows))
 
 
 async def draw(database: Database, day: date) -> bool:
     """
-    Pick the scores of a day that people are asked about, once.
+    Pick the scores of a day that people are asked to label, once.
 
     Returns:
-        Whether it was us who drew.
+        Whether this call made the draw.
 
     Raises:
-        DatabaseAway: Nothing was drawn, or all of it.
+        DatabaseAway: All picks of the day were stored, or none.
     """
 
     async def work(connection: Connection) -> bool:
@@ -136,9 +136,9 @@ def pick(
     rows: Sequence[Mapping[str, Any]], bands_by_hash: Mapping[str, tuple[Band, ...]], day: date
 ) -> list[tuple[int, Pick]]:
     """
-    The picks of a day with their places: `PICKS_A_DAY` of each judge, because each has a card of its own. Pure.
+    The picks of a day with their places, `PICKS_A_DAY` for each judge, because each judge has its own trust card.
 
-    The same scores on the same day give the same picks, whoever draws.
+    The same scores on the same day always give the same picks.
     """
     by_judge: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -154,7 +154,7 @@ def pick(
 
 
 def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:
-    """A stored score as it is weighed against others."""
+    """The properties of a score that make it worth a review."""
     flags = [str(f) for f in row["flags"] or ()]
     stated, gates = row["judge_outcome"], row["gates_total"] or 0
     contradictions = []
@@ -177,7 +177,7 @@ def _seed(day: date, judge: tuple[str, str]) -> int:
 
 
 def _columns(picks: Sequence[tuple[int, Pick]]) -> tuple[list[Any], ...]:
-    """As `KEEP_PICKS` takes them: ids, places, whether by chance, probabilities, reasons as JSON."""
+    """The arguments of `KEEP_PICKS`: ids, places, whether random, probabilities, reasons as JSON."""
     return (
         [UUID(p.score_id) for _, p in picks],
         [place for place, _ in picks],

@@ -1,5 +1,5 @@
 """
-Stored scores for people and programs: rows, and the one JSON document that is shown everywhere.
+Reads of stored scores: documents, histories, the judge's replies, criteria.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ SELECT score_id FROM {schema}.session_scores
 WHERE session_id = $1 AND purpose = 'production' ORDER BY created_at DESC LIMIT 1
 """
 
-# The latest completed one, else the newest of any status.
+# The latest completed score, else the newest of any status.
 SCORE_OF_SESSION = f"""{DOCUMENT}
 WHERE s.score_id = coalesce(
   {latest_of("$1", "score_id")},
@@ -52,7 +52,7 @@ WHERE s.score_id = coalesce(
 
 NEWEST_SCORE = f"SELECT * FROM {{schema}}.session_scores WHERE score_id = ({NEWEST})"
 
-# A page of a session's scores after one of them ($2, $3), newest first.
+# A page of a session's scores behind one of them ($2, $3), newest first.
 HISTORY = f"""{DOCUMENT}
 WHERE s.session_id = $1 AND ($2::timestamptz IS NULL OR (s.created_at, s.score_id) < ($2, $3::uuid))
   AND ($4::text IS NULL OR s.purpose = $4)
@@ -66,7 +66,7 @@ SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.
 WHERE s.session_id = $1 ORDER BY s.created_at DESC, s.score_id LIMIT $2
 """
 
-# A row without a turn says that there is such a score.
+# A score without turns gives one row of nulls, and no row means that there is no such score.
 REPLIES = """
 SELECT t.* FROM {schema}.session_scores s LEFT JOIN {schema}.judge_turns t USING (score_id)
 WHERE s.score_id = $1 ORDER BY t.ordinal
@@ -95,15 +95,15 @@ WHERE purpose = 'production' AND ($1::text IS NULL OR chain_id = $1)
 ORDER BY session_id
 """
 
-# Everything that the answer of a turn holds.
+# A turn with its reply.
 REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
 
 
 class Waiting(Protocol):
-    """What keeps the scores of chains from being claimed, as it stands at a moment."""
+    """Why the scores of a chain are not claimed, at one moment."""
 
     def reason(self, chain_id: str | None) -> str | None:
-        """None: nothing does."""
+        """None: they are."""
         ...
 
 
@@ -112,7 +112,7 @@ class Reader:
     Reads of stored scores. Every method raises DatabaseAway instead of waiting, unless it says otherwise.
 
     Args:
-        waiting: Looks up what pending scores wait for; None: nobody knows.
+        waiting: Looks up why pending scores wait; None: documents do not say it.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Reader:
         """
         The document of the session's score: the latest completed one, else the newest of any status.
 
-        With `latest_attempt` where a newer one runs or ended without a number. None: there is none.
+        It names a newer score that runs or failed as `latest_attempt`. None: the session has no score.
         """
         return await self._one(SCORE_OF_SESSION, session_id)
 
@@ -150,10 +150,10 @@ class Reader:
         self, session_id: str, limit: int, after: tuple[datetime, UUID] | None = None, purpose: str | None = None
     ) -> list[dict[str, Any]] | None:
         """
-        Documents of a session's scores, newest first; None: nobody ever asked about this session.
+        Documents of a session's scores, newest first; None: the session is unknown.
 
         Args:
-            after: `created_at` and id of the score before the page; it need not be there any more.
+            after: `created_at` and id of the last score of the page before. It may have been deleted since.
             purpose: None: of every purpose.
         """
         at, score_id = after or (None, None)
@@ -167,19 +167,19 @@ class Reader:
         return None if rows is None else await self.documents(rows)
 
     async def replies(self, score_id: UUID) -> list[dict[str, Any]] | None:
-        """The judge's turns of a score, replies in full, in order; None: there is no such score."""
+        """The turns of a score with their full replies, in order; None: there is no such score."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(REPLIES), score_id))
         if not rows:
             return None
         return [{name: r[name] for name in REPLY} for r in rows if r["ordinal"] is not None]
 
     async def criteria(self, criteria_hash: str) -> dict[str, Any] | None:
-        """Name, content and first use of a criteria that judged; None: none with this hash did."""
+        """Name, content and first use of criteria; None: no score was judged under this hash."""
         row = await self.database.once(lambda c: c.fetchrow(self.database.sql(CRITERIA), criteria_hash))
         return dict(row) if row else None
 
     async def documents(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Documents of rows with all their parts, and what pending ones wait for."""
+        """Documents of rows of `DOCUMENT`; those of pending scores say what they wait for."""
         reasons = await self.reasons_to_wait(rows)
         documents = []
         for row in rows:
@@ -199,7 +199,7 @@ class Reader:
 
     async def reasons_to_wait(self, rows: Sequence[Mapping[str, Any]]) -> dict[UUID, str]:
         """
-        Why pending scores do not begin, as it stands now; one that is merely not its turn yet gives no reason.
+        Why pending scores do not begin, by id. A score that only waits for its turn is not in it.
 
         Args:
             rows: With `score_id`, `status`, `waiting_reason`, `is_due` and `chain_id`.
@@ -223,7 +223,7 @@ class Reader:
         return [r["session_id"] for r in rows]
 
     async def scored_sessions(self, chain: str | None, since: datetime | None) -> list[str]:
-        """Sessions with a score made since a time."""
+        """Sessions with a score that was created since then."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(SCORED_SESSIONS), chain, since))
         return [r["session_id"] for r in rows]
 

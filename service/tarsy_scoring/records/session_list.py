@@ -1,8 +1,8 @@
 """
-Sessions with their scores, page by page: found by filters, continued from a place.
+The list of sessions with their scores, filtered and in pages.
 
-A page goes on behind the last row of the one before, whatever has arrived since. "The score" of a session is its
-latest completed production score; its status is that of its newest production score.
+A page begins behind the last row of the page before, whatever has arrived since. "The score" of a session is its latest
+completed production score; its status is that of its newest production score.
 """
 
 import re
@@ -19,10 +19,10 @@ from tarsy_scoring.records.scores import Reader
 
 Sort = Literal["newest", "score_asc", "score_desc"]
 
-# One statement serves every choice of filters; a plan that is made without looking at the choice serves none.
+# One statement serves every choice of filters. A generic plan cannot know which of them are null and fits none.
 CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
-# When a session ended, at the latest when it was first seen: nobody can put one on top by dating it ahead.
+# When a session ended, but not later than it was first seen: a source could put a session on top by a future date.
 _ENDED = "least(m.completed_at, m.first_seen_at)"
 
 _SESSIONS = f"""
@@ -48,13 +48,13 @@ WHERE ($1::text IS NULL OR m.chain_id = $1)
   AND ($12::text IS NULL OR lower(m.session_id) LIKE lower($12) OR lower(m.alert_type) LIKE lower($12))
 """
 
-# Those that ended last first.
+# Sorted by the end of the session, latest first.
 NEWEST_SESSIONS = f"""{_SESSIONS}
   AND ($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
 ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15
 """
 
-# Those with a total, the best first, or the worst.
+# Sessions with a total, sorted by it.
 BEST_SESSIONS = f"""{_SESSIONS}
   AND s.total_score IS NOT NULL AND ($13::int IS NULL OR (s.total_score, s.session_id) < ($13, $14))
 ORDER BY s.total_score DESC, s.session_id DESC LIMIT $15
@@ -64,7 +64,7 @@ WORST_SESSIONS = f"""{_SESSIONS}
 ORDER BY s.total_score, s.session_id LIMIT $15
 """
 
-# Those without a total, which follow when the others are sorted by it.
+# Sessions without a total; they follow when the others are sorted by it.
 SESSIONS_WITHOUT_TOTAL = f"""{_SESSIONS}
   AND s.total_score IS NULL AND ($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
 ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15
@@ -84,13 +84,13 @@ SELECT chain_id FROM known WHERE chain_id IS NOT NULL LIMIT $1
 @dataclass(frozen=True, slots=True)
 class Filters:
     """
-    What is looked for; None and an empty mapping: whatever it is.
+    Filters of lists and exports; None and an empty mapping let everything through.
 
     Args:
         status: Of the newest score, or `not_scored`; in an export, of the score.
-        labels: All of them must be there.
-        since, until: From, and before: when the session ended; in an export, when the score did.
-        prefix: Of the session id or the alert type, whatever their case.
+        labels: The session must carry all of them.
+        since, until: Range of the time when the session ended, in an export when the score ended; `until` is exclusive.
+        prefix: Of the session id or the alert type; case is ignored.
     """
 
     chain: str | None = None
@@ -122,7 +122,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class ListedScore:
-    """The score of a session in short; the names are those of the score document."""
+    """The score of a session in short, with the names of the score document."""
 
     score_id: UUID
     total_score: int | None
@@ -140,7 +140,7 @@ class ListedScore:
 
 @dataclass(frozen=True, slots=True)
 class NewestAttempt:
-    """A score newer than the one shown: on its way, or ended without a number."""
+    """A score that is newer than the one shown; it is open or ended without a number."""
 
     score_id: UUID
     status: str
@@ -154,7 +154,7 @@ class NewestAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ListedSession:
-    """A session that scoring knows, with its latest completed score and what has become of the newest one."""
+    """A stored session with its latest completed score and the state of its newest one."""
 
     session_id: str
     chain_id: str | None
@@ -169,7 +169,7 @@ class ListedSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """Sessions, and the cursor of the page behind them; null on the last."""
+    """Sessions and the cursor of the next page, which is null on the last page."""
 
     sessions: list[ListedSession]
     next_cursor: str | None
@@ -177,7 +177,7 @@ class SessionPage:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Behind which row to go on: its total, or its time where it has none or totals do not count; and its session."""
+    """The last row of a page: its total, or its time where rows are sorted by time, and its session."""
 
     key: int | datetime
     session_id: str
@@ -187,13 +187,13 @@ async def list_sessions(
     reader: Reader, hashes: Mapping[str, str], filters: Filters, sort: Sort, after: Place | None, limit: int
 ) -> SessionPage:
     """
-    One page of sessions.
+    Read one page of sessions.
 
-    Sorted by score, those without a total come last whichever way it is sorted. Of equal ones the session id decides.
+    When sorted by score, sessions without a total come last in both directions. The session id breaks ties.
 
     Args:
         hashes: Criteria name -> the hash it has now.
-        after: The place that the cursor of the page before told, see `read_cursor`.
+        after: Place of the last row of the page before, see `read_cursor`; None: the first page.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -223,7 +223,7 @@ async def list_sessions(
 
 
 def _parts(filters: Filters, sort: Sort, after: Place | None) -> Iterable[tuple[str, bool, Place | None]]:
-    """The statements that make a list, whether their rows have totals to be sorted by, and where each begins."""
+    """The statements of a list in their order; whether their rows are sorted by total; and where each begins."""
     if sort == "newest":
         return [(NEWEST_SESSIONS, False, after)]
     parts: list[tuple[str, bool, Place | None]] = []
@@ -236,7 +236,7 @@ def _parts(filters: Filters, sort: Sort, after: Place | None) -> Iterable[tuple[
 
 
 def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest score as `Reader.reasons_to_wait` looks at it."""
+    """The newest score with the fields that `Reader.reasons_to_wait` takes."""
     shown = {name: row[name] for name in ("status", "waiting_reason", "is_due")}
     return {**shown, "score_id": row["newest_id"], "chain_id": row["newest_chain_id"]}
 
@@ -283,7 +283,7 @@ def read_cursor(cursor: str, filters: Filters, sort: Sort) -> Place:
 
 
 def _read_key(value: Any) -> int | datetime:
-    """A total, or the time of a session without one."""
+    """Reader of a total, or of the time of a session without one."""
     if isinstance(value, str):
         return read_time(value)
     if type(value) is int and 0 <= value <= 100:
