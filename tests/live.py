@@ -66,6 +66,11 @@ class FakeSocket:
         self._said.put_nowait(None)
 
     @property
+    def unread(self) -> int:
+        """Messages of the peer that the gateway has not received yet."""
+        return self._said.qsize()
+
+    @property
     def messages(self) -> list[dict[str, Any]]:
         """Everything it was sent, in order, without what `answer` asked for itself."""
         return [m for m in self._everything() if not m.get("channel", "").startswith(MARK)]

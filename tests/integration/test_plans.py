@@ -11,7 +11,7 @@ import pytest
 from builders import connected
 from full_database import filled_database
 from infrastructure import Postgres
-from tarsy_scoring.live import gateway
+from tarsy_scoring.live import stored
 from tarsy_scoring.queue import backlog, idempotency, inbox, leases, outbox, selection, store
 from tarsy_scoring.records import scores
 
@@ -112,10 +112,10 @@ STATEMENTS = {
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_unpublished"),
     "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302]", "scoring_events_unpublished"),
     "backlog": (backlog.UNPUBLISHED_EVENTS, "", "scoring_events_unpublished"),
-    "gateway-newer": (gateway.NEWER, "71000, 71700, 1000", "scoring_events_position"),
-    "catch-up-of-session": (gateway.NEWER_OF_SESSION, "0, 71700, 201, 'session-77'", "scoring_events_of_session"),
+    "gateway-newer": (stored.NEWER, "71000, 71700, 1000", "scoring_events_position"),
+    "catch-up-of-session": (stored.NEWER_OF_SESSION, "0, 71700, 201, 'session-77'", "scoring_events_of_session"),
     "catch-up-of-all": (
-        gateway.NEWER_OF_ALL,
+        stored.NEWER_OF_ALL,
         "71000, 71700, 201, ARRAY['queued', 'waiting_retry']",
         "scoring_events_position",
     ),

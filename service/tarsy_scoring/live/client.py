@@ -1,8 +1,8 @@
 """
-One connected WebSocket client: what it asks for, what waits for it, bounded, and how its connection ends.
+One connected WebSocket client: its requests, its bounded queue, and how its connection ends.
 
-Laws. Nobody waits for a client: `offer` returns at once, and a client whose queue is full is ended with a
-code that means "reconnect and catch up". What many clients get is encoded and framed once, and shared.
+Laws. The gateway never waits for a client: `offer` returns at once, and a client whose queue is full is disconnected
+with a code that means "reconnect and catch up". A chunk for many clients is encoded and framed once.
 """
 
 import asyncio
@@ -19,40 +19,42 @@ from tarsy_scoring.limits.token_bucket import TokenBucket
 from tarsy_scoring.live.events import Event
 
 
-class Ending(NamedTuple):
-    """Why we end a connection: close code, a sentence for people, and a word for the metrics."""
+class CloseReason(NamedTuple):
+    """Why the gateway closes a connection: close code, text for the peer, and label value for the metric."""
 
     code: int
-    reason: str
-    word: str
+    text: str
+    label: str
 
 
-SLOW = Ending(4008, "too slow: reconnect and catch up", "slow")
-FLOOD = Ending(1008, "too many messages", "flood")
-TOO_BIG = Ending(1009, "message too big", "too_big")
-NOT_READY = Ending(1013, "not ready yet: try again later", "not_ready")
-OLD = Ending(4009, "connected for long enough: reconnect and catch up", "old")
-STOPPING = Ending(1012, "the service restarts: reconnect and catch up", "stopping")
-RENUMBERED = Ending(1012, "positions begin anew: reconnect and reload", "renumbered")
+SLOW = CloseReason(4008, "too slow: reconnect and catch up", "slow")
+FLOOD = CloseReason(1008, "too many messages", "flood")
+TOO_BIG = CloseReason(1009, "message too big", "too_big")
+NOT_READY = CloseReason(1013, "not ready yet: try again later", "not_ready")
+OLD = CloseReason(4009, "connected for long enough: reconnect and catch up", "old")
+STOPPING = CloseReason(1012, "the service restarts: reconnect and catch up", "stopping")
+RENUMBERED = CloseReason(1012, "positions begin anew: reconnect and reload", "renumbered")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GatewayLimits:
     """
-    What one gateway and one client of it may take up.
+    Limits of one gateway and of each of its clients.
 
     Args:
         clients: Connections of this process.
-        clients_per_caller: Of one name, or of one address where nobody is named; a quarter of all, since behind an
-            address may be a proxy and all who come through it.
-        life_s: After three quarters of it at the least, and all of it at the most, a client has to come back and
-            is asked again who it is: so long may it hear more after it lost the right to.
-        channels: Per client.
-        queue_events, queue_bytes: What may wait for one client beside what its connection buffers; a single
-            chunk is always let in. 1,000 events are five seconds of a very busy fleet.
-        message_bytes: One message of a client.
-        messages_per_s, messages_at_once: What a client may say; the second is for the moment after it connected,
-            and bounds what waits to be answered.
+        clients_per_caller: Connections of one name, or of one address for anonymous callers. A quarter of all, since
+            all users behind a proxy share an address.
+        life_s: A connection is closed after 75 to 100 % of it. Access is checked at the handshake only, so this bounds
+            how long a client gets events after it lost the right to.
+        channels: Subscriptions of a client.
+        queue_events, queue_bytes: Bounds of a client's queue, in addition to the buffer of its connection. A single
+            chunk is always accepted. 1,000 events are five seconds of a very busy fleet.
+        message_bytes: Size of a message from a client.
+        messages_per_s, messages_at_once: Rate and burst of a client's messages. The burst, allowed right after it
+            connected, also bounds the requests that wait for an answer.
+        readers: Catch-ups that read the database at the same time. A thousand clients that reconnect together must
+            not take the whole pool.
     """
 
     clients: int = 2000
@@ -64,19 +66,20 @@ class Limits:
     message_bytes: int = 65_536
     messages_per_s: float = 50.0
     messages_at_once: int = 250
+    readers: int = 4
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = GatewayLimits()
 CHANNEL_MAX = 300  # characters; a session id has at most 255
 
 
-class Request(NamedTuple):
+class ClientRequest(NamedTuple):
     """
-    What a client asks for; the channel may be one that does not exist.
+    A client's request. The channel may not exist.
 
     Args:
         action: `ping`, `subscribe`, `unsubscribe` or `catchup`.
-        last: The position behind which it wants to be told; None: it does not say.
+        last: The position after which the client wants events; None: not given.
     """
 
     action: str
@@ -84,41 +87,41 @@ class Request(NamedTuple):
     last: int | None = None
 
 
-class Misunderstood(Exception):
-    """A client's message means nothing; says to it what is wrong."""
+class InvalidRequest(Exception):
+    """A client's message is not part of the protocol; the text is for the client."""
 
 
-def understand(text: str | bytes) -> Request | None:
+def parse_request(text: str | bytes) -> ClientRequest | None:
     """
-    What a client's message asks for; None: an action of another version, which has no answer.
+    The request in a client's message; None: an action of another protocol version, which gets no answer.
 
     Raises:
-        Misunderstood: It is none of the protocol's messages.
+        InvalidRequest: The message is not part of the protocol.
     """
     try:
         message = from_json(text)
     except ValueError:
-        raise Misunderstood("a message is a JSON object") from None
+        raise InvalidRequest("a message is a JSON object") from None
     action = message.get("action") if isinstance(message, dict) else None
     if not isinstance(action, str):
-        raise Misunderstood("a message is a JSON object with an action")
+        raise InvalidRequest("a message is a JSON object with an action")
     if action == "ping":
-        return Request("ping")
+        return ClientRequest("ping")
     if action not in ("subscribe", "unsubscribe", "catchup"):
         return None
     channel, last = message.get("channel"), message.get("last_event_id")
     if not isinstance(channel, str) or not channel:
-        raise Misunderstood(f"channel is required for {action}")
+        raise InvalidRequest(f"channel is required for {action}")
     if last is not None and (isinstance(last, bool) or not isinstance(last, int) or not 0 <= last < 2**63):
-        raise Misunderstood("last_event_id is the position of an event: a whole number, 0 or more")
+        raise InvalidRequest("last_event_id is the position of an event: a whole number, 0 or more")
     if action == "catchup" and last is None:
-        raise Misunderstood("last_event_id is required for catchup")
-    # What is longer is no channel, and need not be kept whole to be told so.
-    return Request(action, channel[:CHANNEL_MAX], last)
+        raise InvalidRequest("last_event_id is required for catchup")
+    # No channel has a longer name, and waiting requests must stay small.
+    return ClientRequest(action, channel[:CHANNEL_MAX], last)
 
 
 class Chunk:
-    """Messages that go out together, one frame each; made once, shared by all clients that get them."""
+    """Messages that are sent together, one frame each; encoded once and shared by all clients that get them."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         self.texts = texts
@@ -131,40 +134,40 @@ class Chunk:
 
 
 class Socket(Protocol):
-    """A WebSocket connection that was accepted, as the gateway sees it."""
+    """An accepted WebSocket connection."""
 
     def send_now(self, chunk: Chunk) -> bool:
-        """Take the chunk without waiting, whole; False: it would have to wait, and nothing was taken."""
+        """Send the whole chunk without waiting; False: that is impossible now, and nothing was sent."""
         ...
 
     async def send(self, chunk: Chunk) -> None:
-        """Take the chunk, waiting for a slow peer. Raises: ConnectionError: The peer is gone."""
+        """Send the chunk, waiting for a slow peer. Raises: ConnectionError: The peer is gone."""
         ...
 
     async def receive(self) -> str | bytes | None:
-        """The next message of the peer; None: there will be none."""
+        """The next message of the peer; None: the connection is closed."""
         ...
 
     async def close(self, code: int, reason: str) -> None:
-        """Say good-bye; never waits for the peer, and cuts it off if it does not take that in time."""
+        """Send a close frame. Does not wait for the peer's answer; cuts off a peer that does not read."""
         ...
 
 
 class Client:
     """
-    A connected client. What the gateway calls to send is synchronous and never waits.
+    A connected client. The methods that send are synchronous and never wait.
 
     Attributes:
-        channels: What it is subscribed to.
-        asked: What it asked for and was not answered yet, the oldest first.
-        ended: Done with the reason when we end the connection.
+        channels: Its subscriptions.
+        requests: Its requests that were not answered yet, the oldest first.
+        closing: Done with the reason when the gateway closes the connection.
     """
 
-    def __init__(self, socket: Socket, limits: Limits) -> None:
+    def __init__(self, socket: Socket, limits: GatewayLimits) -> None:
         self.socket = socket
         self.channels: set[str] = set()
-        self.asked: asyncio.Queue[Request] = asyncio.Queue(limits.messages_at_once)
-        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self.requests: asyncio.Queue[ClientRequest] = asyncio.Queue(limits.messages_at_once)
+        self.closing: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
         self._limits = limits
         self._held: list[Event] | None = None
         self._held_bytes = 0
@@ -178,15 +181,15 @@ class Client:
 
     @property
     def is_holding(self) -> bool:
-        """Whether live events are to be kept, and not offered."""
+        """Whether live events go to `hold_back` instead of `offer`."""
         return self._held is not None
 
     def hold(self) -> None:
-        """Keep live events back: a catch-up goes first."""
+        """Start to hold live events back, because a catch-up is sent first."""
         self._held, self._held_bytes = [], 0
 
-    def keep(self, events: Sequence[Event]) -> None:
-        """Live events of its channels, for after the catch-up; ends the client if they are too many."""
+    def hold_back(self, events: Sequence[Event]) -> None:
+        """Keep live events until `release`; closes the connection if they are too many."""
         assert self._held is not None, "hold() comes first"
         self._held += events
         self._held_bytes += sum(len(e.text) for e in events)
@@ -194,14 +197,14 @@ class Client:
             self.end(SLOW)
 
     def release(self) -> None:
-        """The catch-up was sent: go on with what was kept, and live."""
+        """Send the events that were held back; later ones are live again."""
         held, self._held = self._held, None
         if held:
             self.offer(Chunk([e.text for e in held]))
 
     def offer(self, chunk: Chunk) -> None:
-        """Send the chunk after everything offered before; ends the client if too much is waiting already."""
-        if self.ended.done() or (not self._queue and self.socket.send_now(chunk)):
+        """Send the chunk after all earlier ones; closes the connection if its queue is full."""
+        if self.closing.done() or (not self._queue and self.socket.send_now(chunk)):
             return
         events, size_bytes = self._queued_events + len(chunk.texts), self._queued_bytes + chunk.size_bytes
         if self._queue and (events > self._limits.queue_events or size_bytes > self._limits.queue_bytes):
@@ -212,33 +215,33 @@ class Client:
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
-    def say(self, message: Mapping[str, Any]) -> None:
+    def send_message(self, message: Mapping[str, Any]) -> None:
         """Offer one message of the protocol."""
         self.offer(Chunk([to_json(message)]))
 
-    def end(self, ending: Ending) -> None:
-        """End the connection for this reason, unless it has one already; what waits is dropped."""
-        if not self.ended.done():
-            self.ended.set_result(ending)
+    def end(self, reason: CloseReason) -> None:
+        """Close the connection, unless it is being closed already; drops its queue."""
+        if not self.closing.done():
+            self.closing.set_result(reason)
         self._drop_queue()
 
-    def may_speak(self) -> bool:
-        """Whether the client keeps within its rate with one more message."""
+    def may_send(self) -> bool:
+        """Whether one more message of the client is within its rate; counts the message."""
         return self._messages.take(asyncio.get_running_loop().time()) == 0.0
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """
         Wait until at most half of the queue is in use.
 
-        Whoever reads a client's messages waits here between them: a client that does not take its answers
-        is not served further, and cannot overrun its own queue by asking much at once.
+        Reading a client's next message waits for this. So a client that does not read its answers is not served
+        further, and cannot overflow its queue by sending many requests.
         """
         while 2 * self._queued_events > self._limits.queue_events or 2 * self._queued_bytes > self._limits.queue_bytes:
             self._has_room.clear()
             await self._has_room.wait()
 
     async def stop(self) -> None:
-        """Stop writing; what waits is dropped."""
+        """Stop writing and drop the queue."""
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])
@@ -247,15 +250,15 @@ class Client:
     async def _write(self) -> None:
         try:
             while self._queue:
-                chunk = self._queue[0]  # stays in its place while it is sent, so that nothing overtakes it
+                chunk = self._queue[0]  # removed only after it was sent, so that `offer` cannot overtake it
                 await self.socket.send(chunk)
-                if self._queue:
+                if self._queue:  # `end` may have dropped it meanwhile
                     self._queue.popleft()
                     self._queued_events -= len(chunk.texts)
                     self._queued_bytes -= chunk.size_bytes
                     self._has_room.set()
         except ConnectionError:
-            self._drop_queue()  # whoever reads from the peer hears of it, too, and leaves
+            self._drop_queue()  # the task that receives learns of it as well, and ends the connection
 
     def _drop_queue(self) -> None:
         self._queue.clear()

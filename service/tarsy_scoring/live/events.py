@@ -1,6 +1,4 @@
-"""
-Scoring events as dashboards get them: to which channels each belongs, and in which order they go out. Pure.
-"""
+"""Scoring events as clients get them: the channels of an event, and the order in which events are sent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +9,18 @@ from pydantic_core import from_json
 SESSIONS = "sessions"
 OF_SESSION_PREFIX = "session:"
 PHASES_FOR_ALL = ("queued", "waiting_retry")
-EARLY_LIMIT = 10_000  # events kept ahead of a missing one; what is dropped is read from the database in its turn
+# Events kept while an earlier one is missing. Beyond that they are dropped, and read from the database in their turn.
+EARLY_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """
-    A scoring event on its way to clients.
+    A scoring event to be sent.
 
     Args:
-        channels: Where it belongs; a client that is subscribed to several of them gets it once.
-        text: The event as JSON, as it is sent.
+        channels: The channels it belongs to. A client that is subscribed to several of them gets it once.
+        text: The event as JSON, sent unchanged.
         emitted_us: When it was emitted, in microseconds since 1970.
     """
 
@@ -33,10 +32,10 @@ class Event:
 
 class Order:
     """
-    Puts events into the order of their positions; knows what is missing. Pure.
+    Puts events into the order of their positions. Positions have no gaps, so a missing event is noticed.
 
     Attributes:
-        position: Everything up to it was given out.
+        position: All events up to it were returned by `take` or `take_until`.
     """
 
     def __init__(self, position: int) -> None:
@@ -45,21 +44,21 @@ class Order:
 
     @property
     def has_gap(self) -> bool:
-        """Whether something came that has to wait for what is missing before it."""
+        """Whether events wait for an earlier one that is missing."""
         return bool(self._early)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for what is missing that no more should be kept: the database has it."""
+        """Whether so many events wait that no more should be added: the database has them."""
         return len(self._early) >= EARLY_LIMIT
 
     def add(self, event: Event) -> None:
-        """Take an event in; one that was given out is dropped, one that waits already is replaced."""
+        """Add an event. One that was taken already is dropped; one that is waiting is replaced."""
         if event.position > self.position:
             self._early[event.position] = event
 
     def take(self) -> list[Event]:
-        """What may go out now."""
+        """Remove and return the events that follow `position` without a gap."""
         ready = []
         while (event := self._early.pop(self.position + 1, None)) is not None:
             ready.append(event)
@@ -67,14 +66,15 @@ class Order:
         return ready
 
     def take_until(self, position: int) -> list[Event]:
-        """Everything up to `position`: what is still missing there does not exist any more (an erased session)."""
+        """Remove and return the events up to `position` and those that follow it; a gap up to there is final."""
+        # The database had no row for these positions: their sessions were erased.
         ready = [self._early.pop(p) for p in sorted(self._early) if p <= position]
         self.position = max(self.position, position)
         return ready + self.take()
 
 
 def decode(value: bytes | None) -> Event | None:
-    """An event as the topic has it; None: it is none of ours, or has no position."""
+    """The event in a record's value; None if it is not a scoring event with a position."""
     try:
         return event_of(from_json(value or b""), value or b"")
     except (ValueError, KeyError, TypeError, OverflowError):
@@ -83,10 +83,10 @@ def decode(value: bytes | None) -> Event | None:
 
 def event_of(payload: Mapping[str, Any], text: bytes) -> Event:
     """
-    An event with the channels it belongs to.
+    An event with its channels.
 
     Raises:
-        KeyError, TypeError: The payload is not one of ours.
+        KeyError, TypeError: The payload is not a scoring event.
     """
     position, emitted_us = payload["position"], payload["timestamp_us"]
     if type(position) is not int or type(emitted_us) is not int:

@@ -1,12 +1,11 @@
 """
-The channel `insights`: the newest message of every chain and the last findings of drift, at once and then live.
+The channel `insights`: the newest message of each chain and the last findings of drift, first as stored, then live.
 
-Every process reads the compacted topic from its beginning and keeps what is newest, so nobody needs a position or a
-catch-up. Without a broker or the topic the channel is silent, and nothing else is harmed.
+Each process reads the compacted topic from its beginning and keeps the newest messages, so clients need no position and
+no catch-up. Without a broker or the topic the channel is silent; the other channels do not depend on it.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from tarsy_scoring.kafka.clients import BrokerAway, Record
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, has_topic
 from tarsy_scoring.live.client import Chunk
-from tarsy_scoring.live.subscriptions import Audience
+from tarsy_scoring.live.subscriptions import Subscriptions
+from tarsy_scoring.telemetry.health import unless_stopped
 
 log = structlog.get_logger()
 
@@ -28,18 +28,18 @@ INSIGHTS = "insights"
 WINDOWS, DRIFT = "scoring.windows", "scoring.drift_detected"
 MOST_FINDINGS = 20
 FINDING_KEPT_S = 30 * 86_400
-# Half of what may wait for a client: a snapshot makes nobody slow. Some 500 chains have room.
+# Half of a client's queue, so that a snapshot does not overflow it. About 500 chains fit.
 MOST_MESSAGES, MOST_BYTES = 500, 512 * 1024
 LONGEST_BYTES = 16 * 1024
-MOST_AHEAD_S = 3600  # what says that it is of later still would stay the newest whatever comes
+MOST_AHEAD_S = 3600  # a message dated further ahead would stay the newest whatever comes
 TAKE_S = 0.5
-GATHER_S = 0.25  # of a chain only the newest message of a round is sent
+GATHER_S = 0.25  # only the newest message per chain of a round is sent
 RETRY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Insight:
-    """A message of the topic, as it is sent to clients."""
+    """A message of the topic; `text` is sent to clients unchanged."""
 
     kind: str
     text: bytes
@@ -47,7 +47,7 @@ class Insight:
 
 
 def decode(key: bytes | None, value: bytes) -> Insight | None:
-    """A message as the topic has it; None: it is none of ours, or stands under the key of another."""
+    """The message in a record; None if it is foreign, too large, or under the key of another message."""
     if len(value) > LONGEST_BYTES:
         return None
     try:
@@ -67,7 +67,7 @@ def _key_of(kind: str, payload: Mapping[str, Any]) -> bytes | None:
 
 
 class Newest:
-    """What a client that comes now has to be told. Pure; bounded, whoever writes to the topic."""
+    """The messages that a new subscriber gets. Bounded, whatever is written to the topic."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Insight] = {}
@@ -76,10 +76,10 @@ class Newest:
 
     def take(self, records: Sequence[Record], now_us: int) -> list[bytes]:
         """
-        Take in what the topic brought; what is foreign is passed over, and a tombstone takes its key away.
+        Keep the newest message per key; foreign messages are skipped, and a tombstone removes its key.
 
         Returns:
-            What is news, as it is sent: of each key the last. What is read a second time is none.
+            The texts that are new, the last one per key. A message that is read again is not new.
         """
         news: dict[bytes, bytes] = {}
         for record in records:
@@ -92,7 +92,7 @@ class Newest:
             insight, held = decode(key, record.value), self._kept.get(key)
             if insight is None or insight.emitted_us > now_us + MOST_AHEAD_S * 1_000_000:
                 continue
-            # A tail that had to be made anew begins at the beginning, with what is long outdated.
+            # A tail that was replaced starts at the beginning of the topic, with outdated messages.
             if held is not None and (insight.emitted_us < held.emitted_us or insight.text == held.text):
                 continue
             news.pop(key, None)
@@ -103,14 +103,14 @@ class Newest:
         return [text for key, text in news.items() if key in self._kept]
 
     def snapshot(self, now_us: int) -> Chunk:
-        """All that is kept, the oldest first; the same object while nothing changes."""
+        """All kept messages, the oldest first; the same object while nothing changes."""
         self._forget(now_us)
         if self._snapshot is None:
             self._snapshot = Chunk([i.text for i in sorted(self._kept.values(), key=lambda i: i.emitted_us)])
         return self._snapshot
 
     def _forget(self, now_us: int) -> None:
-        """Keep the last findings that are not too old, and of everything as much as one snapshot may hold."""
+        """Drop findings that are too many or too old, and the oldest messages that do not fit into a snapshot."""
         newest = sorted(self._kept, key=lambda k: self._kept[k].emitted_us, reverse=True)
         findings = [k for k in newest if self._kept[k].kind == DRIFT]
         oldest_us = now_us - FINDING_KEPT_S * 1_000_000
@@ -122,7 +122,7 @@ class Newest:
             if number >= MOST_MESSAGES or room < 0:
                 self._drop([key])
                 if not self._has_overflowed:
-                    log.warning("gateway.insights_overflow", effect="of so many chains only the newest are told")
+                    log.warning("gateway.insights_overflow", effect="only the newest chains are sent to clients")
                 self._has_overflowed = True
 
     def _drop(self, keys: Sequence[bytes] | set[bytes]) -> None:
@@ -132,25 +132,25 @@ class Newest:
 
 
 class LiveInsights:
-    """The channel of one process: `run` follows the topic, `snapshot` is what a new subscriber gets."""
+    """The channel of one process: `run` follows the topic, `snapshot` is for a new subscriber."""
 
-    def __init__(self, settings: Settings, audience: Audience) -> None:
+    def __init__(self, settings: Settings, subscriptions: Subscriptions) -> None:
         self._settings = settings
-        self._audience = audience
+        self._subscriptions = subscriptions
         self._newest = Newest()
-        self._has_complained = False
+        self._is_silence_logged = False
 
     def snapshot(self) -> Chunk:
-        """What is known now; the rest comes live, also while the topic is still being read."""
+        """The messages known so far. While the topic is still being read, the others come live."""
         return self._newest.snapshot(_now_us())
 
     def take_records(self, records: Sequence[Record]) -> None:
-        """What the topic brought: kept, and offered to those who subscribed."""
+        """Keep the messages of these records, and send the new ones to subscribers."""
         if news := self._newest.take(records, _now_us()):
-            self._audience.tell(INSIGHTS, Chunk(news))
+            self._subscriptions.broadcast(INSIGHTS, Chunk(news))
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Follow the topic until `stopping`; a broker that is away and a topic that is missing are waited for."""
+        """Follow the topic until `stopping`; waits for a broker that is away and for a topic that is missing."""
         options = connection_options(self._settings)
         topic = self._settings.topic_scoring_insights
         while not stopping.is_set():
@@ -158,34 +158,28 @@ class LiveInsights:
                 if await has_topic(options, topic):
                     await self._follow(Tail(options, topic), stopping)
                 else:
-                    self._complain(f"there is no topic {topic}, or we may not read it")
+                    self._log_silence(f"there is no topic {topic}, or it may not be read")
             except BrokerAway as error:
-                self._complain(str(error))
-            await _wait(stopping, RETRY_S)
+                self._log_silence(str(error))
+            await unless_stopped(asyncio.sleep(RETRY_S), stopping)
 
     async def _follow(self, tail: Tail, stopping: asyncio.Event) -> None:
         try:
             await tail.start()
             while not stopping.is_set():
                 if records := await tail.take(TAKE_S):
-                    self._has_complained = False
+                    self._is_silence_logged = False
                     self.take_records(records)
-                    await _wait(stopping, GATHER_S)
+                    await asyncio.sleep(GATHER_S)
         finally:
             await tail.stop()
 
-    def _complain(self, reason: str) -> None:
-        """Once, until something comes: nobody needs this channel to score."""
-        if not self._has_complained:
-            log.warning("gateway.insights_away", reason=reason, effect="rolling signals are not told live")
-        self._has_complained = True
+    def _log_silence(self, reason: str) -> None:
+        """Log once until a message comes: an installation without rolling signals must not fill its log."""
+        if not self._is_silence_logged:
+            log.warning("gateway.insights_away", reason=reason, effect="clients get no rolling signals")
+        self._is_silence_logged = True
 
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()

@@ -1,6 +1,4 @@
-"""
-Who is subscribed to what, and sending: what several clients get is chosen, encoded and framed once for all of them.
-"""
+"""Subscriptions of all clients, and sending to them: what several clients get is encoded and framed once."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -10,7 +8,7 @@ from tarsy_scoring.live.events import Event
 from tarsy_scoring.telemetry.metrics import Metrics
 
 
-class Audience:
+class Subscriptions:
     """The subscriptions of all clients of a process."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -18,14 +16,14 @@ class Audience:
         self._subscribers: dict[str, set[Client]] = {}
 
     def add(self, client: Client, channel: str) -> None:
-        """Subscribe; nothing happens where the client is subscribed already."""
+        """Subscribe a client. Idempotent."""
         if channel not in client.channels:
             client.channels.add(channel)
             self._subscribers.setdefault(channel, set()).add(client)
             self._metrics.gateway_subscriptions.inc()
 
     def remove(self, client: Client, channels: Iterable[str]) -> None:
-        """Unsubscribe from those of these channels that the client is subscribed to."""
+        """Unsubscribe a client from those of these channels that it is subscribed to."""
         for channel in client.channels.intersection(channels):
             client.channels.discard(channel)
             self._subscribers[channel].discard(client)
@@ -33,33 +31,34 @@ class Audience:
                 del self._subscribers[channel]
             self._metrics.gateway_subscriptions.dec()
 
-    def tell(self, channel: str, chunk: Chunk) -> None:
-        """Messages without a position to those who subscribed, whatever else they wait for."""
+    def broadcast(self, channel: str, chunk: Chunk) -> None:
+        """Send messages without a position to a channel, also to clients that hold live events back."""
         for client in self._subscribers.get(channel, ()):
             client.offer(chunk)
             self._metrics.gateway_sent.inc(len(chunk.texts))
 
     def send(self, events: Sequence[Event]) -> None:
-        """Events in order of position to those who subscribed, each once; whoever is holding keeps them for later."""
-        wanting: dict[Client, list[str]] = {}
+        """Send events, in order of position, to the subscribers of their channels, once per client."""
+        wanted: dict[Client, list[str]] = {}
         for channel in dict.fromkeys(c for e in events for c in e.channels):
             for client in self._subscribers.get(channel, ()):
-                wanting.setdefault(client, []).append(channel)
+                wanted.setdefault(client, []).append(channel)
+        # Most clients are subscribed to the same channels, so few selections serve all of them.
         selections: dict[tuple[str, ...], tuple[list[Event], Chunk]] = {}
         sent = 0
-        for client, channels in wanting.items():
+        for client, channels in wanted.items():
             key = tuple(channels)
             if key not in selections:
                 selected = [e for e in events if not set(channels).isdisjoint(e.channels)]
                 selections[key] = selected, Chunk([e.text for e in selected])
             selected, chunk = selections[key]
             if client.is_holding:
-                client.keep(selected)
+                client.hold_back(selected)
             else:
                 client.offer(chunk)
             sent += len(selected)
         self._metrics.gateway_sent.inc(sent)
-        if wanting:
+        if wanted:
             now_us = time.time() * 1e6
             for event in events:
                 self._metrics.gateway_lag.observe(max(0.0, now_us - event.emitted_us) / 1e6)

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS
-from tarsy_scoring.live.gateway import END
+from tarsy_scoring.live.stored import END
 from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.session_list import LONGEST_CURSOR, SessionPage, list_sessions, read_cursor
 from tarsy_scoring.web.access import may_read, may_score

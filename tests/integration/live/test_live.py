@@ -19,7 +19,7 @@ from infrastructure import wait_until
 from live import event, records
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.live.client import Client, Limits
+from tarsy_scoring.live.client import GatewayLimits
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.inbox import Inbox
@@ -39,7 +39,8 @@ GOOD_BYE = bytes((0x88, 0x82, 0, 0, 0, 0)) + (1000).to_bytes(2, "big")  # a clos
 class Served:
     """A gateway behind uvicorn on a free port; `send` stands where topic and database stand."""
 
-    gateway: Gateway
+    gateway: "RecordingGateway"
+    metrics: Metrics
     address: str
     stopping: asyncio.Event
     serving: asyncio.Task[None]
@@ -72,7 +73,29 @@ class Served:
             yield client
 
     def closed_as(self, reason: str) -> float:
-        return float(self.gateway._metrics.gateway_closed.labels(reason)._value.get())
+        return self.metrics.registry.get_sample_value("tarsy_scoring_gateway_closed_total", {"reason": reason}) or 0.0
+
+    def count(self, what: str) -> float | None:
+        """The `clients` or `subscriptions` of the gateway."""
+        return self.metrics.registry.get_sample_value(f"tarsy_scoring_gateway_{what}")
+
+    async def has_clients(self, number: int) -> None:
+        await wait_until(lambda: self.count("clients") == number, WAIT_S, f"{number} clients")
+
+
+class RecordingGateway(Gateway):
+    """
+    A gateway that remembers its connections.
+
+    Attributes:
+        sockets: All there ever were, the oldest first.
+    """
+
+    sockets: list[Any]
+
+    async def serve(self, socket: Any, caller: Any = None) -> None:
+        self.sockets.append(socket)
+        await super().serve(socket, caller)
 
 
 def site_on(database: Database, metrics: Metrics) -> AppContext:
@@ -81,22 +104,30 @@ def site_on(database: Database, metrics: Metrics) -> AppContext:
     return AppContext(Settings(api_port=0), load_criteria(), inbox, leases, reader, metrics, None)
 
 
-@pytest.fixture
-async def served(database_url: str) -> AsyncIterator[Served]:
+@contextlib.asynccontextmanager
+async def serving(database_url: str, **limits: Any) -> AsyncIterator[Served]:
+    """A gateway with these limits behind the real server."""
     database, metrics = Database(database_url, "public", pool_size=2), Metrics()
     await database.open()
-    gateway = Gateway(Settings(), database, metrics, Limits(clients=3, queue_bytes=200_000))
+    gateway = RecordingGateway(Settings(), database, metrics, GatewayLimits(**limits))
+    gateway.sockets = []
     await gateway.read_missing()
     listening = socket.create_server(("127.0.0.1", 0))
     address, stopping = f"127.0.0.1:{listening.getsockname()[1]}", asyncio.Event()
     site = site_on(database, metrics)
-    serving = asyncio.create_task(serve(create_app(replace(site, gateway=gateway)), site.settings, listening, stopping))
-    served = Served(gateway, address, stopping, serving)
+    task = asyncio.create_task(serve(create_app(replace(site, gateway=gateway)), site.settings, listening, stopping))
+    served = Served(gateway, metrics, address, stopping, task)
     try:
         yield served
     finally:
         await served.stop()
         await database.close()
+
+
+@pytest.fixture
+async def served(database_url: str) -> AsyncIterator[Served]:
+    async with serving(database_url, clients=3, queue_bytes=200_000) as served:
+        yield served
 
 
 async def positions(client: ClientConnection, number: int) -> list[int]:
@@ -111,14 +142,13 @@ class DeafClient:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
 
-    async def subscribe(self, served: Served) -> Client:
-        """Connect and subscribe; gives what the gateway has of it."""
-        known = set(served.gateway._clients)
+    async def subscribe(self, served: Served) -> asyncio.Transport:
+        """Connect and subscribe; returns our side of the connection."""
+        before = served.count("subscriptions")
         await asyncio.to_thread(self._connect, served.address)
-        subscribers = served.gateway._audience._subscribers
-        await wait_until(lambda: len(subscribers.get("sessions", ())) > len(known), WAIT_S, "it")
-        [ours] = served.gateway._clients - known
-        return ours
+        await wait_until(lambda: served.count("subscriptions") != before, WAIT_S, "its subscription")
+        transport: asyncio.Transport = served.gateway.sockets[-1].connection.transport
+        return transport
 
     def _connect(self, address: str) -> None:
         host, port = address.split(":")
@@ -150,13 +180,14 @@ class DeafClient:
         self._socket.close()
 
 
-async def fill(served: Served, deaf: DeafClient) -> Client:
-    """Subscribe for it, and send so much that something waits for it to read."""
-    ours = await deaf.subscribe(served)
-    while not ours._queue:
+async def fill(served: Served, deaf: DeafClient) -> asyncio.Transport:
+    """Subscribe for it, and send so much that its transport takes no more."""
+    transport = await deaf.subscribe(served)
+    _, full = transport.get_write_buffer_limits()
+    while transport.get_write_buffer_size() <= full:
         served.send(1, note="x" * 50_000)
         await asyncio.sleep(0)
-    return ours
+    return transport
 
 
 async def test_events_arrive_one_message_each_and_in_order(served: Served) -> None:
@@ -173,8 +204,7 @@ async def test_events_arrive_one_message_each_and_in_order(served: Served) -> No
 async def test_prepared_frames_are_used_and_nothing_is_compressed(served: Served) -> None:
     """The fast way is the one that is taken: a client that offers compression gets frames as they are."""
     async with served.client(compression="deflate") as client:
-        [ours] = served.gateway._clients
-        assert type(ours.socket).__name__ == "_DirectSocket"
+        assert type(served.gateway.sockets[0]).__name__ == "_DirectSocket"
         assert client.protocol.extensions == []
         served.send(2)
         assert await positions(client, 2) == [1, 2]
@@ -200,25 +230,25 @@ async def test_a_full_gateway_says_so_before_the_handshake(served: Served) -> No
                 pass
         assert refused.value.response.status_code == 503
         assert refused.value.response.headers["Retry-After"]
-    await wait_until(lambda: not served.gateway._clients, WAIT_S, "the clients to be gone")
+    await served.has_clients(0)
     async with served.client():
         pass
 
 
-async def test_a_caller_with_many_connections_is_refused_before_the_handshake(served: Served) -> None:
-    """429 and when to come again; nobody is named here, so callers are told apart by address."""
-    served.gateway._limits = Limits(clients_per_caller=1)
-    async with served.client():
-        with pytest.raises(InvalidStatus) as refused:
-            async with connect(served.url, proxy=None):
-                pass
-        assert refused.value.response.status_code == 429
-        assert refused.value.response.headers["Retry-After"]
-        async with connect(served.url, proxy=None, local_addr=("127.0.0.2", 0)) as other:
-            assert json.loads(await other.recv())["type"] == "connection.established"
-    await wait_until(lambda: not served.gateway._clients, WAIT_S, "the clients to be gone")
-    async with served.client():
-        pass
+async def test_a_caller_with_many_connections_is_refused_before_the_handshake(database_url: str) -> None:
+    """429 and when to come again; callers are anonymous here, so each address is one."""
+    async with serving(database_url, clients_per_caller=1) as served:
+        async with served.client():
+            with pytest.raises(InvalidStatus) as refused:
+                async with connect(served.url, proxy=None):
+                    pass
+            assert refused.value.response.status_code == 429
+            assert refused.value.response.headers["Retry-After"]
+            async with connect(served.url, proxy=None, local_addr=("127.0.0.2", 0)) as other:
+                assert json.loads(await other.recv())["type"] == "connection.established"
+        await served.has_clients(0)
+        async with served.client():
+            pass
 
 
 async def test_a_message_too_large_ends_the_connection(served: Served) -> None:
@@ -236,7 +266,7 @@ async def test_a_peer_that_does_not_read_is_cut_off_and_nobody_notices(
     """Its queue is bounded, its connection is not kept for what it will never take, and others get everything."""
     monkeypatch.setattr(connections, "CLOSE_S", 0.2)
     deaf = DeafClient()
-    transport = (await deaf.subscribe(served)).socket.connection.transport  # type: ignore[attr-defined]
+    transport = await deaf.subscribe(served)
     async with served.client() as client:
         received = []
         for _ in range(200):
@@ -247,7 +277,7 @@ async def test_a_peer_that_does_not_read_is_cut_off_and_nobody_notices(
         assert received == list(range(1, served.sent + 1))
         assert served.closed_as("slow") == 1
         await wait_until(lambda: not transport.get_write_buffer_size(), WAIT_S, "its buffer to be given up")
-        assert len(served.gateway._clients) == 1
+        await served.has_clients(1)
     with pytest.raises(ConnectionResetError):
         await asyncio.to_thread(deaf.read_until, b"never")
     deaf.close()
@@ -268,10 +298,10 @@ async def test_a_peer_that_leaves_and_does_not_read_is_cut_off(
     """The server would wait for ever until it takes what was sent before: no ping is sent any more that could fail."""
     monkeypatch.setattr(connections, "CLOSE_S", 0.2)
     deaf = DeafClient()
-    transport = (await fill(served, deaf)).socket.connection.transport  # type: ignore[attr-defined]
+    transport = await fill(served, deaf)
     leave(deaf)
     await wait_until(lambda: not transport.get_write_buffer_size(), WAIT_S, "its buffer to be given up")
-    await wait_until(lambda: not served.gateway._clients, WAIT_S, "it to be gone")
+    await served.has_clients(0)
     with pytest.raises(ConnectionResetError):
         await asyncio.to_thread(deaf.read_until, b"never")
     deaf.close()
@@ -305,7 +335,7 @@ async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
 async def test_a_server_stops_while_a_peer_is_leaving(served: Served) -> None:
     """Who said good-bye and has not taken the answer yet is not said good-bye to once more, which would be an error."""
     deaf = DeafClient()
-    transport = (await fill(served, deaf)).socket.connection.transport  # type: ignore[attr-defined]
+    transport = await fill(served, deaf)
     deaf.send(GOOD_BYE)
     await wait_until(transport.is_closing, WAIT_S, "it to be closed")
     await served.stop()

@@ -13,8 +13,9 @@ from live import FakeSocket, connected_to, of_type, records, until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.live.client import Limits
-from tarsy_scoring.live.gateway import CATCH_UP_LIMIT, READ_LIMIT, READERS, Gateway
+from tarsy_scoring.live.client import GatewayLimits
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.live.stored import CATCH_UP_LIMIT, READ_LIMIT
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.relay import Relay
@@ -90,50 +91,6 @@ class TestCatchUp:
         assert [e["position"] for e in stories] == of_session(events, "session-1")
         assert len(stories) == 6
         assert stories == [e for e in events if e["session_id"] == "session-1"], "stored or live, the same document"
-
-    async def test_what_happens_while_it_reads_comes_behind_it_and_once(
-        self, scoring: Scoring, gateway: Gateway
-    ) -> None:
-        """Live events are held while the database is asked, which may know them already."""
-        await score(scoring, "session-1")
-        await tell(scoring, gateway)
-        read, asked, go = gateway._read, asyncio.Event(), asyncio.Event()
-
-        async def read_slowly(work: Any) -> Any:
-            asked.set()
-            await go.wait()
-            return await read(work)
-
-        gateway._read = read_slowly  # type: ignore[method-assign]
-        async with connected_to(gateway) as socket:
-            socket.say({"action": "subscribe", "channel": "session:session-1"})
-            await until(asked.is_set, "the catch-up")
-            await scoring.accept(rescore("session-1"))
-            gateway.take_records(records(*await place(scoring)))
-            assert gateway.deliver() == 1
-            assert socket.positions == [], "held"
-            go.set()
-            await socket.answer()
-            assert socket.positions == [1, 2, 3, 4, 5, 6]
-
-    async def test_never_runs_ahead_of_live_events(self, scoring: Scoring, gateway: Gateway) -> None:
-        """
-        The database is ahead of what was delivered: a catch-up ends where live events stand, so that who comes back
-        with the largest position it saw has missed nothing on its other channel.
-        """
-        async with connected_to(gateway, "sessions", "session:session-1") as socket:
-            await score(scoring, "session-1", "session-2")
-            events = await place(scoring)
-            gateway.take_records(records(*events[:3]))
-            gateway.deliver()
-            socket.say({"action": "subscribe", "channel": "session:session-2", "last_event_id": 0})
-            await socket.answer()
-            seen = set(socket.positions)
-            assert max(seen) == 3
-        async with connected_to(gateway, "sessions", "session:session-2", last_event_id=max(seen)) as socket:
-            await gateway.read_missing()
-            seen |= set(socket.positions)
-        assert seen >= {e["position"] for e in events if e["session_id"] == "session-2" or is_for_all(e)}
 
     async def test_of_all_sessions_shows_what_is_live_there(self, scoring: Scoring, gateway: Gateway) -> None:
         """The same events of production scores, stored or live; nothing stored without being asked."""
@@ -213,23 +170,18 @@ class TestCatchUp:
             assert len(of_type(socket.messages, "subscription.confirmed")) == 1
 
     async def test_whose_turn_does_not_come_says_the_same_and_goes_on_live(
-        self, scoring: Scoring, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+        self, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Others read for too long: the client is subscribed, told to reload, and gets what comes."""
+        """Others read for too long: the client is subscribed, asked to reload, and gets what comes."""
         monkeypatch.setattr("tarsy_scoring.live.gateway.READER_WAIT_S", 0.01)
+        gateway = Gateway(load_settings(NO_BROKER), scoring.database, Metrics(), GatewayLimits(readers=0))
         await score(scoring, "session-1")
         await tell(scoring, gateway)
-        while not gateway._readers.locked():
-            await gateway._readers.acquire()
         async with connected_to(gateway, "session:session-1") as socket:
             assert [m["type"] for m in socket.messages[1:]] == ["subscription.confirmed", "catchup.overflow"]
             await scoring.accept(rescore("session-1"))
             await tell(scoring, gateway)
             assert socket.positions == [6]
-        for _ in range(READERS):
-            gateway._readers.release()
-        async with connected_to(gateway, "session:session-1") as socket:
-            assert socket.positions == [1, 2, 3, 4, 5, 6]
 
 
 async def many_more(scoring: Scoring) -> None:
@@ -241,13 +193,6 @@ async def many_more(scoring: Scoring) -> None:
 
 
 class TestLive:
-    async def test_two_channels_of_one_client_give_an_event_once(self, scoring: Scoring, gateway: Gateway) -> None:
-        """A page that shows the list and a session hears of it once, in order."""
-        async with connected_to(gateway, "sessions", "session:session-1") as socket:
-            await score(scoring, "session-1", "session-2")
-            events = await tell(scoring, gateway)
-        assert socket.positions == [e["position"] for e in events if e["session_id"] == "session-1" or is_for_all(e)]
-
     async def test_many_clients_share_what_is_sent(self, scoring: Scoring, gateway: Gateway) -> None:
         """Encoded and framed once: clients with the same channels are handed the same object."""
         async with connected_to(gateway, "sessions") as one, connected_to(gateway, "sessions") as other:
@@ -259,7 +204,8 @@ class TestLive:
 
     async def test_one_that_does_not_read_is_told_to_come_back(self, scoring: Scoring) -> None:
         """Nobody else notices; what it missed is there when it does."""
-        gateway = Gateway(load_settings(NO_BROKER), scoring.database, Metrics(), Limits(queue_events=4))
+        metrics = Metrics()
+        gateway = Gateway(load_settings(NO_BROKER), scoring.database, metrics, GatewayLimits(queue_events=4))
         await gateway.read_missing()
         async with connected_to(gateway, "sessions") as stuck, connected_to(gateway, "sessions") as other:
             stuck.reading.clear()
@@ -271,7 +217,8 @@ class TestLive:
             assert stuck.closed is not None
             assert stuck.closed[0] == 4008
             assert len(other.positions) == 9
-            assert gateway._metrics.gateway_closed.labels("slow")._value.get() == 1
+            closed = metrics.registry.get_sample_value("tarsy_scoring_gateway_closed_total", {"reason": "slow"})
+            assert closed == 1
         assert stuck.positions == []
         async with connected_to(gateway) as again:
             again.say({"action": "catchup", "channel": "sessions", "last_event_id": 0})
@@ -331,22 +278,26 @@ def is_for_all(event: dict[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def running(settings: Settings, database: Database, *, with_relay: bool = True) -> AsyncIterator[Gateway]:
-    """A gateway that runs, beside a relay."""
-    gateway, stopping = Gateway(settings, database, Metrics()), asyncio.Event()
+async def running(
+    settings: Settings, database: Database, *, with_relay: bool = True
+) -> AsyncIterator[tuple[Gateway, Metrics]]:
+    """A gateway that runs, beside a relay; and its metrics."""
+    metrics, stopping = Metrics(), asyncio.Event()
+    gateway = Gateway(settings, database, metrics)
     async with asyncio.TaskGroup() as group:
         if with_relay:
             group.create_task(Relay(settings, database, Metrics()).run(stopping))
         group.create_task(gateway.run(stopping))
         try:
-            await until(lambda: gateway._order is not None, "the gateway's place")
-            yield gateway
+            await until(lambda: gateway.has_place, "the gateway's place")
+            yield gateway, metrics
         finally:
             stopping.set()
 
 
-def came_from(gateway: Gateway, source: str) -> float:
-    return float(gateway._metrics.gateway_events.labels(source)._value.get())
+def came_from(metrics: Metrics, source: str) -> float:
+    """Events that the gateway took in."""
+    return metrics.registry.get_sample_value("tarsy_scoring_gateway_events_total", {"source": source}) or 0.0
 
 
 async def told(scoring: Scoring, socket: FakeSocket, session: str) -> None:
@@ -370,44 +321,47 @@ class TestBroker:
     async def test_events_come_over_the_topic(self, scoring: Scoring, topics: Topics) -> None:
         """From commit over relay and broker to the client, without looking into the database."""
         async with (
-            running(load_settings(topics.env), scoring.database) as gateway,
+            running(load_settings(topics.env), scoring.database) as (gateway, metrics),
             connected_to(gateway, "sessions") as socket,
         ):
             await told(scoring, socket, "session-0")
             for n in range(1, 50):
                 await score(scoring, f"session-{n}")
             await told(scoring, socket, "session-50")
-            assert came_from(gateway, "kafka") > 200
+            assert came_from(metrics, "kafka") > 200
             await everything_once(scoring, socket)
 
     @pytest.mark.parametrize("env", [NO_BROKER, {}], ids=["away", "not configured"])
     async def test_without_a_broker_the_database_tells(self, scoring: Scoring, env: dict[str, str]) -> None:
         """Slower, and nothing is lost."""
         async with (
-            running(load_settings(env), scoring.database, with_relay=False) as gateway,
+            running(load_settings(env), scoring.database, with_relay=False) as (gateway, metrics),
             connected_to(gateway, "sessions") as socket,
         ):
             await score(scoring, "session-1")
             await place(scoring)
             await until(lambda: len(socket.positions) == 3, "the events")
-            assert came_from(gateway, "database") == 5
+            assert came_from(metrics, "database") == 5
 
     async def test_a_topic_that_is_made_anew_is_followed(self, scoring: Scoring, topics: Topics) -> None:
         """Offsets begin again, positions do not."""
         settings = load_settings(topics.env | {"SCORING_CREATE_TOPICS": "true"})
-        async with running(settings, scoring.database) as gateway, connected_to(gateway, "sessions") as socket:
+        async with (
+            running(settings, scoring.database) as (gateway, metrics),
+            connected_to(gateway, "sessions") as socket,
+        ):
             for n in range(5):
                 await told(scoring, socket, f"before-{n}")
             await delete_topic(settings)
             await asyncio.wait_for(ensure_topics(settings, [settings.topic_scoring_events]), 30)
             for n in range(5):
                 await told(scoring, socket, f"after-{n}")
-            before = came_from(gateway, "kafka")
+            before = came_from(metrics, "kafka")
             for n in range(200):
                 await told(scoring, socket, f"later-{n}")
-                if came_from(gateway, "kafka") > before:
+                if came_from(metrics, "kafka") > before:
                     break
-            assert came_from(gateway, "kafka") > before, "the topic is followed again"
+            assert came_from(metrics, "kafka") > before, "the topic is followed again"
             await everything_once(scoring, socket)
 
     async def test_a_broker_that_restarts_is_followed(self, scoring: Scoring, own_kafka: Kafka, topics: Topics) -> None:
@@ -415,7 +369,7 @@ class TestBroker:
         if not own_kafka.survives_restart:
             pytest.skip("this broker cannot be restarted here")
         async with (
-            running(load_settings(topics.env), scoring.database) as gateway,
+            running(load_settings(topics.env), scoring.database) as (gateway, metrics),
             connected_to(gateway, "sessions") as socket,
         ):
             await told(scoring, socket, "before")
@@ -425,12 +379,12 @@ class TestBroker:
             finally:
                 await own_kafka.start()
             await told(scoring, socket, "after")
-            before = came_from(gateway, "kafka")
+            before = came_from(metrics, "kafka")
             for n in range(200):
                 await told(scoring, socket, f"later-{n}")
-                if came_from(gateway, "kafka") > before:
+                if came_from(metrics, "kafka") > before:
                     break
-            assert came_from(gateway, "kafka") > before, "the topic is followed again"
+            assert came_from(metrics, "kafka") > before, "the topic is followed again"
             await everything_once(scoring, socket)
 
 
@@ -462,7 +416,7 @@ class TestDatabaseAway:
     ) -> None:
         """A database that is away at the start or later is waited for; clients stay connected."""
         async with (
-            running(load_settings(NO_BROKER), scoring.database, with_relay=False) as gateway,
+            running(load_settings(NO_BROKER), scoring.database, with_relay=False) as (gateway, _),
             connected_to(gateway, "sessions") as socket,
         ):
             await own_postgres.kill()

@@ -40,7 +40,7 @@ async def following(settings: Settings) -> AsyncIterator[Gateway]:
     database = Database("postgresql://nobody@localhost:1/none", "public", pool_size=1)
     gateway, stopping = Gateway(settings, database, Metrics()), asyncio.Event()
     gateway.begin_at(0)
-    running = asyncio.create_task(gateway._insights.run(stopping))
+    running = asyncio.create_task(gateway.insights.run(stopping))
     try:
         yield gateway
     finally:
@@ -80,7 +80,7 @@ async def test_what_is_there_is_told_at_once_and_what_comes_live(settings: Setti
     )
     async with following(settings) as first, following(settings) as second:
         for gateway in (first, second):
-            await until(lambda g=gateway: len(g._insights.snapshot().texts) == 3, "the topic to be read")
+            await until(lambda g=gateway: len(g.insights.snapshot().texts) == 3, "the topic to be read")
         async with connected_to(first, "insights") as socket, connected_to(second, "insights") as other:
             for one in (socket, other):
                 assert sorted(chains(one)) == ["a", "b"]
@@ -98,7 +98,7 @@ async def test_a_missing_topic_harms_nobody_and_may_come_later(
     monkeypatch.setattr(signals, "RETRY_S", 0.1)
     with capture_logs() as logs:
         async with following(settings) as gateway, connected_to(gateway, "insights", "sessions") as socket:
-            await until(lambda: gateway._insights._has_complained, "the first look")
+            await until(lambda: any(line["event"] == "gateway.insights_away" for line in logs), "the first look")
             gateway.take_records(records(event(1)))
             assert gateway.deliver() == 1
             await until(lambda: socket.positions == [1], "an event of another channel")

@@ -12,7 +12,8 @@ from pydantic_core import to_json
 from live import FakeSocket, event, records
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.live.events import PHASES_FOR_ALL
-from tarsy_scoring.live.gateway import END, FORGOTTEN, NEWER, NEWER_OF_ALL, NEWER_OF_SESSION, Gateway
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.live.stored import END, FORGOTTEN, NEWER, NEWER_OF_ALL, NEWER_OF_SESSION
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -273,7 +274,7 @@ BEHIND: list[Step] = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @example(AHEAD)
 @example(IN_A_QUEUE)
 @example(BEHIND)

@@ -14,7 +14,7 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway
 from tarsy_scoring.live import signals
-from tarsy_scoring.live.client import Limits
+from tarsy_scoring.live.client import DEFAULT_LIMITS, GatewayLimits
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.signals import FINDING_KEPT_S, LONGEST_BYTES, MOST_BYTES, MOST_FINDINGS, MOST_MESSAGES, Newest
 from tarsy_scoring.postgres.database import Database
@@ -161,12 +161,17 @@ class TestNewest:
 # --- clients -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def gateway() -> Gateway:
+def placed(limits: GatewayLimits = DEFAULT_LIMITS) -> Gateway:
     """A gateway whose database is never asked."""
-    gateway = Gateway(Settings(), Database("postgresql://nobody@localhost:1/none", "public", pool_size=1), Metrics())
+    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
+    gateway = Gateway(Settings(), database, Metrics(), limits)
     gateway.begin_at(0)
     return gateway
+
+
+@pytest.fixture
+def gateway() -> Gateway:
+    return placed()
 
 
 def told(socket: Any) -> list[Any]:
@@ -176,10 +181,10 @@ def told(socket: Any) -> list[Any]:
 class TestChannel:
     async def test_a_subscriber_is_told_what_is_newest_and_then_what_comes(self, gateway: Gateway) -> None:
         """Confirmed first; what the topic brings later comes once, and to those alone who asked."""
-        gateway._insights.take_records([record(windows("a")), record(windows("b"))])
+        gateway.insights.take_records([record(windows("a")), record(windows("b"))])
         async with connected_to(gateway, "insights") as socket, connected_to(gateway, "sessions") as other:
             assert [m["type"] for m in socket.messages][1] == "subscription.confirmed"
-            gateway._insights.take_records([record(windows("c"))])
+            gateway.insights.take_records([record(windows("c"))])
             await socket.answer()
             await other.answer()
             assert told(socket) == ["a", "b", "c"]
@@ -191,7 +196,7 @@ class TestChannel:
         async with connected_to(gateway, "insights") as socket:
             socket.say({"action": "unsubscribe", "channel": "insights"})
             await socket.answer()
-            gateway._insights.take_records([record(windows("a"))])
+            gateway.insights.take_records([record(windows("a"))])
             await socket.answer()
             assert told(socket) == []
             socket.say({"action": "subscribe", "channel": "insights"})
@@ -201,7 +206,7 @@ class TestChannel:
     @pytest.mark.parametrize("action", ["subscribe", "catchup"])
     async def test_a_position_means_nothing_here(self, gateway: Gateway, action: str) -> None:
         """Whoever comes back, or asks again, gets all that is newest; a catch-up needs no subscription."""
-        gateway._insights.take_records([record(windows("a"))])
+        gateway.insights.take_records([record(windows("a"))])
         async with let_in_by(gateway) as socket:
             socket.say({"action": action, "channel": "insights", "last_event_id": 4_000})
             await socket.answer()
@@ -211,21 +216,21 @@ class TestChannel:
 
     async def test_a_snapshot_is_made_once_for_all(self, gateway: Gateway) -> None:
         """A thousand clients that come back together cost one encoding."""
-        gateway._insights.take_records([record(windows("a"))])
+        gateway.insights.take_records([record(windows("a"))])
         async with connected_to(gateway, "insights") as one, connected_to(gateway, "insights") as another:
             assert {id(c) for c in one.chunks} & {id(c) for c in another.chunks}
 
-    async def test_a_client_that_does_not_read_is_let_go(self, gateway: Gateway) -> None:
+    async def test_a_client_that_does_not_read_is_let_go(self) -> None:
         """Its queue is bounded as for every channel; others go on."""
-        gateway._limits = Limits(queue_events=5)
+        gateway = placed(GatewayLimits(queue_events=5))
         async with connected_to(gateway, "insights") as deaf, connected_to(gateway, "insights") as other:
             deaf.reading.clear()
             for n in range(8):
-                gateway._insights.take_records([record(windows(f"chain-{n}"))])
+                gateway.insights.take_records([record(windows(f"chain-{n}"))])
             await other.answer()
             assert len(told(other)) == 8
             deaf.reading.set()
-            await signals._wait(asyncio.Event(), 0)
+            await asyncio.sleep(0)
         assert deaf.closed is not None
         assert deaf.closed[0] == 4008
 
@@ -258,6 +263,6 @@ async def test_what_is_not_there_is_said_once_and_looked_for_again(
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "a:1"})
     gateway = Gateway(settings, Database("postgresql://nobody@localhost:1/none", "public", pool_size=1), Metrics())
     with capture_logs() as logs:
-        await asyncio.wait_for(gateway._insights.run(stopping), 30)
+        await asyncio.wait_for(gateway.insights.run(stopping), 30)
     assert looks == ["scoring-insights"] * 4
     assert [line["event"] for line in logs] == ["gateway.insights_away"]

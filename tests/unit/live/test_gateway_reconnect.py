@@ -41,7 +41,7 @@ async def test_a_file_that_is_away_for_a_moment_ends_no_gateway(
     variables = {"BOOTSTRAP_SERVERS": "a:1", "SECURITY_PROTOCOL": "SSL", "CA_FILE": str(authority.file)}
     settings = load_settings({f"SCORING_KAFKA_{name}": value for name, value in variables.items()})
 
-    await asyncio.wait_for(Gateway(settings, cast(Any, None), Metrics())._follow_topic(stopping), 30)
+    await asyncio.wait_for(Gateway(settings, cast(Any, None), Metrics()).follow_topic(stopping), 30)
 
     assert len(tries) == 3
     assert "ssl_context" in tries[-1]

@@ -1,0 +1,439 @@
+"""The gateway without a database: order, channels, bounded queues, and the protocol of a client."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from websockets.frames import Frame, Opcode
+
+from live import FakeSocket, connected_to, event, let_in_by, of_type, records, until
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.live.client import CHANNEL_MAX, Chunk, Client, GatewayLimits
+from tarsy_scoring.live.events import EARLY_LIMIT, Event, Order, decode, event_of
+from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.telemetry.metrics import Metrics
+
+
+def at(position: int, size: int = 2) -> Event:
+    return Event(position, ("sessions",), b"x" * size, 0)
+
+
+def chunk(size: int = 2) -> Chunk:
+    return Chunk([b"x" * size])
+
+
+def unplaced(metrics: Metrics | None = None, **limits: Any) -> Gateway:
+    """A gateway that does not know yet where the stream stands; its database is never asked."""
+    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
+    return Gateway(Settings(), database, metrics or Metrics(), GatewayLimits(**limits))
+
+
+def placed(metrics: Metrics | None = None, **limits: Any) -> Gateway:
+    """A gateway that stands at the beginning of the stream."""
+    gateway = unplaced(metrics, **limits)
+    gateway.begin_at(0)
+    return gateway
+
+
+async def close_code(socket: FakeSocket) -> int:
+    await until(lambda: socket.closed, "the close frame")
+    assert socket.closed is not None
+    return socket.closed[0]
+
+
+@pytest.fixture
+async def socket() -> AsyncIterator[FakeSocket]:
+    async with connected_to(placed()) as socket:
+        yield socket
+
+
+class TestOrder:
+    def test_positions_come_out_in_order(self) -> None:
+        """In whatever order they come in: Kafka keeps none across partitions."""
+        order = Order(10)
+        out = []
+        for position in (12, 14, 11, 13, 16):
+            order.add(at(position))
+            out += order.take()
+        assert [e.position for e in out] == [11, 12, 13, 14]
+        assert order.has_gap, "15 is missing before 16"
+
+    def test_a_repeat_is_dropped(self) -> None:
+        order = Order(0)
+        for position in (1, 2, 2, 1):
+            order.add(at(position))
+        assert [e.position for e in order.take()] == [1, 2]
+        order.add(at(2))
+        assert order.take() == []
+        assert not order.has_gap
+
+    def test_a_final_gap_is_skipped(self) -> None:
+        """An erased session leaves positions that no event has; events behind them are not held up."""
+        order = Order(0)
+        for position in (2, 5, 6, 7, 9):
+            order.add(at(position))
+        assert [e.position for e in order.take_until(6)] == [2, 5, 6, 7]
+        assert order.position == 7
+        assert order.has_gap
+
+    def test_what_waits_behind_a_gap_is_bounded(self) -> None:
+        """Positions of another installation must not fill the memory, nor keep out what the database has."""
+        order = Order(0)
+        for position in range(2, EARLY_LIMIT + 1000):
+            if not order.is_full:
+                order.add(at(position))
+        assert order.is_full
+        order.add(at(1))
+        assert [e.position for e in order.take_until(1)][:2] == [1, 2]
+
+    def test_the_database_replaces_what_came_early(self) -> None:
+        order = Order(0)
+        stored = at(2)
+        for one in (at(2), stored, at(1)):
+            order.add(one)
+        assert order.take()[1] is stored
+
+
+class TestEvent:
+    def test_channels(self) -> None:
+        """A session's channel gets all its events; the channel of all sessions those that a list of scores shows."""
+        cases: list[tuple[dict[str, Any], bool]] = [
+            ({"kind": "scoring.started"}, True),
+            ({"kind": "scoring.completed"}, True),
+            ({"kind": "scoring.failed"}, True),
+            ({"kind": "scoring.progress", "phase": "queued"}, True),
+            ({"kind": "scoring.progress", "phase": "waiting_retry"}, True),
+            ({"kind": "scoring.progress", "phase": "storing"}, False),
+            ({"kind": "scoring.completed", "purpose": "shadow"}, False),
+            ({"kind": "scoring.progress", "phase": "queued", "purpose": "consistency"}, False),
+        ]
+        for fields, is_for_all in cases:
+            channels = event_of(event(1, "session-7", **fields), b"").channels
+            assert channels == ("session:session-7", *(["sessions"] if is_for_all else [])), fields
+
+    def test_foreign_records_are_skipped(self) -> None:
+        """Anybody may write to the topic; no record may end the process."""
+        fields = b'"session_id": "a", "purpose": "production", "type": "x"}'
+        values = [None, b"", b"{", b"[]", b"7", b"{}", b'{"position": "x", "session_id": 1}', b"\xff\xfe"]
+        values += [b'{"timestamp_us": 1, "position": %s, ' % p + fields for p in (b"Infinity", b"1e400", b"true")]
+        values.append(b'{"position": 1, "timestamp_us": "x", ' + fields)
+        for value in values:
+            assert decode(value) is None, value
+
+
+def test_chunks_are_framed_once() -> None:
+    """One text frame per message, in one piece of bytes for all clients."""
+    texts = [b"x" * size for size in (0, 125, 126, 65_536)]
+    several = Chunk(texts)
+    assert several.frames == b"".join(Frame(Opcode.TEXT, text).serialize(mask=False) for text in texts)
+    assert several.frames is several.frames
+
+
+class TestQueue:
+    async def test_of_a_client_that_reads_stays_empty(self) -> None:
+        socket = FakeSocket()
+        client = Client(socket, GatewayLimits(queue_events=2))
+        for _ in range(100):
+            client.offer(chunk())
+        assert len(socket.chunks) == 100
+        assert not client.closing.done()
+
+    @pytest.mark.parametrize("limits", [GatewayLimits(queue_events=5), GatewayLimits(queue_bytes=500)])
+    async def test_that_is_full_closes_the_connection(self, limits: GatewayLimits) -> None:
+        socket = FakeSocket()
+        socket.reading.clear()
+        client = Client(socket, limits)
+        for _ in range(5):
+            client.offer(chunk(size=100))
+        assert not client.closing.done()
+        client.offer(chunk(size=100))
+        assert client.closing.result().code == 4008
+        await client.stop()
+
+    async def test_takes_one_chunk_of_any_size(self) -> None:
+        """A single large event must not disconnect all its subscribers."""
+        socket = FakeSocket()
+        socket.reading.clear()
+        client = Client(socket, GatewayLimits(queue_bytes=10))
+        client.offer(chunk(size=1000))
+        assert not client.closing.done()
+        socket.reading.set()
+        await until(lambda: len(socket.chunks) == 1, "the chunk")
+
+    async def test_is_sent_in_order(self) -> None:
+        """A chunk goes behind older ones also at the moment at which those are being sent."""
+        socket = FakeSocket()
+        socket.reading.clear()
+        client = Client(socket, GatewayLimits())
+        offered = [chunk() for _ in range(6)]
+        for one in offered[:3]:
+            client.offer(one)
+        await asyncio.sleep(0)
+        socket.reading.set()
+        for one in offered[3:]:
+            client.offer(one)
+        await until(lambda: len(socket.chunks) == 6, "all chunks")
+        assert socket.chunks == offered
+
+    @pytest.mark.parametrize("limits", [GatewayLimits(queue_events=3), GatewayLimits(queue_bytes=300)])
+    async def test_can_be_filled_again_after_it_was_sent(self, limits: GatewayLimits) -> None:
+        socket = FakeSocket()
+        client = Client(socket, limits)
+        for sent in (3, 6, 9):
+            socket.reading.clear()
+            for _ in range(3):
+                client.offer(chunk(size=100))
+            socket.reading.set()
+            await until(lambda sent=sent: len(socket.chunks) == sent, "the round")
+        assert not client.closing.done()
+
+    @pytest.mark.parametrize("limits", [GatewayLimits(queue_events=3), GatewayLimits(queue_bytes=300)])
+    async def test_bounds_what_is_held_back(self, limits: GatewayLimits) -> None:
+        """A slow database must not fill the memory with the live events behind a catch-up."""
+        client = Client(FakeSocket(), limits)
+        client.hold()
+        client.hold_back([at(n, size=100) for n in (1, 2, 3)])
+        assert not client.closing.done()
+        client.hold_back([at(4, size=100)])
+        assert client.closing.result().label == "slow"
+
+    async def test_goes_on_with_what_was_held_back(self) -> None:
+        """Once, behind what was offered meanwhile; a second catch-up begins with nothing."""
+        socket = FakeSocket()
+        client = Client(socket, GatewayLimits())
+        for positions in ((1, 2), ()):
+            client.hold()
+            assert client.is_holding
+            client.hold_back([Event(p, ("sessions",), b"live", 0) for p in positions])
+            client.offer(Chunk([b"stored"]))
+            client.release()
+            assert not client.is_holding
+        assert [t for c in socket.chunks for t in c.texts] == [b"stored", b"live", b"live", b"stored"]
+
+
+class TestProtocol:
+    async def test_begins_with_a_name_for_the_connection(self, socket: FakeSocket) -> None:
+        [first, *_] = socket.messages
+        assert first["type"] == "connection.established"
+        assert set(first) == {"type", "connection_id"}
+
+    async def test_ping_waits_for_nothing(self) -> None:
+        """A client that pings is answered while its catch-up waits for its turn to read."""
+        async with let_in_by(placed(readers=0)) as socket:
+            socket.say({"action": "subscribe", "channel": "session:a"})
+            socket.say({"action": "ping"})
+            await until(lambda: of_type(socket.messages, "pong"), "the pong")
+            assert socket.messages[-1] == {"type": "pong"}
+            assert of_type(socket.messages, "subscription.confirmed") == []
+
+    async def test_subscribe_is_confirmed(self, socket: FakeSocket) -> None:
+        socket.say({"action": "subscribe", "channel": "sessions"})
+        assert {"type": "subscription.confirmed", "channel": "sessions"} in await socket.answer()
+
+    async def test_without_an_answer(self, socket: FakeSocket) -> None:
+        """Unsubscribing from any channel, and actions of another version of the protocol, as in TARSy."""
+        for channel in ("sessions", "session:x", "nonsense"):
+            socket.say({"action": "unsubscribe", "channel": channel})
+        socket.say({"action": "dance", "channel": "sessions"})
+        assert len(await socket.answer()) == 1
+
+    async def test_another_channel_is_an_error(self, socket: FakeSocket) -> None:
+        """The connection stays. A long name comes back shortened, so that waiting requests are small."""
+        channels = ["cancellations", "session:", "session:../x", "session:a b", "sessions:", "Sessions", "session"]
+        channels += ["*", "ü", "session:" + "a" * 10_000]
+        for channel in channels:
+            for action in ("subscribe", "catchup"):
+                socket.say({"action": action, "channel": channel, "last_event_id": 0})
+        errors = of_type(await socket.answer(), "subscription.error")
+        assert [e["channel"] for e in errors] == [c[:CHANNEL_MAX] for c in channels for _ in range(2)]
+        assert "sessions" in errors[0]["message"]
+
+    async def test_nonsense_is_answered_and_the_connection_stays(self, socket: FakeSocket) -> None:
+        cases: list[tuple[dict[str, Any] | str | bytes, str]] = [
+            ("not json", "JSON"),
+            ("[]", "JSON object"),
+            ("7", "JSON object"),
+            ("{}", "action"),
+            ('{"action": 7}', "action"),
+            (b"\xff\xfe", "JSON"),
+            ("[" * 10_000, "JSON"),
+            ({"action": "subscribe"}, "channel is required for subscribe"),
+            ({"action": "unsubscribe", "channel": ""}, "channel is required for unsubscribe"),
+            ({"action": "catchup", "channel": 5, "last_event_id": 1}, "channel is required for catchup"),
+            ({"action": "catchup", "channel": "sessions"}, "last_event_id is required"),
+        ]
+        positions: tuple[Any, ...] = ("7", 1.5, True, -1, 2**63)
+        cases += [({"action": "catchup", "channel": "sessions", "last_event_id": p}, "whole number") for p in positions]
+        for message, _ in cases:
+            socket.say(message)
+        errors = of_type(await socket.answer(), "error")
+        assert len(errors) == len(cases)
+        for error, (message, hint) in zip(errors, cases, strict=True):
+            assert hint in error["message"], message
+        assert socket.closed is None
+
+
+class TestPlace:
+    """Requests that come before the gateway knows where the stream stands."""
+
+    async def test_is_waited_for(self) -> None:
+        """A subscription begins at the place that is found; a ping is answered meanwhile."""
+        gateway = unplaced()
+        async with let_in_by(gateway) as socket:
+            socket.say({"action": "subscribe", "channel": "sessions"})
+            socket.say({"action": "ping"})
+            await until(lambda: of_type(socket.messages, "pong"), "the pong")
+            assert of_type(socket.messages, "subscription.confirmed") == []
+            gateway.begin_at(7)
+            await socket.answer()
+            assert len(of_type(socket.messages, "subscription.confirmed")) == 1
+            gateway.take_records(records(event(7), event(8)))
+            gateway.deliver()
+            assert socket.positions == [8]
+
+    async def test_that_stays_unknown_sends_the_client_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another process may know it."""
+        monkeypatch.setattr("tarsy_scoring.live.gateway.PLACE_WAIT_S", 0.01)
+        metrics = Metrics()
+        async with let_in_by(unplaced(metrics)) as socket:
+            assert await close_code(socket) == 1013
+        closed = metrics.registry.get_sample_value("tarsy_scoring_gateway_closed_total", {"reason": "not_ready"})
+        assert closed == 1
+
+
+class TestLimits:
+    async def test_an_old_connection_is_closed(self) -> None:
+        """Access is checked at the handshake; no client may stay connected forever after it lost the right to."""
+        began = time.monotonic()
+        async with let_in_by(placed(life_s=0.2)) as socket:
+            assert await close_code(socket) == 4009
+        assert time.monotonic() - began >= 0.75 * 0.2
+
+    async def test_connections_that_came_together_do_not_end_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bounds: list[tuple[float, float]] = []
+        monkeypatch.setattr("random.uniform", lambda low, high: bounds.append((low, high)) or high)
+        gateway = placed()
+        async with connected_to(gateway), connected_to(gateway):
+            assert bounds == [(0.75, 1), (0.75, 1)]
+
+    async def test_clients_and_callers(self) -> None:
+        """The gateway says when it is full, or full for one caller; a client that leaves makes room."""
+        gateway, one = placed(clients=1, clients_per_caller=1), FakeSocket()
+        assert not gateway.is_full
+        serving = asyncio.create_task(gateway.serve(one, "alice"))
+        await until(lambda: one.messages, "the connection")
+        assert gateway.is_full
+        assert [gateway.has_enough(caller) for caller in ("alice", "bob")] == [True, False]
+        one.leave()
+        await serving
+        assert not gateway.is_full
+        assert not gateway.has_enough("alice")
+
+    async def test_waiting_requests(self) -> None:
+        """Requests that cannot be answered now fill no memory."""
+        async with let_in_by(placed(messages_per_s=1e9, messages_at_once=10, readers=0)) as socket:
+            for n in range(10):
+                socket.say({"action": "subscribe", "channel": f"session:{n}"})
+            socket.say({"action": "ping"})
+            await until(lambda: of_type(socket.messages, "pong"), "the pong")
+            assert socket.closed is None
+            for n in range(2):  # there is room for one: the first of the ten is being answered
+                socket.say({"action": "subscribe", "channel": f"session:more-{n}"})
+            assert await close_code(socket) == 1008
+
+    async def test_too_many_messages(self) -> None:
+        async with connected_to(placed(messages_per_s=0.001, messages_at_once=10)) as socket:
+            for _ in range(10):
+                socket.say({"action": "ping"})
+            assert await close_code(socket) == 1008
+            assert len(of_type(socket.messages, "pong")) == 9
+
+    async def test_a_message_too_large(self) -> None:
+        """Also where the server in front lets it through."""
+        async with connected_to(placed(message_bytes=100)) as socket:
+            socket.say("x" * 101)
+            assert await close_code(socket) == 1009
+
+    async def test_channels_per_client(self) -> None:
+        """One more is refused; a channel that it has is not one more, and one that it left makes room."""
+        async with connected_to(placed(channels=1), "sessions") as socket:
+            socket.say({"action": "subscribe", "channel": "sessions"})
+            socket.say({"action": "subscribe", "channel": "session:a"})
+            socket.say({"action": "unsubscribe", "channel": "sessions"})
+            socket.say({"action": "subscribe", "channel": "sessions"})
+            answers = await socket.answer()
+        assert [a["channel"] for a in of_type(answers, "subscription.confirmed")] == ["sessions"] * 3
+        assert [a["channel"] for a in of_type(answers, "subscription.error")] == ["session:a"]
+
+    async def test_a_client_that_takes_no_answers_is_not_read_further(self) -> None:
+        """Many requests without reading cannot overflow a client's own queue."""
+        async with connected_to(placed(queue_events=10, messages_at_once=1000)) as socket:
+            socket.reading.clear()
+            for _ in range(50):
+                socket.say({"action": "ping"})
+            await until(lambda: socket.unread <= 45, "the first messages to be read")
+            unread = socket.unread
+            socket.reading.set()
+            await until(lambda: len(of_type(socket.messages, "pong")) == 50, "all pongs")
+        assert unread >= 40
+        assert socket.closed is None
+
+
+class StuckDatabase:
+    """A database whose reads do not end, and are rolled back slowly."""
+
+    def __init__(self) -> None:
+        self.is_read, self.is_given_up, self.is_rolled_back = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def sql(self, statement: str) -> str:
+        return statement
+
+    async def once(self, _work: Callable[[Any], Awaitable[Any]]) -> Any:
+        self.is_read.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_given_up.set()
+            await self.is_rolled_back.wait()
+
+
+class TestCancel:
+    async def test_leaves_nothing_of_a_client_that_does_not_read(self) -> None:
+        metrics, stuck = Metrics(), FakeSocket()
+        gateway, tasks = placed(metrics), asyncio.all_tasks()
+        stuck.reading.clear()
+        serving = asyncio.create_task(gateway.serve(stuck))
+        await until(lambda: counts(metrics)[0] == 1, "a client to which something is being written")
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert counts(metrics) == (0, 0)
+        assert asyncio.all_tasks() == tasks
+
+    async def test_leaves_nothing_of_a_client_that_was_leaving(self) -> None:
+        """A server that stops may cancel while the client's catch-up is still being rolled back."""
+        metrics, database = Metrics(), StuckDatabase()
+        gateway = Gateway(Settings(), cast(Database, database), metrics)
+        gateway.begin_at(0)
+        tasks, socket = asyncio.all_tasks(), FakeSocket()
+        serving = asyncio.create_task(gateway.serve(socket, "alice"))
+        socket.say({"action": "subscribe", "channel": "session:a"})
+        await database.is_read.wait()
+        assert counts(metrics) == (1, 1)
+        socket.leave()
+        await database.is_given_up.wait()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert counts(metrics) == (0, 0)
+        database.is_rolled_back.set()
+        await until(lambda: asyncio.all_tasks() == tasks, "its tasks to end")
+
+
+def counts(metrics: Metrics) -> tuple[float | None, float | None]:
+    """Clients and subscriptions."""
+    value = metrics.registry.get_sample_value
+    return value("tarsy_scoring_gateway_clients"), value("tarsy_scoring_gateway_subscriptions")
