@@ -18,15 +18,15 @@ from infrastructure import Topics
 from stored import store_score, store_session
 from tarsy_scoring.cli import cli
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.drift import anchors, detection
+from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.drift.anchors import Anchor
+from tarsy_scoring.drift.detection import TENURE
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.judge.verdict import Turn, TurnKind
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.scoring.attempt import Scorer
-from tarsy_scoring.statistics.judge_change import REIGN
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"
@@ -57,7 +57,6 @@ async def let_a_day_pass(scoring: Scoring) -> None:
 
 
 async def test_what_lacks_a_judgement_is_asked_for_behind_everything_else(scoring: Scoring) -> None:
-    """As no session's score, under the criteria of its chain, once."""
     chosen = await plant_anchors(scoring)
 
     scores = await ask(scoring)
@@ -71,7 +70,6 @@ async def test_what_lacks_a_judgement_is_asked_for_behind_everything_else(scorin
 
 
 async def test_who_asks_at_once_asks_for_the_same(scoring: Scoring) -> None:
-    """Two workers that saw the same lack make one score of it."""
     await plant_anchors(scoring)
     seen = await anchors.standing(scoring.inbox)
 
@@ -82,7 +80,6 @@ async def test_who_asks_at_once_asks_for_the_same(scoring: Scoring) -> None:
 
 
 async def test_a_judged_anchor_is_asked_for_again_under_a_new_judge(scoring: Scoring) -> None:
-    """And not before; one answer of a stand-in is no new judge."""
     chosen = await plant_anchors(scoring)
     await plant_judgements(scoring, OLD, dict.fromkeys(chosen, 70))
     await plant_scores(scoring, NEW, [60], begin=LAST_WEEK + timedelta(days=1))
@@ -95,7 +92,6 @@ async def test_a_judged_anchor_is_asked_for_again_under_a_new_judge(scoring: Sco
 
 
 async def test_several_judgements_of_each_where_that_is_wanted(database_url: str) -> None:
-    """For judges that vary much; what is there is not asked for again."""
     wanted = policy()
     settings = wanted.settings.model_copy(update={"anchors_judgements_each": 3})
     async with open_scoring(database_url, type(wanted)(settings, wanted.hashes)) as scoring:
@@ -109,7 +105,6 @@ async def test_several_judgements_of_each_where_that_is_wanted(database_url: str
 
 
 async def test_what_fails_is_tried_again_later_and_given_up_in_the_end(scoring: Scoring) -> None:
-    """Three times under a judge, a day apart; who asks in person tries once more, who adds it again begins anew."""
     await plant_anchors(scoring, 1)
     for _ in range(3):
         assert len(await ask(scoring)) == 1
@@ -130,7 +125,6 @@ async def test_what_fails_is_tried_again_later_and_given_up_in_the_end(scoring: 
 
 
 async def test_what_its_source_has_no_more_is_shown_and_not_asked_for(scoring: Scoring) -> None:
-    """Until somebody makes it an anchor again, or its source has it again."""
     [chosen] = await plant_anchors(scoring, 1)
     await ask(scoring)
     gone = {"error_kind": "session_not_found", "error_message": "no such session"}
@@ -148,7 +142,6 @@ async def test_what_its_source_has_no_more_is_shown_and_not_asked_for(scoring: S
 
 
 async def test_a_judgement_of_an_anchor_holds_up_and_replaces_no_score(scoring: Scoring) -> None:
-    """The session is asked for and scored beside it."""
     [chosen] = await plant_anchors(scoring, 1)
     [anchor] = await ask(scoring)
     assert await scoring.accept(rescore(chosen)) == ["accepted"]
@@ -168,7 +161,6 @@ async def test_a_judgement_of_an_anchor_holds_up_and_replaces_no_score(scoring: 
 
 
 async def test_judgements_that_count(scoring: Scoring) -> None:
-    """Of anchors alone, under the criteria asked for, without totals that contradict themselves."""
     first, second = await plant_anchors(scoring, 2)
     await plant_judgements(scoring, OLD, {first: 50})
     await store_score(scoring, second, 20, purpose="anchor", flags=["outcome_score_mismatch"])
@@ -187,7 +179,6 @@ async def test_judgements_that_count(scoring: Scoring) -> None:
 
 
 async def test_what_cannot_be_an_anchor_says_why(scoring: Scoring) -> None:
-    """Nothing vouches for it that a judge could judge it."""
     await store_score(scoring, "scored", 50)
     await store_session(scoring, "unscored")
     await store_score(scoring, "chainless", 50, session={"chain_id": None})
@@ -195,14 +186,13 @@ async def test_what_cannot_be_an_anchor_says_why(scoring: Scoring) -> None:
     refused = await anchors.unfit(scoring.database, ["unknown", "scored", "unscored", "chainless"])
 
     assert [(one.session_id, one.reason.split(";")[0]) for one in refused] == [
-        ("unknown", "nobody has asked for a score of it here"),
-        ("unscored", "it has no score with a total, so that nothing says it can be judged"),
+        ("unknown", "it was never scored here"),
+        ("unscored", "it has no score with a total, so it may be impossible to judge"),
         ("chainless", "it belongs to no chain"),
     ]
 
 
 async def test_drawn_sessions_are_scored_ones_that_are_no_anchors_yet(scoring: Scoring) -> None:
-    """Of the last 90 days, each alert type by its share."""
     there = await plant_anchors(scoring, 6)
     fresh = await plant_scores(scoring, OLD, totals(60, 9), begin=LAST_WEEK)
     await plant_scores(scoring, OLD, totals(60, 9), begin=LAST_WEEK - timedelta(days=100))
@@ -219,7 +209,6 @@ async def test_drawn_sessions_are_scored_ones_that_are_no_anchors_yet(scoring: S
 
 
 async def test_an_erased_session_is_no_anchor_any_more(scoring: Scoring) -> None:
-    """It goes with everything that was said of it."""
     [chosen] = await plant_anchors(scoring, 1)
     await plant_judgements(scoring, OLD, {chosen: 50})
 
@@ -245,7 +234,6 @@ async def told(scoring: Scoring, *arguments: str) -> Any:
 
 
 async def test_from_drawing_to_removing(scoring: Scoring) -> None:
-    """Each command says what it did; nothing is asked for without --yes, and what that takes is told before."""
     sessions = await plant_scores(scoring, OLD, totals(60, 5), begin=LAST_WEEK)
     usage = {"input_tokens": 1000, "output_tokens": 200, "cost_usd": 0.03}
     await scoring.rows("UPDATE session_scores SET usage = $1", usage)
@@ -259,7 +247,7 @@ async def test_from_drawing_to_removing(scoring: Scoring) -> None:
 
     shown = await command(scoring, "anchors", "run")
     assert shown.exit_code == 0
-    assert "5 anchors: 5 not judged yet by the judge of now" in shown.stdout
+    assert "5 anchors: 5 not judged yet by the current judge" in shown.stdout
     assert "tokens: about 6,000 (5 as their earlier scores)" in shown.stdout
     assert "add --yes" in shown.stdout
     assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'anchor'") == 0
@@ -282,13 +270,12 @@ async def test_from_drawing_to_removing(scoring: Scoring) -> None:
 
 
 async def test_a_session_that_cannot_be_an_anchor_adds_none(scoring: Scoring) -> None:
-    """All or nothing, with the reason."""
     [fit] = await plant_scores(scoring, OLD, [60], begin=LAST_WEEK)
 
     refused = await command(scoring, "anchors", "add", fit, "unknown")
 
     assert refused.exit_code == 1
-    assert "no session was added: unknown: nobody has asked for a score of it here" in refused.stderr
+    assert "no session was added: unknown: it was never scored here" in refused.stderr
     assert await by_session(scoring) == {}
 
 
@@ -327,19 +314,18 @@ async def judge_all(scoring: Scoring, sessions: FakeSessions, judge: Judge) -> i
 
 
 async def test_a_planted_shift_of_the_judge_ends_in_an_event(database_url: str, topics: Topics) -> None:
-    """From production scores by a new version over the anchors that it is asked for to the topic."""
     insights = topics.scoring_events.replace("events", "insights")
     told = {"SCORING_TOPIC_SCORING_INSIGHTS": insights, "SCORING_CREATE_TOPICS": "true"}
     settings = load_settings(topics.env | told)
     hashes = {c.name: c.criteria_hash for c in REGISTRY}
-    names = [f"s-{n:02}" for n in range(2 * REIGN)]
+    names = [f"s-{n:02}" for n in range(2 * TENURE)]
     source = FakeSessions(**{n: a_timeline(session_id=n, chain_id="kubernetes") for n in names})
     strict, mild = Judge("judge-1", 52), Judge("judge-2", 62)
     async with open_scoring(database_url, type(policy())(settings, hashes)) as scoring:
         loop = DriftLoop(settings, scoring.inbox, Metrics())
-        for part, judge in ((names[:REIGN], strict), (names[REIGN:], mild)):
+        for part, judge in ((names[:TENURE], strict), (names[TENURE:], mild)):
             await scoring.accept(*(session_completed(n) for n in part))
-            assert await judge_all(scoring, source, judge) == REIGN
+            assert await judge_all(scoring, source, judge) == TENURE
             await anchors.add(scoring.database, names[:8], by="ada")
             assert await loop.run_once(datetime.now(UTC))
             assert await judge_all(scoring, source, judge) == 8
@@ -350,4 +336,4 @@ async def test_a_planted_shift_of_the_judge_ends_in_an_event(database_url: str, 
         [record] = [r async for r in read_topic(settings, insights)]
         event = from_json(record.value or b"")
         assert (event["cause"], event["size_points"], event["agents"]["value"]) == ("judge", 10, None)
-        assert [f.look for f in await detection.findings(scoring.database)] == ["anchors"]
+        assert [f.look for f in await findings.read_findings(scoring.database)] == ["anchors"]

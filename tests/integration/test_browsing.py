@@ -11,7 +11,7 @@ import pytest
 from builders import connected, policy
 from full_database import filled_database
 from infrastructure import Postgres
-from tarsy_scoring.drift import anchors, detection, report
+from tarsy_scoring.drift import anchors, findings, report
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.records import analytics, export, session_list
@@ -248,10 +248,10 @@ async def test_trends_by_the_end_of_sessions_find_them(connection: asyncpg.Conne
 
 
 DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
-    "chains": (detection.CHAINS, (), "session_scores_of_chain"),
-    "scores": (detection.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_of_chain"),
+    "chains": (findings.CHAINS, (), "session_scores_of_chain"),
+    "scores": (findings.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_of_chain"),
     "scores-of-a-third": (
-        detection.SCORES,
+        findings.SCORES,
         ("kubernetes", "investigation-methodology", [], 3000),
         "session_scores_of_chain|session_scores_of_criteria",
     ),

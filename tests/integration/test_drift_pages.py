@@ -10,7 +10,7 @@ import pytest
 from api_site import Api, open_api
 from builders import DEFAULT_CRITERIA
 from drift_rows import plant_judgements, plant_scores, totals
-from tarsy_scoring.drift import anchors, detection
+from tarsy_scoring.drift import anchors, findings
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 PATH = "analytics/drift"
@@ -55,9 +55,9 @@ async def plant_finding(api: Api, chain: str = "kubernetes") -> list[str]:
     )
     standing = await anchors.standing(scoring.inbox)
     said = await anchors.judgements(scoring.database)
-    found = await detection.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
+    found = await findings.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
     assert found is not None
-    assert await detection.look_at(scoring.database, found, datetime.now(UTC)) == ["sessions", "watch"]
+    assert await findings.look_at(scoring.database, found, datetime.now(UTC)) == ["sessions", "watch"]
     return chosen
 
 
@@ -121,7 +121,7 @@ async def test_the_page_says_what_may_be_concluded(api: Api) -> None:
     assert 'id="parts-title">The change in points, and whose it is</title>' in html
     assert 'class="break"' in html, "where the other judge begins"
     assert "30 anchors were judged by both judges." in html
-    assert "30 judged by the judge of now; 1 gone: the source no longer has it." in html
+    assert "30 judged by the current judge; 1 gone: the source no longer has it." in html
     assert f'href="/sessions/{chosen[30]}"' in html
     assert "No change was found" in await look(api, "/drift?chain=databases")
     assert 'href="/drift?chain=kubernetes' in await look(api, "/trends?chain=kubernetes")

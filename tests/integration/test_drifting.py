@@ -12,7 +12,8 @@ from drift_rows import plant_judgements, plant_scores, totals
 from infrastructure import Topics
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.drift import anchors, detection
+from tarsy_scoring.drift import anchors, findings
+from tarsy_scoring.drift.detection import Situation
 from tarsy_scoring.drift.loop import LOOP_LOCK, DriftLoop
 from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.kafka.clients import BrokerAway, Record
@@ -72,7 +73,6 @@ async def run(loop: DriftLoop) -> None:
 async def test_the_event_names_what_was_planted(
     scoring: Scoring, settings: Settings, judge: int, agents: int, cause: str
 ) -> None:
-    """One event, under a key of its own, as everybody agreed; another pass says nothing more."""
     await plant_change(scoring, judge=judge, agents=agents)
     loop = drift_loop(scoring, settings)
 
@@ -92,64 +92,60 @@ async def test_the_event_names_what_was_planted(
 
 
 async def test_a_quiet_change_of_judge_tells_nobody(scoring: Scoring, settings: Settings) -> None:
-    """The look is made and kept, and its finding says that nothing is shown."""
     await plant_change(scoring, judge=0, agents=0)
 
     await run(drift_loop(scoring, settings))
 
-    found = await detection.findings(scoring.database)
+    found = await findings.read_findings(scoring.database)
     assert [(f.look, f.cause, f.is_event) for f in found] == [("sessions", "none", False)]
-    assert await detection.unpublished(scoring.database, 10) == []
+    assert await findings.unpublished(scoring.database, 10) == []
 
 
 async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) -> None:
-    """Whoever has the lock works, the other one does not even look."""
     await plant_change(scoring, judge=10, agents=0)
     loops = [drift_loop(scoring, settings) for _ in range(2)]
     async with connected(scoring.url) as other, other.transaction():
         assert await LOOP_LOCK.try_acquire(other, scoring.database.schema)
         assert await asyncio.gather(*(loop.run_once(now()) for loop in loops)) == [False, False]
-    assert await detection.findings(scoring.database) == []
+    assert await findings.read_findings(scoring.database) == []
 
     assert True in await asyncio.gather(*(loop.run_once(now()) for loop in loops))
 
     for loop in loops:
         await loop._publisher.stop()
     assert len(await published(settings)) == 1
-    assert len(await detection.findings(scoring.database)) == 1
+    assert len(await findings.read_findings(scoring.database)) == 1
 
 
-async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> detection.Situation:
+async def situation_of(scoring: Scoring, chain: str = "kubernetes") -> Situation:
     standing = await anchors.standing(scoring.inbox)
     said = await anchors.judgements(scoring.database)
-    found = await detection.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
+    found = await findings.situation(scoring.database, chain, DEFAULT_CRITERIA, standing, said)
     assert found is not None
     return found
 
 
 async def test_looks_without_the_lock_of_the_loop_are_made_once(scoring: Scoring) -> None:
-    """A process that lost its lock and does not know it keeps no second finding."""
     await plant_change(scoring, judge=10, agents=0)
     found = await situation_of(scoring)
 
-    made = await asyncio.gather(*(detection.look_at(scoring.database, found, now()) for _ in range(3)))
+    made = await asyncio.gather(*(findings.look_at(scoring.database, found, now()) for _ in range(3)))
 
     assert sorted(map(len, made)) == [0, 0, 2]
-    assert len(await detection.findings(scoring.database)) == 1
+    assert len(await findings.read_findings(scoring.database)) == 1
 
 
 async def test_anchors_tell_of_a_judge_before_there_are_sessions(scoring: Scoring, settings: Settings) -> None:
-    """First by anchors alone; the look at sessions later has the same cause and size, and is no second event."""
     await plant_change(scoring, judge=10, agents=0, after=40)
     loop = drift_loop(scoring, settings)
     await run(loop)
-    [first] = await detection.findings(scoring.database)
+    [first] = await findings.read_findings(scoring.database)
 
     assert (first.look, first.cause, first.is_event, first.whole.value) == ("anchors", "judge", True, None)
 
     await plant_scores(scoring, NEW, totals(70, 280, seed=9), begin=now(), every=timedelta(seconds=1))
     await run(loop)
-    second, _ = await detection.findings(scoring.database)
+    second, _ = await findings.read_findings(scoring.database)
 
     assert (second.look, second.cause, second.is_event) == ("sessions", "judge", False)
     assert second.agents.value == pytest.approx(0, abs=3)
@@ -157,20 +153,18 @@ async def test_anchors_tell_of_a_judge_before_there_are_sessions(scoring: Scorin
 
 
 async def test_nothing_is_looked_at_while_anchors_are_under_way(scoring: Scoring) -> None:
-    """The judge's part would rest on those that happened to be judged first."""
     await plant_change(scoring, judge=10, agents=0)
     [late, *_] = await plant_scores(scoring, OLD, [60], begin=now() - 60 * DAY)
     await anchors.add(scoring.database, [late], by="ada")
 
     assert (await situation_of(scoring)).outstanding == 1
-    assert await detection.look_at(scoring.database, await situation_of(scoring), now()) == ["watch"]
+    assert await findings.look_at(scoring.database, await situation_of(scoring), now()) == ["watch"]
 
     await anchors.remove(scoring.database, [late], by="ada")
-    assert "sessions" in await detection.look_at(scoring.database, await situation_of(scoring), now())
+    assert "sessions" in await findings.look_at(scoring.database, await situation_of(scoring), now())
 
 
 async def test_a_change_under_one_judge_is_the_agents_and_told_once(scoring: Scoring, settings: Settings) -> None:
-    """Looked for once a day; after an event the watch begins anew where the change began."""
     begin = now() - timedelta(hours=700)
     await plant_scores(scoring, OLD, totals(70, 350, seed=2), begin=begin)
     await plant_scores(scoring, OLD, totals(55, 350, seed=3), begin=begin + timedelta(hours=350))
@@ -187,11 +181,10 @@ async def test_a_change_under_one_judge_is_the_agents_and_told_once(scoring: Sco
     assert event["size_points"] == pytest.approx(-15, abs=4)
     turned = datetime.fromisoformat(event["began_at"]) - begin
     assert turned == pytest.approx(timedelta(hours=350), abs=timedelta(hours=20))
-    assert len(await detection.findings(scoring.database)) == 1
+    assert len(await findings.read_findings(scoring.database)) == 1
 
 
 async def test_a_session_scored_again_says_nothing_new(scoring: Scoring) -> None:
-    """A re-score of the old sessions by the new judge takes none of them from the old one."""
     await plant_change(scoring, judge=10, agents=0)
     before = await situation_of(scoring)
     old = await scoring.rows("SELECT session_id FROM session_scores WHERE judge_fingerprint = $1", OLD)
@@ -200,26 +193,27 @@ async def test_a_session_scored_again_says_nothing_new(scoring: Scoring) -> None
 
     after = await situation_of(scoring)
 
-    assert (len(after.reign.before), len(after.reign.scores)) == (len(before.reign.before), len(before.reign.scores))
+    assert (len(after.tenure.before), len(after.tenure.scores)) == (
+        len(before.tenure.before),
+        len(before.tenure.scores),
+    )
 
 
 async def test_anchors_of_other_chains_speak_where_a_chain_has_too_few(scoring: Scoring) -> None:
-    """The judge is the same; the finding says whose anchors they are."""
     await plant_change(scoring, judge=10, agents=0)
     begin = now() - timedelta(hours=800)
     for judge, mean, at in ((OLD, 60, begin), (NEW, 70, begin + timedelta(hours=400))):
         await plant_scores(scoring, judge, totals(mean, 330), begin=at, chain="databases")
     found = await situation_of(scoring, "databases")
 
-    await detection.look_at(scoring.database, found, now())
+    await findings.look_at(scoring.database, found, now())
 
-    [finding] = await detection.findings(scoring.database, "databases")
+    [finding] = await findings.read_findings(scoring.database, "databases")
     assert (finding.cause, finding.anchors) == ("judge", ANCHORS)
-    assert "those of other chains" in finding.meaning[-1]
+    assert "those of other chains do, too" in finding.meaning[-1]
 
 
 async def test_anchors_that_nobody_judged_twice_lend_nothing(scoring: Scoring) -> None:
-    """There are some of another chain, and the new judge has judged none of them."""
     begin = now() - timedelta(hours=800)
     lent = await plant_scores(scoring, OLD, totals(60, 40), begin=begin)
     await anchors.add(scoring.database, lent, by="ada")
@@ -227,16 +221,15 @@ async def test_anchors_that_nobody_judged_twice_lend_nothing(scoring: Scoring) -
     for judge, mean, at in ((OLD, 60, begin), (NEW, 70, begin + timedelta(hours=400))):
         await plant_scores(scoring, judge, totals(mean, 330), begin=at, chain="databases")
 
-    await detection.look_at(scoring.database, await situation_of(scoring, "databases"), now())
+    await findings.look_at(scoring.database, await situation_of(scoring, "databases"), now())
 
-    [finding] = await detection.findings(scoring.database, "databases")
+    [finding] = await findings.read_findings(scoring.database, "databases")
     assert (finding.cause, finding.anchors) == (None, 0)
     assert "Scores changed: ordinary sessions get +" in finding.meaning[0]
     assert "other chains" not in " ".join(finding.meaning)
 
 
 async def test_scores_without_a_fingerprint_have_an_unknown_judge(scoring: Scoring) -> None:
-    """20 points lower, and said to be nobody's; those from before the judge of now are old news."""
     begin = now() - timedelta(hours=400)
     for judge, mean, at in (
         ("nobody", 50, begin - DAY),
@@ -248,11 +241,15 @@ async def test_scores_without_a_fingerprint_have_an_unknown_judge(scoring: Scori
 
     found = await situation_of(scoring)
 
-    assert (found.reign.fingerprint, found.reign.judges, len(found.reign.scores), found.unknown) == (OLD, 1, 100, 100)
+    assert (found.tenure.fingerprint, found.tenure.judges, len(found.tenure.scores), found.unknown) == (
+        OLD,
+        1,
+        100,
+        100,
+    )
 
 
 async def test_a_broker_that_is_away_delays_events_alone(scoring: Scoring, settings: Settings) -> None:
-    """The finding is kept and published later, under the same id."""
     await plant_change(scoring, judge=10, agents=0)
     nowhere = settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:9"})
     away = drift_loop(scoring, nowhere)
@@ -260,13 +257,13 @@ async def test_a_broker_that_is_away_delays_events_alone(scoring: Scoring, setti
     away._has_topic = True
     with pytest.raises(BrokerAway):
         await away.run_once(now())
-    [kept] = await detection.unpublished(scoring.database, 10)
+    [kept] = await findings.unpublished(scoring.database, 10)
 
     await run(drift_loop(scoring, settings))
 
     [record] = await published(settings)
     assert from_json(record.value or b"")["event_id"] == str(kept.event_id)
-    assert await detection.unpublished(scoring.database, 10) == []
+    assert await findings.unpublished(scoring.database, 10) == []
 
 
 async def unreachable(_timeout_s: float) -> None:
@@ -274,7 +271,6 @@ async def unreachable(_timeout_s: float) -> None:
 
 
 async def test_anchors_and_what_judges_said_of_them_outlive_other_scores(scoring: Scoring) -> None:
-    """Until they are anchors no more; findings go with the records, but not before they were told."""
     year_ago = now() - 365 * DAY
     kept, let_go = await plant_scores(scoring, OLD, [60, 70], begin=year_ago)
     await plant_judgements(scoring, OLD, {kept: 61, let_go: 71}, [year_ago, year_ago])
@@ -291,17 +287,16 @@ async def test_anchors_and_what_judges_said_of_them_outlive_other_scores(scoring
 
 
 async def test_findings_are_pruned_with_the_records_once_they_were_told(scoring: Scoring) -> None:
-    """News that no broker has is kept, however old, and the newest of its kind, or its look would be made again."""
     await plant_change(scoring, judge=10, agents=0)
-    await detection.look_at(scoring.database, await situation_of(scoring), now())
+    await findings.look_at(scoring.database, await situation_of(scoring), now())
     await scoring.rows("UPDATE drift_findings SET found_at = found_at - interval '365 days'")
     pruner = Pruner(scoring.database, Keep(records_days=180))
-    [news] = await detection.unpublished(scoring.database, 10)
-    await detection.mark_published(scoring.database, [news.event_id])
+    [news] = await findings.unpublished(scoring.database, 10)
+    await findings.mark_published(scoring.database, [news.event_id])
     assert (await pruner.run())["findings"] == 0
 
-    await detection.look_at(scoring.database, await situation_of(scoring), now() + DAY)
+    await findings.look_at(scoring.database, await situation_of(scoring), now() + DAY)
     await scoring.rows("UPDATE drift_findings SET published_at = NULL")
     assert (await pruner.run())["findings"] == 0
-    await detection.mark_published(scoring.database, [news.event_id])
+    await findings.mark_published(scoring.database, [news.event_id])
     assert (await pruner.run())["findings"] == 1

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from builders import open_scoring
 from infrastructure import Postgres, fresh_database, run_apart
 from tarsy_scoring.cli import cli
-from tarsy_scoring.drift import anchors, detection
+from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.records import labels
 
 QUESTIONS = Path(__file__).parents[2] / "docs" / "questions"
@@ -60,9 +60,9 @@ async def look(url: str) -> str:
     """Look for drift, as a worker does; what the trust card says."""
     async with open_scoring(url) as scoring:
         standing, judgements = await anchors.standing(scoring.inbox), await anchors.judgements(scoring.database)
-        found = await detection.situation(scoring.database, CHAIN, CRITERIA, standing, judgements)
+        found = await findings.situation(scoring.database, CHAIN, CRITERIA, standing, judgements)
         assert found is not None
-        await detection.look_at(scoring.database, found, datetime.now(UTC))
+        await findings.look_at(scoring.database, found, datetime.now(UTC))
         [card] = await labels.trust_cards(scoring.database)
         return plain(card.meaning)
 

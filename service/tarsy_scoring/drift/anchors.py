@@ -1,9 +1,9 @@
 """
-Anchors: sessions that every judge judges, so that a change of judge can be told from a change of agents.
+Anchors: sessions that every judge judges, which separate a change of the judge from a change of the agents.
 
-Laws. A judgement of an anchor is never the score of its session. An anchor is asked for while it lacks judgements
-under the judge who works now, not while one is on its way, and not for ever: what fails again and again is given up
-under that judge, and what its source no longer has is not asked for at all.
+A judgement of an anchor is never the score of its session. An anchor is requested while it lacks judgements by the
+current judge of its chain and none is under way. After repeated failures it is given up for that judge; if its source
+no longer has the session, it is not requested at all.
 """
 
 import random
@@ -28,12 +28,12 @@ State = Literal["judged", "under_way", "lacking", "given_up", "gone", "no_judge"
 
 SOURCE_ANCHORS = "anchors"
 AUTOMATIC = "anchors"
-# The judge of a chain is that of most of its newest scores: one answer of a stand-in makes no new judge.
+# The current judge gave most of these newest scores, so one score by a substitute makes no new judge.
 NEWEST_LOOKED_AT = 5
-SPARE_TRIES = 2  # beyond the judgements that are wanted; each is up to `max_attempts` attempts by itself
-DRAWN_FROM_DAYS = 90  # agents of today
+SPARE_TRIES = 2  # beyond the judgements wanted; each consists of up to `max_attempts` attempts
+DRAWN_FROM_DAYS = 90  # so that anchors represent today's agents
 ASKED_AT_ONCE = 500
-_NAMESPACE = UUID("7f1f2c1e-6a55-5f0d-9d6c-1b8f3f6f0c11")  # never change: what was asked would be asked again
+_NAMESPACE = UUID("7f1f2c1e-6a55-5f0d-9d6c-1b8f3f6f0c11")  # never change it: requests already made would be repeated
 
 JUDGEMENTS = """
 SELECT s.session_id, s.judge_fingerprint, s.total_score, s.chain_id
@@ -44,8 +44,8 @@ WHERE a.removed_at IS NULL AND s.purpose = 'anchor' AND s.status = 'completed'
 ORDER BY s.completed_at, s.score_id
 """
 
-# Who judged the newest scores of the chains of anchors ($1 chains with criteria of their own, $2 these, $3 those of
-# all others).
+# The judges of the newest scores of each chain with anchors ($1 chains with criteria of their own, $2 these criteria,
+# $3 those of all other chains).
 NEWEST_JUDGES = f"""
 SELECT c.chain_id, s.criteria, s.criteria_hash, s.judge_fingerprint
 FROM (SELECT DISTINCT m.chain_id FROM {{schema}}.anchor_sessions a JOIN {{schema}}.sessions m USING (session_id)
@@ -61,7 +61,7 @@ CROSS JOIN LATERAL (
 ORDER BY c.chain_id, s.completed_at DESC
 """
 
-# Anchors, and how far they have come under these judges ($1 chains, $2 their judges).
+# Anchors and their progress under the current judges ($1 chains, $2 their judges).
 STANDING = """
 SELECT a.session_id, m.chain_id, m.alert_type, a.added_by, a.added_at, a.note, j.fingerprint IS NULL AS has_no_judge,
        d.judged, d.open, d.newest_error, q.asked, q.tries, q.asked_lately
@@ -83,7 +83,7 @@ WHERE a.removed_at IS NULL
 ORDER BY m.chain_id, m.alert_type, a.session_id
 """
 
-# What anchors may be: sessions with a chain and a number.
+# Whether sessions ($1) may be anchors: known here, with a chain and a total.
 FIT = """
 SELECT i.session_id, m.session_id IS NOT NULL AS is_known, m.chain_id,
        EXISTS (SELECT FROM {schema}.session_scores s WHERE s.session_id = i.session_id AND s.status = 'completed'
@@ -105,7 +105,7 @@ UPDATE {schema}.anchor_sessions SET removed_by = $2, removed_at = now()
 WHERE session_id = ANY($1::text[]) AND removed_at IS NULL RETURNING session_id
 """
 
-# Sessions that anchors may be drawn from: ordinary ones that were judged lately.
+# Sessions that anchors may be drawn from: ordinary ones judged lately that are not anchors.
 CANDIDATES = """
 SELECT DISTINCT s.session_id, m.chain_id, m.alert_type
 FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
@@ -122,7 +122,7 @@ _DOUBTFUL = sorted(DOUBTFUL_FLAGS)
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Who judges the sessions of a chain now."""
+    """The current judge of a chain."""
 
     chain_id: str
     criteria: str
@@ -143,20 +143,25 @@ class Anchor:
     state: Annotated[
         State,
         Field(
-            description="Under the judge of its chain now: `judged`, `under_way`, `lacking`, `given_up` after several "
-            "tries; `gone`: its source no longer has it; `no_judge`: its chain has no "
-            "scores of late under its criteria that have a fingerprint."
+            description="Under the current judge of its chain: `judged`, `under_way`, `lacking`, `given_up` after "
+            "several tries; `gone`: its source no longer has it; `no_judge`: its chain has no recent scores with a "
+            "fingerprint under its criteria."
         ),
     ]
-    judgements: Annotated[int, Field(description="By the judge of its chain now.")]
-    asked: Annotated[int, Field(description="How often it was asked for under that judge.")]
-    error_kind: Annotated[str | None, Field(description="Why the last judgement failed; null: it did not.")]
-    is_due: Annotated[bool, Field(description="The worker asks for it at its next look.")]
+    judgements: Annotated[int, Field(description="By the current judge of its chain.")]
+    asked: Annotated[int, Field(description="Number of requests under that judge.")]
+    error_kind: Annotated[str | None, Field(description="Why the last judgement failed; null: it did not fail.")]
+    is_due: Annotated[bool, Field(description="The worker requests it at its next pass.")]
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a judgement by the current judge is still to come."""
+        return self.state in ("lacking", "under_way")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All anchors and the judges of their chains."""
+    """All anchors and the current judges of their chains."""
 
     anchors: list[Anchor]
     judges: list[Judge]
@@ -164,7 +169,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A session that cannot be an anchor, and why."""
+    """A session that cannot be an anchor, with the reason."""
 
     session_id: str
     reason: str
@@ -175,17 +180,17 @@ class Unfit:
 
 async def add(database: Database, session_ids: Sequence[str], *, by: str, note: str | None = None) -> list[str]:
     """
-    Make sessions anchors; returns those that were none before. One that was removed begins anew.
+    Make sessions anchors; returns those that were not anchors before. A removed one starts again from the beginning.
 
     Raises:
-        DatabaseAway: They may have been added; adding again is harmless.
+        DatabaseAway: They may have been added; adding them again is harmless.
     """
     rows = await database.once(lambda c: c.fetch(database.sql(ADD), list(session_ids), by, note))
     return sorted(r["session_id"] for r in rows)
 
 
 async def unfit(database: Database, session_ids: Sequence[str]) -> list[Unfit]:
-    """Those that cannot be anchors, in the order given. Raises: DatabaseAway."""
+    """The sessions that cannot be anchors, in the order given. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(FIT), list(session_ids)))
     reasons = {r["session_id"]: _why_unfit(r) for r in rows}
     return [Unfit(i, reason) for i in session_ids if (reason := reasons[i]) is not None]
@@ -193,15 +198,15 @@ async def unfit(database: Database, session_ids: Sequence[str]) -> list[Unfit]:
 
 def _why_unfit(row: Any) -> str | None:
     if not row["is_known"]:
-        return "nobody has asked for a score of it here; score it first"
+        return "it was never scored here; score it first"
     if not row["is_scored"]:
-        return "it has no score with a total, so that nothing says it can be judged; score it first"
+        return "it has no score with a total, so it may be impossible to judge; score it first"
     return "it belongs to no chain" if row["chain_id"] is None else None
 
 
 async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> list[str]:
     """
-    Let sessions be anchors no more; returns those that were. Their judgements stay stored and count no more.
+    Stop using sessions as anchors; returns those that were anchors. Their judgements stay stored but no longer count.
 
     Raises:
         DatabaseAway: They may have been removed.
@@ -212,30 +217,31 @@ async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> 
 
 async def draw(database: Database, count: int, *, chain: str | None = None, seed: int | None = None) -> list[str]:
     """
-    Draw sessions that could be anchors out of those judged in the last 90 days; see `draw_alike`.
+    Draw sessions from those judged in the last 90 days that are not anchors; see `draw_alike`.
 
     Args:
-        seed: Draws the same from the same; None: another sample each time.
+        seed: Makes the sample repeatable; None: another sample each time.
 
     Returns:
-        At most `count`, none of them an anchor yet.
+        At most `count`.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
     rows = await database.once(lambda c: c.fetch(database.sql(CANDIDATES), chain, DRAWN_FROM_DAYS, _DOUBTFUL))
     candidates = [(r["session_id"], (r["chain_id"], r["alert_type"])) for r in rows]
-    return draw_alike(candidates, count, random.Random(seed))  # noqa: S311 - a sample is no secret
+    return draw_alike(candidates, count, random.Random(seed))  # noqa: S311 - sampling, not security
 
 
 def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: random.Random) -> list[str]:
     """
-    A random sample in which every stratum has its share, give or take one; every candidate is as likely. Pure.
+    Draw a sample in which every stratum has its share, plus or minus one; all candidates are equally likely.
 
-    The strata are laid one behind the other in random order, and every n-th candidate is taken from a random start on.
+    Systematic sampling: the strata are concatenated in random order, and every n-th candidate is taken from a random
+    start on.
 
     Args:
-        candidates: Session and stratum of each.
+        candidates: Pairs of session and stratum.
 
     Source:
         W. G. Cochran: Sampling Techniques (1977), chapter 8: systematic sampling.
@@ -255,18 +261,18 @@ def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: rando
     return [laid[min(int(start + n * step), len(laid) - 1)] for n in range(count)]
 
 
-# --- how far they have come ----------------------------------------------------------------------------
+# --- progress ------------------------------------------------------------------------------------------
 
 
 async def judgements(
     database: Database, *, criteria_hash: str | None = None, chain: str | None = None
 ) -> list[AnchorJudgement]:
     """
-    What judges said of anchors, oldest first; a total that contradicts itself or was steered is none.
+    Judgements of anchors, oldest first; without totals that are flagged as doubtful.
 
     Args:
-        criteria_hash: Only under these criteria; None: under all. No two criteria share a fingerprint.
-        chain: Only of anchors of this chain.
+        criteria_hash: Only under these criteria; None: all. Different criteria never share a fingerprint.
+        chain: Only anchors of this chain.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -280,7 +286,7 @@ async def judgements(
 
 async def standing(inbox: Inbox) -> Standing:
     """
-    All anchors, with what they lack under the judges who work now.
+    All anchors and their progress under the current judges.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -302,7 +308,7 @@ async def standing(inbox: Inbox) -> Standing:
 
 
 def judges_of(rows: Sequence[Any]) -> list[Judge]:
-    """The judge of each chain, out of the judges of its newest scores: of most of them, then the newer one. Pure."""
+    """The current judge of each chain: that of most of its newest scores; with a tie, that of the newest."""
     newest: defaultdict[str, list[Judge]] = defaultdict(list)
     for row in rows:
         judge = Judge(row["chain_id"], row["criteria"], row["criteria_hash"], row["judge_fingerprint"])
@@ -324,11 +330,11 @@ def _anchor(row: Any, wanted: int) -> Anchor:
 
 def state_of(row: Any, wanted: int) -> tuple[State, bool]:
     """
-    What an anchor lacks, and whether it is time to ask for it. Pure.
+    The state of an anchor, and whether it is to be requested now.
 
     Args:
-        row: Of `STANDING`.
-        wanted: Judgements of each anchor.
+        row: A row of `STANDING`.
+        wanted: Judgements wanted of each anchor.
     """
     if row["has_no_judge"]:
         return "no_judge", False
@@ -343,21 +349,21 @@ def state_of(row: Any, wanted: int) -> tuple[State, bool]:
     return "lacking", not row["asked_lately"]
 
 
-# --- asking --------------------------------------------------------------------------------------------
+# --- requesting ----------------------------------------------------------------------------------------
 
 
 async def ask(inbox: Inbox, found: Standing, *, by: str, states: Collection[State] | None = None) -> list[UUID]:
     """
-    Have anchors judged that lack it, after everything else that is to be scored; returns the scores that were made.
+    Request the missing judgements of anchors, at the lowest priority; returns the ids of the new scores.
 
-    Who asks at the same time for the same makes the same requests, of which one counts.
+    Request ids are derived from anchor, judge and number, so concurrent calls create each judgement once.
 
     Args:
-        found: Of a moment ago.
-        states: Those in these states; None: those that are due.
+        found: Read shortly before.
+        states: Request anchors in these states; None: those that are due.
 
     Raises:
-        DatabaseAway: Some may have been asked for; asking again is harmless.
+        DatabaseAway: Some may have been requested; calling it again is harmless.
     """
     wanted = inbox.policy.settings.anchors_judgements_each
     judges = {j.chain_id: j for j in found.judges}

@@ -1,9 +1,9 @@
 """
-The loop that keeps anchors judged, looks for drift, and tells of it: in one process at a time, whichever is first.
+The drift loop: request judgements of anchors, look for drift and publish events, in one process at a time.
 
-Laws. It never waits in the way of judging or of the relay: anchors are asked for behind everything else, and a broker
-that is away delays events alone. An event is stored with its finding and published until the broker has acknowledged
-it, under the same id: at least once.
+It delays neither judging nor the relay: anchors have the lowest priority, and an unreachable broker delays only the
+events of this loop. An event is stored with its finding and published under the same id until the broker acknowledges
+it (at least once).
 """
 
 import asyncio
@@ -17,9 +17,9 @@ import structlog
 from pydantic_core import to_json
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.drift import anchors, detection
+from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.drift.anchors import AUTOMATIC, Standing, State
-from tarsy_scoring.drift.detection import Finding, event_of
+from tarsy_scoring.drift.findings import Finding, event_of
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
@@ -32,9 +32,8 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-ASK_EVERY_S = 15.0  # how late a new judge is noticed
-# Reads the scores of every chain; what it decides changes with days and hundreds of sessions.
-LOOK_EVERY_S = 300.0
+ASK_EVERY_S = 15.0  # the delay until a new judge is noticed
+LOOK_EVERY_S = 300.0  # a look reads the scores of every chain; results change over days and hundreds of sessions
 PUBLISH_TIMEOUT_S = 10.0
 LIMIT = 100
 
@@ -42,7 +41,7 @@ LOOP_LOCK = AdvisoryLock("tarsy-scoring drift")
 
 
 class DriftLoop:
-    """The loop of this process: at work, or standing by while another process is."""
+    """The drift loop of this process: active, or on standby while another process holds the lock."""
 
     def __init__(self, settings: Settings, inbox: Inbox, metrics: Metrics) -> None:
         self._settings = settings
@@ -56,7 +55,7 @@ class DriftLoop:
         self._seen: dict[str, tuple[Any, ...]] = {}
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Ask, look and tell until `stopping`; what is under way then is left to the next one."""
+        """Run passes until `stopping` is set; the next process takes over an interrupted pass."""
         try:
             while not stopping.is_set():
                 await unless_stopped(self._pass(), stopping)
@@ -71,19 +70,22 @@ class DriftLoop:
                 self._looked_at = time.monotonic()
         except (DatabaseAway, BrokerAway, StartRefused, TooLarge) as error:
             log.warning("drift.waiting", reason=str(error), retry_in_s=ASK_EVERY_S)
-        except Exception as error:  # an outermost loop: what cannot be reckoned here must end no judging
+        except Exception as error:  # outermost loop: a failure here must not end the worker
             log.error("drift.failed", error=type(error).__name__, exc_info=True)
             self._looked_at = time.monotonic()
 
     async def run_once(self, now: datetime, *, looks: bool = True) -> bool:
         """
-        Ask for judgements that anchors lack, look where it is time to, publish what is news; says whether it was ours.
+        Request judgements that anchors lack, look at chains that changed, and publish new events.
 
         Args:
-            looks: False: only ask and publish.
+            looks: False: only request and publish.
+
+        Returns:
+            False without doing anything when another process holds the lock.
 
         Raises:
-            DatabaseAway, BrokerAway, StartRefused, TooLarge: The same again later; nothing is lost.
+            DatabaseAway, BrokerAway, StartRefused, TooLarge: Retry later; nothing is lost.
         """
 
         async def lead(connection: Connection) -> bool:
@@ -111,34 +113,34 @@ class DriftLoop:
 
     async def _look(self, found: Standing, now: datetime) -> None:
         judgements = await anchors.judgements(self._database)
-        awaited = sum(a.state in ("lacking", "under_way") for a in found.anchors)
-        for chain, newest_at in (await detection.chains(self._database)).items():
-            # What a look says changes with these; the day is for looks that wait for days to pass.
+        awaited = sum(a.is_awaited for a in found.anchors)
+        for chain, newest_at in (await findings.chains(self._database)).items():
+            # Results depend only on these values; the date is there for looks that are due after some days.
             state = newest_at, len(judgements), awaited, now.date()
             if self._seen.get(chain) == state:
                 continue
             criteria = self._inbox.policy.chain(chain).criteria
-            stands = await detection.situation(self._database, chain, criteria, found, judgements)
+            stands = await findings.situation(self._database, chain, criteria, found, judgements)
             if stands is not None:
-                made = await detection.look_at(self._database, stands, now)
+                made = await findings.look_at(self._database, stands, now)
                 log.debug("drift.looked", chain_id=chain, looks=made)
             self._seen[chain] = state
 
     async def _publish(self) -> None:
-        news = await detection.unpublished(self._database, LIMIT)
+        news = await findings.unpublished(self._database, LIMIT)
         if not news:
             return
         await self._require_topic()
         messages = [_message(event_of(f)) for f in news]
         acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
         done = [f for f, is_there in zip(news, acknowledged, strict=True) if is_there]
-        await detection.mark_published(self._database, [f.event_id for f in done])
-        self._tell(done)
+        await findings.mark_published(self._database, [f.event_id for f in done])
+        self._report(done)
         if len(done) < len(news):
             raise BrokerAway(f"{len(news) - len(done)} of {len(news)} events were not acknowledged in time")
 
     async def _require_topic(self) -> None:
-        """Raises: BrokerAway, StartRefused: There is no topic yet that could take the event."""
+        """Create the topic if it is missing. Raises: BrokerAway, StartRefused."""
         if self._has_topic:
             return
         try:
@@ -148,7 +150,7 @@ class DriftLoop:
             raise BrokerAway(f"the brokers could not be reached within {PUBLISH_TIMEOUT_S:g} s") from None
         self._has_topic = True
 
-    def _tell(self, done: Sequence[Finding]) -> None:
+    def _report(self, done: Sequence[Finding]) -> None:
         for finding in done:
             self._metrics.drift_events.labels(finding.cause).inc()
             log.warning(
@@ -162,5 +164,5 @@ class DriftLoop:
 
 
 def _message(event: Mapping[str, Any]) -> tuple[bytes, bytes, Headers]:
-    """Key, value and headers (CloudEvents 1.0). The key keeps it beside the signals of its chain in compaction."""
+    """Key, value and headers (CloudEvents 1.0). The key is unique, so that compaction keeps every event."""
     return f"drift:{event['event_id']}".encode(), to_json(event), cloudevents_headers(event)

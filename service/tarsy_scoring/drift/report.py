@@ -1,6 +1,4 @@
-"""
-What is known of drift, for people: findings, how things stand with a chain, and which anchors lack judgements.
-"""
+"""The drift report: findings, the state of a chain's drift detection, and anchors that lack judgements."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -10,9 +8,19 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tarsy_scoring.drift import anchors, detection
+from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.drift.anchors import Anchor, Standing, State
-from tarsy_scoring.drift.detection import MOST_SHOWN, Finding, Situation
+from tarsy_scoring.drift.detection import (
+    DAYS_TO_LOOK,
+    SESSIONS_AFTER_DAYS,
+    SESSIONS_TO_LOOK,
+    TENURE,
+    Look,
+    Situation,
+    due_look,
+    judged_by_both,
+)
+from tarsy_scoring.drift.findings import MOST_SHOWN, Finding
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.records.analytics import Selection, TrendPoint
@@ -20,17 +28,8 @@ from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import Cause
-from tarsy_scoring.statistics.judge_change import (
-    DAYS_TO_LOOK,
-    REIGN,
-    SESSIONS_AFTER_DAYS,
-    SESSIONS_TO_LOOK,
-    Look,
-    due_look,
-    judged_by_both,
-)
 
-# Totals of a chain by day, judge and criteria: every score on its day, also where a session has several.
+# Totals of a chain by day, judge and criteria. Every score counts on its day, also several of one session.
 DAILY_TOTALS = """
 SELECT (s.completed_at AT TIME ZONE 'UTC')::date AS day, s.judge_fingerprint, s.criteria,
        avg(s.total_score)::float8 AS average, min(s.total_score) AS minimum, max(s.total_score) AS maximum,
@@ -49,40 +48,40 @@ CAUSES: Mapping[Cause | None, str] = {
     "agents": "the agents changed",
     "both": "judge and agents changed",
     "none": "no change is shown",
-    None: "cannot be told",
+    None: "undecided",
 }
 STATES: Mapping[State, str] = {
-    "judged": "judged by the judge of now",
+    "judged": "judged by the current judge",
     "under_way": "under way",
-    "lacking": "not judged yet by the judge of now",
+    "lacking": "not judged yet by the current judge",
     "given_up": "given up after several tries",
     "gone": "gone: the source no longer has it",
-    "no_judge": "its chain has no scores of late under its criteria that have a fingerprint",
+    "no_judge": "its chain has no recent scores with a fingerprint under its criteria",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ChainStanding:
-    """Who judges a chain, and what the next look waits for."""
+    """The current judge of a chain, and what the next look waits for."""
 
     chain_id: str
     criteria: str
-    judge_fingerprint: Annotated[str | None, Field(description="Null: too few scores to say who the judge is.")]
-    judges_since: Annotated[datetime | None, Field(description="Null: as far back as was looked.")]
-    old_fingerprint: Annotated[str | None, Field(description="The judge before; null: it followed nobody.")]
-    scores: Annotated[int, Field(description="Of the judge of now, as far as was looked.")]
-    anchors: Annotated[int, Field(description="Judged by the judge before and by the one of now.")]
-    outstanding: Annotated[int, Field(description="Anchors that the judge of now is still to judge.")]
-    meaning: Annotated[str, Field(description="The same in words.")]
+    judge_fingerprint: Annotated[str | None, Field(description="The current judge; null: too few scores to tell.")]
+    judges_since: Annotated[datetime | None, Field(description="Null: as far back as scores were read.")]
+    old_fingerprint: Annotated[str | None, Field(description="The judge before; null: there was none.")]
+    scores: Annotated[int, Field(description="By the current judge, as far back as scores were read.")]
+    anchors: Annotated[int, Field(description="Anchors judged by the judge before and by the current one.")]
+    outstanding: Annotated[int, Field(description="Anchors that the current judge is still to judge.")]
+    meaning: Annotated[str, Field(description="The state in words.")]
 
 
 @dataclass(frozen=True, slots=True)
 class DriftReport:
-    """What is known of drift."""
+    """The drift report."""
 
-    findings: Annotated[list[Finding], Field(description="The newest first.")]
-    chain: Annotated[ChainStanding | None, Field(description="Of the chain that was asked for; null: of none.")]
-    anchors: Annotated[dict[State, int], Field(description="How many anchors there are, by state.")]
+    findings: Annotated[list[Finding], Field(description="Newest first.")]
+    chain: Annotated[ChainStanding | None, Field(description="The requested chain; null: none was requested.")]
+    anchors: Annotated[dict[State, int], Field(description="Number of anchors by state.")]
     anchors_not_judged: Annotated[list[Anchor], Field(description="At most 100.")]
 
 
@@ -95,18 +94,18 @@ async def read_report(
     limit: int = MOST_SHOWN,
 ) -> DriftReport:
     """
-    What is known of drift.
+    Read the drift report.
 
     Args:
-        chain: None: findings of all chains, and how things stand with none.
+        chain: None: findings of all chains, without the state of a chain.
         criteria: Only findings under criteria of this name.
-        since: Only what was found since then.
+        since: Only findings since then.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
     database = inbox.database
-    found = await detection.findings(database, chain, criteria, since=since, limit=limit)
+    found = await findings.read_findings(database, chain, criteria, since=since, limit=limit)
     standing = await anchors.standing(inbox)
     mine = [a for a in standing.anchors if chain is None or a.chain_id == chain]
     stands = None if chain is None else await _chain_standing(inbox, chain, standing)
@@ -117,17 +116,17 @@ async def read_report(
 async def _chain_standing(inbox: Inbox, chain: str, standing: Standing) -> ChainStanding:
     criteria = inbox.policy.chain(chain).criteria
     judgements = await anchors.judgements(inbox.database)
-    found = await detection.situation(inbox.database, chain, criteria, standing, judgements)
+    found = await findings.situation(inbox.database, chain, criteria, standing, judgements)
     if found is None:
-        meaning = f"It has fewer than {REIGN} scores with a fingerprint under {criteria}: too few to say who judges."
+        meaning = f"It has fewer than {TENURE} scores with a fingerprint under {criteria}: too few to tell who judges."
         return ChainStanding(chain, criteria, None, None, None, 0, 0, 0, meaning)
     now = datetime.now(UTC)
-    return standing_of(found, await detection.looked_at(inbox.database, found, now), now)
+    return standing_of(found, await findings.looks_made(inbox.database, found, now), now)
 
 
 async def daily_totals(database: Database, selection: Selection) -> list[TrendPoint]:
     """
-    Totals of a chain per UTC day and judge, flagged ones left out.
+    Totals of a chain per UTC day and judge, without flagged ones.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -143,20 +142,20 @@ async def daily_totals(database: Database, selection: Selection) -> list[TrendPo
 
 def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> ChainStanding:
     """
-    How things stand, with words. Pure.
+    The state of a chain's drift detection, also in words.
 
     Args:
-        looked: Looks that were made at the change that brought this judge.
+        looked: Looks made at the change that brought the current judge.
     """
-    reign = found.reign
-    both = 0 if reign.old is None else judged_by_both(found.judgements, reign.old, reign.fingerprint)
+    tenure = found.tenure
+    both = 0 if tenure.old is None else judged_by_both(found.judgements, tenure.old, tenure.fingerprint)
     return ChainStanding(
         found.chain_id,
         found.criteria,
-        reign.fingerprint,
-        reign.since,
-        reign.old,
-        len(reign.scores),
+        tenure.fingerprint,
+        tenure.since,
+        tenure.old,
+        len(tenure.scores),
         both,
         found.outstanding,
         _waits_for(found, both, looked, now) + _unknown(found.unknown),
@@ -164,51 +163,49 @@ def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> Ch
 
 
 def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datetime) -> str:
-    reign, scores = found.reign, len(found.reign.scores)
-    if reign.old is None or reign.since is None:
-        return _without_change(reign.judges, scores)
-    told = f"Another judge took over at {reign.since:%Y-%m-%d %H:%M} UTC. {both} anchors were judged by both judges"
-    is_late = now - reign.since >= timedelta(days=DAYS_TO_LOOK)
+    tenure, scores = found.tenure, len(found.tenure.scores)
+    if tenure.old is None or tenure.since is None:
+        return _without_change(tenure.judges, scores)
+    text = f"Another judge took over at {tenure.since:%Y-%m-%d %H:%M} UTC. {both} anchors were judged by both judges"
+    is_late = now - tenure.since >= timedelta(days=DAYS_TO_LOOK)
     if found.outstanding and not is_late:
-        told += f", {found.outstanding} are still to be; the look waits for these, for at most {DAYS_TO_LOOK} days."
+        text += f", {found.outstanding} are still to be; the look waits for these, for at most {DAYS_TO_LOOK} days."
     else:
-        told += f", {found.outstanding} are still to be." if found.outstanding else "."
-        if due_look(reign, found.judgements, found.outstanding, looked, now) is not None:
-            told += " A look is due and is made within five minutes."
+        text += f", {found.outstanding} are still to be." if found.outstanding else "."
+        if due_look(tenure, found.judgements, found.outstanding, looked, now) is not None:
+            text += " A look is due and will be made within five minutes."
     enough = SESSIONS_AFTER_DAYS if is_late else SESSIONS_TO_LOOK
     if scores < enough and "sessions" not in looked:
         later = "" if is_late else f", or after {DAYS_TO_LOOK} days {SESSIONS_AFTER_DAYS}"
-        told += (
-            f" What is the agents' part is looked at once there are {enough} scores by the new judge (there are "
+        text += (
+            f" The agents' part is determined once there are {enough} scores by the new judge (there are "
             f"{scores}){later}."
         )
     if not both and not found.outstanding:
-        told += " Without anchors that both judged, its part cannot be told from the agents'."
-    return told
+        text += " Without anchors that both judged, its part cannot be separated from the agents'."
+    return text
 
 
 def _without_change(judges: int, scores: int) -> str:
     if judges == 1:
-        return "One judge is in sight. Whether the agents change under it is looked for once a day."
+        return "One judge gave all recent scores. A change of the agents is looked for once a day."
     return (
-        f"{judges} judges are in sight, and none has taken over from another: they take turns, stand in for each "
-        "other, or one has just begun. No change of judge can be told here. Whether the agents change is looked for "
-        f"once a day, in the {scores} scores of the judge who gave most of the last {REIGN}."
+        f"{judges} judges gave the recent scores, and none has taken over from another: they alternate, substitute "
+        "for each other, or one has just started. No change of judge can be detected. A change of the agents is looked "
+        f"for once a day, in the {scores} scores of the judge that gave most of the last {TENURE}."
     )
 
 
 def _unknown(scores: int) -> str:
-    """Of scores without a fingerprint."""
+    """A sentence about scores without a fingerprint; empty without any."""
     if not scores:
         return ""
-    told = "1 score has" if scores == 1 else f"{scores:,} scores have"
-    return (
-        f" Since this judge's first score {told} no fingerprint: who gave them is unknown, and nothing is said of them."
-    )
+    text = "1 score has" if scores == 1 else f"{scores:,} scores have"
+    return f" Since this judge's first score {text} no fingerprint: their judge is unknown, and they are left out."
 
 
 def in_points(estimate: Estimate) -> str:
-    """A change with its interval, for people."""
+    """A change with its interval, in words."""
     if estimate.value is None:
         return "unknown"
     if estimate.low is None or estimate.high is None:
@@ -219,18 +216,18 @@ def in_points(estimate: Estimate) -> str:
 
 
 def document_of(report: DriftReport) -> dict[str, Any]:
-    """For programs."""
+    """The report for JSON."""
     return asdict(report)
 
 
 def markdown(report: DriftReport) -> str:
-    """For people, in Markdown."""
+    """The report as Markdown."""
     lines = ["# Drift", ""]
     if report.chain is not None:
         lines += [f"{_plain(report.chain.chain_id)}: {report.chain.meaning}", ""]
     lines += _anchor_lines(report.anchors)
     if not report.findings:
-        lines += ["No look has found anything yet."]
+        lines += ["No findings yet."]
     for finding in report.findings:
         lines += _finding_lines(finding)
     return "\n".join(lines).rstrip() + "\n"
@@ -239,11 +236,12 @@ def markdown(report: DriftReport) -> str:
 def _anchor_lines(counts: Mapping[State, int]) -> list[str]:
     if not counts:
         return [
-            "There are no anchors: no change of judge can be told from a change of agents. `anchors add` helps.",
+            "There are no anchors, so a change of judge cannot be separated from a change of agents. Add some with "
+            "`anchors add`.",
             "",
         ]
-    told = ", ".join(f"{counts[state]} {words}" for state, words in STATES.items() if state in counts)
-    return [f"Anchors: {told}.", ""]
+    text = ", ".join(f"{counts[state]} {words}" for state, words in STATES.items() if state in counts)
+    return [f"Anchors: {text}.", ""]
 
 
 def _finding_lines(finding: Finding) -> Sequence[str]:
@@ -268,5 +266,5 @@ def _sessions(finding: Finding) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name from outside in one line."""
+    """An untrusted name in one line."""
     return " ".join("".join(c if c.isprintable() else " " for c in name).split())

@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from tarsy_scoring.drift.detection import MOST_SHOWN
+from tarsy_scoring.drift.findings import MOST_SHOWN
 from tarsy_scoring.records.analytics import DayOf, Selection, ToolSort
 from tarsy_scoring.records.export import Format, Purpose
 from tarsy_scoring.records.session_list import LONGEST_CURSOR, Filters, Sort

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.drift.detection import Finding
+from tarsy_scoring.drift.findings import Finding
 from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, daily_totals, in_points, read_report
 from tarsy_scoring.web.access import may_read
 from tarsy_scoring.web.context import AppContext, Caller, context_of

@@ -1,4 +1,4 @@
-"""The loop of drift beside judging: it ends nothing, and ends when it is told to."""
+"""The drift loop: failures do not end it, `stopping` does."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,7 +50,6 @@ async def not_ours() -> bool:
     ],
 )
 async def test_whatever_goes_wrong_judging_goes_on(error: Exception, event: str) -> None:
-    """It is said, and tried again; the process of which this is one loop of several does not end."""
 
     async def fail() -> bool:
         raise error
@@ -62,7 +61,6 @@ async def test_whatever_goes_wrong_judging_goes_on(error: Exception, event: str)
 
 
 async def test_scores_are_looked_at_every_few_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anchors are asked for at every pass. Who only stood by looks as soon as it is its turn."""
     clock = 1000.0
     monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: clock))
     loop = Scripted(not_ours)
@@ -75,7 +73,7 @@ async def test_scores_are_looked_at_every_few_minutes(monkeypatch: pytest.Monkey
     assert loop.looks == [True, True, False, False, True, False]
 
 
-async def test_it_ends_at_once_when_it_is_told_to() -> None:
+async def test_it_ends_at_once_when_stopping_is_set() -> None:
     """Also in the middle of a pass: what was begun is rolled back, and another process does it."""
     begun, stopping = asyncio.Event(), asyncio.Event()
 

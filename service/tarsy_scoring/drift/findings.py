@@ -1,0 +1,331 @@
+"""
+Look for drift in each chain and store what each look found.
+
+A look and its finding are one transaction, so no look is made twice. `detection` decides when a look is due.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from tarsy_scoring.drift.anchors import Standing
+from tarsy_scoring.drift.detection import (
+    OWN_ANCHORS,
+    ChainScore,
+    Look,
+    Situation,
+    Tenure,
+    current_tenure,
+    detect_change_under_one_judge,
+    detect_new_judge,
+    due_look,
+    is_news,
+    judged_by_both,
+    size_of,
+)
+from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.statistics.agreement import Estimate
+from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
+from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift
+
+MOST_READ = 3 * WINDOW  # scores of all judges together; a look takes at most `WINDOW` of each
+MOST_SHOWN = 100
+WATCH_EVERY = timedelta(days=1)  # the number of looks that `find_change` is calibrated for
+# A judge that returns to follow the same judge within this time is the same change and no further event.
+FLAPPING = timedelta(days=30)
+
+# Chains with scores and the time of the newest of each: a skip scan, one index step per chain.
+CHAINS = """
+WITH RECURSIVE chains AS (
+  (SELECT s.chain_id FROM {schema}.session_scores s
+   WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id IS NOT NULL ORDER BY s.chain_id LIMIT 1)
+  UNION ALL
+  SELECT (SELECT s.chain_id FROM {schema}.session_scores s
+          WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id > c.chain_id
+          ORDER BY s.chain_id LIMIT 1)
+  FROM chains c WHERE c.chain_id IS NOT NULL)
+SELECT c.chain_id, n.completed_at AS newest_at
+FROM chains c CROSS JOIN LATERAL (
+  SELECT s.completed_at FROM {schema}.session_scores s
+  WHERE s.chain_id = c.chain_id AND s.status = 'completed' AND s.purpose = 'production'
+  ORDER BY s.completed_at DESC LIMIT 1) n
+"""
+
+# The first total of each session of a chain, newest first: scoring a session again says nothing new about its agents.
+SCORES = """
+SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS ended_at, m.alert_type,
+       s.judge_fingerprint, s.criteria_hash, s.total_score::float8 AS total
+FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id = $1 AND s.criteria = $2
+  AND s.total_score IS NOT NULL AND NOT s.flags ?| $3
+  AND NOT EXISTS (SELECT FROM {schema}.session_scores x WHERE x.session_id = s.session_id AND x.status = 'completed'
+                  AND x.purpose = 'production' AND x.completed_at < s.completed_at)
+ORDER BY s.completed_at DESC LIMIT $4
+"""
+
+_FINDING = """
+SELECT f.event_id, f.look, f.chain_id, f.criteria, f.criteria_hash, f.old_fingerprint, f.new_fingerprint, f.cause,
+       f.is_clear, f.judge, f.whole, f.agents, f.began_at, f.anchors, f.anchors_missing, f.compared_before,
+       f.compared_after, f.meaning, f.found_at, f.is_event, f.published_at
+FROM {schema}.drift_findings f
+"""
+
+FINDINGS = f"""{_FINDING}
+WHERE ($1::text IS NULL OR f.chain_id = $1) AND ($2::text IS NULL OR f.criteria = $2)
+  AND ($3::timestamptz IS NULL OR f.found_at >= $3)
+ORDER BY f.found_at DESC, f.event_id LIMIT $4
+"""
+
+UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY f.found_at LIMIT $1"
+
+MARK_PUBLISHED = "UPDATE {schema}.drift_findings SET published_at = now() WHERE event_id = ANY($1::uuid[])"
+
+# One look at a chain at a time, also from a process that lost the lock of the loop without noticing.
+LOOK_LOCK = AdvisoryLock("tarsy-scoring drift look")
+
+ADD = """
+INSERT INTO {schema}.drift_findings
+  (look, chain_id, criteria, criteria_hash, old_fingerprint, new_fingerprint, cause, is_clear, judge, whole, agents,
+   began_at, anchors, anchors_missing, compared_before, compared_after, meaning, is_event)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+"""
+
+WATCHED = "SELECT looked_at FROM {schema}.drift_watches WHERE chain_id = $1 AND criteria = $2"
+
+WATCH = """
+INSERT INTO {schema}.drift_watches (chain_id, criteria, looked_at) VALUES ($1, $2, $3)
+ON CONFLICT (chain_id, criteria) DO UPDATE SET looked_at = excluded.looked_at
+"""
+
+_DOUBTFUL = sorted(DOUBTFUL_FLAGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of a look. Changes are in points, later minus earlier."""
+
+    event_id: UUID
+    look: Annotated[
+        Look,
+        Field(
+            description="`anchors`: a new judge, by anchors alone; `sessions`: a new judge, by anchors and sessions; "
+            "`watch`: under one judge."
+        ),
+    ]
+    chain_id: str
+    criteria: str
+    criteria_hash: str
+    old_fingerprint: Annotated[str | None, Field(description="Null: found under one judge.")]
+    new_fingerprint: str
+    cause: Annotated[Cause | None, Field(description="Null: undecided; `meaning` says why.")]
+    is_clear: Annotated[
+        bool,
+        Field(
+            description="False: neither part is significant by itself; `cause` is then the likelier one, or null. With "
+            "anchors alone, the judge's part can be clear while the agents' is unknown."
+        ),
+    ]
+    judge: Estimate
+    whole: Estimate
+    agents: Estimate
+    began_at: datetime | None
+    anchors: Annotated[int, Field(description="Anchors that both judges judged.")]
+    anchors_missing: int
+    compared_before: int
+    compared_after: int
+    meaning: list[str]
+    found_at: datetime
+    is_event: Annotated[bool, Field(description="It is published as `scoring.drift_detected`.")]
+    published_at: datetime | None
+
+    @property
+    def size(self) -> Estimate | None:
+        """The size of the change that `cause` names."""
+        return size_of(self.cause, self.judge, self.whole, self.agents)
+
+
+async def chains(database: Database) -> dict[str, datetime]:
+    """Chains with scores, and the time of the newest score of each. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(CHAINS)))
+    return {r["chain_id"]: r["newest_at"] for r in rows}
+
+
+async def situation(
+    database: Database, chain: str, criteria: str, standing: Standing, judgements: Sequence[AnchorJudgement]
+) -> Situation | None:
+    """
+    What detection knows about a chain under its criteria; None when there are too few scores to tell its judge.
+
+    Args:
+        standing, judgements: Of all anchors, see `anchors`.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    arguments = (chain, criteria, _DOUBTFUL, MOST_READ)
+    rows = await database.once(lambda c: c.fetch(database.sql(SCORES), *arguments))
+    known = [ChainScore(**dict(r)) for r in reversed(rows) if r["judge_fingerprint"] is not None]
+    tenure = await asyncio.to_thread(current_tenure, known)
+    if tenure is None:
+        return None
+    begun = tenure.scores[0].scored_at
+    unknown = sum(r["judge_fingerprint"] is None and r["scored_at"] >= begun for r in rows)
+    own = [j for j in judgements if j.chain_id == chain]
+    borrows = tenure.old is not None and judged_by_both(own, tenure.old, tenure.fingerprint) < OWN_ANCHORS
+    awaited = [a for a in standing.anchors if (borrows or a.chain_id == chain) and a.is_awaited]
+    return Situation(chain, criteria, tenure, judgements if borrows else own, len(awaited), unknown)
+
+
+async def look_at(database: Database, found: Situation, now: datetime) -> list[Look]:
+    """
+    Make the looks at a chain that are due and store their findings; returns the looks made.
+
+    Concurrent calls for a chain run one after the other; only the first finds a look due.
+
+    Raises:
+        DatabaseAway: Either all looks were made and stored, or none.
+    """
+
+    async def work(connection: Connection) -> list[Look]:
+        await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{found.chain_id}")
+        earlier = await _findings(database, connection, found.chain_id, found.criteria)
+        made: list[Look] = []
+        of_change = _of_this_change(earlier, found.tenure, now)
+        look = due_look(found.tenure, found.judgements, found.outstanding, [f.look for f in of_change], now)
+        if look is not None:
+            drift = await asyncio.to_thread(detect_new_judge, found, look)
+            published = next(((f.cause, f.size) for f in of_change if f.is_event), None)
+            news = is_news(drift.cause, size_of(drift.cause, drift.judge, drift.whole, drift.agents), published)
+            await _keep(database, connection, found, look, drift, is_event=news)
+            made.append(look)
+        watched = await connection.fetchval(database.sql(WATCHED), found.chain_id, found.criteria)
+        if watched is None or now - watched >= WATCH_EVERY:
+            await connection.execute(database.sql(WATCH), found.chain_id, found.criteria, now)
+            drift = await asyncio.to_thread(detect_change_under_one_judge, found, _last_change(earlier, found.tenure))
+            if drift.cause == "agents":
+                await _keep(database, connection, found, "watch", drift, is_event=True)
+            made.append("watch")
+        return made
+
+    return await database.once(work)
+
+
+async def looks_made(database: Database, found: Situation, now: datetime) -> list[Look]:
+    """The looks made at the change that brought the current judge. Raises: DatabaseAway."""
+    earlier = await read_findings(database, found.chain_id, found.criteria)
+    return [f.look for f in _of_this_change(earlier, found.tenure, now)]
+
+
+def _of_this_change(earlier: Sequence[Finding], tenure: Tenure, now: datetime) -> list[Finding]:
+    """Findings about the change that brought the current judge, the newest first."""
+    since = now - FLAPPING if tenure.since is None else min(tenure.since, now - FLAPPING)
+    judges = tenure.old, tenure.fingerprint
+    return [
+        f
+        for f in earlier
+        if (f.old_fingerprint, f.new_fingerprint) == judges and f.look != "watch" and f.found_at >= since
+    ]
+
+
+def _last_change(earlier: Sequence[Finding], tenure: Tenure) -> datetime | None:
+    """When the last known change under the current judge began."""
+    began = [f.began_at for f in earlier if f.look == "watch" and f.new_fingerprint == tenure.fingerprint]
+    return max((at for at in began if at is not None), default=None)
+
+
+async def _keep(
+    database: Database, connection: Connection, found: Situation, look: Look, drift: Drift, *, is_event: bool
+) -> None:
+    await connection.execute(
+        database.sql(ADD),
+        look,
+        found.chain_id,
+        found.criteria,
+        found.criteria_hash,
+        None if look == "watch" else found.tenure.old,
+        found.tenure.fingerprint,
+        drift.cause,
+        drift.is_clear,
+        asdict(drift.judge),
+        asdict(drift.whole),
+        asdict(drift.agents),
+        drift.began_at,
+        drift.anchors,
+        drift.anchors_missing,
+        *drift.compared,
+        list(drift.meaning),
+        is_event,
+    )
+
+
+# --- reading findings ----------------------------------------------------------------------------------
+
+
+async def read_findings(
+    database: Database,
+    chain: str | None = None,
+    criteria: str | None = None,
+    *,
+    since: datetime | None = None,
+    limit: int = MOST_SHOWN,
+) -> list[Finding]:
+    """Findings, the newest first. Raises: DatabaseAway."""
+    return await database.once(lambda c: _findings(database, c, chain, criteria, since, limit))
+
+
+async def _findings(
+    database: Database,
+    connection: Connection,
+    chain: str | None,
+    criteria: str | None,
+    since: datetime | None = None,
+    limit: int = MOST_SHOWN,
+) -> list[Finding]:
+    rows = await connection.fetch(database.sql(FINDINGS), chain, criteria, since, limit)
+    return [_finding(r) for r in rows]
+
+
+def _finding(row: Any) -> Finding:
+    values = dict(row)
+    return Finding(**values | {name: Estimate(**values[name]) for name in ("judge", "whole", "agents")})
+
+
+async def unpublished(database: Database, limit: int) -> list[Finding]:
+    """Events that no broker has acknowledged, the oldest first. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(UNPUBLISHED), limit))
+    return [_finding(r) for r in rows]
+
+
+async def mark_published(database: Database, event_ids: Sequence[UUID]) -> None:
+    """Record the acknowledgement of these events. Raises: DatabaseAway: They are published again."""
+    await database.once(lambda c: c.execute(database.sql(MARK_PUBLISHED), list(event_ids)))
+
+
+def event_of(finding: Finding) -> Mapping[str, Any]:
+    """The event `scoring.drift_detected` of a finding; the same for the same finding."""
+    size = finding.size
+    at = finding.found_at.astimezone(UTC)
+    return {
+        "type": "scoring.drift_detected",
+        "event_id": finding.event_id,
+        "timestamp": at,
+        "timestamp_us": (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1),
+        "chain_id": finding.chain_id,
+        "criteria_hash": finding.criteria_hash,
+        "cause": finding.cause,
+        "is_clear": finding.is_clear,
+        "old_fingerprint": finding.old_fingerprint,
+        "new_fingerprint": finding.new_fingerprint,
+        "size_points": None if size is None else size.value,
+        "interval": None if size is None or size.low is None else [size.low, size.high],
+        "judge": asdict(finding.judge),
+        "agents": asdict(finding.agents),
+        "began_at": finding.began_at,
+        "meaning": finding.meaning,
+    }

@@ -1,0 +1,251 @@
+"""What people read of drift: words, numbers with their intervals, and what commands refuse."""
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pydantic_core import to_json
+
+from tarsy_scoring.cli import cli
+from tarsy_scoring.commands.anchors import show_standing
+from tarsy_scoring.drift.anchors import Anchor, Standing
+from tarsy_scoring.drift.detection import ChainScore, Look, Situation, Tenure, detect_new_judge
+from tarsy_scoring.drift.findings import Finding, event_of
+from tarsy_scoring.drift.loop import _message
+from tarsy_scoring.drift.report import DriftReport, in_points, markdown, standing_of
+from tarsy_scoring.events import DriftDetected
+from tarsy_scoring.signals.publisher import DRIFT_KEY
+from tarsy_scoring.statistics.agreement import Estimate
+from tarsy_scoring.statistics.drift import AnchorJudgement
+from tarsy_scoring.web.pages.drift import parts_picture
+
+NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
+
+
+def estimate(value: float | None, low: float | None = None, high: float | None = None) -> Estimate:
+    return Estimate(value, low, high, 40, None, "a method")
+
+
+def a_finding(**changes: Any) -> Finding:
+    found = Finding(
+        event_id=uuid.UUID(int=7),
+        look="sessions",
+        chain_id="kubernetes",
+        criteria="methodology",
+        criteria_hash="h",
+        old_fingerprint="a" * 64,
+        new_fingerprint="b" * 64,
+        cause="judge",
+        is_clear=True,
+        judge=estimate(-8, -9.5, -6.5),
+        whole=estimate(-7, -10, -4),
+        agents=estimate(1, -3, 5),
+        began_at=NOON,
+        anchors=40,
+        anchors_missing=0,
+        compared_before=400,
+        compared_after=300,
+        meaning=["The judge changed."],
+        found_at=NOON,
+        is_event=True,
+        published_at=None,
+    )
+    return replace(found, **changes)
+
+
+def told(*findings: Finding) -> str:
+    return markdown(DriftReport(list(findings), None, {"judged": 39, "gone": 1}, []))
+
+
+def test_a_finding_in_words() -> None:
+    text = told(a_finding())
+
+    assert "## 2026-03-10 12:00 kubernetes: the judge changed\n" in text
+    assert "- The judge changed." in text
+    assert "judge's part -8.0 (-9.5 to -6.5); agents' part +1.0 (-3.0 to +5.0)" in text
+    assert "judge aaaaaaaaaaaa -> bbbbbbbbbbbb" in text
+    assert "Anchors: 39 judged by the current judge, 1 gone: the source no longer has it." in text
+    assert "40 anchors, 400 sessions before and 300 after" in text
+    assert "40 anchors, sessions left out\n" in told(a_finding(look="anchors", compared_before=0, compared_after=0))
+    assert "the agents changed, probably" in told(a_finding(cause="agents", is_clear=False))
+    assert "undecided" in told(a_finding(cause=None, is_clear=False))
+    assert "\n# Sold" not in told(a_finding(chain_id="k\n# Sold"))
+
+
+def test_events_stand_under_a_key_that_windows_keep_away_from() -> None:
+    key, _, _ = _message(event_of(a_finding()))
+
+    assert DRIFT_KEY.fullmatch(key.decode())
+
+
+def test_without_anchors_it_says_what_is_missing() -> None:
+    text = markdown(DriftReport([], None, {}, []))
+
+    assert "There are no anchors" in text
+    assert "No findings yet." in text
+
+
+def test_a_change_in_points() -> None:
+    assert in_points(estimate(-8, -9.5, -6.5)) == "-8.0 (-9.5 to -6.5)"
+    assert in_points(estimate(3)) == "+3.0, no interval"
+    assert in_points(estimate(0, 0, 0)) == "+0.0"
+    assert in_points(estimate(None)) == "unknown"
+
+
+def test_the_event_says_what_it_is_about() -> None:
+    """The size is that of the cause; the same finding makes the same event."""
+    event = event_of(a_finding())
+
+    told_to_others = DriftDetected.model_validate_json(to_json(event))
+    assert (told_to_others.chain_id, told_to_others.meaning) == ("kubernetes", ["The judge changed."])
+    assert (event["size_points"], event["interval"]) == (-8, [-9.5, -6.5])
+    assert event["timestamp_us"] == int(NOON.timestamp()) * 1_000_000
+    assert event == event_of(a_finding())
+    assert event_of(a_finding(cause="both"))["size_points"] == -7
+    assert event_of(a_finding(cause="agents"))["interval"] == [-3, 5]
+
+
+def situation(
+    judged_by_both: int,
+    *,
+    after: int = 100,
+    old: str | None = "a",
+    outstanding: int = 0,
+    judges: int = 2,
+    unknown: int = 0,
+) -> Situation:
+    score = ChainScore(NOON, NOON, None, "b", "h", 60.0)
+    tenure = Tenure("b", NOON if old else None, [score] * after, old, [score], judges)
+    said = [AnchorJudgement(f"s-{n}", judge, 60.0, "k") for n in range(judged_by_both) for judge in "ab"]
+    return Situation("k", "c", tenure, said, outstanding, unknown)
+
+
+def test_what_the_next_look_waits_for() -> None:
+    """Each state says one thing and is silent about another."""
+    cases: list[tuple[Situation, list[Look], int, str, str]] = [
+        (situation(40), [], 0, "40 anchors were judged by both judges.", "Without anchors"),
+        (situation(2, outstanding=3), [], 0, "2 anchors were judged by both judges, 3 are", "cannot"),
+        (situation(0, outstanding=3), [], 0, "3 are still to be", "Without anchors"),
+        (situation(2, outstanding=3), [], 0, "waits for these, for at most 14 days", "due"),
+        (situation(40), [], 0, "A look is due and will be made within five minutes.", "waits"),
+        (situation(0, after=300), [], 0, "made within five minutes", "waits"),
+        (situation(4), [], 0, "is determined once", "five minutes"),
+        (situation(40), [], 0, "(there are 100), or after 14 days 60.", "Without"),
+        (situation(0), [], 0, "Without anchors that both judged", "still to be"),
+        (situation(40, after=300), [], 0, "took over at 2026-03-10 12:00 UTC", "is determined once"),
+        (situation(40), [], 0, "300 scores by the new judge (there are 100)", "Without"),
+        (situation(0, old=None, judges=1), [], 0, "One judge gave all recent scores", "took over"),
+        (situation(0, old=None, judges=3), [], 0, "3 judges gave the recent scores", "One judge"),
+        (situation(0, old=None, judges=3), [], 0, "No change of judge can be detected", "fingerprint"),
+        (situation(0, old=None, judges=1, unknown=300), [], 0, "300 scores have no fingerprint", "took over"),
+        (situation(40, unknown=1), [], 0, "1 score has no fingerprint", "One judge"),
+        (situation(40), ["anchors"], 1, "(there are 100), or after", "is due"),
+        (situation(40, after=300), ["anchors"], 1, "is due", "is determined once"),
+        (situation(40, after=300), ["sessions"], 1, "by both judges.", "is due"),
+        (situation(40), ["sessions"], 20, "by both judges.", "is determined once"),
+        (situation(40), ["sessions"], 1, "by both judges.", "is determined once"),
+        (situation(40), ["anchors"], 20, "is due", "is determined once"),
+        (situation(40, after=59), ["anchors"], 20, "once there are 60", "or after"),
+        (situation(4, after=60, outstanding=3), [], 20, "3 are still to be.", "waits"),
+    ]
+
+    for found, looked, days, says, is_silent_about in cases:
+        meaning = standing_of(found, looked, NOON + timedelta(days=days)).meaning
+        assert says in meaning
+        assert is_silent_about not in meaning, meaning
+
+
+def test_anchors_of_other_chains_are_mentioned_where_they_count() -> None:
+    for found, lenders, says in (
+        (situation(40), 0, None),
+        (situation(0), 0, None),
+        (situation(5), 1, "estimated from 2 chains"),
+        (situation(0), 1, "not in the interval"),
+    ):
+        lent = [
+            AnchorJudgement(f"o-{n}", judge, total, "other")
+            for n in range(40 * lenders)
+            for judge, total in (("a", 50.0), ("b", 49.0 + n % 3))
+        ]
+        drift = detect_new_judge(replace(found, judgements=[*found.judgements, *lent]), "sessions")
+        meaning = " ".join(drift.meaning)
+        assert ("those of other chains do, too" in meaning) == (says is not None)
+        assert says is None or says in meaning
+
+
+def test_own_anchors_that_speak_alone_are_said_to() -> None:
+    lent = [
+        AnchorJudgement(f"o-{n}", judge, total, "other")
+        for n in range(40)
+        for judge, total in (("a", 50.0), ("b", 80.0 + n % 3))
+    ]
+    found = situation(10)
+
+    drift = detect_new_judge(replace(found, judgements=[*found.judgements, *lent]), "sessions")
+
+    assert (drift.judge.value, drift.judge.n) == (0, 10)
+    assert "Only the 10 anchors of this chain count" in drift.meaning[-1]
+
+
+def test_anchors_alone_do_not_miss_the_sessions_that_they_leave_out() -> None:
+    drift = detect_new_judge(situation(40), "anchors")
+
+    assert (drift.cause, drift.compared) == ("none", (0, 0))
+    assert drift.meaning[0].startswith("No change of the judge is shown: the same sessions get +0.0 points (")
+    assert "too few" not in " ".join(drift.meaning)
+
+
+def test_the_picture_puts_every_part_on_one_scale() -> None:
+    picture = str(parts_picture(a_finding()))
+
+    assert "Judge&#39;s part: -8.0 (-9.5 to -6.5)" in picture
+    assert picture.count("<circle") == 3
+    assert ">+10<" in picture
+    assert 'cx="330"' in str(parts_picture(a_finding(judge=estimate(0.0))))
+
+
+def test_an_unknown_part_is_not_drawn_at_zero() -> None:
+    picture = str(parts_picture(a_finding(whole=estimate(None), agents=estimate(None))))
+
+    assert picture.count("<circle") == 1
+    assert "Whole change: unknown" in picture
+
+
+@pytest.mark.parametrize(
+    ("session_id", "variables"),
+    [
+        pytest.param("7d1c6c9e-1111-4222-8333-123456789abc", {"FORCE_COLOR": "1"}, id="on-a-terminal"),
+        pytest.param("x" * 120, {}, id="in-a-pipe"),
+    ],
+)
+def test_the_id_of_an_anchor_stays_in_one_line(
+    session_id: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in ({"COLUMNS": "80"} | variables).items():
+        monkeypatch.setenv(name, value)
+    names = "kubernetes-production", "Kubernetes pod is crash looping"
+    show_standing(Standing([Anchor(session_id, *names, "ada", NOON, None, "lacking", 1, 1, None, False)], []))
+
+    told = capsys.readouterr().out
+    assert session_id in told
+    assert ("not judged yet by the current judge" in told) == (not variables), "the others fold where there is no room"
+
+
+def test_invalid_arguments_are_refused() -> None:
+    """Status 2, before any connection is made."""
+    for arguments, says in (
+        (["anchors", "add"], "name sessions, or have them drawn"),
+        (["anchors", "add", "s-1", "--sample", "3"], "name sessions, or have them drawn"),
+        (["anchors", "add", "s-1", "--chain", "k"], "--chain goes with --sample"),
+        (["anchors", "add", ""], "'' is not a session id"),
+        (["anchors", "add", "s-1", "--note", "x" * 4001], "at most 4,000 characters"),
+        (["anchors", "remove"], "Missing argument"),
+        (["anchors", "add", "--sample", "0"], "0 is not in the range"),
+        (["report", "drift", "--since", "soon"], "'soon' is no time"),
+    ):
+        ended = CliRunner().invoke(cli, arguments, env={"SCORING_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/none"})
+        assert ended.exit_code == 2
+        assert says in " ".join(ended.stderr.split())
