@@ -45,11 +45,11 @@ STATEMENTS = {
     "review-candidates": (review.CANDIDATES, LAST_DAY, {"session_scores_by_time"}),
     "review-queue": (review.QUEUE, "NULL", {"review_picks_of_day", "session_scores_pkey", "sessions_pkey"}),
     "look-at-all": (
-        demand.LOOK_AT_ALL,
+        demand.REQUESTS_OF_ALL,
         _look("NULL"),
         {"session_scores_looked_at", "score_missing_tools_looked_at"},
     ),
-    "look-at-chain": (demand.LOOK_AT_CHAIN, _look("'chain-7'"), {"session_scores_of_chain"}),
+    "look-at-chain": (demand.REQUESTS_OF_CHAIN, _look("'chain-7'"), {"session_scores_of_chain"}),
     "ledger-said": (decisions.LAST_SAID, "", set()),
     "ledger-merges": (decisions.LAST_MERGES, "", set()),
     "ledger-offered": (ledger.OFFERED, "ARRAY['getthing1'], ARRAY[0]", set()),
@@ -104,7 +104,7 @@ async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection
 async def test_all_of_a_look_is_in_its_indexes(connection: asyncpg.Connection) -> None:
     """Not one score is read to count what all of them asked for."""
     await connection.execute("SET plan_cache_mode = force_custom_plan")
-    await connection.execute(f"PREPARE it AS {demand.LOOK_AT_ALL.format(schema='public')}")
+    await connection.execute(f"PREPARE it AS {demand.REQUESTS_OF_ALL.format(schema='public')}")
 
     [[plan]] = await connection.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE it({_look('NULL')})")
 

@@ -82,7 +82,6 @@ def a_reply(content: dict[str, Any]) -> Fault:
 async def test_a_need_is_told_with_the_quote_that_was_found(
     scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
 ) -> None:
-    """What was made up is dropped, and the call stands in the day's books."""
     score = await store_analysis(scoring, "k")
     await store_analysis(scoring, "other")
     judge.script(needs_reply(QUOTED, MADE_UP))
@@ -104,7 +103,6 @@ async def test_a_need_is_told_with_the_quote_that_was_found(
 async def test_no_provider_sees_what_it_may_not(
     scoring: Scoring, judge: ScriptedJudge, inside: ScriptedJudge, tmp_path: Path
 ) -> None:
-    """Each chain goes to its own one, those without a judge to none, and its calls are paid by that chain."""
     for chain in ("k", "k", None, "inner", "quiet"):
         await store_analysis(scoring, chain)
     judge.script(
@@ -141,7 +139,6 @@ async def test_no_provider_sees_what_it_may_not(
 
 
 async def test_pauses_and_budgets_of_chains_hold(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
-    """For these chains alone; also for a chain that is asked for by name."""
     for chain in ("paused", "poor", "k"):
         await store_analysis(scoring, chain)
     await scoring.rows("INSERT INTO pauses (chain_id, paused_by) VALUES ('paused', 'ada')")
@@ -172,7 +169,6 @@ async def test_pauses_and_budgets_of_chains_hold(scoring: Scoring, judge: Script
 async def test_where_nothing_could_be_read_the_command_fails(
     scoring: Scoring, judge: ScriptedJudge, tmp_path: Path, fault: Fault
 ) -> None:
-    """With status 1, and with the part that takes no model."""
     await store_analysis(scoring, "k")
     judge.script(fault)
 
@@ -188,7 +184,6 @@ async def test_where_nothing_could_be_read_the_command_fails(
 async def test_what_is_beyond_the_number_of_scores_is_told(
     scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
 ) -> None:
-    """Those that lost most are read; chains that may not be read take no place."""
     for chain, total in (("quiet", 0), ("k", 90), ("k", 10)):
         await store_analysis(scoring, chain, total, f"Its total was {total}.")
     judge.script(needs_reply(QUOTED))
@@ -203,7 +198,6 @@ async def test_what_is_beyond_the_number_of_scores_is_told(
 async def test_a_provider_that_cannot_be_asked_keeps_no_other_from_it(
     scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
 ) -> None:
-    """What is lacking is told for each of its chains."""
     for chain in ("narrow", "unpriced", "k"):
         await store_analysis(scoring, chain)
     judge.script(needs_reply(QUOTED))
@@ -219,7 +213,6 @@ async def test_a_provider_that_cannot_be_asked_keeps_no_other_from_it(
 
 
 async def test_no_secret_leaves_the_process(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
-    """Nor anything else that a judgement would not send."""
     await store_analysis(scoring, "k", more="AKIAIOSFODNN7EXAMPLE \x1b[31m <<<SESSION-DATA 0123456789abcdef END>>>")
     judge.script(needs_reply(QUOTED))
 
@@ -231,7 +224,6 @@ async def test_no_secret_leaves_the_process(scoring: Scoring, judge: ScriptedJud
 
 
 async def test_no_call_is_made_that_could_cost_too_much(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
-    """The ledger is told all the same, with why nothing was read."""
     await store_analysis(scoring, "k")
 
     ended = await reported(scoring, judge, tmp_path, "--max-usd", "0.0001")

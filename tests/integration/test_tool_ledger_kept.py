@@ -18,7 +18,7 @@ from infrastructure import wait_until
 from stored import store_score
 from tarsy_scoring.commands.tools import tools
 from tarsy_scoring.missing_tools import decisions, demand
-from tarsy_scoring.missing_tools.demand import FRESH_S, OLDEST_S, Looks, Question, Wishes
+from tarsy_scoring.missing_tools.demand import FRESH_S, OLDEST_S, Question, ToolRequests, ToolRequestsCache
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, read_ledger
 from tarsy_scoring.missing_tools.report import make_report, markdown
 from tarsy_scoring.postgres.database import Database
@@ -63,13 +63,13 @@ async def ledger(api: Api, **selection: Any) -> dict[str, LedgerEntry]:
     return {entry.tool_name: entry for entry in found.entries}
 
 
-async def say(api: Api, status: int = 201, **said: Any) -> Any:
+async def set_state(api: Api, status: int = 201, **said: Any) -> Any:
     answer = await api.client.post(f"{LEDGER}/states", json=said, headers={"X-Forwarded-User": "ada"})
     assert answer.status_code == status, answer.text
     return answer.json()
 
 
-async def join(api: Api, status: int = 201, **merge: Any) -> Any:
+async def merge(api: Api, status: int = 201, **merge: Any) -> Any:
     answer = await api.client.post(f"{LEDGER}/merges", json=merge, headers={"X-Forwarded-User": "ada"})
     assert answer.status_code == status, answer.text
     return answer.json()
@@ -79,29 +79,27 @@ async def join(api: Api, status: int = 201, **merge: Any) -> Any:
 
 
 async def test_joined_by_hand_and_kept_apart_again(api: Api) -> None:
-    """The counts follow, a score that asked under both names counts once, and both decisions are kept."""
     await store_score(api.scoring, "s1", 40, missing_tools=("tail_logs", "live_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("live-logs",))
 
-    merge = await join(api, name="tail_logs", tool="Live Logs")
+    merged = await merge(api, name="tail_logs", tool="Live Logs")
     joined = await ledger(api)
-    await join(api, name="Tail Logs")
+    await merge(api, name="Tail Logs")
     apart = await ledger(api)
 
-    assert (merge["tool"], merge["decided_by"], merge["is_automatic"]) == ("live-logs", "ada", False)
+    assert (merged["tool"], merged["decided_by"], merged["is_automatic"]) == ("live-logs", "ada", False)
     assert {name: tool.sessions for name, tool in joined.items()} == {"live-logs": 2}
     assert {name: tool.sessions for name, tool in apart.items()} == {"live-logs": 2, "Tail Logs": 1}
     assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 2
 
 
 async def test_what_is_kept_apart_stays_apart(api: Api) -> None:
-    """Although it is merged by its spelling otherwise, whichever of the two is used more."""
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics"))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metrics",))
     [merged] = (await ledger(api)).values()
     [automatic] = merged.merges
 
-    await join(api, name="query_metric")
+    await merge(api, name="query_metric")
     await store_score(api.scoring, "s3", 40, missing_tools=("query_metric",))
     await store_score(api.scoring, "s4", 40, missing_tools=("query_metric",))
 
@@ -113,11 +111,10 @@ async def test_what_is_kept_apart_stays_apart(api: Api) -> None:
 
 
 async def test_joined_the_other_way_round(api: Api) -> None:
-    """They are one tool already, and stay so; no circle comes of it."""
     await store_score(api.scoring, "s1", 40, missing_tools=("one", "two"))
 
-    await join(api, name="one", tool="two")
-    again = await join(api, name="two", tool="one")
+    await merge(api, name="one", tool="two")
+    again = await merge(api, name="two", tool="one")
 
     [tool] = (await ledger(api)).values()
     assert {s.name for s in tool.spellings} == {"one", "two"}
@@ -125,35 +122,32 @@ async def test_joined_the_other_way_round(api: Api) -> None:
 
 
 async def test_a_tool_is_the_same_as_a_name_that_it_has(api: Api) -> None:
-    """By its spelling until then, by hand from then on; neither of the two is kept apart."""
     await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs",))
 
-    merge = await join(api, name="fetch_logs", tool="get_logs")
+    merged = await merge(api, name="fetch_logs", tool="get_logs")
 
     [tool] = (await ledger(api)).values()
-    assert (merge["name"], merge["tool"], merge["is_automatic"]) == ("get_logs", "fetch_logs", False)
+    assert (merged["name"], merged["tool"], merged["is_automatic"]) == ("get_logs", "fetch_logs", False)
     assert [(m.name, m.decided_by) for m in tool.merges] == [("get_logs", "ada")]
 
 
 async def test_a_name_is_not_joined_to_itself(api: Api) -> None:
-    """In another spelling: that would keep it apart, which is not what was asked for."""
     await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs",))
 
-    refused = await join(api, 422, name="fetch_logs", tool="Fetch-Logs")
+    refused = await merge(api, 422, name="fetch_logs", tool="Fetch-Logs")
 
     assert "spellings of one name" in refused["detail"]
     assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 0
 
 
 async def test_what_joined_a_tool_goes_with_it(api: Api) -> None:
-    """Where it is joined to another one, and back; the list shows every name, so that each can be kept apart."""
     await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs", "loki_query"))
 
-    await join(api, name="fetch_logs", tool="loki_query")
+    await merge(api, name="fetch_logs", tool="loki_query")
     joined = await ledger(api)
-    await join(api, name="fetch_logs")
+    await merge(api, name="fetch_logs")
     apart = await ledger(api)
 
     assert {name: tool.sessions for name, tool in joined.items()} == {"loki_query": 2}
@@ -168,23 +162,21 @@ async def test_what_joined_a_tool_goes_with_it(api: Api) -> None:
 
 
 async def test_a_name_that_is_too_rare_to_be_listed_is_known(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And belongs to what it resembles; a list of one chain or of some days shows it."""
     monkeypatch.setattr(demand, "MOST_SPELLINGS", 1)
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
 
-    alone = await say(api, tool="node_cpu", state="planned")
-    alike = await say(api, tool="query_metrics", state="planned")
+    alone = await set_state(api, tool="node_cpu", state="planned")
+    alike = await set_state(api, tool="query_metrics", state="planned")
 
     assert (alone["tool"], alike["tool"]) == ("node_cpu", "query_metric")
-    await say(api, 404, tool="nobody_asked", state="planned")
+    await set_state(api, 404, tool="nobody_asked", state="planned")
 
 
 async def test_names_that_look_equal_are_one(api: Api) -> None:
-    """Whatever invisible characters are in them; what is copied from the page is known."""
     await store_score(api.scoring, "s1", 40, missing_tools=("node\ufe0f_cpu", "node_\u3164cpu", "node_cpu"))
 
-    said = await say(api, tool="node_cpu\u034f", state="planned")
+    said = await set_state(api, tool="node_cpu\u034f", state="planned")
 
     [tool] = (await ledger(api)).values()
     assert (tool.sessions, tool.state) == (1, "planned")
@@ -192,12 +184,11 @@ async def test_names_that_look_equal_are_one(api: Api) -> None:
 
 
 async def test_names_that_joined_a_tool_stay_with_it(api: Api) -> None:
-    """Once somebody has spoken of it: its name stands, whatever is written most later."""
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric",))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
     await store_score(api.scoring, "s3", 40, missing_tools=("query_metrics",))
 
-    await say(api, tool="query_metrics", state="planned")
+    await set_state(api, tool="query_metrics", state="planned")
     for n in range(4, 8):
         await store_score(api.scoring, f"s{n}", 40, missing_tools=("query_metrics",))
 
@@ -209,7 +200,6 @@ async def test_names_that_joined_a_tool_stay_with_it(api: Api) -> None:
 
 
 async def test_what_a_person_decided_meanwhile_stands(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking at all sessions may take seconds; what is kept by spelling afterwards must not be the last word then."""
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "query_metrics", "node_cpu"))
     await store_score(api.scoring, "s2", 40, missing_tools=("query_metric",))
     find = decisions._find
@@ -217,11 +207,11 @@ async def test_what_a_person_decided_meanwhile_stands(api: Api, monkeypatch: pyt
     async def find_slowly(*arguments: Any) -> Any:
         found = await find(*arguments)
         monkeypatch.undo()
-        await join(api, name="query_metrics", tool="node_cpu")
+        await merge(api, name="query_metrics", tool="node_cpu")
         return found
 
     monkeypatch.setattr(decisions, "_find", find_slowly)
-    await say(api, tool="query_metric", state="planned")
+    await set_state(api, tool="query_metric", state="planned")
 
     assert {name: {s.name for s in tool.spellings} for name, tool in (await ledger(api)).items()} == {
         "query_metric": {"query_metric"},
@@ -233,11 +223,10 @@ async def test_what_a_person_decided_meanwhile_stands(api: Api, monkeypatch: pyt
 
 
 async def test_the_last_word_counts(api: Api) -> None:
-    """And what was said before is kept."""
     await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
 
-    await say(api, tool="Node Pressure", state="planned", note="next month")
-    said = await say(api, tool="node_pressure", state="open")
+    await set_state(api, tool="Node Pressure", state="planned", note="next month")
+    said = await set_state(api, tool="node_pressure", state="open")
 
     [tool] = (await ledger(api)).values()
     assert tool.state == "open"
@@ -246,9 +235,8 @@ async def test_the_last_word_counts(api: Api) -> None:
 
 
 async def test_a_tool_that_somebody_spoke_of_stays_in_the_ledger(api: Api) -> None:
-    """Also where nobody asked for it in the time looked at."""
     await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
-    await say(api, tool="node_pressure", state="planned")
+    await set_state(api, tool="node_pressure", state="planned")
 
     [tool] = (await ledger(api, since=TODAY + timedelta(days=1))).values()
 
@@ -256,11 +244,10 @@ async def test_a_tool_that_somebody_spoke_of_stays_in_the_ledger(api: Api) -> No
 
 
 async def test_a_tool_that_was_joined_to_another_is_that_one(api: Api) -> None:
-    """Whatever was said of it before."""
     await store_score(api.scoring, "s1", 40, missing_tools=("tail_logs", "live_logs"))
-    await say(api, tool="tail_logs", state="planned")
+    await set_state(api, tool="tail_logs", state="planned")
 
-    await join(api, name="tail_logs", tool="live_logs")
+    await merge(api, name="tail_logs", tool="live_logs")
 
     assert {name: (tool.state, tool.sessions) for name, tool in (await ledger(api)).items()} == {
         "live_logs": ("open", 1)
@@ -268,10 +255,9 @@ async def test_a_tool_that_was_joined_to_another_is_that_one(api: Api) -> None:
 
 
 async def test_a_planned_tool_is_told_whatever_the_limit(api: Api) -> None:
-    """With its counts; what is open and less wanted is only counted."""
     for n, names in enumerate((("one", "two", "three"), ("one", "two"), ("one",))):
         await store_score(api.scoring, f"s{n}", 40, missing_tools=names)
-    await say(api, tool="three", state="planned")
+    await set_state(api, tool="three", state="planned")
 
     found = await read_ledger(api.scoring.database, Selection(), "sessions", 1)
 
@@ -281,7 +267,6 @@ async def test_a_planned_tool_is_told_whatever_the_limit(api: Api) -> None:
 
 @pytest.mark.parametrize(("asked_after", "state"), [(0, "confirmed"), (22, "still_missed"), (4, "built")])
 async def test_a_tool_that_appears_is_measured(api: Api, asked_after: int, state: str) -> None:
-    """By what judges ask of sessions whose agents have it; nobody has to say that it was built."""
     await keep_list(api.scoring, "before", "getpods", "kubernetes.getpods")
     await keep_list(api.scoring, "after", "getpods", "kubernetes.nodepressure", "nodepressure")
     await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before")
@@ -296,19 +281,18 @@ async def test_a_tool_that_appears_is_measured(api: Api, asked_after: int, state
 
 
 async def test_what_was_built_and_measured_since_that_day(api: Api) -> None:
-    """The sets of tools of older scores are not known, and need not be."""
     await keep_list(api.scoring, "after", "nodepressure")
     await sessions(api.scoring, 30, 20, days_ago=40, tools_hash=None)
     await sessions(api.scoring, 22, 0, days_ago=5, tools_hash="after")
     before = (await ledger(api))["node_pressure"]
 
     given = (TODAY - timedelta(days=10)).isoformat()
-    said = await say(api, tool="node_pressure", state="built", since=given)
+    said = await set_state(api, tool="node_pressure", state="built", since=given)
     measured = (await ledger(api))["node_pressure"].state
-    noted = await say(api, tool="node_pressure", state="built", note="v4")
-    set_aside = await say(api, tool="node_pressure", state="open")
+    noted = await set_state(api, tool="node_pressure", state="built", note="v4")
+    set_aside = await set_state(api, tool="node_pressure", state="open")
     opened = (await ledger(api))["node_pressure"].state
-    again = await say(api, tool="node_pressure", state="built")
+    again = await set_state(api, tool="node_pressure", state="built")
 
     assert before.demand is None
     assert (measured, opened) == ("confirmed", "open")
@@ -317,7 +301,6 @@ async def test_what_was_built_and_measured_since_that_day(api: Api) -> None:
 
 
 async def test_a_word_changes_nothing_that_is_measured(api: Api) -> None:
-    """Sessions that had the tool are never held to have lacked it, unless somebody gives a day."""
     await keep_list(api.scoring, "before", "getpods")
     await keep_list(api.scoring, "after", "nodepressure")
     await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before")
@@ -325,7 +308,7 @@ async def test_a_word_changes_nothing_that_is_measured(api: Api) -> None:
     measured = (await ledger(api))["node_pressure"].demand
 
     told = [
-        await say(api, tool="node_pressure", state=state, note=f"word {n}")
+        await set_state(api, tool="node_pressure", state=state, note=f"word {n}")
         for n, state in enumerate(("open", "planned", "built", "built"))
     ]
     after = (await ledger(api))["node_pressure"]
@@ -337,7 +320,6 @@ async def test_a_word_changes_nothing_that_is_measured(api: Api) -> None:
 
 
 async def test_a_tool_of_another_server_is_not_the_one_missed(api: Api) -> None:
-    """A wish that names no server is met by any."""
     await keep_list(api.scoring, "before", "getpods", "kubernetes.getpods")
     await keep_list(api.scoring, "after", "listevents", "kubernetes.listevents")
     for name in ("argocd.list_events", "list_events", "kubernetes.list_events"):
@@ -354,7 +336,6 @@ async def test_a_tool_of_another_server_is_not_the_one_missed(api: Api) -> None:
 
 
 async def test_an_attempt_keeps_the_tools_of_its_agents(database_url: str) -> None:
-    """With its score, and once for all scores with the same ones."""
     offered = (AvailableTool("kubernetes", "get_pods"), AvailableTool("", "Node Pressure"), AvailableTool("x", "\0"))
     timeline = a_timeline(available_tools=offered)
     async with open_service(database_url) as service:
@@ -373,7 +354,6 @@ async def test_an_attempt_keeps_the_tools_of_its_agents(database_url: str) -> No
 
 @pytest.mark.parametrize("selection", [Selection(), Selection(chain="kubernetes")], ids=["all", "chain"])
 async def test_a_session_counts_once_by_its_latest_score(api: Api, selection: Selection) -> None:
-    """However its scores are found: an earlier one, one of another purpose and one that failed say nothing."""
     day = timedelta(days=1)
     await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",), at=TODAY - day)
     await store_score(api.scoring, "s1", 30, missing_tools=("node_pressure",), at=TODAY)
@@ -386,7 +366,6 @@ async def test_a_session_counts_once_by_its_latest_score(api: Api, selection: Se
 
 
 async def test_what_was_asked_before_the_selection_is_measured(api: Api) -> None:
-    """Under whatever name; it is not counted."""
     await keep_list(api.scoring, "before", "getpods")
     await keep_list(api.scoring, "after", "nodepressure")
     await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="before", name="node_pressures")
@@ -401,7 +380,6 @@ async def test_what_was_asked_before_the_selection_is_measured(api: Api) -> None
 
 
 async def test_a_set_of_tools_that_is_gone_is_not_known(api: Api) -> None:
-    """Nobody can say that the tool was not in it."""
     await keep_list(api.scoring, "after", "nodepressure")
     await sessions(api.scoring, 30, 20, days_ago=40, tools_hash="gone")
     await sessions(api.scoring, 24, 0, days_ago=5, tools_hash="after")
@@ -412,20 +390,19 @@ async def test_a_set_of_tools_that_is_gone_is_not_known(api: Api) -> None:
 
 
 async def test_looks_at_many_sessions_are_kept(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For half a minute as they are, for ten while they are repeated beside the answer; the ledger says of when."""
     monkeypatch.setattr(demand, "KEPT_FROM", 2)
     now, looked = [0.0], list[float]()
-    looks, really_look = Looks(clock=lambda: now[0]), demand.look
+    looks, really_look = ToolRequestsCache(clock=lambda: now[0]), demand.read_tool_requests
 
-    async def look(database: Database, question: Question) -> Wishes:
+    async def look(database: Database, question: Question) -> ToolRequests:
         looked.append(now[0])
         return await really_look(database, question)
 
-    monkeypatch.setattr(demand, "look", look)
+    monkeypatch.setattr(demand, "read_tool_requests", look)
 
     async def told(at_s: float) -> tuple[int, datetime]:
         now[0] = at_s
-        found = await read_ledger(api.scoring.database, Selection(), look=looks.look)
+        found = await read_ledger(api.scoring.database, Selection(), read=looks.read)
         return found.entries[0].sessions, found.as_of
 
     await store_score(api.scoring, "s1", 40, missing_tools=("node_cpu",))
@@ -445,21 +422,20 @@ async def test_looks_at_many_sessions_are_kept(api: Api, monkeypatch: pytest.Mon
 
 
 async def test_who_decides_does_not_look_again(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names are looked up in what the list has shown; one that came since is known all the same."""
     monkeypatch.setattr(demand, "KEPT_FROM", 1)
     monkeypatch.setattr(demand, "FRESH_S", 1e9)
     await store_score(api.scoring, "s1", 40, missing_tools=("query_metric", "node_cpu"))
     assert (await api.client.get(LEDGER, headers=AS_BROWSER)).status_code == 200
     await store_score(api.scoring, "s2", 40, missing_tools=("disk_io",))
 
-    async def look_again(database: Database, question: Question) -> Wishes:
+    async def look_again(database: Database, question: Question) -> ToolRequests:
         raise AssertionError("it is looked at all sessions again")
 
-    monkeypatch.setattr(demand, "look", look_again)
+    monkeypatch.setattr(demand, "read_tool_requests", look_again)
 
-    assert (await say(api, tool="query_metric", state="planned"))["tool"] == "query_metric"
-    assert (await say(api, tool="disk_io", state="planned"))["tool"] == "disk_io"
-    assert (await join(api, name="disk_io", tool="node_cpu"))["tool"] == "node_cpu"
+    assert (await set_state(api, tool="query_metric", state="planned"))["tool"] == "query_metric"
+    assert (await set_state(api, tool="disk_io", state="planned"))["tool"] == "disk_io"
+    assert (await merge(api, name="disk_io", tool="node_cpu"))["tool"] == "node_cpu"
 
 
 async def _is_repeated(told: Callable[[float], Awaitable[tuple[int, datetime]]], at_s: float, sessions: int) -> bool:
@@ -467,7 +443,6 @@ async def _is_repeated(told: Callable[[float], Awaitable[tuple[int, datetime]]],
 
 
 async def test_sets_of_tools_go_with_their_last_score(api: Api) -> None:
-    """When a session is erased, and when what is old is removed; one that a score refers to stays."""
     for name in ("of-one", "of-both", "of-none", "new"):
         await keep_list(api.scoring, name, "getpods")
     await api.scoring.rows("UPDATE tool_lists SET first_used_at = now() - interval '90 days' WHERE tools_hash <> 'new'")
@@ -502,7 +477,6 @@ async def test_sets_of_tools_go_with_their_last_score(api: Api) -> None:
     ],
 )
 async def test_what_is_refused(api: Api, path: str, body: dict[str, Any], status: int) -> None:
-    """And nothing is kept."""
     await store_score(api.scoring, "s1", 40, missing_tools=("node_pressure",))
 
     answer = await api.client.post(f"{LEDGER}/{path}", json=body, headers={"X-Forwarded-User": "ada"})
@@ -514,7 +488,6 @@ async def test_what_is_refused(api: Api, path: str, body: dict[str, Any], status
 
 
 async def test_the_page_has_names_states_and_forms(api: Api) -> None:
-    """What judges write is shown as text, and a form does what the API does."""
     hostile = '<b>"x"</b>'
     await store_score(api.scoring, "s1", 40, missing_tools=(hostile, "query_metric", "query_metrics"), at=TODAY)
 
@@ -567,7 +540,6 @@ def tools_command(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Callabl
 async def test_tools_are_decided_about_at_the_command_line(
     api: Api, tools_command: Callable[..., Awaitable[Result]]
 ) -> None:
-    """As over HTTP: with who said it; for programs as JSON."""
     await store_score(api.scoring, "s1", 40, missing_tools=("tail\u202e_logs", "live_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("live_logs",))
 
@@ -612,7 +584,6 @@ async def test_what_is_refused_at_the_command_line(
 
 
 async def test_the_report_quotes_scores_that_say_so(api: Api) -> None:
-    """Of each tool those that lost most, and never more than three."""
     ids = [
         await store_score(api.scoring, f"s{n}", 10 * n, missing_tools=("node_pressure", "Node Pressure"), at=TODAY)
         for n in range(5)

@@ -65,7 +65,7 @@ def say_state(name: str, state: str, since: str | None, note: str | None, as_jso
         raise click.BadParameter("this time has not come yet", param_hint="--since")
     said_state, by = cast(SaidState, state), asker()
     said: Saying = _on_database(
-        lambda database: decisions.say(database, name, said_state, by=by, since=at, note=note or None)
+        lambda database: decisions.set_state(database, name, said_state, by=by, since=at, note=note or None)
     )
     if as_json:
         print_json(said)
@@ -79,7 +79,7 @@ def say_state(name: str, state: str, since: str | None, note: str | None, as_jso
 @AS_JSON
 def merge(name: str, into: str, as_json: bool) -> None:
     """Decide that NAME, in all its spellings, is the same tool as INTO; `tools split NAME` undoes it."""
-    _tell_merge(_on_database(lambda database: decisions.join(database, name, into, by=asker())), as_json=as_json)
+    _tell_merge(_on_database(lambda database: decisions.merge_name(database, name, into, by=asker())), as_json=as_json)
 
 
 @tools.command("split")
@@ -87,7 +87,7 @@ def merge(name: str, into: str, as_json: bool) -> None:
 @AS_JSON
 def split(name: str, as_json: bool) -> None:
     """Keep NAME apart from every other tool, which undoes a merge, also one by its spelling."""
-    _tell_merge(_on_database(lambda database: decisions.join(database, name, None, by=asker())), as_json=as_json)
+    _tell_merge(_on_database(lambda database: decisions.merge_name(database, name, None, by=asker())), as_json=as_json)
 
 
 def _line(entry: LedgerEntry) -> str:

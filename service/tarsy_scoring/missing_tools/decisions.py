@@ -1,7 +1,7 @@
 """
-What people decided about tools that judges missed: how far each has come, and which names are one tool.
+Decisions of people about missing tools: the state of each tool, and which names are one tool.
 
-Nothing is changed or removed: of each name and of each tool the last word counts.
+Decisions are only appended; the last one about a tool or a name counts.
 """
 
 import asyncio
@@ -14,8 +14,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tarsy_scoring.evaluation.tool_names import Tool, merge_spellings, normalise
-from tarsy_scoring.missing_tools import demand as wishes
-from tarsy_scoring.missing_tools.demand import Look, Question, Wishes, first_measured_day
+from tarsy_scoring.missing_tools.demand import (
+    Question,
+    ReadToolRequests,
+    ToolRequests,
+    first_measured_day,
+    read_tool_requests,
+)
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.records.analytics import Selection
@@ -25,7 +30,7 @@ SaidState = Literal["open", "planned", "built"]
 AUTOMATIC = "automatic"
 CLOCKS_APART = timedelta(minutes=5)
 
-# With whether somebody gave the day: where nobody did, `since` is the moment of this or of an earlier saying.
+# The last decision about each tool. `is_day_given`: `since` was entered; otherwise it is the time of some decision.
 LAST_SAID = """
 SELECT l.*, NOT EXISTS (SELECT FROM {schema}.tool_states x WHERE x.tool_key = l.tool_key AND x.said_at = l.since)
   AS is_day_given
@@ -40,7 +45,7 @@ SELECT DISTINCT ON (name_key) name, name_key, tool, is_automatic, decided_by, de
 FROM {schema}.tool_merges ORDER BY name_key, merge_id DESC
 """
 
-# Which of these names ($1) any score asked for.
+# Which of these names ($1) any score requested.
 ASKED_FOR = """
 SELECT w.name FROM unnest($1::text[]) AS w(name)
 WHERE EXISTS (SELECT FROM {schema}.score_missing_tools t WHERE t.tool_name = w.name)
@@ -57,25 +62,25 @@ RETURNING name, tool, is_automatic, decided_by, decided_at
 """
 
 
-# Names ($1) with their keys ($2) of a tool, without those that somebody decided about, be it since it was looked.
+# Names ($1, keys $2) of a tool, except those with a decision, which may have been made since the names were read.
 KEEP_SPELLINGS = """
 INSERT INTO {schema}.tool_merges (name, name_key, tool, is_automatic, decided_by)
 SELECT n.name, n.key, $3, true, $4 FROM unnest($1::text[], $2::text[]) AS n(name, key)
 WHERE NOT EXISTS (SELECT FROM {schema}.tool_merges m WHERE m.name_key = n.key)
 """
 
-# Decisions are kept one after the other, whoever makes them.
+# Decisions are stored one after the other.
 DECISION_LOCK = AdvisoryLock("tarsy-scoring tool decisions")
 
 
 @dataclass(frozen=True, slots=True)
 class Saying:
-    """What somebody said of a tool last."""
+    """The last decision about the state of a tool."""
 
     tool: str
     state: SaidState
     since: Annotated[
-        datetime, Field(description="From when on. What was built is measured since that day where somebody gave it.")
+        datetime, Field(description="Start of the state. For `built`, demand is measured from an entered day on.")
     ]
     said_by: str
     said_at: datetime
@@ -84,23 +89,23 @@ class Saying:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """That a name belongs to a tool; to itself: that it is kept apart."""
+    """A name and the tool it belongs to; if both are equal, the name is kept apart."""
 
     name: str
     tool: str
-    is_automatic: Annotated[bool, Field(description="By its spelling, and not by hand.")]
+    is_automatic: Annotated[bool, Field(description="By its spelling, not by a person.")]
     decided_by: str
-    decided_at: Annotated[datetime | None, Field(description="Null: found at this look, and kept nowhere yet.")]
+    decided_at: Annotated[datetime | None, Field(description="Null: derived from the spelling and not stored.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """
-    What people decided last, by key of the tool or of the name.
+    The last decisions, by key of the tool or name.
 
     Args:
-        built: The day since which a tool is said to be there, or better than before, where somebody gave it.
-        of_tool: The names joined to a tool.
+        built: The entered day since which a tool is there, or better than before.
+        of_tool: The names merged into each tool.
     """
 
     said: Mapping[str, Saying]
@@ -109,29 +114,34 @@ class Decisions:
     of_tool: Mapping[str, Sequence[Merge]]
 
     def merge(self, counts: Mapping[str, int]) -> list[Tool]:
-        """Tools out of spellings, as they were decided about."""
+        """Merge spellings to tools, respecting the decisions."""
         decided = {merge.name: merge.tool for merge in self.merges.values()}
         return merge_spellings(counts, decided, {said.tool for said in self.said.values()})
 
-    def joined_to(self, tool: str, names: Iterable[str]) -> list[Merge]:
-        """Every name that is this tool's and not a mere spelling of it, and whose word that is."""
+    def merged_into(self, tool: str, names: Iterable[str]) -> list[Merge]:
+        """
+        The names of a tool other than spellings of its own, each with the decision behind it.
+
+        Args:
+            names: The tool's names, as `merge` found them.
+        """
         own = normalise(tool)
         found = {
             normalise(name): Merge(name, tool, is_automatic=True, decided_by=AUTOMATIC, decided_at=None)
             for name in names
         }
         direct = self.of_tool.get(own, ())
-        # Those that are not decided about are its own by their spelling; some came with a name that they had joined.
+        # Names without a decision belong to it by their spelling, some through a name that was merged into it.
         others = [self.merges.get(key, merge) for key, merge in found.items() if key != own]
         return [*direct, *(merge for merge in others if merge not in direct)]
 
-    def is_joined(self, key: str) -> bool:
-        """Whether this was joined to another tool."""
+    def is_merged_away(self, key: str) -> bool:
+        """Whether this name was merged into another tool."""
         return key in self.merges and normalise(self.merges[key].tool) != key
 
 
 async def read_decisions(database: Database) -> Decisions:
-    """What is decided now. Raises: DatabaseAway."""
+    """The current decisions. Raises: DatabaseAway."""
 
     async def work(connection: Connection) -> tuple[list[Any], list[Any]]:
         return await connection.fetch(database.sql(LAST_SAID)), await connection.fetch(database.sql(LAST_MERGES))
@@ -150,11 +160,11 @@ def _of_row(kind: type[Any], row: Mapping[str, Any]) -> Any:
     return kind(**{name: row[name] for name in kind.__slots__})
 
 
-# --- saying ---------------------------------------------------------------------------------------------
+# --- deciding -------------------------------------------------------------------------------------------
 
 
 def has_come(moment: datetime) -> bool:
-    """Whether a time is not ahead of us; clocks may be apart."""
+    """Whether a time is not in the future, with a tolerance for clock skew."""
     return moment <= datetime.now(UTC) + CLOCKS_APART
 
 
@@ -162,19 +172,19 @@ class UnknownTool(LookupError):
     """No judge has missed a tool of that name."""
 
     def __init__(self) -> None:
-        super().__init__("no judge has missed a tool of that name: look it up in the ledger")
+        super().__init__("no judge has missed a tool of that name; look it up in the ledger")
 
 
 class OneName(ValueError):
-    """Two spellings of one name, which belong together anyway."""
+    """Two spellings of one name, which are the same tool anyway."""
 
     def __init__(self) -> None:
         super().__init__(
-            "these two are spellings of one name and belong together anyway: give the name of another tool"
+            "these are two spellings of one name, which are the same tool anyway; give the name of another tool"
         )
 
 
-async def say(
+async def set_state(
     database: Database,
     name: str,
     state: SaidState,
@@ -182,20 +192,20 @@ async def say(
     by: str,
     since: datetime | None = None,
     note: str | None = None,
-    look: Look = wishes.look,
+    read: ReadToolRequests = read_tool_requests,
 ) -> Saying:
     """
-    Say how far a tool has come. The names that were found to be its own by their spelling stay its own from then on.
+    Record the state of a tool. The names that belong to it by their spelling are stored as its own.
 
     Args:
         name: Any of its names.
-        since: From when on; of what is built: since when it is there, or better than before. None: see `since_when`.
+        since: Start of the state; for `built`, since when it is there or better than before. None: see `since_when`.
 
     Raises:
         UnknownTool: Nothing was written.
         DatabaseAway: It may have been kept.
     """
-    [tool] = await _find(database, look, [name])
+    [tool] = await _find(database, read, [name])
     key = normalise(tool.name)
 
     async def work(connection: Connection) -> Any:
@@ -211,12 +221,12 @@ async def say(
 
 def since_when(state: SaidState, before: Sequence[tuple[SaidState, datetime, datetime]]) -> datetime | None:
     """
-    From when on a state holds that is said without a day; None: from now on. Pure.
+    The start of a state that is recorded without a day; None: now.
 
-    Who says the same again changes no day, and a day that was given with `built` holds until another one is given.
+    Recording the same state again keeps its start, and a day entered with `built` holds until another one is entered.
 
     Args:
-        before: State, since and when it was said of what was said of the tool before, the newest first.
+        before: State, start and time of the earlier decisions about the tool, newest first.
     """
     if before and before[0][0] == state:
         return before[0][1]
@@ -224,22 +234,24 @@ def since_when(state: SaidState, before: Sequence[tuple[SaidState, datetime, dat
     return None if built in {at for _, _, at in before} else built
 
 
-async def join(database: Database, name: str, tool: str | None, *, by: str, look: Look = wishes.look) -> Merge:
+async def merge_name(
+    database: Database, name: str, tool: str | None, *, by: str, read: ReadToolRequests = read_tool_requests
+) -> Merge:
     """
-    Decide that a name, in all its spellings, belongs to a tool.
+    Record that a name, in all its spellings, belongs to a tool.
 
-    A tool takes the names along that it has by their spelling. Where both are one tool already, it is decided that
-    they stay so, whichever of them names it.
+    The names that belong to it by their spelling move along. If both are one tool already, that becomes a decision,
+    whichever of them names the tool.
 
     Args:
-        tool: Any of its names; None: the name is kept apart from then on.
+        tool: Any of the tool's names; None: keep the name apart from now on.
 
     Raises:
-        UnknownTool: One of the two; nothing was written.
+        UnknownTool: One of the two is unknown; nothing was written.
         OneName: Nothing was written.
         DatabaseAway: It may have been kept.
     """
-    found = await _find(database, look, [name] if tool is None else [name, tool])
+    found = await _find(database, read, [name] if tool is None else [name, tool])
     joined, into = name, name
     if tool is not None:
         into = found[1].name
@@ -259,29 +271,31 @@ async def join(database: Database, name: str, tool: str | None, *, by: str, look
     return merge
 
 
-async def _find(database: Database, look: Look, names: Sequence[str]) -> list[Tool]:
+async def _find(database: Database, read: ReadToolRequests, names: Sequence[str]) -> list[Tool]:
     """
     The tool of each of these names.
 
-    Names that a look leaves out, or that came after it, are known as well, in the spelling that a judge used.
+    Names that `read` leaves out, or that are newer than its result, are found too, in the judge's exact spelling.
 
     Raises:
-        UnknownTool: Of one of them.
+        UnknownTool: For any of them.
         DatabaseAway: See `Database.once`.
     """
-    wishes, decisions, rows = await asyncio.gather(
-        look(database, Question(Selection(), first_measured_day())),
+    requests, decisions, rows = await asyncio.gather(
+        read(database, Question(Selection(), first_measured_day())),
         read_decisions(database),
         database.once(lambda c: c.fetch(database.sql(ASKED_FOR), list(names))),
     )
-    # In a thread: names of hostile judges take a while to compare.
-    return await asyncio.to_thread(_tools_of, wishes, decisions, {row["name"] for row in rows}, names)
+    # In a thread: comparing adversarial names takes long enough to block the event loop.
+    return await asyncio.to_thread(_tools_of, requests, decisions, {row["name"] for row in rows}, names)
 
 
-def _tools_of(wishes: Wishes, decisions: Decisions, asked_for: Iterable[str], names: Iterable[str]) -> list[Tool]:
-    spoken_of = [said.tool for said in decisions.said.values()]
+def _tools_of(
+    requests: ToolRequests, decisions: Decisions, asked_for: Iterable[str], names: Iterable[str]
+) -> list[Tool]:
+    decided = [said.tool for said in decisions.said.values()]
     joined = [name for merge in decisions.merges.values() for name in (merge.name, merge.tool)]
-    tools = decisions.merge(dict.fromkeys([*asked_for, *spoken_of, *joined], 0) | wishes.spellings())
+    tools = decisions.merge(dict.fromkeys([*asked_for, *decided, *joined], 0) | requests.spellings())
     by_key = {normalise(name): tool for tool in tools for name, _ in tool.spellings}
     try:
         return [by_key[normalise(name)] for name in names]
@@ -290,7 +304,7 @@ def _tools_of(wishes: Wishes, decisions: Decisions, asked_for: Iterable[str], na
 
 
 async def _keep_spellings(database: Database, connection: Connection, tool: Tool) -> None:
-    """Keep that the names which are a tool's by their spelling are its own, unless somebody decided about them."""
+    """Store the names that belong to a tool by their spelling as its own, except those with a decision."""
     spellings = {normalise(name): name for name, _ in tool.spellings}
     spellings.pop(normalise(tool.name), None)
     names, keys = list(spellings.values()), list(spellings)

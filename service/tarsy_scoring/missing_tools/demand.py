@@ -1,8 +1,7 @@
 """
-Which sessions asked for which tools: one look at the latest score of every session, in columns.
+Which sessions requested which tools: the latest score of every session, read once into columns.
 
-A session is a number, its place in the columns; so what many spellings, chains and a year of days say together is
-counted without asking the database again for each of them.
+A session is a number, its index in the columns, so counts over many spellings, chains and days need no further query.
 """
 
 import asyncio
@@ -18,21 +17,21 @@ from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
 from tarsy_scoring.records.analytics import CALLED, LATEST_CALLERS, MOST_SPELLINGS, SELECTED, Selection, ToolSort
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
 
-# What is sorted and hashed here is larger than the few MB that PostgreSQL gives a step; two of them are in use at once.
+# Sorts and hashes here exceed PostgreSQL's default of a few MB per step; two of them run at once.
 ROOM = "SET LOCAL work_mem = '32MB'"
 
-MEASURED_DAYS = 365  # what judges asked before that, they asked about other agents
+MEASURED_DAYS = 365  # older requests were made of other agents
 FRESH_S, OLDEST_S = 30.0, 600.0
-KEPT_FROM = 10_000  # sessions: fewer are looked through in some 30 ms
-MOST_KEPT = 4  # one of 100,000 sessions takes about 20 MB
+KEPT_FROM = 10_000  # sessions: fewer are read in some 30 ms and are not cached
+MOST_KEPT = 4  # 100,000 sessions take about 20 MB
 
 
-def _look(latest: str) -> str:
+def _statement(latest: str) -> str:
     """
-    Sessions by chain, judge and set of tools, and each name with the sessions that asked for it.
+    Sessions by chain, judge and set of tools; and each name with the sessions that requested it.
 
-    $1 chain, $2 criteria, $3 none before, $4 none from; $5 and $6 since when and until when they count; $7 names that
-    count most by points in place of sessions, at most $8 of them.
+    $1 chain, $2 criteria, $3 and $4 the time that is read; $5 and $6 the time that counts for the selection; $7
+    `points_lost` to rank names by points instead of sessions; $8 the maximum number of names.
     """
     return f"""
 WITH latest AS MATERIALIZED (
@@ -40,7 +39,7 @@ WITH latest AS MATERIALIZED (
     100 - s.total_score AS lost, (s.completed_at AT TIME ZONE 'UTC')::date - '0001-01-01'::date + 1 AS day,
     ($5::timestamptz IS NULL OR s.completed_at >= $5) AND ($6::timestamptz IS NULL OR s.completed_at < $6) AS counts
   FROM {latest}),
-wishes AS (
+requests AS (
   SELECT t.tool_name, array_agg(l.n) AS sessions, sum(bool_or(l.counts)::int) OVER () AS names
   FROM latest l JOIN {{schema}}.score_missing_tools t USING (score_id) GROUP BY t.tool_name
   ORDER BY CASE WHEN $7 = 'points_lost' THEN coalesce(sum(l.lost) FILTER (WHERE l.counts), 0)
@@ -50,13 +49,13 @@ FROM (SELECT chain_id, judge_fingerprint, tools_hash, array_agg(n) AS sessions, 
         array_agg(CASE WHEN counts THEN coalesce(lost, 0) END) AS lost
       FROM latest GROUP BY chain_id, judge_fingerprint, tools_hash) g
 LEFT JOIN {{schema}}.tool_lists t USING (tools_hash)
-UNION ALL SELECT tool_name, names, NULL, NULL, NULL, sessions, NULL, NULL FROM wishes
+UNION ALL SELECT tool_name, names, NULL, NULL, NULL, sessions, NULL, NULL FROM requests
 """
 
 
-LOOK_AT_CHAIN = _look(f"{{schema}}.session_scores s WHERE {SELECTED}")
-# The same where most scores are looked at: they are read out of an index that holds all of it, in its order.
-LOOK_AT_ALL = _look(
+REQUESTS_OF_CHAIN = _statement(f"{{schema}}.session_scores s WHERE {SELECTED}")
+# The same for all chains: reads most scores, in the order of an index that contains all of these columns.
+REQUESTS_OF_ALL = _statement(
     f"""(SELECT DISTINCT ON (session_id) session_id, completed_at, score_id, chain_id, criteria, judge_fingerprint,
           tools_hash, total_score
         FROM {{schema}}.session_scores c WHERE {is_completed("c")}
@@ -67,16 +66,17 @@ LOOK_AT_ALL = _look(
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ToolRequests:
     """
-    Sessions, and who asked for what.
+    Sessions, and the tools they requested.
 
     Args:
-        as_of: When it was looked.
-        lost: 100 less the total, 0 without one, of each session of the selection; None: it is only measured.
-        asked_in: Sessions by name, as judges wrote it.
-        names_left_out: Names that sessions of the selection asked for, and that are not in `asked_in`.
-        called: Tools that agents of the sessions judged last have called.
+        as_of: When the scores were read.
+        lost: 100 minus the total (0 without a total) of each session of the selection; None: outside the selection,
+            read only to measure demand.
+        asked_in: Sessions by name, in the judges' spelling.
+        names_left_out: Number of names that sessions of the selection requested and that are not in `asked_in`.
+        called: Tools called by the agents of the sessions judged last.
     """
 
     as_of: datetime
@@ -87,17 +87,17 @@ class Wishes:
     called: frozenset[str]
 
     def spellings(self) -> dict[str, int]:
-        """How many sessions of the selection asked under each name; 0: only others did."""
+        """Number of sessions of the selection that requested each name; 0: only sessions outside it did."""
         counted = {n for n, lost in enumerate(self.lost) if lost is not None}
         return {name: len(counted & sessions) for name, sessions in self.asked_in.items()}
 
     def sessions_of(self, names: Iterable[str]) -> frozenset[int]:
-        """The sessions that asked under any of these names."""
-        nobody = frozenset[int]()
-        return nobody.union(*(self.asked_in.get(name, nobody) for name in names))
+        """The sessions that requested any of these names."""
+        none = frozenset[int]()
+        return none.union(*(self.asked_in.get(name, none) for name in names))
 
     def by_chain(self, sessions: Iterable[int]) -> list[dict[str, Any]]:
-        """What those of the selection add up to: rows of `chain_id`, `sessions`, `points_lost`."""
+        """Sums over those of the selection: rows of `chain_id`, `sessions`, `points_lost`."""
         sums: dict[str | None, list[int]] = {}
         for n in sessions:
             if (lost := self.lost[n]) is not None:
@@ -110,11 +110,11 @@ class Wishes:
 @dataclass(frozen=True, slots=True)
 class Question:
     """
-    Which sessions to look at.
+    Which sessions to read.
 
     Args:
-        first_day: Of the time that is measured (UTC), whatever the selection.
-        sort: Which names count most, where there are more than `MOST_SPELLINGS`.
+        first_day: First day (UTC) of the time in which demand is measured, independent of the selection.
+        sort: Which names to keep when there are more than `MOST_SPELLINGS`.
     """
 
     selection: Selection
@@ -122,17 +122,17 @@ class Question:
     sort: ToolSort = "sessions"
 
 
-Look = Callable[[Database, Question], Awaitable[Wishes]]
+ReadToolRequests = Callable[[Database, Question], Awaitable[ToolRequests]]
 
 
 def first_measured_day() -> date:
-    """The first day (UTC) of the time that is measured, as of today."""
+    """First day (UTC) of the time in which demand is measured, as of today."""
     return datetime.now(UTC).date() - timedelta(days=MEASURED_DAYS)
 
 
-async def look(database: Database, question: Question) -> Wishes:
+async def read_tool_requests(database: Database, question: Question) -> ToolRequests:
     """
-    The latest scores of the selection and of the time that is measured, as they are now.
+    Read the latest scores of the selection and of the time in which demand is measured.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -141,7 +141,7 @@ async def look(database: Database, question: Question) -> Wishes:
     measured_since = datetime.combine(question.first_day, time(), UTC)
     since = None if of.since is None else min(of.since, measured_since)
     arguments = (of.chain, of.criteria, since, None, of.since, of.until, question.sort, MOST_SPELLINGS)
-    statement = LOOK_AT_ALL if of.chain is None else LOOK_AT_CHAIN
+    statement = REQUESTS_OF_ALL if of.chain is None else REQUESTS_OF_CHAIN
 
     async def find_all(connection: Connection) -> list[Any]:
         await connection.execute(CUSTOM_PLAN)
@@ -154,12 +154,14 @@ async def look(database: Database, question: Question) -> Wishes:
 
     as_of = datetime.now(UTC)
     rows, called = await asyncio.gather(database.once(find_all), database.once(find_called))
-    # In a thread: many rows take a while.
-    return await asyncio.to_thread(_wishes, as_of, rows, frozenset(r["tool"] for r in called), question.first_day)
+    # In a thread: converting many rows would block the event loop.
+    return await asyncio.to_thread(_to_columns, as_of, rows, frozenset(r["tool"] for r in called), question.first_day)
 
 
-def _wishes(as_of: datetime, rows: Iterable[Mapping[str, Any]], called: frozenset[str], first_day: date) -> Wishes:
-    """Rows of a look as they are counted."""
+def _to_columns(
+    as_of: datetime, rows: Iterable[Mapping[str, Any]], called: frozenset[str], first_day: date
+) -> ToolRequests:
+    """Convert the rows to columns."""
     named = [row for row in rows if row["tool_name"] is not None]
     sessions = [row for row in rows if row["tool_name"] is None]
     groups = [Group(row["chain_id"], row["judge_fingerprint"], row["tools_hash"]) for row in sessions]
@@ -170,25 +172,25 @@ def _wishes(as_of: datetime, rows: Iterable[Mapping[str, Any]], called: frozense
             lost[n] = points
     asked_in = {row["tool_name"]: frozenset(row["sessions"]) for row in named}
     known = sum(any(lost[n] is not None for n in found) for found in asked_in.values())
-    return Wishes(as_of, year, lost, asked_in, named[0]["names"] - known if named else 0, called)
+    return ToolRequests(as_of, year, lost, asked_in, named[0]["names"] - known if named else 0, called)
 
 
-class Looks:
+class ToolRequestsCache:
     """
-    Looks at many sessions, kept for a while: who asks again is answered at once, with when it was looked.
+    Cache of `read_tool_requests` for large selections, stale-while-revalidate.
 
-    A look that is older than `FRESH_S` is repeated beside the answer, one older than `OLDEST_S` before it. A look at
-    few sessions is never kept, as it comes quickly. What people decide is in none of them.
+    An entry older than `FRESH_S` is refreshed in the background, one older than `OLDEST_S` before answering. Small
+    selections are not cached. Decisions of people are not part of the entries, so they are always current.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._kept: dict[Question, tuple[float, Wishes]] = {}  # the least recently asked for first
-        self._under_way: dict[Question, asyncio.Task[Wishes]] = {}
+        self._kept: dict[Question, tuple[float, ToolRequests]] = {}  # the least recently asked for first
+        self._under_way: dict[Question, asyncio.Task[ToolRequests]] = {}
 
-    async def look(self, database: Database, question: Question) -> Wishes:
+    async def read(self, database: Database, question: Question) -> ToolRequests:
         """
-        See `look`; at most `OLDEST_S` old.
+        See `read_tool_requests`; the result is at most `OLDEST_S` old.
 
         Raises:
             DatabaseAway: See `Database.once`.
@@ -197,31 +199,31 @@ class Looks:
             self._kept[question] = kept
             age_s = self._clock() - kept[0]
             if age_s > FRESH_S:
-                repeated = self._repeat(database, question)
+                refresh = self._refresh(database, question)
                 if age_s > OLDEST_S:
-                    return await asyncio.shield(repeated)
+                    return await asyncio.shield(refresh)
             return kept[1]
-        return await asyncio.shield(self._repeat(database, question))
+        return await asyncio.shield(self._refresh(database, question))
 
-    def _repeat(self, database: Database, question: Question) -> asyncio.Task[Wishes]:
-        """The look that is under way, or a new one; whoever waits for it may leave."""
+    def _refresh(self, database: Database, question: Question) -> asyncio.Task[ToolRequests]:
+        """The read in progress, or a new one. Cancelling a caller does not cancel it."""
         if question not in self._under_way:
-            task = asyncio.create_task(self._look(database, question))
+            task = asyncio.create_task(self._read(database, question))
             self._under_way[question] = task
             task.add_done_callback(lambda done: self._end(question, done))
         return self._under_way[question]
 
-    async def _look(self, database: Database, question: Question) -> Wishes:
+    async def _read(self, database: Database, question: Question) -> ToolRequests:
         began = self._clock()
-        wishes = await look(database, question)
-        if len(wishes.year) >= KEPT_FROM:
+        found = await read_tool_requests(database, question)
+        if len(found.year) >= KEPT_FROM:
             self._kept.pop(question, None)
-            self._kept[question] = began, wishes
+            self._kept[question] = began, found
             while len(self._kept) > MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
-        return wishes
+        return found
 
-    def _end(self, question: Question, done: asyncio.Task[Wishes]) -> None:
+    def _end(self, question: Question, done: asyncio.Task[ToolRequests]) -> None:
         del self._under_way[question]
         if not done.cancelled():
-            done.exception()  # told to who waits; where nobody does, the next one who asks looks again
+            done.exception()  # retrieved, since a background refresh has no waiting caller; the next call reads again

@@ -1,9 +1,9 @@
 """
-What any number of free-text analyses ask for, put together by the judge's model: mapped, then reduced.
+Find the needs in any number of free-text analyses with the judge's model: map, then reduce.
 
-Nothing that the model says counts by itself. A need stands on quotes, each from a score that the model was shown and
-found in it word for word; what has none is left out, and putting needs together adds no quote. No question holds the
-analyses of two chains, and none holds text that the `Sanitizer` has not seen.
+The model's statements are not trusted. Every need rests on quotes that occur word for word in an analysis the model was
+shown; a need without a quote is dropped, and merging needs adds no quote. No question contains analyses of two chains,
+and all text in questions has passed the `Sanitizer`.
 """
 
 from collections import Counter, defaultdict
@@ -23,16 +23,16 @@ from tarsy_scoring.records.analytics import SELECTED, Selection
 from tarsy_scoring.timeline.context import estimate_tokens
 from tarsy_scoring.timeline.fence import Sanitizer, fence, new_nonce
 
-LONGEST_NOTE = 6000  # characters of one analysis; what judges ask for stands at its beginning
+LONGEST_NOTE = 6000  # characters of one analysis; judges put their requests first
 LONGEST_TEXT, LONGEST_TITLE = 400, 120
-MOST_NEEDS = 40  # of one answer; a longer list is hardly read, and an answer may be made to flood the report
-SHORTEST_QUOTE = 12  # letters and digits: "the logs" stands in every analysis
+MOST_NEEDS = 40  # of one answer; longer lists are not read, and a manipulated answer must not flood the report
+SHORTEST_QUOTE = 12  # letters and digits; shorter ones such as "the logs" occur in every analysis
 QUOTES_PER_NEED = 5
-MOST_ROUNDS = 4  # of putting together; each but the last makes the list shorter
+MOST_ROUNDS = 4  # of merging; each but the last shortens the list
 LABEL_TOKENS = 6
 UNTITLED = "A need without a title"
 
-# How many of the latest scores of each chain say something about missing tools in free text, most first.
+# Number of latest scores with an analysis of missing tools per chain, most first.
 COUNTS = f"""
 SELECT s.chain_id, count(*) AS notes
 FROM {{schema}}.session_scores s
@@ -40,8 +40,8 @@ WHERE {SELECTED} AND s.missing_tools_analysis <> ''
 GROUP BY s.chain_id ORDER BY notes DESC, s.chain_id
 """
 
-# That text, of these chains ($6; '' for scores without one), of the scores that lost most first, at most $5. Whole, as
-# half a secret has no shape by which it is known.
+# The analyses of these chains ($6; '' for scores without a chain), at most $5; those of the worst scores come first.
+# Not cut in SQL: masking recognises secrets by their shape, and half a secret has none.
 ANALYSES = f"""
 SELECT s.score_id, s.chain_id, s.missing_tools_analysis AS text
 FROM {{schema}}.session_scores s
@@ -49,7 +49,7 @@ WHERE {SELECTED} AND s.missing_tools_analysis <> '' AND coalesce(s.chain_id, '')
 ORDER BY s.total_score NULLS LAST, s.completed_at DESC, s.score_id LIMIT $5
 """
 
-# What ends a chain's reading, and is told.
+# Errors that end the reading of a chain and are reported for it.
 _NOT_NOW = (WaitFor, RetryLater, Unscorable, DatabaseAway)
 
 _MAP = """\
@@ -72,7 +72,7 @@ whatever it says.
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a judge wrote about missing tools in a score."""
+    """A judge's analysis of missing tools in a score."""
 
     score_id: UUID
     text: str
@@ -81,7 +81,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A passage that stands in the note of a score."""
+    """A passage of a score's note."""
 
     score_id: UUID
     quote: str
@@ -89,7 +89,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that a tool could do; at least one quote asks for it."""
+    """Something that a tool could do, with at least one quote that asks for it."""
 
     title: str
     what: str
@@ -97,13 +97,13 @@ class Need:
 
     @property
     def scores(self) -> int:
-        """How many scores ask for it."""
+        """Number of scores that ask for it."""
         return len({q.score_id for q in self.quotes})
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Analyses of a chain that no model read, and why."""
+    """Analyses of a chain that no model read, with the reason."""
 
     chain_id: str | None
     notes: int
@@ -113,13 +113,13 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """
-    What is needed by what one provider read, what most scores ask for first.
+    The needs that one provider found, those that most scores mention first.
 
     Args:
-        chains: Those that it read something of.
-        needs_dropped: Beyond `MOST_NEEDS` of one answer, those that fewest scores ask for.
-        is_put_together: Needs from different readings have been compared; False: the same may be there twice.
-        stopped_by: Why they have not all been compared; None: they have, or there were too many.
+        chains: Chains of which it read something.
+        needs_dropped: Needs beyond `MOST_NEEDS` of one answer, those with the fewest scores.
+        is_put_together: All needs were compared with each other; False: the same one may occur twice.
+        stopped_by: Why they were not all compared; None: they were, or there were too many.
     """
 
     provider: str
@@ -136,11 +136,11 @@ class Findings:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """
-    What free-text analyses ask for, as far as models were asked.
+    The needs found in free-text analyses.
 
     Args:
-        findings: By provider. Needs that different providers found were not compared.
-        cost_usd: None: not known.
+        findings: By provider. Needs of different providers were not compared.
+        cost_usd: None: unknown.
     """
 
     findings: list[Findings]
@@ -149,7 +149,7 @@ class Reading:
 
 
 AskFor = Callable[[Sequence[str | None]], Ask]
-"""Whom to ask a question that holds text of these chains."""
+"""Gives the model for a question that contains text of these chains."""
 
 
 class _Cited(BaseModel):
@@ -190,7 +190,7 @@ _GROUPS_SCHEMA = object_schema({"groups": _list_of(title=_TEXT, what=_TEXT, memb
 
 async def count_notes(database: Database, selection: Selection) -> dict[str | None, int]:
     """
-    How many scores of each chain say something about missing tools in free text.
+    Number of analyses of missing tools per chain.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -201,7 +201,7 @@ async def count_notes(database: Database, selection: Selection) -> dict[str | No
 
 async def read_notes(database: Database, selection: Selection, chains: Iterable[str | None], most: int) -> list[Note]:
     """
-    What judges wrote about missing tools in scores of these chains, that of the worst scores first.
+    The analyses of missing tools in scores of these chains, those of the worst scores first.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -215,14 +215,14 @@ async def find_needs(
     notes: Sequence[Note], ask_for: AskFor, budget_tokens: int, *, provider: str, max_reminders: int = 1
 ) -> Findings:
     """
-    Map the notes to needs, chain by chain and as many at once as fit, and put those together which are the same.
+    Map the notes to needs, chain by chain in batches that fit, and merge needs that are the same.
 
-    Where the model cannot be asked for a chain any more (money, limits, a refusal), what was found until then is told,
-    and the next chain has its turn; the chain with most notes is the first.
+    If the model cannot be asked about a chain any more (budget, limits, a refusal), the needs found so far are kept and
+    the next chain follows. The chain with the most notes comes first.
 
     Args:
-        ask_for: Gives whom to ask about one chain, and in the end about all those together that something was read of.
-        budget_tokens: Room for notes, or needs, in a question.
+        ask_for: Gives the model for one chain, and finally for all chains that were read.
+        budget_tokens: Room for notes or needs in a question, in estimated tokens.
     """
     questions = _Questions(budget_tokens, max_reminders)
     found: list[Need] = []
@@ -240,7 +240,7 @@ async def find_needs(
                 read[chain_id] += len(batch)
         except _NOT_NOW as error:
             left_out.append(LeftOut(chain_id, len(of_chain) - read[chain_id], str(error)))
-    # What was read at once has been compared while it was read.
+    # Needs of a single reading were compared by the model while reading.
     is_put_together, stopped_by = readings < 2, None
     if not is_put_together:
         try:
@@ -248,8 +248,17 @@ async def find_needs(
         except _NOT_NOW as error:
             stopped_by = str(error)
     found.sort(key=lambda need: (-need.scores, need.title))
-    told = read.total(), quotes_dropped, needs_dropped
-    return Findings(provider, list(read), found, *told, is_put_together, stopped_by, left_out)
+    return Findings(
+        provider,
+        list(read),
+        found,
+        read.total(),
+        quotes_dropped,
+        needs_dropped,
+        is_put_together,
+        stopped_by,
+        left_out,
+    )
 
 
 def _by_chain(notes: Iterable[Note]) -> list[tuple[str | None, list[Note]]]:
@@ -260,17 +269,17 @@ def _by_chain(notes: Iterable[Note]) -> list[tuple[str | None, list[Note]]]:
 
 
 async def _put_together(found: list[Need], questions: "_Questions", ask: Ask) -> bool:
-    """Put together in place what is the same; says whether all were seen side by side in the end."""
+    """Merge equal needs in place; returns whether all were compared with each other in the end."""
     for _ in range(MOST_ROUNDS):
-        found.sort(key=lambda need: need.title.casefold())  # so that what may be the same is read together
+        found.sort(key=lambda need: need.title.casefold())  # so that similar needs are in one batch
         if len(found) < 2:
             return True
-        rounds = batches(found, [estimate_tokens(_told(need)) for need in found], questions.budget_tokens)
+        rounds = batches(found, [estimate_tokens(_in_words(need)) for need in found], questions.budget_tokens)
         before = len(found)
         merged: list[Need] = []
         for n, batch in enumerate(rounds, 1):
             merged += batch if len(batch) == 1 else await questions.reduce(ask, batch)
-            # Whole after each question: the next one may fail, and what was paid for is kept.
+            # Complete after each question: the next one may fail, and paid results are kept.
             found[:] = [*merged, *(need for rest in rounds[n:] for need in rest)]
         if len(rounds) == 1 or len(found) == before:
             return len(rounds) == 1
@@ -278,7 +287,7 @@ async def _put_together(found: list[Need], questions: "_Questions", ask: Ask) ->
 
 
 class _Questions:
-    """The questions of one reading, behind one fence: what stands in it was made safe, a model's own words as well."""
+    """The questions of one reading. All fenced text is sanitized, the model's own earlier answers as well."""
 
     def __init__(self, budget_tokens: int, max_reminders: int) -> None:
         self.budget_tokens = budget_tokens
@@ -287,24 +296,24 @@ class _Questions:
         self._sanitizer = Sanitizer(self._nonce)
 
     def batches_of(self, notes: Sequence[Note]) -> list[list[Note]]:
-        """The notes as the model will see them, as many together as fit."""
-        # Cut when it is safe: of a secret that was cut first, one half would be shown.
+        """The notes as the model will see them, in batches that fit."""
+        # Sanitize before cutting: masking would not recognise a secret that is cut in half.
         texts = self._sanitizer.texts([(str(note.score_id), note.text) for note in notes])
         shown = [replace(note, text=text[:LONGEST_NOTE]) for note, text in zip(notes, texts, strict=True)]
         return batches(shown, [estimate_tokens(note.text) for note in shown], self.budget_tokens)
 
     async def map(self, ask: Ask, notes: Sequence[Note]) -> tuple[list[Need], int]:
-        """The needs that the model finds in them, most scores first, and how many of its quotes stand in none."""
-        told = _labelled("S", [note.text for note in notes])
-        answer = await self._say(ask, _MAP, told, ReplyFormat("needs", _NEEDS_SCHEMA), _Needs)
+        """The needs that the model finds in notes, most scores first, and the number of quotes not found."""
+        text = _labelled("S", [note.text for note in notes])
+        answer = await self._say(ask, _MAP, text, ReplyFormat("needs", _NEEDS_SCHEMA), _Needs)
         needs, lost = checked(answer.needs, notes)
         return [self._safe(need) for need in sorted(needs, key=lambda need: -need.scores)], lost
 
     async def reduce(self, ask: Ask, needs: Sequence[Need]) -> list[Need]:
-        """The needs, fewer where the model says that some are the same."""
-        # Two safe texts may be something else together.
-        told = _labelled("N", [self._sanitizer.text(f"N{n}", _told(need)) for n, need in enumerate(needs, start=1)])
-        answer = await self._say(ask, _REDUCE, told, ReplyFormat("groups", _GROUPS_SCHEMA), _Groups)
+        """The needs, with those merged that the model calls the same."""
+        # Two safe texts can form something unsafe together.
+        text = _labelled("N", [self._sanitizer.text(f"N{n}", _in_words(need)) for n, need in enumerate(needs, start=1)])
+        answer = await self._say(ask, _REDUCE, text, ReplyFormat("groups", _GROUPS_SCHEMA), _Groups)
         return [self._safe(need) for need in grouped(answer.groups, needs)]
 
     def _safe(self, need: Need) -> Need:
@@ -325,24 +334,24 @@ def _labelled(letter: str, texts: Iterable[str]) -> str:
     return "\n\n".join(f"[{letter}{n}]\n{text}" for n, text in enumerate(texts, start=1))
 
 
-def _told(need: Need) -> str:
+def _in_words(need: Need) -> str:
     return f"{need.title}: {need.what}"
 
 
 def cut(text: str, longest: int) -> str:
-    """A text of at most so many characters, which shows where it was cut."""
+    """Cut a text to at most `longest` characters, marked with an ellipsis."""
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
 
 
-# --- deciding ------------------------------------------------------------------------------------------
+# --- checking answers ----------------------------------------------------------------------------------
 
 
 def batches(items: Sequence[Any], tokens: Sequence[int], budget_tokens: int) -> list[list[Any]]:
     """
-    Items in their order, as many together as the budget holds; one that is over it by itself stands alone.
+    Split items into batches that fit the budget, in order; an item above the budget has a batch of its own.
 
     Args:
-        tokens: Of each item.
+        tokens: Estimated tokens of each item.
     """
     found: list[list[Any]] = []
     room = 0
@@ -356,7 +365,7 @@ def batches(items: Sequence[Any], tokens: Sequence[int], budget_tokens: int) -> 
 
 
 def checked(claimed: Iterable[_Need], notes: Sequence[Note]) -> tuple[list[Need], int]:
-    """The needs with those quotes that stand in the notes they name, and how many quotes do not; without any: none."""
+    """The needs with the quotes that occur in the notes they cite, and the number of other quotes."""
     by_label = {f"S{n}": note for n, note in enumerate(notes, start=1)}
     texts = {label: _bare(note.text) for label, note in by_label.items()}
     found, dropped = [], 0
@@ -375,7 +384,7 @@ def checked(claimed: Iterable[_Need], notes: Sequence[Note]) -> tuple[list[Need]
 
 
 def grouped(groups: Iterable[_Group], needs: Sequence[Need]) -> list[Need]:
-    """The needs with those of a group as one, under its title and with all their quotes; each is in one at most."""
+    """Merge the needs of each group under its title, with all their quotes; a need is in at most one group."""
     left = {f"N{n}": need for n, need in enumerate(needs, start=1)}
     found = []
     for group in groups:
@@ -389,5 +398,5 @@ def grouped(groups: Iterable[_Group], needs: Sequence[Need]) -> list[Need]:
 
 
 def _bare(text: str) -> str:
-    """Letters and digits alone: a model that quotes changes marks, case and line ends."""
+    """Only letters and digits, since models change punctuation, case and line ends when quoting."""
     return "".join(c for c in text.casefold() if c.isalnum())

@@ -1,6 +1,4 @@
-"""
-The report for those who build tools: the ledger with the judges' own reasons, each with the score that it stands in.
-"""
+"""The missing-tools report: the ledger with the judges' own reasons, each with the score it comes from."""
 
 import re
 from collections import defaultdict
@@ -19,16 +17,16 @@ from tarsy_scoring.timeline.text import without_invisible
 
 REASONS_PER_TOOL = 3
 LONGEST_REASON = 300
-MOST_LEFT_OUT = 20  # chains that are told by name
+MOST_LEFT_OUT = 20  # chains listed by name
 
-# What means something in Markdown. An underscore within a word does not, and names of tools are full of them.
+# Characters with a meaning in Markdown. An underscore within a word has none, and tool names are full of them.
 _MARKS = re.compile(r"[\\`*\[\]<>#|!~&$]|(?<![^\W_])_|_(?![^\W_])")
-# What makes a list, a rule or the line under a heading of a line that begins with it.
+# Line beginnings that make a list, a rule or a heading.
 _BEGINS_BLOCK = re.compile(r"\A(?:(?=[-+=])|([0-9]{1,9})(?=[.)]))")
-# What a renderer makes a link of by itself: addresses, people (`@ada`), numbers of issues and merge requests.
+# Text that renderers turn into links: addresses, people (`@ada`), numbers of issues and merge requests.
 _LINKED = re.compile(r"://|www\.|@|[#!][0-9]", re.IGNORECASE)
 
-# Reasons for tools ($5 spellings, $6 the tool of each): of each tool those whose scores lost most, at most $7.
+# Reasons for tools ($5 spellings, $6 the tool of each): for each tool at most $7, from the scores that lost most.
 REASONS = f"""
 SELECT tool, score_id, session_id, total_score, rationale, completed_at FROM (
   SELECT r.*, row_number() OVER (PARTITION BY tool ORDER BY total_score NULLS LAST, completed_at DESC, score_id) AS n
@@ -45,13 +43,13 @@ HEADINGS: Mapping[State, str] = {
     "open": "To be built",
     "planned": "Planned",
     "built": "Built, and being measured",
-    "confirmed": "Built, and no longer asked for",
+    "confirmed": "Built, and no longer requested",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a judge missed a tool, and in which score it says so."""
+    """A judge's reason for missing a tool, and the score it comes from."""
 
     score_id: UUID
     session_id: str
@@ -62,7 +60,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class ReportedTool:
-    """A tool of the ledger, with reasons out of the scores that lost most."""
+    """A tool of the ledger, with reasons from the scores that lost most."""
 
     entry: LedgerEntry
     reasons: list[Reason]
@@ -70,7 +68,7 @@ class ReportedTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolReport:
-    """What to build next, out of the scores of a selection."""
+    """The missing tools of a selection of scores."""
 
     selection: Selection
     tools: list[ReportedTool]
@@ -80,13 +78,13 @@ class ToolReport:
 
     @property
     def has_failed(self) -> bool:
-        """Models were asked for, and nothing of what there is could be read."""
+        """Whether models were to read analyses and could read none of them."""
         return self.reading is not None and bool(self.reading.left_out) and not self.reading.findings
 
 
 async def make_report(database: Database, selection: Selection, sort: ToolSort, limit: int) -> ToolReport:
     """
-    The report. What it says of a tool stands in the scores that it names.
+    Build the report from the ledger and the reasons in the scores.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -109,40 +107,40 @@ async def make_report(database: Database, selection: Selection, sort: ToolSort, 
 
 
 def clipped(text: str) -> str:
-    """A text of a model in one line, without what cannot be seen, and not longer than `LONGEST_REASON`."""
+    """A model's text in one line of at most `LONGEST_REASON` characters, without invisible characters."""
     return cut(_line(text), LONGEST_REASON)
 
 
 def markdown(report: ToolReport) -> str:
-    """The report as a document for people."""
+    """The report as Markdown."""
     lines = ["# Missing tools", "", _about(report)]
     for state, heading in HEADINGS.items():
         if tools := [tool for tool in report.tools if tool.entry.state == state]:
             lines += ["", f"## {heading}"]
             for tool in tools:
-                lines += ["", *_told(tool)]
+                lines += ["", *_tool_lines(tool)]
     if not report.tools:
         lines += ["", "No judge missed a tool."]
     if report.reading is not None:
-        lines += ["", *_read(report.reading, left_out_in_words(report))]
+        lines += ["", *_reading_lines(report.reading, left_out_in_words(report))]
     return "\n".join(lines) + "\n"
 
 
 def left_out_in_words(report: ToolReport) -> list[str]:
-    """What no model read of which chain, a line each, as text for a terminal; and how to have it read."""
+    """Per chain, the analyses that no model read and why, as text for a terminal; and how to get them read."""
     left_out: Sequence[LeftOut] = report.reading.left_out if report.reading is not None else []
     lines = [_line(f"{_chain(left.chain_id)}: {_analyses(left.notes)} not read: {left.why}") for left in left_out]
     if len(lines) > MOST_LEFT_OUT:
         lines[MOST_LEFT_OUT:] = [f"and {len(lines) - MOST_LEFT_OUT:,} more such lines"]
     if left_out and report.selection.chain is None:
-        lines.append("--chain NAME has the analyses of one chain read alone, where it has a judge")
+        lines.append("--chain NAME reads the analyses of one chain alone, if it has a judge")
     return lines
 
 
-def _read(reading: Reading, left_out: Sequence[str]) -> Iterable[str]:
-    """What models put together out of what judges wrote."""
+def _reading_lines(reading: Reading, left_out: Sequence[str]) -> Iterable[str]:
+    """The needs that models found in the judges' free text."""
     cost = "" if reading.cost_usd is None else f" It cost {reading.cost_usd:.4f} USD."
-    yield "## What judges ask for, put together by a model"
+    yield "## Needs that a model found in the judges' analyses"
     yield ""
     if not reading.findings:
         yield f"{'No analysis was read.' if reading.left_out else 'There is no analysis to read.'}{cost}"
@@ -151,44 +149,44 @@ def _read(reading: Reading, left_out: Sequence[str]) -> Iterable[str]:
     else:
         yield f"No quote was found.{cost}"
     if len(reading.findings) > 1:
-        yield "Each chain is read by its own provider, and what different providers found was not compared."
+        yield "Each chain is read by its own provider; the needs found by different providers were not compared."
     if left_out:
         yield ""
         yield from (f"- {plain(line)}" for line in left_out)
     for findings in reading.findings:
         yield ""
-        yield from _found(findings)
+        yield from _finding_lines(findings)
 
 
-def _found(findings: Findings) -> Iterable[str]:
-    """What one provider found."""
+def _finding_lines(findings: Findings) -> Iterable[str]:
+    """The needs that one provider found."""
     chains = [plain(_chain(chain_id)) for chain_id in findings.chains[:MOST_LEFT_OUT]]
     more = len(findings.chains) - len(chains)
     yield f"### Read by {plain(findings.provider)}"
     yield ""
     yield (
         f"{_analyses(findings.notes_read)} of {', '.join(chains)}{f' and {more:,} more' if more else ''}. "
-        f"Quotes that were found in no score, and are left out: {findings.quotes_dropped:,}."
+        f"Quotes left out because they were found in no score: {findings.quotes_dropped:,}."
     )
     if findings.needs_dropped:
         yield (
-            f"Of each answer the {MOST_NEEDS} needs that most scores ask for are kept; {findings.needs_dropped:,} more "
-            "are left out."
+            f"Each answer keeps the {MOST_NEEDS} needs that most scores mention; {findings.needs_dropped:,} more are "
+            "left out."
         )
     if not findings.is_put_together:
         why = f" ({plain(findings.stopped_by)})" if findings.stopped_by else ""
         yield f"Not all needs were compared with each other{why}: the same one may be there twice."
     if not findings.needs:
-        yield "They ask for nothing that a quote could be found for."
+        yield "No need was supported by a quote."
     for need in findings.needs:
         yield ""
-        yield from _told_need(need)
+        yield from _need_lines(need)
 
 
-def _told_need(need: Need) -> Iterable[str]:
+def _need_lines(need: Need) -> Iterable[str]:
     yield f"#### {plain(need.title)}"
     yield ""
-    yield f"{plain(need.what)} Asked for by {need.scores:,} {_many(need.scores, 'score')}:"
+    yield f"{plain(need.what)} Mentioned by {need.scores:,} {_many(need.scores, 'score')}:"
     yield ""
     for quote in need.quotes[:QUOTES_PER_NEED]:
         yield f'- "{plain(clipped(quote.quote))}" (score {quote.score_id})'
@@ -208,12 +206,12 @@ def _about(report: ToolReport) -> str:
     when = f" completed since {since.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if since else ""
     left = f" {report.tools_left_out} less wanted tools are left out." if report.tools_left_out else ""
     return (
-        f"From the latest score of each session{among}{when}. Points lost are 100 less the total of each score that "
-        f"asked for the tool; a score that asks for three tools counts whole for each.{left}"
+        f"From the latest score of each session{among}{when}. Points lost are 100 minus the total of each score that "
+        f"requested the tool; a score that requests three tools counts in full for each.{left}"
     )
 
 
-def _told(tool: ReportedTool) -> Iterable[str]:
+def _tool_lines(tool: ReportedTool) -> Iterable[str]:
     entry = tool.entry
     yield f"### {plain(entry.tool_name)}"
     yield ""
@@ -224,10 +222,10 @@ def _told(tool: ReportedTool) -> Iterable[str]:
     if entry.demand is not None:
         yield demand_in_words(entry.demand, has_other_judge=entry.has_other_judge)
     elif entry.exists:
-        yield "Judged sessions have called a tool of that name: it may lack a description, a permission or a place."
+        yield "Judged sessions have called a tool of that name: it may lack a description or a permission."
     if entry.said is not None:
         state, since = entry.said.state.capitalize(), entry.said.since.astimezone(UTC)
-        by = f"{state} since {since:%Y-%m-%d}, says {plain(entry.said.said_by)}"
+        by = f"{state} since {since:%Y-%m-%d}, according to {plain(entry.said.said_by)}"
         yield f"{by}: {plain(clipped(entry.said.note))}" if entry.said.note else f"{by}."
     names = [plain(s.name) for s in entry.spellings if s.name != entry.tool_name]
     if names:
@@ -240,27 +238,29 @@ def _told(tool: ReportedTool) -> Iterable[str]:
 
 
 def demand_in_words(demand: Demand, *, has_other_judge: bool) -> str:
-    """What was measured and what follows from it, in two or three sentences."""
-    told = (
-        f"Without it {demand.asked_without:,} of {demand.sessions_without:,} sessions asked for it, with it "
-        f"{demand.asked_with:,} of {demand.sessions_with:,}, where {demand.expected:,.1f} were to be expected."
+    """The measured demand and the verdict, in two or three sentences."""
+    text = (
+        f"Without it {demand.asked_without:,} of {demand.sessions_without:,} sessions requested it, with it "
+        f"{demand.asked_with:,} of {demand.sessions_with:,}, where {demand.expected:,.1f} were expected."
     )
-    sure = f"{CONFIDENCE:.0%} sure"
+    confidence = f"{CONFIDENCE:.0%} confidence"
     if has_other_judge:
-        told += " No judge has judged on both sides: the change may be the judge's, and says nothing about the tool."
+        text += " No judge has judged both sides: the change may be the judge's and shows nothing about the tool."
     elif demand.verdict == "confirmed":
-        told += f" So less than a quarter of the demand is left ({sure})."
+        text += f" So less than a quarter of the demand is left ({confidence})."
     elif demand.verdict == "still_missed":
-        told += f" So more than half of the demand is left ({sure}): the reasons in its scores say what is lacking."
+        text += (
+            f" So more than half of the demand is left ({confidence}): the reasons in its scores show what is missing."
+        )
     elif demand.sessions_needed is not None:
-        told += f" {demand.sessions_needed:,} more sessions that do not ask for it would confirm it."
+        text += f" {demand.sessions_needed:,} more sessions that do not request it would confirm it."
     else:
-        told += " Nobody has asked for it before, so nothing can be concluded."
-    return told
+        text += " No session requested it before, so nothing can be concluded."
+    return text
 
 
 def document_of(report: ToolReport) -> Mapping[str, Any]:
-    """The report for programs."""
+    """The report for JSON."""
     return {
         "chain": report.selection.chain,
         "since": report.selection.since,
@@ -276,10 +276,9 @@ def document_of(report: ToolReport) -> Mapping[str, Any]:
 
 def plain(text: str) -> str:
     """
-    Text of somebody else that is nothing but text in a document: in one line, no heading, list, link or picture.
+    Escape untrusted text for Markdown: one line, without headings, lists, links or pictures.
 
-    A word that would be made a link by itself is put as code: a mark in it is not enough where links are made of what
-    was rendered.
+    A word that renderers turn into a link becomes code: escaping is not enough where links are made after rendering.
     """
     return _BEGINS_BLOCK.sub(r"\1\\", " ".join(map(_plain_word, _line(text).split(" "))))
 
@@ -291,7 +290,7 @@ def _plain_word(word: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Without what cannot be seen and what moves a terminal."""
+    """One line without invisible characters or terminal control sequences."""
     return " ".join("".join(c if c.isprintable() else " " for c in without_invisible(text)).split())
 
 

@@ -1,8 +1,8 @@
 """
-Which analyses of a report go to which model, and what that may cost.
+Decide which analyses of a report go to which model, within limits and a budget.
 
-A chain's analyses are read by its first provider alone and its calls count for that chain, so that its pauses and its
-budget hold; a chain without a judge is not read. Needs of several chains are compared where one provider read them all.
+Only the first provider of a chain reads its analyses, and the calls count for that chain, so its pauses and budget
+apply. A chain without a judge is not read. Needs of several chains are compared if one provider read them all.
 """
 
 from collections import Counter, defaultdict
@@ -33,18 +33,18 @@ from tarsy_scoring.timeline.context import estimate_tokens
 
 OVERHEAD_TOKENS = 1500  # the instructions, the schema and the fence
 NO_JUDGE = "its judge is switched off (`judge.enabled`), so no model may be asked"
-BEYOND = "the scores that lost least of all that were found, beyond --max-scores"
+BEYOND = "beyond --max-scores; the scores that lost least are left out"
 
 
 class MoneySpent(WaitFor):
-    """The next call could cost more than is left of what the report may cost."""
+    """The next call could cost more than the remaining budget of the report."""
 
     waiting_for = "budget"
 
 
 @dataclass(slots=True)
-class Purse:
-    """What all calls of a report may cost together. What is reserved for a call counts until it is settled."""
+class ReportBudget:
+    """The budget of all calls of a report. The amount reserved for a call counts until the call is settled."""
 
     left_usd: float
     spent_usd: float = 0.0
@@ -52,11 +52,11 @@ class Purse:
 
     @property
     def cost_usd(self) -> float | None:
-        """What the calls have cost; None: not known."""
+        """Cost of the calls so far; None: unknown."""
         return None if self.calls_of_unknown_cost else self.spent_usd
 
     def reserve(self, most_usd: float) -> None:
-        """Raises: MoneySpent: There is less left."""
+        """Reserve the maximum cost of a call. Raises: MoneySpent: Less is left."""
         if most_usd > self.left_usd:
             raise MoneySpent(
                 f"the next call may cost {most_usd:.4f} USD, and {max(0.0, self.left_usd):.4f} are left of --max-usd",
@@ -66,35 +66,36 @@ class Purse:
         self.calls_of_unknown_cost += 1
 
     def settle(self, most_usd: float, cost_usd: float | None) -> None:
-        """Where the cost is not known, all that was reserved stays reserved."""
+        """Replace the reservation by the cost; an unknown cost leaves it reserved."""
         if cost_usd is not None:
             self.left_usd += most_usd - cost_usd
             self.spent_usd += cost_usd
             self.calls_of_unknown_cost -= 1
 
     def give_back(self, most_usd: float) -> None:
-        """The call was not made."""
+        """Cancel the reservation of a call that was not made."""
         self.settle(most_usd, 0.0)
 
 
 class ReportJudge:
     """
-    A model that is asked about some chains: within the fleet's limits, and never beyond the purse.
+    Asks a model about some chains, within the fleet's limits and the report's budget.
 
     Args:
-        chains: Whose text the questions hold. A pause of any of them holds, and the first one's budget pays.
-        deadline_s: Of one question.
+        chains: Chains whose text the questions contain. A pause of any of them applies; the first one's budget is
+            charged.
+        deadline_s: Deadline of one question.
     """
 
     def __init__(
-        self, client: JudgeClient, limits: Limits, chains: Sequence[str | None], purse: Purse, deadline_s: float
+        self, client: JudgeClient, limits: Limits, chains: Sequence[str | None], budget: ReportBudget, deadline_s: float
     ) -> None:
         self._client = client
         self._limits = limits
         self._chains = chains
-        self._purse = purse
+        self._budget = budget
         self._deadline_s = deadline_s
-        self._report_id = uuid4()  # in place of a score's in the books
+        self._report_id = uuid4()  # takes the place of a score id in the ledger of calls
 
     async def __call__(
         self,
@@ -104,7 +105,7 @@ class ReportJudge:
         reply_limit_factor: int = 1,
         reply_format: ReplyFormat | None = None,
     ) -> Turn:
-        """See `Ask`. Raises: MoneySpent: Not within the purse."""
+        """See `Ask`. Raises: MoneySpent: The budget is used up."""
         return await self._client.ask(
             messages,
             kind,
@@ -120,35 +121,36 @@ class ReportJudge:
         See `llm.Gate`.
 
         Raises:
-            DatabaseAway: Nobody knows what is paused.
+            DatabaseAway: Pauses are unknown.
         """
         if most_usd is None:
             raise ConfigurationError(_no_prices(provider))
-        await self._limits.refresh()  # a report takes as long as many judgements
+        await self._limits.refresh()  # settings may change during a report, which takes as long as many judgements
         for pause in await self._limits.pauses():
             if any(pause.covers(chain_id, provider) for chain_id in self._chains):
                 raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
-        self._purse.reserve(most_usd)
+        self._budget.reserve(most_usd)
         try:
             permit = await self._limits.admit(Call(provider, self._chains[0], self._report_id, tokens, most_usd))
         except WaitFor:
-            self._purse.give_back(most_usd)
+            self._budget.give_back(most_usd)
             raise
         return permit, most_usd
 
     async def settle(self, permit: tuple[Permit, float], **result: Any) -> None:
         """See `llm.Gate`."""
         of_fleet, most_usd = permit
-        told = Result(**result)
-        self._purse.settle(most_usd, told.cost_usd)
-        await self._limits.settle(of_fleet, told)
+        settled = Result(**result)
+        self._budget.settle(most_usd, settled.cost_usd)
+        await self._limits.settle(of_fleet, settled)
 
 
 def room_for(provider: ProviderSettings, token_factor: float = 1.0) -> int:
     """
-    Tokens, as we estimate them, that a question may hold beside its instructions.
+    Room for text in a question, in estimated tokens.
 
-    The window less the answer, its one repetition with twice the limit, and what a reminder repeats of it.
+    The context window minus the instructions, the answer, its one repetition with twice the limit, and a reminder that
+    repeats it.
     """
     return max(
         0, int((provider.context_window_tokens - 3 * provider.max_reply_tokens) / token_factor) - OVERHEAD_TOKENS
@@ -156,7 +158,7 @@ def room_for(provider: ProviderSettings, token_factor: float = 1.0) -> int:
 
 
 def by_provider(notes: Sequence[Note], settings: Settings) -> dict[str, list[Note]]:
-    """Notes by the first provider of their chain, each of which may see those of its chains."""
+    """Group notes by the first provider of their chain."""
     found: defaultdict[str, list[Note]] = defaultdict(list)
     for note in notes:
         found[settings.chain(note.chain_id).providers[0]].append(note)
@@ -166,12 +168,12 @@ def by_provider(notes: Sequence[Note], settings: Settings) -> dict[str, list[Not
 @dataclass(frozen=True, slots=True)
 class Analyst:
     """
-    Reads what judges wrote about missing tools, as far as settings, limits and money allow.
+    Reads the judges' analyses of missing tools, as far as settings, limits and budget allow.
 
     Args:
         clients: By provider.
-        max_usd: Of all calls of one reading together.
-        most_notes: Those of the scores that lost most come first.
+        max_usd: Budget of all calls of one reading.
+        most_notes: Maximum number of analyses; those of the scores that lost most come first.
     """
 
     database: Database
@@ -183,10 +185,10 @@ class Analyst:
 
     async def read(self, selection: Selection) -> Reading:
         """
-        What they ask for. What was not read is told chain by chain, with why.
+        Find the needs in the analyses. Unread analyses are listed by chain with the reason.
 
         Raises:
-            DatabaseAway: See `Database.once`; later ones end the reading of a chain.
+            DatabaseAway: Before the first question; later failures only end the reading of a chain.
         """
         await self.limits.refresh()
         counts = await count_notes(self.database, selection)
@@ -195,13 +197,15 @@ class Analyst:
         taken = Counter(note.chain_id for note in notes)
         left_out = [LeftOut(c, counts[c], NO_JUDGE) for c in counts if c not in judged]
         left_out += [LeftOut(c, counts[c] - taken[c], BEYOND) for c in counts if c in judged and counts[c] > taken[c]]
-        purse = Purse(self.max_usd)
-        findings = [await self._find(provider, of, purse) for provider, of in by_provider(notes, self.settings).items()]
+        budget = ReportBudget(self.max_usd)
+        findings = [
+            await self._find(provider, of, budget) for provider, of in by_provider(notes, self.settings).items()
+        ]
         for found in findings:
             left_out += found.left_out
-        return Reading([found for found in findings if found.notes_read], left_out, purse.cost_usd)
+        return Reading([found for found in findings if found.notes_read], left_out, budget.cost_usd)
 
-    async def _find(self, provider: str, notes: Sequence[Note], purse: Purse) -> Findings:
+    async def _find(self, provider: str, notes: Sequence[Note], budget: ReportBudget) -> Findings:
         client = self.clients[provider]
         budget_tokens = room_for(client.settings, self.limits.token_factor(provider))
         if why := _hindrance(client, budget_tokens):
@@ -209,14 +213,14 @@ class Analyst:
             return Findings(provider, [], [], 0, 0, 0, True, None, left_out)
 
         def ask_for(chains: Sequence[str | None]) -> ReportJudge:
-            return ReportJudge(client, self.limits, chains, purse, self.settings.attempt_timeout_s)
+            return ReportJudge(client, self.limits, chains, budget, self.settings.attempt_timeout_s)
 
         max_reminders = min(self.settings.chain(note.chain_id).max_reminders for note in notes)
         return await find_needs(notes, ask_for, budget_tokens, provider=provider, max_reminders=max_reminders)
 
 
 def _hindrance(client: JudgeClient, budget_tokens: int) -> str | None:
-    """Why this provider can be asked nothing as it is configured."""
+    """Why this provider cannot be used as configured; None: it can."""
     if not client.prices.are_known:
         return _no_prices(client.provider)
     if budget_tokens < estimate_tokens("x" * LONGEST_NOTE):
@@ -229,6 +233,6 @@ def _hindrance(client: JudgeClient, budget_tokens: int) -> str | None:
 
 def _no_prices(provider: str) -> str:
     return (
-        f"the prices of provider {provider!r} are not known, so nobody can say what the report costs; set "
+        f"the prices of provider {provider!r} are unknown, so the cost of the report cannot be limited; set "
         f"providers.{provider}.prices_usd_per_million_tokens"
     )

@@ -1,7 +1,7 @@
 """
-Which sessions show what agents did without a tool, and which with it.
+Split a year of sessions into those without a tool and those with it.
 
-Pure. Sessions are numbers and lie in groups, so that a year of many chains is looked through quickly for every tool.
+Sessions are numbers in groups, so that a year of many chains can be split quickly for every tool.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure
 
 
 class Group(NamedTuple):
-    """What sessions have in common: `tools` is the set of tools that their agents had. None: nobody knows which."""
+    """What sessions have in common; `tools` is the hash of the set of tools of their agents, None when unknown."""
 
     chain: str | None
     judge: str | None
@@ -23,17 +23,16 @@ class Group(NamedTuple):
 
 class Year:
     """
-    Sessions by chain, and of each the day on which it was scored.
+    Sessions by chain, with the day on which each was scored.
 
     Args:
-        sessions: Groups with their sessions, which are numbered from 0 over all groups, and the day of each as the
-            ordinal of its date.
-        first_day: What was scored before is known and not measured.
+        sessions: Groups with their sessions (numbered from 0 over all groups) and the ordinal of the day of each.
+        first_day: Sessions scored earlier count for the selection only, not for demand.
     """
 
     def __init__(self, sessions: Iterable[tuple[Group, Sequence[int], Sequence[int]]], first_day: date) -> None:
         self._first_day = first_day.toordinal()
-        self._by_chain: dict[str | None, list[tuple[Group, list[int]]]] = {}  # with the days that are measured, sorted
+        self._by_chain: dict[str | None, list[tuple[Group, list[int]]]] = {}  # with the measured days, sorted
         found = list(sessions)
         count = sum(len(numbers) for _, numbers, _ in found)
         self._days = [0] * count
@@ -44,11 +43,11 @@ class Year:
                 self._groups[n] = group
             ordered = sorted(days)
             measured = ordered[bisect_left(ordered, self._first_day) :]
-            if measured and group.judge is not None:  # where nobody judged, nobody could ask
+            if measured and group.judge is not None:  # without a judge there are no requests
                 self._by_chain.setdefault(group.chain, []).append((group, measured))
 
     def __len__(self) -> int:
-        """How many sessions there are."""
+        """Number of sessions."""
         return len(self._days)
 
     def group_of(self, session: int) -> Group:
@@ -59,18 +58,21 @@ class Year:
         self, has: Collection[str], asked: Iterable[int], *, built: int | None = None
     ) -> tuple[Demand | None, bool]:
         """
-        What became of the demand for a tool, and whether no judge has seen both sides; None: nothing can be measured.
+        Measure the demand for a tool without and with it, and whether no judge has judged both sides.
 
-        Where no judge has seen both sides of a chain, nothing is decided: judges differ in what they ask for.
+        Without a judge that judged both sides the verdict is `undecided`, because judges differ in what they request.
 
-        Where somebody gave the day since which it is there or better, sessions before that day are held against those
-        since whose agents had it. Otherwise a chain counts where the tool appears in it: known to be missing at
-        first, and there from some day on.
+        If the day on which the tool was built or improved is given, sessions before it are compared with later ones
+        whose agents had the tool. Otherwise a chain counts if the tool appeared in it: known to be missing at first,
+        and present from some day on.
 
         Args:
-            has: The sets of tools that it is in.
-            asked: Sessions that asked for it, each once.
-            built: The day from which on it is there, or better than before, as somebody said.
+            has: Hashes of the sets of tools that contain it.
+            asked: Sessions that requested it, each once.
+            built: Ordinal of the day since which it is there or better.
+
+        Returns:
+            None as demand when nothing can be compared.
         """
         sides: dict[str | None, list[int]] = {}
         starts: dict[str | None, int] = {}
@@ -93,10 +95,10 @@ class Year:
                 sides[chain][1] += built is not None or tools is not None
             elif tools in has:
                 sides[chain][3] += 1
-        told = [ChainDemand(*counts) for counts in sides.values()]
-        if not told:
+        chain_demands = [ChainDemand(*counts) for counts in sides.values()]
+        if not chain_demands:
             return None, False
-        demand = measure_demand(told)
+        demand = measure_demand(chain_demands)
         if has_other_judge:
             demand = replace(demand, verdict="undecided", sessions_needed=None)
         return demand, has_other_judge
@@ -105,7 +107,7 @@ class Year:
 def _sides(
     groups: Iterable[tuple[Group, list[int]]], start: int, has: Collection[str], *, is_built: bool
 ) -> tuple[int, int, set[str | None], set[str | None]]:
-    """How many sessions were without the tool and with it, and which judges judged them."""
+    """Number of sessions without and with the tool, and the judges of each side."""
     without = with_it = 0
     before: set[str | None] = set()
     since: set[str | None] = set()

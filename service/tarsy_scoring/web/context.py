@@ -8,7 +8,7 @@ from starlette.requests import HTTPConnection
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.missing_tools.demand import Looks
+from tarsy_scoring.missing_tools.demand import ToolRequestsCache
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
@@ -39,7 +39,7 @@ class AppContext:
     metrics: Metrics
     source: TimelineSource | None
     gateway: Gateway | None = None
-    looks: Looks = field(default_factory=Looks)
+    tool_requests: ToolRequestsCache = field(default_factory=ToolRequestsCache)
     exports: int = 0
 
     @property

@@ -77,7 +77,7 @@ async def test_the_next_actions(tied: Scoring) -> None:
     assert {r["score_id"] for r in old} == {SAME_TIME, OLDER}
 
 
-@pytest.mark.parametrize("look", [demand.LOOK_AT_ALL, demand.LOOK_AT_CHAIN], ids=["all", "chain"])
+@pytest.mark.parametrize("look", [demand.REQUESTS_OF_ALL, demand.REQUESTS_OF_CHAIN], ids=["all", "chain"])
 async def test_missing_tools(tied: Scoring, look: str) -> None:
     rows = await tied.rows(look.format(schema="public"), None, None, None, None, None, None, "sessions", 10)
 

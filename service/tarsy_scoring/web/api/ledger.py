@@ -118,7 +118,7 @@ async def read_ledger(request: Request, _: Reading, query: Annotated[MissingTool
 async def look_up(request: Request, selection: Selection, sort: ToolSort, limit: int) -> Ledger:
     """The ledger, over scores that are at most some minutes old where there are many."""
     context = context_of(request)
-    return await ledger.read_ledger(context.reader.database, selection, sort, limit, context.looks.look)
+    return await ledger.read_ledger(context.reader.database, selection, sort, limit, context.tool_requests.read)
 
 
 @router.post(
@@ -139,14 +139,14 @@ async def say(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
         raise malformed(["body"], "`since`: this time has not come yet")
     context = context_of(request)
     with _told():
-        return await decisions.say(
+        return await decisions.set_state(
             context.reader.database,
             said.tool,
             said.state,
             by=caller.name,
             since=said.since,
             note=said.note or None,
-            look=context.looks.look,
+            read=context.tool_requests.read,
         )
 
 
@@ -166,8 +166,8 @@ async def join(request: Request, caller: Scoring, wanted: MergeRequest) -> Merge
     """
     context = context_of(request)
     with _told():
-        return await decisions.join(
-            context.reader.database, wanted.name, wanted.tool, by=caller.name, look=context.looks.look
+        return await decisions.merge_name(
+            context.reader.database, wanted.name, wanted.tool, by=caller.name, read=context.tool_requests.read
         )
 
 

@@ -29,7 +29,7 @@ async def warm(context: AppContext) -> None:
     try:
         await asyncio.to_thread(read_templates)
         for selection in (first_asked, Selection()):
-            await ledger.read_ledger(database, selection, look=context.looks.look)
+            await ledger.read_ledger(database, selection, read=context.tool_requests.read)
         await cards_of(database, await review.drawn(database))
     except Exception as error:  # noqa: BLE001 - only a convenience: it may not end the service
         log.info("pages.not_warmed", error=type(error).__name__)

@@ -60,38 +60,34 @@ def said(state: SaidState, day: int) -> Saying:
 
 
 def test_a_tool_that_appears_measures_itself() -> None:
-    """Nobody has to say that it was built."""
     before, after = on(0), on(5, has=True)
 
     assert sides({before: 40, after: 30}, {before: 10, after: 1}) == (40, 10, 30, 1)
 
 
-@pytest.mark.parametrize(
-    ("sessions", "saying"),
-    [
-        pytest.param({on(0): 40, on(5): 30}, {}, id="never-there"),
-        pytest.param({on(0, has=True): 40, on(5, has=True): 30}, {}, id="always-there"),
-        pytest.param({on(0, is_known=False): 40, on(5, has=True): 30}, {}, id="unknown-before"),
-        pytest.param({on(0): 40, on(5, has=True, chain="other"): 30}, {}, id="in-another-chain"),
-        pytest.param({on(-1): 40, on(5, has=True): 30}, {}, id="longer-ago-than-is-measured"),
-        pytest.param({on(0): 40, on(5): 30}, {"built": 3}, id="built-and-in-no-chain"),
-        pytest.param({on(0): 40, on(2, has=True): 30}, {"built": 3}, id="gone-since-it-was-built"),
-    ],
-)
-def test_nothing_to_measure(sessions: dict[Day, int], saying: dict[str, int]) -> None:
+def test_nothing_to_compare() -> None:
     """There are no sessions on both sides."""
-    assert measured(sessions, sessions, **saying) == (None, False)
+    cases: list[tuple[dict[Day, int], int | None]] = [
+        ({on(0): 40, on(5): 30}, None),
+        ({on(0, has=True): 40, on(5, has=True): 30}, None),
+        ({on(0, is_known=False): 40, on(5, has=True): 30}, None),
+        ({on(0): 40, on(5, has=True, chain="other"): 30}, None),
+        ({on(-1): 40, on(5, has=True): 30}, None),
+        ({on(0): 40, on(5): 30}, 3),
+        ({on(0): 40, on(2, has=True): 30}, 3),
+    ]
+
+    for sessions, built in cases:
+        assert measured(sessions, sessions, built=built) == (None, False)
 
 
 def test_once_it_is_there_sessions_without_it_say_nothing() -> None:
-    """Agents that lack it are other agents than those that have it."""
     before, mixed, after = on(0), on(7), on(5, has=True)
 
     assert sides({before: 40, mixed: 20, after: 30}, {before: 10, mixed: 9}) == (40, 10, 30, 0)
 
 
 def test_what_somebody_built_counts_from_that_day() -> None:
-    """Whatever was there before: it may have been improved."""
     older, before, after, late = on(0, is_known=False), on(2, has=True), on(3, has=True), on(4)
     sessions = {older: 40, before: 20, after: 30, late: 50}
 
@@ -99,7 +95,6 @@ def test_what_somebody_built_counts_from_that_day() -> None:
 
 
 def test_what_does_not_count_does_not_ask() -> None:
-    """Neither sessions from before the time that is measured, nor those whose tools nobody knows."""
     ago, unknown, before, after = on(-1), on(0, is_known=False), on(0), on(5, has=True)
     sessions = {ago: 10, unknown: 20, before: 40, after: 30}
 
@@ -116,7 +111,6 @@ def test_what_no_judge_judged_shows_nothing() -> None:
 
 
 def test_each_chain_by_its_own_day() -> None:
-    """A chain that has it from the first day on is held against nothing."""
     early, late, always = (on(5, has=True, chain=c) for c in ("early", "late", "always"))
     sessions = {on(0, chain="early"): 10, early: 20, on(4, chain="late"): 30, late: 40, always: 50}
 
@@ -124,7 +118,6 @@ def test_each_chain_by_its_own_day() -> None:
 
 
 def test_the_judge_may_be_what_has_changed() -> None:
-    """Told where no judge has judged on both sides; one whose chain is not compared is none."""
     before, after, other = on(0), on(5, has=True), on(6, has=True, judge="judge-2")
     elsewhere = on(6, has=True, chain="elsewhere")
 
@@ -148,7 +141,6 @@ def test_judges_that_changed_places_have_seen_no_chain_from_both_sides() -> None
 
 @pytest.mark.parametrize("asked", [0, 80], ids=["no-longer-asked-for", "asked-for-every-time"])
 def test_another_judge_decides_nothing(asked: int) -> None:
-    """One who asks for less confirms no tool, and one who asks for more misses none."""
     before, other, same = on(0), on(5, has=True, judge="judge-2"), on(5, has=True)
 
     demand, has_other_judge = measured({before: 100, other: 80}, {before: 30, other: asked})
@@ -161,21 +153,21 @@ def test_another_judge_decides_nothing(asked: int) -> None:
     assert decided.verdict != "undecided"
 
 
-@pytest.mark.parametrize(
-    ("saying", "demand", "state"),
-    [
-        pytest.param(None, None, "open", id="nothing-said"),
-        pytest.param(said("planned", 0), None, "planned", id="planned"),
-        pytest.param(said("built", 0), None, "built", id="built-and-not-there"),
-        pytest.param(None, UNDECIDED, "built", id="there-and-not-decided"),
-        pytest.param(said("planned", 0), UNDECIDED, "built", id="planned-and-there"),
-        pytest.param(said("built", 0), CONFIRMED, "confirmed", id="confirmed"),
-        pytest.param(None, CONFIRMED, "confirmed", id="confirmed-by-itself"),
-        pytest.param(said("built", 0), STILL_MISSED, "still_missed", id="still-missed"),
-    ],
-)
-def test_states(saying: Saying | None, demand: object, state: str) -> None:
-    assert state_of(saying, demand) == state  # type: ignore[arg-type]
+def test_states() -> None:
+    """A measured verdict takes precedence over what people recorded."""
+    cases: list[tuple[Saying | None, Demand | None, str]] = [
+        (None, None, "open"),
+        (said("planned", 0), None, "planned"),
+        (said("built", 0), None, "built"),
+        (None, UNDECIDED, "built"),
+        (said("planned", 0), UNDECIDED, "built"),
+        (said("built", 0), CONFIRMED, "confirmed"),
+        (None, CONFIRMED, "confirmed"),
+        (said("built", 0), STILL_MISSED, "still_missed"),
+    ]
+
+    for saying, demand, state in cases:
+        assert state_of(saying, demand) == state
 
 
 def before(*said: tuple[SaidState, int, int]) -> list[tuple[SaidState, datetime, datetime]]:
@@ -184,22 +176,20 @@ def before(*said: tuple[SaidState, int, int]) -> list[tuple[SaidState, datetime,
     return [(state, noon + timedelta(days=since), noon + timedelta(days=at)) for state, since, at in said]
 
 
-@pytest.mark.parametrize(
-    ("state", "history", "since"),
-    [
-        pytest.param("built", [], None, id="the-first-word"),
-        pytest.param("open", [("open", 3, 3)], 3, id="the-same-again"),
-        pytest.param("planned", [("open", 3, 3), ("planned", 1, 1)], None, id="another-state"),
-        pytest.param("built", [("built", 0, 3)], 0, id="a-note-on-a-given-day"),
-        pytest.param("built", [("built", 3, 4), ("built", 3, 3)], 3, id="a-note-without-a-given-day"),
-        pytest.param("built", [("open", 5, 5), ("built", 0, 3)], 0, id="a-given-day-set-aside"),
-        pytest.param("built", [("open", 5, 5), ("built", 3, 4), ("built", 3, 3)], None, id="no-day-set-aside"),
-        pytest.param("built", [("open", 9, 9), ("built", 2, 8), ("built", 0, 3)], 2, id="the-last-given-day"),
-        pytest.param("planned", [("open", 5, 5), ("planned", 0, 3)], None, id="a-day-of-a-plan"),
-    ],
-)
-def test_since_when(state: SaidState, history: list[tuple[SaidState, int, int]], since: int | None) -> None:
-    """A note changes no day, and a day given with `built` holds until another one is given."""
-    expected = None if since is None else before(("open", since, since))[0][1]
+def test_since_when() -> None:
+    """A note changes no day, and a day entered with `built` holds until another one is entered."""
+    cases: list[tuple[SaidState, list[tuple[SaidState, int, int]], int | None]] = [
+        ("built", [], None),  # the first word
+        ("open", [("open", 3, 3)], 3),  # the same again
+        ("planned", [("open", 3, 3), ("planned", 1, 1)], None),  # another state
+        ("built", [("built", 0, 3)], 0),  # a note on a given day
+        ("built", [("built", 3, 4), ("built", 3, 3)], 3),  # a note without a given day
+        ("built", [("open", 5, 5), ("built", 0, 3)], 0),  # a given day set aside
+        ("built", [("open", 5, 5), ("built", 3, 4), ("built", 3, 3)], None),  # no day set aside
+        ("built", [("open", 9, 9), ("built", 2, 8), ("built", 0, 3)], 2),  # the last given day
+        ("planned", [("open", 5, 5), ("planned", 0, 3)], None),  # a day of a plan
+    ]
 
-    assert since_when(state, before(*history)) == expected
+    for state, history, since in cases:
+        expected = None if since is None else before(("open", since, since))[0][1]
+        assert since_when(state, before(*history)) == expected

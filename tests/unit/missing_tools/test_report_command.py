@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
@@ -68,7 +67,6 @@ def told(*tools: ReportedTool, chain: str | None = None) -> str:
 
 
 def test_every_reason_names_its_score() -> None:
-    """So that a reader can look whether it says so."""
     text = told(a_tool())
 
     assert f"- the node was not looked at (score {SCORE}, total 40)" in text
@@ -76,55 +74,47 @@ def test_every_reason_names_its_score() -> None:
     assert "Also written NodePressure." in text
 
 
-@pytest.mark.parametrize(
-    ("tool", "heading", "says"),
-    [
-        pytest.param(a_tool(), "To be built", "8 sessions", id="open"),
-        pytest.param(a_tool(exists=True), "To be built", "may lack a description", id="exists"),
-        pytest.param(a_tool(state="planned"), "Planned", "Planned since 2026-03-10, says ada.", id="planned"),
-        pytest.param(
+def test_what_the_report_says_of_a_tool() -> None:
+    cases = [
+        (a_tool(), "To be built", "8 sessions"),
+        (a_tool(exists=True), "To be built", "may lack a description"),
+        (a_tool(state="planned"), "Planned", "Planned since 2026-03-10, according to ada."),
+        (
             a_tool(state="planned", said_by="Ada McDonald", note="see the DNS page"),
             "Planned",
-            "Planned since 2026-03-10, says Ada McDonald: see the DNS page",
-            id="whose-word",
+            "Planned since 2026-03-10, according to Ada McDonald: see the DNS page",
         ),
-        pytest.param(
+        (
             a_tool(state="built", demand=measure_demand([ChainDemand(100, 30, 25, 0)])),
             "Built, and being measured",
-            "18 more sessions that do not ask for it would confirm it",
-            id="built",
+            "18 more sessions that do not request it would confirm it",
         ),
-        pytest.param(
+        (
             a_tool(demand=measure_demand([ChainDemand(100, 30, 100, 1)])),
-            "Built, and no longer asked for",
-            "with it 1 of 100, where 30.0 were to be expected. So less than a quarter",
-            id="confirmed",
+            "Built, and no longer requested",
+            "with it 1 of 100, where 30.0 were expected. So less than a quarter",
         ),
-        pytest.param(
+        (
             a_tool(demand=measure_demand([ChainDemand(100, 30, 100, 30)])),
             "Built, and still missed",
-            "more than half of the demand is left (95% sure)",
-            id="still-missed",
+            "more than half of the demand is left (95% confidence)",
         ),
-        pytest.param(
+        (
             a_tool(demand=OTHER_JUDGE, has_other_judge=True),
             "Built, and being measured",
-            "with it 1 of 100, where 30.0 were to be expected. No judge has judged on both sides",
-            id="another-judge",
+            "with it 1 of 100, where 30.0 were expected. No judge has judged both sides",
         ),
-        pytest.param(a_tool(total=None), "To be built", "no total)", id="no-total"),
-        pytest.param(a_tool(reason=" "), "To be built", f"- No reason given (score {SCORE}", id="no-reason"),
-    ],
-)
-def test_what_is_told_of_a_tool(tool: ReportedTool, heading: str, says: str) -> None:
-    text = told(tool)
+        (a_tool(total=None), "To be built", "no total)"),
+        (a_tool(reason=" "), "To be built", f"- No reason given (score {SCORE}"),
+    ]
 
-    assert f"## {heading}\n" in text
-    assert says in text
+    for tool, heading, says in cases:
+        text = told(tool)
+        assert f"## {heading}\n" in text
+        assert says in text
 
 
 def test_what_is_built_in_vain_comes_first() -> None:
-    """Then what is to be built; what is confirmed comes last."""
     confirmed = a_tool("done", demand=measure_demand([ChainDemand(100, 30, 100, 0)]))
     missed = a_tool("vain", demand=measure_demand([ChainDemand(100, 30, 100, 30)]))
 
@@ -134,14 +124,12 @@ def test_what_is_built_in_vain_comes_first() -> None:
 
 
 def test_since_is_told_in_utc() -> None:
-    """Whatever zone it was given in."""
     since = datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5)))
 
     assert "completed since 2025-12-31 19:00 UTC" in markdown(ToolReport(Selection(since=since), [], 0, 0))
 
 
 def test_what_models_write_is_nothing_but_text() -> None:
-    """No heading, link, picture or control character comes into the document."""
     text = told(a_tool("# [a](b)\n\x1b[31m", reason="![p](c)\n# Build nothing\n<b>"), chain="<k>")
 
     assert r"\# \[a\](b) \[31m" in text
@@ -150,25 +138,24 @@ def test_what_models_write_is_nothing_but_text() -> None:
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("read_file", "read_file", id="name"),
-        pytest.param("_a_", r"\_a\_", id="outer-underscores"),
-        pytest.param("a *b*", r"a \*b\*", id="stars"),
-        pytest.param("a\u200bb", "ab", id="invisible"),
-        pytest.param("a\\b", r"a\\b", id="backslash"),
-        pytest.param("see https://evil.example/a_b.", "see `https://evil.example/a_b.`", id="address"),
-        pytest.param("WWW.evil.example now", "`WWW.evil.example` now", id="bare-host"),
-        pytest.param("ada@evil.example", "`ada@evil.example`", id="mail"),
-        pytest.param("@ada does", "`@ada` does", id="person"),
-        pytest.param("as in tools#12", "as in `tools#12`", id="number-of-an-issue"),
-        pytest.param("`ftp://a` and `b`", r"`'ftp://a'` and \`b\`", id="address-in-code"),
-        pytest.param("1.5 GB", r"1\.5 GB", id="number"),
-    ],
-)
-def test_plain(text: str, expected: str) -> None:
-    assert plain(text) == expected
+def test_plain() -> None:
+    cases = {
+        "read_file": "read_file",
+        "_a_": r"\_a\_",
+        "a *b*": r"a \*b\*",
+        "a\u200bb": "ab",
+        "a\\b": r"a\\b",
+        "see https://evil.example/a_b.": "see `https://evil.example/a_b.`",
+        "WWW.evil.example now": "`WWW.evil.example` now",
+        "ada@evil.example": "`ada@evil.example`",
+        "@ada does": "`@ada` does",
+        "as in tools#12": "as in `tools#12`",
+        "`ftp://a` and `b`": r"`'ftp://a'` and \`b\`",
+        "1.5 GB": r"1\.5 GB",
+    }
+
+    for text, expected in cases.items():
+        assert plain(text) == expected
 
 
 # What each becomes where nothing is done about it: a list, a heading and so on.
@@ -203,10 +190,14 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("before", ["", "A line of ours.\n", "- "], ids=["first", "below-a-line", "in-a-list"])
-@pytest.mark.parametrize("text", HOSTILE)
-def test_plain_text_renders_as_it_was_written(text: str, before: str) -> None:
-    """Wherever it stands: one paragraph or item, whose words are the text, and no mark-up but code for addresses."""
+def test_plain_text_renders_as_it_was_written() -> None:
+    """Anywhere: one paragraph or item whose words are the text, without mark-up except code for addresses."""
+    for before in ("", "A line of ours.\n", "- "):
+        for text in HOSTILE:
+            assert_rendered(text, before)
+
+
+def assert_rendered(text: str, before: str) -> None:
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     ours = {"paragraph_open", "paragraph_close", "inline"}
     ours |= (
@@ -258,14 +249,13 @@ def report_with(*found: Findings, left_out: tuple[LeftOut, ...] = (), cost_usd: 
 
 
 def test_what_a_model_put_together_comes_last() -> None:
-    """With at most five quotes, each with its score, and as nothing but text."""
     text = markdown(report_with(findings()))
 
     assert text.index("### node_pressure") < text.index("#### \\# Memory")
     assert "It cost 0.2500 USD." in text
     assert "### Read by open\n\n40 analyses of chain k, scores without a chain." in text
-    assert "found in no score, and are left out: 2." in text
-    assert "Shows \\[it\\]. Asked for by 7 scores:" in text
+    assert "left out because they were found in no score: 2." in text
+    assert "Shows \\[it\\]. Mentioned by 7 scores:" in text
     assert text.count('- "quote') == 5
     assert "twice" not in text
     assert "not read" not in text
@@ -274,12 +264,11 @@ def test_what_a_model_put_together_comes_last() -> None:
 def test_what_each_provider_found_stands_apart() -> None:
     text = markdown(report_with(findings(), findings(provider="inside", chains=["inner"])))
 
-    assert "what different providers found was not compared" in text
+    assert "the needs found by different providers were not compared" in text
     assert text.index("### Read by open") < text.index("### Read by inside\n\n40 analyses of chain inner.")
 
 
 def test_a_report_that_is_not_whole_says_so() -> None:
-    """Which chain, how much of it, why, and how to ask for it; what a chain is called is nothing but text."""
     left_out = (LeftOut("k\x1b", 1, "no money"), LeftOut("*b*", 9, "its judge is switched off"))
     stopped = report_with(findings(is_put_together=False, stopped_by="no time"), left_out=left_out, cost_usd=None)
 
@@ -288,7 +277,7 @@ def test_a_report_that_is_not_whole_says_so() -> None:
     assert left_out_in_words(stopped) == [
         "chain k : 1 analysis not read: no money",
         "chain *b*: 9 analyses not read: its judge is switched off",
-        "--chain NAME has the analyses of one chain read alone, where it has a judge",
+        "--chain NAME reads the analyses of one chain alone, if it has a judge",
     ]
     assert r"- chain \*b\*: 9 analyses not read: its judge is switched off" in text
     assert "Not all needs were compared with each other (no time): the same one may be there twice." in text
@@ -296,7 +285,6 @@ def test_a_report_that_is_not_whole_says_so() -> None:
 
 
 def test_where_nothing_was_read_it_is_said() -> None:
-    """With what was paid for it, and without a word about quotes that are not there."""
     made = report_with(left_out=(LeftOut("k", 3, "paused"),))
     text = markdown(made)
 
@@ -307,7 +295,6 @@ def test_where_nothing_was_read_it_is_said() -> None:
 
 
 def test_where_there_is_nothing_to_read_nothing_has_failed() -> None:
-    """Nor where something was read, or no model was asked."""
     nothing = report_with(cost_usd=0.0)
     assert "There is no analysis to read. It cost 0.0000 USD." in markdown(nothing)
 
@@ -325,7 +312,7 @@ def test_without_a_quote_nothing_is_said_of_quotes() -> None:
 
 
 def test_needs_that_were_left_out_are_counted() -> None:
-    assert "the 40 needs that most scores ask for are kept; 160 more are left out" in markdown(
+    assert "Each answer keeps the 40 needs that most scores mention; 160 more are left out" in markdown(
         report_with(findings(needs_dropped=160))
     )
 
@@ -345,24 +332,20 @@ def test_who_asked_for_a_chain_is_not_told_how() -> None:
     assert left_out_in_words(made) == ["chain k: 3 analyses not read: paused"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        pytest.param(["--since", "yesterday"], "is no time", id="no-time"),
-        pytest.param(["--sort", "name"], "is not one of", id="another-order"),
-        pytest.param(["--limit", "0"], "is not in the range", id="no-tools"),
-        pytest.param(["--with-judge", "--max-usd", "0"], "is not in the range", id="no-money"),
-        pytest.param(["--with-judge", "--max-scores", "0"], "is not in the range", id="no-scores"),
-        pytest.param(["--max-usd", "1"], "--max-usd goes with --with-judge", id="money-for-nobody"),
-        pytest.param(["--max-scores", "5"], "--max-scores goes with --with-judge", id="scores-for-nobody"),
-    ],
-)
-def test_what_cannot_be_meant(arguments: list[str], says: str) -> None:
+def test_invalid_arguments_are_refused() -> None:
     """Status 2, before anything is opened."""
-    ended = CliRunner().invoke(report, ["missing-tools", *arguments])
-
-    assert ended.exit_code == 2
-    assert says in " ".join(ended.stderr.split())
+    for arguments, says in (
+        (["--since", "yesterday"], "is no time"),
+        (["--sort", "name"], "is not one of"),
+        (["--limit", "0"], "is not in the range"),
+        (["--with-judge", "--max-usd", "0"], "is not in the range"),
+        (["--with-judge", "--max-scores", "0"], "is not in the range"),
+        (["--max-usd", "1"], "--max-usd goes with --with-judge"),
+        (["--max-scores", "5"], "--max-scores goes with --with-judge"),
+    ):
+        ended = CliRunner().invoke(report, ["missing-tools", *arguments])
+        assert ended.exit_code == 2
+        assert says in " ".join(ended.stderr.split())
 
 
 def test_what_can_be_meant_gets_as_far_as_the_database() -> None:

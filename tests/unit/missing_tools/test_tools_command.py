@@ -16,12 +16,10 @@ from tarsy_scoring.records.analytics import Spelling
     ],
 )
 def test_a_tool_in_one_line(sessions: int, points: int, told: str) -> None:
-    """Counts in the words of people."""
     assert _line(entry(sessions, points)) == told
 
 
 def test_other_names_of_a_tool() -> None:
-    """As one harmless line, and without the name that is there already."""
     assert _line(entry(2, 5, "tail_logs", "tail\x1b[2Jlogs")).endswith("lost, open (also tail [2Jlogs)")
 
 

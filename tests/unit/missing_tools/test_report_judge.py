@@ -10,7 +10,7 @@ from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSetting
 from tarsy_scoring.errors import ConfigurationError, Paused, RateLimited
 from tarsy_scoring.limits.rules import Pause
 from tarsy_scoring.missing_tools.needs import Note
-from tarsy_scoring.missing_tools.report_judge import MoneySpent, Purse, ReportJudge, by_provider, room_for
+from tarsy_scoring.missing_tools.report_judge import MoneySpent, ReportBudget, ReportJudge, by_provider, room_for
 
 NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
@@ -49,12 +49,11 @@ def fleet() -> Fleet:
     return Fleet()
 
 
-def judge_of(fleet: Fleet, purse: Purse, *chains: str | None) -> ReportJudge:
+def judge_of(fleet: Fleet, purse: ReportBudget, *chains: str | None) -> ReportJudge:
     return ReportJudge(None, fleet, chains or ("k",), purse, 1)  # type: ignore[arg-type]
 
 
 def test_each_chain_is_read_by_its_own_provider() -> None:
-    """The first one that it lists; chains that nobody configured, and none, by that of the defaults."""
     chains = {"inner": ChainSettings(providers=("inside", "open")), "k": ChainSettings(providers=("open", "inside"))}
     config = Config(
         providers={"open": ProviderSettings(), "inside": ProviderSettings()},
@@ -72,8 +71,7 @@ def test_each_chain_is_read_by_its_own_provider() -> None:
 
 
 async def test_calls_that_could_cost_too_much_are_not_made(fleet: Fleet) -> None:
-    """What is reserved counts until a call is settled, and what it cost less is free again."""
-    purse = Purse(1.0)
+    purse = ReportBudget(1.0)
     judge = judge_of(fleet, purse)
 
     permit = await judge.admit("default", 100, 0.7)
@@ -87,7 +85,7 @@ async def test_calls_that_could_cost_too_much_are_not_made(fleet: Fleet) -> None
 
 
 async def test_one_purse_for_all_models(fleet: Fleet) -> None:
-    purse = Purse(1.0)
+    purse = ReportBudget(1.0)
 
     await judge_of(fleet, purse, "a").admit("default", 100, 0.7)
 
@@ -96,7 +94,7 @@ async def test_one_purse_for_all_models(fleet: Fleet) -> None:
 
 
 async def test_a_call_of_unknown_cost_stays_charged_at_its_maximum(fleet: Fleet) -> None:
-    purse = Purse(1.0)
+    purse = ReportBudget(1.0)
     judge = judge_of(fleet, purse)
 
     await judge.settle(await judge.admit("default", 100, 0.7))
@@ -107,7 +105,7 @@ async def test_a_call_of_unknown_cost_stays_charged_at_its_maximum(fleet: Fleet)
 
 
 async def test_what_the_fleet_refuses_costs_nothing(fleet: Fleet) -> None:
-    purse = Purse(1.0)
+    purse = ReportBudget(1.0)
     fleet.refusals = [RateLimited("full", 1)]
 
     with pytest.raises(RateLimited):
@@ -130,8 +128,7 @@ async def test_what_the_fleet_refuses_costs_nothing(fleet: Fleet) -> None:
 async def test_a_pause_of_any_chain_in_the_question_holds(
     fleet: Fleet, chain: str | None, provider: str | None, is_stopped: bool
 ) -> None:
-    """Also one that began after the last call."""
-    judge = judge_of(fleet, Purse(1.0), "a", "b")
+    judge = judge_of(fleet, ReportBudget(1.0), "a", "b")
     await judge.admit("default", 100, 0.1)
     fleet.paused = [Pause(chain, provider, NOON, "ada", None)]
 
@@ -146,18 +143,17 @@ async def test_a_pause_of_any_chain_in_the_question_holds(
 
 
 async def test_the_first_chain_pays(fleet: Fleet) -> None:
-    await judge_of(fleet, Purse(1.0), "a", "b").admit("default", 100, 0.1)
+    await judge_of(fleet, ReportBudget(1.0), "a", "b").admit("default", 100, 0.1)
 
     assert [call.chain_id for call in fleet.admitted] == ["a"]
 
 
 async def test_without_prices_there_is_no_report_by_a_model(fleet: Fleet) -> None:
     with pytest.raises(ConfigurationError, match="prices_usd_per_million_tokens"):
-        await judge_of(fleet, Purse(1.0)).admit("default", 100, None)
+        await judge_of(fleet, ReportBudget(1.0)).admit("default", 100, None)
 
 
 def test_what_a_question_may_hold() -> None:
-    """Room for the answer, its repetition with twice the limit and a reminder is kept."""
     provider = ProviderSettings(
         base_url="http://judge", model="m", context_window_tokens=32_000, max_reply_tokens=4_000
     )

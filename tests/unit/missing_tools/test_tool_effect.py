@@ -1,0 +1,82 @@
+"""When the demand for a tool counts as gone, and when as unchanged."""
+
+import itertools
+import math
+
+import pytest
+from scipy import stats
+
+from tarsy_scoring.missing_tools.tool_effect import (
+    FEWEST_SESSIONS,
+    ChainDemand,
+    measure_demand,
+)
+
+
+def test_verdicts() -> None:
+    cases: list[tuple[list[tuple[int, int, int, int]], str]] = [
+        ([(100, 30, 60, 0)], "confirmed"),  # nobody asks any more
+        ([(100, 30, 200, 2)], "confirmed"),  # hardly anybody
+        ([(100, 30, 60, 18)], "still_missed"),  # as before
+        ([(100, 30, 60, 40)], "still_missed"),  # more than before
+        ([(100, 30, 60, 6)], "undecided"),  # a third
+        ([(100, 30, 19, 19)], "undecided"),  # too few sessions
+        ([(100, 2, 60, 0)], "undecided"),  # rarely asked before
+        ([(100, 0, 60, 6)], "undecided"),  # never asked before
+        ([(0, 0, 60, 6)], "undecided"),  # always there
+        ([(100, 30, 0, 0)], "undecided"),  # never there
+        ([], "undecided"),  # nothing
+        ([(10_000, 3_000, 6_000, 20)], "confirmed"),  # many and hardly anybody
+        ([(10_000, 3_000, 6_000, 1_700)], "still_missed"),  # many as before
+    ]
+
+    for chains, verdict in cases:
+        assert measure_demand([ChainDemand(*c) for c in chains]).verdict == verdict
+
+
+def test_verdicts_are_those_of_the_exact_test() -> None:
+    """For every number of requests around both borders, with 1,000 sessions before."""
+    for before, sessions in itertools.product((3, 40, 150), (50, 800)):
+        exposure = sessions / 1000
+        confirming, missing = (share * exposure / (1 + share * exposure) for share in (1 / 4, 1 / 2))
+        for after in range(int(before * exposure) + 2):
+            trials = before + after
+            expected = "undecided"
+            if stats.binomtest(after, trials, confirming, "less").pvalue <= 0.05:
+                expected = "confirmed"
+            elif stats.binomtest(after, trials, missing, "greater").pvalue <= 0.05:
+                expected = "still_missed"
+            assert measure_demand([ChainDemand(1000, before, sessions, after)]).verdict == expected
+
+
+def test_a_chain_that_always_asked_less_is_no_success() -> None:
+    """The tool went to the chain that hardly asked; pooled over both chains the rate would seem to fall."""
+    busy, quiet = ChainDemand(100, 50, 0, 0), ChainDemand(100, 5, 100, 5)
+
+    found = measure_demand([busy, quiet])
+
+    assert found.verdict == "undecided"
+    assert (found.sessions_without, found.asked_without) == (100, 5)
+    assert found.left == 1
+
+
+def test_chains_are_expected_to_ask_as_they_did() -> None:
+    found = measure_demand([ChainDemand(100, 50, 10, 5), ChainDemand(100, 5, 200, 10)])
+
+    assert found.expected == pytest.approx(15)
+    assert found.left == pytest.approx(1)
+    assert found.verdict == "still_missed"
+
+
+def test_the_sessions_needed_are_those_at_which_the_verdict_changes() -> None:
+    """Also with requests in between; without any, 400 · (0.05^(-1/n) - 1) by the formula."""
+    for sessions, asked, seen, after in ((100, 10, 20, 0), (100, 30, 30, 4), (900, 12, 30, 1), (2000, 900, 20, 0)):
+        needed = measure_demand([ChainDemand(sessions, asked, seen, after)]).sessions_needed
+        assert needed
+        found = [measure_demand([ChainDemand(sessions, asked, seen + n, after)]) for n in (needed - 1, needed)]
+        assert [d.verdict for d in found] == ["undecided", "confirmed"]
+        assert (found[0].sessions_needed, found[1].sessions_needed) == (1, None)
+    for asked in (2, 3, 10, 30):
+        needed = measure_demand([ChainDemand(100, asked, 1, 0)]).sessions_needed
+        assert needed == max(FEWEST_SESSIONS, math.ceil(400 * (0.05 ** (-1 / asked) - 1))) - 1
+    assert measure_demand([ChainDemand(100, 0, 1, 0)]).sessions_needed is None
