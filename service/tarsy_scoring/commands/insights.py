@@ -1,7 +1,6 @@
 """`insights`: publish rolling figures of every chain."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import click
 import structlog
@@ -16,9 +15,6 @@ from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.telemetry.health import Health, HealthServer, run_until_signalled, unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.wiring import require_migrated
-
-if TYPE_CHECKING:
-    pass
 
 log = structlog.get_logger()
 

@@ -1,7 +1,7 @@
 """
-Gates as the operator writes them: one record per type, and what cannot be meant is refused at the start.
+Gates as the operator declares them: one record per type, validated at the start.
 
-What a pattern, a JSONPath and an assertion mean is said here once, for loading and for deciding alike.
+Patterns, JSONPaths and assertions are defined here, for loading and for deciding.
 """
 
 import json
@@ -24,20 +24,20 @@ def shown(text: str, limit: int = TITLE_CHARACTERS) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-# --- what patterns, paths and assertions mean -----------------------------------------------------------
+# --- patterns, paths and assertions -----------------------------------------------------------
 
 
 def compile_pattern(pattern: str) -> "re2._Regexp":
     """
-    An RE2, whose search takes time linear in the text, whatever the text is.
+    An RE2, whose search takes time linear in the text.
 
-    It finds in `str` as in UTF-8 `bytes`; give it bytes where the text may hold lone surrogates.
+    Searches `str` and UTF-8 `bytes` alike; use bytes for a text that may hold lone surrogates.
 
     Raises:
-        ValueError: It is none, with the reason.
+        ValueError: Not a regular expression of RE2; with the reason.
     """
     options = re2.Options()
-    options.log_errors = False  # RE2 would write to stderr by itself
+    options.log_errors = False  # RE2 would write to stderr
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
@@ -47,7 +47,7 @@ def compile_pattern(pattern: str) -> "re2._Regexp":
 
 
 class _LinearMatch(Match):
-    """`match()` of RFC 9535 by RE2: a backtracking search over data of an agent could hold the whole process."""
+    """`match()` of RFC 9535 by RE2: a backtracking search over an agent's data could block the process."""
 
     def __call__(self, string: object, pattern: object) -> bool:
         return _is_found(string, pattern, whole=True)
@@ -61,7 +61,7 @@ class _LinearSearch(Search):
 
 
 def _is_found(string: object, pattern: object, *, whole: bool) -> bool:
-    """As the RFC has it, what is no text or no pattern is not found, and no error."""
+    """False for a value that is no text or no pattern: RFC 9535 defines that as no match, not as an error."""
     if not isinstance(string, str) or not isinstance(pattern, str):
         return False
     try:
@@ -80,10 +80,10 @@ class _Environment(JSONPathEnvironment):
 
 def compile_path(path: str) -> JSONPathQuery:
     """
-    A JSONPath of RFC 9535; the patterns of its `match` and `search` are RE2.
+    A JSONPath of RFC 9535 whose `match` and `search` use RE2.
 
     Raises:
-        ValueError: It is none, with the reason and the place.
+        ValueError: Not a JSONPath; with the reason and the position.
     """
     try:
         return _Environment().compile(path)
@@ -93,15 +93,16 @@ def compile_path(path: str) -> JSONPathQuery:
 
 
 class NestedTooDeeply(ValueError):
-    """JSON that may be well-formed, but that nobody here can read."""
+    """JSON that may be well-formed, but exceeds the parser's depth."""
 
 
 def read_json(text: str | bytes) -> Any:
     """
-    JSON as RFC 8259 has it: UTF-8, no `NaN` or `Infinity`.
+    Parse JSON by RFC 8259: UTF-8, without `NaN` and `Infinity`.
 
     Raises:
-        ValueError: It is none; `NestedTooDeeply` where it might be.
+        NestedTooDeeply: Too deep for the parser.
+        ValueError: Not JSON.
     """
     try:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text, parse_constant=_refuse)
@@ -116,9 +117,10 @@ def _refuse(constant: str) -> NoReturn:
 @dataclass(frozen=True, slots=True)
 class Assertion:
     """
-    What must hold of what a JSONPath found.
+    A condition on the values that a JSONPath found.
 
-    `value` is the JSON of `equals`, the text of `contains`, the number of a length, and None of `exists`.
+    Args:
+        value: JSON for `equals`, a text for `contains`, a number for a length, None for `exists`.
     """
 
     kind: Literal["exists", "equals", "contains", "len >=", "len ==", "len >"]
@@ -130,12 +132,12 @@ _LENGTH = re.compile(r"len\s*(>=|==|>)\s*([0-9]{1,9})")
 
 def parse_assertion(text: str) -> Assertion:
     """
-    The meaning of `exists`, `equals V`, `contains S`, `len >= N`, `len == N` and `len > N`.
+    Parse `exists`, `equals V`, `contains S`, `len >= N`, `len == N` or `len > N`.
 
-    `V` is JSON where it reads as JSON, else plain text: `equals 3` is the number, `equals "3"` the text.
+    `V` is JSON if it parses as JSON, else plain text: `equals 3` is the number, `equals "3"` the text.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: None of these forms.
     """
     word, *rest = text.split(maxsplit=1)
     value = rest[0].strip() if rest else ""
@@ -152,7 +154,7 @@ def parse_assertion(text: str) -> Assertion:
 
 
 def json_or_text(text: str) -> Any:
-    """The JSON that a text is, or the text."""
+    """The text parsed as JSON, or the text itself."""
     try:
         return read_json(text)
     except ValueError:
@@ -163,7 +165,7 @@ def json_or_text(text: str) -> Any:
 
 
 def not_blank(text: str) -> str:
-    """Raises: ValueError: There is nothing in it, or a NUL."""
+    """The text. Raises: ValueError: It is blank, or holds NUL."""
     if not text.strip():
         raise ValueError("must not be blank")
     if "\0" in text:
@@ -223,7 +225,7 @@ AssertionText = Annotated[str, AfterValidator(not_blank), AfterValidator(_is_ass
 
 
 class AnyGate(BaseModel):
-    """What every gate has; `NAMED_BY` is the parameter that tells it from others of its type."""
+    """Base of all gates; `NAMED_BY` is the parameter that distinguishes gates of one type."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     NAMED_BY: ClassVar[str | None] = None
@@ -233,7 +235,7 @@ class AnyGate(BaseModel):
 
     @property
     def title(self) -> str:
-        """Its name, or its type and main parameter on one line of at most `TITLE_CHARACTERS`."""
+        """The name, or type and main parameter in one line of at most `TITLE_CHARACTERS`."""
         main = getattr(self, self.NAMED_BY) if self.NAMED_BY else ""
         return self.name or shown(f"{self.type} {main}")
 
@@ -245,7 +247,7 @@ class CommandGate(AnyGate):
 
 
 class FileGate(AnyGate):
-    """A gate that looks at a path in the work directory."""
+    """A gate that checks a path in the work directory."""
 
     NAMED_BY: ClassVar[str | None] = "path"
 
@@ -253,7 +255,7 @@ class FileGate(AnyGate):
 
 
 class NoTranscriptErrors(AnyGate):
-    """Nothing failed in what the judge sees."""
+    """The transcript shown to the judge holds no failed call."""
 
     type: Literal["no_transcript_errors"]
 
@@ -288,7 +290,7 @@ class MaxToolCalls(AnyGate):
 
 
 class FinalAnalysisContains(AnyGate):
-    """The final analysis holds a text, in this spelling."""
+    """The final analysis contains a text, case-sensitively."""
 
     NAMED_BY: ClassVar[str | None] = "substring"
 
@@ -297,7 +299,7 @@ class FinalAnalysisContains(AnyGate):
 
 
 class FinalAnalysisMatches(AnyGate):
-    """An RE2 is found in the final analysis."""
+    """The final analysis matches an RE2 somewhere."""
 
     NAMED_BY: ClassVar[str | None] = "pattern"
 
@@ -312,13 +314,13 @@ class CommandSucceeds(CommandGate):
 
     @property
     def title(self) -> str:
-        """Of its command the program alone: the rest may hold what nobody else should read."""
+        """Of the command only the program: its arguments may hold a secret."""
         words = (word for word in self.command.split() if "=" not in word)
         return self.name or shown(f"{self.type} {PurePosixPath(next(words, '')).name}")
 
 
 class CommandOutputContains(CommandGate):
-    """What a command prints holds a text."""
+    """The output of a command contains a text."""
 
     NAMED_BY: ClassVar[str | None] = "substring"
 
@@ -327,7 +329,7 @@ class CommandOutputContains(CommandGate):
 
 
 class CommandOutputMatches(CommandGate):
-    """An RE2 is found in what a command prints."""
+    """The output of a command matches an RE2 somewhere."""
 
     NAMED_BY: ClassVar[str | None] = "pattern"
 
@@ -336,7 +338,7 @@ class CommandOutputMatches(CommandGate):
 
 
 class CommandJsonPath(CommandGate):
-    """A command prints JSON of which an assertion holds."""
+    """The JSON that a command prints fulfils an assertion."""
 
     NAMED_BY: ClassVar[str | None] = "path"
 
@@ -346,13 +348,13 @@ class CommandJsonPath(CommandGate):
 
 
 class FileExists(FileGate):
-    """A file or a directory is there."""
+    """A file or a directory exists."""
 
     type: Literal["file_exists"]
 
 
 class FileContains(FileGate):
-    """A file holds a text."""
+    """A file contains a text."""
 
     type: Literal["file_contains"]
     path: FilePath
@@ -360,7 +362,7 @@ class FileContains(FileGate):
 
 
 class FileMatches(FileGate):
-    """An RE2 is found in a file."""
+    """A file matches an RE2 somewhere."""
 
     type: Literal["file_matches"]
     path: FilePath
@@ -368,7 +370,7 @@ class FileMatches(FileGate):
 
 
 class Script(CommandGate):
-    """A check of the operator's own says whether it passed, and why."""
+    """A script of the operator reports whether it passed, and why."""
 
     NAMED_BY: ClassVar[str | None] = "description"
 
@@ -392,7 +394,7 @@ AnyOfThem = (
     | FileMatches
     | Script
 )
-# A map, as far as the page of settings is concerned: docs/gates.md has the types.
+# Shown as a map on the generated page of settings; docs/gates.md describes the types.
 Gate = Annotated[AnyOfThem, Field(discriminator="type"), WithJsonSchema({"type": "object"})]
 
 GATE_TYPES: dict[str, type[AnyGate]] = {get_args(m.model_fields["type"].annotation)[0]: m for m in get_args(AnyOfThem)}

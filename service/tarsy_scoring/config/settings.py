@@ -1,7 +1,8 @@
 """
-What can be set, by variable and in the YAML, and what it must be to be meant: frozen records.
+The settings as frozen records: types, defaults, bounds and rules for variables and the YAML.
 
-Secrets have no place in the YAML, and never show in a representation of these objects.
+The YAML holds no secrets, and no representation of these records shows one. The descriptions are the source of
+`docs/configuration.md`.
 """
 
 import re
@@ -40,7 +41,7 @@ _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 def _is_plain_http(url: str) -> bool:
-    """Whether it is a place and a path alone: a user, a password or a query would be lost, or break each call."""
+    """Host and path only: a user, a password or a query would be lost, or break each call."""
     try:
         place = urlsplit(url)
         return _HTTP_URL.fullmatch(url) is not None and bool(place.hostname) and place.port != 0
@@ -55,7 +56,7 @@ def _is_broker(place: str) -> bool:
 
 def _topic_name(value: str) -> str:
     if not _TOPIC.fullmatch(value):
-        raise ValueError("no name of a topic: Kafka allows 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor .. alone")
+        raise ValueError("not a topic name: Kafka allows 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor .. alone")
     return value
 
 
@@ -78,24 +79,26 @@ class Prices(_Frozen):
 
 
 class ProviderSettings(_Frozen):
-    """One OpenAI-compatible endpoint and the model that judges there."""
+    """An OpenAI-compatible endpoint and the judge model there."""
 
     base_url: str = Field(DEFAULT_BASE_URL, description="Base URL of the API, usually ending in `/v1`.")
     api_key_env: str | None = Field(
         "OPENAI_API_KEY", description="Variable that holds the key; `null` for endpoints without keys."
     )
     api_key_file: Path | None = Field(None, description="File that holds the key, instead of a variable.")
-    model: str = Field(DEFAULT_MODEL, min_length=1, description="Model name as the endpoint spells it.")
-    context_window_tokens: int = Field(128_000, ge=4_000, description="The model's whole window.")
-    max_reply_tokens: int = Field(8_000, ge=256, description="Reserved for the answer.")
-    temperature: float | None = Field(None, ge=0, le=2, description="`null`: left out of the call.")
+    model: str = Field(DEFAULT_MODEL, min_length=1, description="Model name at the endpoint.")
+    context_window_tokens: int = Field(
+        128_000, ge=4_000, description="Context window of the model, prompt and reply together."
+    )
+    max_reply_tokens: int = Field(8_000, ge=256, description="Tokens reserved for the reply.")
+    temperature: float | None = Field(None, ge=0, le=2, description="`null`: not sent.")
     timeout_s: Positive = Field(300, description="Deadline of one call.")
     max_concurrency: int | None = Field(None, ge=1, description="Calls at once per process; `null`: as many as slots.")
     extra_headers: dict[str, str] = Field(default_factory=dict, description="Sent with every call.")
     proxy: str | None = Field(None, description="HTTP proxy for this provider.")
     ca_file: Path | None = Field(None, description="CA bundle for a private endpoint.")
-    requests_per_minute: int | None = Field(None, ge=1, description="Limit over the whole fleet; `null`: none of ours.")
-    tokens_per_minute: int | None = Field(None, ge=1, description="Limit over the whole fleet; `null`: none of ours.")
+    requests_per_minute: int | None = Field(None, ge=1, description="Limit over all workers; `null`: none.")
+    tokens_per_minute: int | None = Field(None, ge=1, description="Limit over all workers; `null`: none.")
     prices_usd_per_million_tokens: Prices | None = Field(None, description="`{input, cached_input, output}`.")
 
     @field_validator("base_url")
@@ -116,15 +119,15 @@ class ProviderSettings(_Frozen):
 
 
 class JudgeSettings(_Frozen):
-    enabled: bool = Field(True, description="`false`: no judge is asked; metrics and gates alone, and no total.")
+    enabled: bool = Field(True, description="`false`: metrics and gates without a judge, and no total.")
 
 
 class CompositeWeights(_Frozen):
-    """Shares of the composite score; only their proportions matter."""
+    """Weights of the composite score; only their proportions count."""
 
-    gate_weight: Weight = Field(0.0, description="Of gates passed / gates.")
-    judge_weight: Weight = Field(0.0, description="Of total / 100.")
-    interaction_weight: Weight = Field(0.0, description="Of the mean of three interaction rates.")
+    gate_weight: Weight = Field(0.0, description="Weight of the share of passed gates.")
+    judge_weight: Weight = Field(0.0, description="Weight of the total, divided by 100.")
+    interaction_weight: Weight = Field(0.0, description="Weight of the mean of three interaction rates.")
 
     @model_validator(mode="after")
     def _weigh_something(self) -> Self:
@@ -134,26 +137,32 @@ class CompositeWeights(_Frozen):
 
 
 class ChainSettings(_Frozen):
-    """How the sessions of one chain are scored; `defaults` has the same keys."""
+    """How the sessions of a chain are scored; `defaults` has the same keys."""
 
     enabled: bool = Field(True, description="Score finished sessions automatically.")
     criteria: str = Field("investigation-methodology", description="Name of the criteria.")
-    providers: tuple[str, ...] = Field((), description="Providers its data may go to, tried in this order.")
+    providers: tuple[str, ...] = Field((), description="Providers that may receive its data, tried in this order.")
     auto_score_statuses: tuple[SessionStatus, ...] = Field(
         ("completed",), description="Session statuses that are scored automatically."
     )
     sample_rate: Share = Field(1.0, description="Share of sessions scored automatically, by a hash of the session id.")
-    samples: Annotated[int, Field(ge=1, le=25)] | Literal["adaptive"] = Field(1, description="`n` or `adaptive`.")
-    max_reminders: int = Field(2, ge=0, le=10, description="Reminders when an answer holds no total.")
-    judge: JudgeSettings = Field(JudgeSettings(), description="`{enabled: false}`: metrics and gates alone.")
-    pass_threshold: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="0-100, on `total_score`.")
+    samples: Annotated[int, Field(ge=1, le=25)] | Literal["adaptive"] = Field(
+        1, description="Judgements per score: a number, or `adaptive`."
+    )
+    max_reminders: int = Field(2, ge=0, le=10, description="Reminders to a judge whose answer holds no total.")
+    judge: JudgeSettings = Field(JudgeSettings(), description="`{enabled: false}`: metrics and gates without a judge.")
+    pass_threshold: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        None, description="Least `total_score` that passes, 0-100."
+    )
     daily_budget_usd: Annotated[float, Field(ge=0)] | None = Field(None, description="Per UTC day; `null`: no limit.")
-    command_pattern: str | None = Field(None, description="RE2 that finds commands in a shell tool's argument.")
+    command_pattern: str | None = Field(
+        None, description="RE2 that finds the commands in the argument of a shell tool."
+    )
     shell_tools: tuple[Annotated[str, AfterValidator(not_blank)], ...] = Field(
-        (), description="`server.tool` whose argument is a command line."
+        (), description="Tools (`server.tool`) whose argument is a command line."
     )
     gates: tuple[Gate, ...] = Field((), description="Pass/fail checks, in order: see [gates](gates.md).")
-    # Annotated, so that the page of settings has it as one key: which weights there are matters together.
+    # Annotated, so that the generated page shows one key instead of one for each weight.
     composite: Annotated[CompositeWeights, Field()] | None = Field(
         None, description="Weights of the composite score: `{gate_weight, judge_weight, interaction_weight}`."
     )
@@ -162,7 +171,7 @@ class ChainSettings(_Frozen):
     @classmethod
     def _finds_commands(cls, value: str | None) -> str | None:
         if value is not None and compile_pattern(value).search("") is not None:
-            raise ValueError("matches the empty text, so it would find commands where there are none")
+            raise ValueError("matches the empty text, so it would find commands everywhere")
         return value
 
     def gates_that_cannot_pass(self, settings: "GateSettings") -> list[str]:
@@ -185,17 +194,15 @@ class BudgetSettings(_Frozen):
 
 class EvidenceSettings(_Frozen):
     max_missing_share: Share = Field(
-        0.0, description="Share of the declared evidence that may be missing; beyond it there is no score."
+        0.0, description="Share of the declared evidence that may be missing; above it a session is not scored."
     )
 
 
 class GateSettings(_Frozen):
-    allow_commands: bool = Field(False, description="Let gates run the commands that the configuration names.")
-    work_dir: str | None = Field(
-        None, description="Where they run and where files are looked for; may hold `{session_id}`."
-    )
-    timeout_s: Positive = Field(30, description="Time of one command.")
-    max_output_bytes: int = Field(1_000_000, ge=1, description="What is kept of the output of one command.")
+    allow_commands: bool = Field(False, description="Allow gates to run commands of this configuration.")
+    work_dir: str | None = Field(None, description="Work directory of commands and files; may hold `{session_id}`.")
+    timeout_s: Positive = Field(30, description="Time limit of a command.")
+    max_output_bytes: int = Field(1_000_000, ge=1, description="Bytes kept of the output of a command.")
 
     @field_validator("work_dir")
     @classmethod
@@ -206,18 +213,18 @@ class GateSettings(_Frozen):
 
 
 class RetentionSettings(_Frozen):
-    """What may go earlier or later than scores (`SCORING_RETENTION_DAYS`); `tarsy-scoring prune` sees to it."""
+    """Retention of records that differs from that of scores (`SCORING_RETENTION_DAYS`); see `tarsy-scoring prune`."""
 
     replies_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
-        None, description="Days that the judge's replies are kept in full; `null`: as long as scores."
+        None, description="Days to keep the judge's replies in full; `null`: as long as scores."
     )
     events_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
-        None, description="Days that published events can be caught up on; `null`: as long as scores."
+        None, description="Days to keep published events for clients that catch up; `null`: as long as scores."
     )
     records_days: Annotated[int, Field(ge=30, le=36_500)] | None = Field(
         None,
-        description="Days that requests, changes and charges are kept: 30 or more, and longer than Kafka keeps its "
-        "topics. `null`: as long as scores, at least 30.",
+        description="Days to keep requests, changes and charges: at least 30, and longer than Kafka keeps its topics. "
+        "`null`: as long as scores, at least 30.",
     )
 
 
@@ -225,17 +232,17 @@ class Config(_Frozen):
     """The YAML file."""
 
     providers: dict[str, ProviderSettings] = Field(default_factory=dict, description="Judges by name.")
-    defaults: ChainSettings = Field(ChainSettings(), description="For every chain that does not say otherwise.")
+    defaults: ChainSettings = Field(ChainSettings(), description="For every chain, unless it sets its own value.")
     chains: dict[str, ChainSettings] = Field(default_factory=dict, description="Overrides per chain.")
     budget: BudgetSettings = Field(BudgetSettings(), description="`{daily_usd}`: over all chains.")
-    criteria_dirs: tuple[Path, ...] = Field((), description="Folders with criteria files of your own.")
+    criteria_dirs: tuple[Path, ...] = Field((), description="Folders with your own criteria files.")
     evidence: EvidenceSettings = Field(EvidenceSettings(), description="`{max_missing_share}`: 0-1.")
     max_event_age_s: Positive | None = Field(
-        86_400, description="Older `session-completed` records are `stale`; `null`: none is too old."
+        86_400, description="Age above which a `session-completed` record is `stale`; `null`: no limit."
     )
-    gates: GateSettings = Field(GateSettings(), description="What gates that run commands may do.")
+    gates: GateSettings = Field(GateSettings(), description="Limits for gates that run commands or read files.")
     retention: RetentionSettings = Field(
-        RetentionSettings(), description="What may go earlier or later than scores; see [operations](operations.md)."
+        RetentionSettings(), description="Retention that differs from that of scores; see [operations](operations.md)."
     )
 
     @property
@@ -248,7 +255,7 @@ class Config(_Frozen):
 
 
 class Settings(_Frozen):
-    """Everything the service was told, from the environment (`SCORING_` + the field in capitals) and the YAML."""
+    """All settings: each field from `SCORING_` + its name in capitals, and the YAML as `config`."""
 
     enabled: bool = Field(True, description="`false`: nothing is scored automatically.")
     database_url: SecretStr | None = Field(None, description="Own PostgreSQL, `postgresql://user:password@host/db`.")
@@ -256,15 +263,17 @@ class Settings(_Frozen):
         "public", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$", description="Schema of our tables."
     )
     database_statement_cache: int = Field(
-        100, ge=0, description="Prepared statements per connection; 0 behind a PgBouncer that cannot track them."
+        100, ge=0, description="Prepared statements per connection; 0 behind a PgBouncer that does not track them."
     )
     kafka_bootstrap_servers: str | None = Field(None, description="`host:port,...`.")
     kafka_group: Annotated[str, AfterValidator(not_blank)] = Field(
         "tarsy-scoring", description="Consumer group of the intake."
     )
-    kafka_session_timeout_s: Positive = Field(15, description="How long the broker waits for a dead member.")
+    kafka_session_timeout_s: Positive = Field(
+        15, description="Time after which the brokers remove a silent member from the group."
+    )
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="How to talk to the brokers."
+        "PLAINTEXT", description="TLS and login at the brokers."
     )
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = Field(
         "PLAIN", description="SASL mechanism."
@@ -272,82 +281,86 @@ class Settings(_Frozen):
     kafka_sasl_username: str | None = Field(None, description="SASL user.")
     kafka_sasl_password: SecretStr | None = Field(None, description="SASL password.")
     kafka_oauth_token_file: Path | None = Field(
-        None, description="File with the token for `OAUTHBEARER`, read anew at every login."
+        None, description="File with the token for `OAUTHBEARER`, read at each login."
     )
     kafka_ca_file: Path | None = Field(None, description="CA of the brokers, PEM; default: those of the system.")
     kafka_cert_file: Path | None = Field(None, description="Client certificate for mutual TLS, PEM.")
     kafka_key_file: Path | None = Field(None, description="Key of the client certificate, PEM.")
-    kafka_key_password: SecretStr | None = Field(None, description="Password of that key, where it has one.")
-    create_topics: bool = Field(False, description="Make missing topics at start.")
-    topic_partitions: int = Field(6, ge=1, description="Partitions of topics made at start.")
-    topic_replication: int = Field(1, ge=1, description="Replication of topics made at start.")
+    kafka_key_password: SecretStr | None = Field(None, description="Password of that key, if it is encrypted.")
+    create_topics: bool = Field(False, description="Create missing topics at the start.")
+    topic_partitions: int = Field(6, ge=1, description="Partitions of topics created at the start.")
+    topic_replication: int = Field(1, ge=1, description="Replication of topics created at the start.")
     topic_session_completed: Topic = Field("session-completed", description="Topic of finished sessions.")
     topic_rescore_requested: Topic = Field("rescore-requested", description="Topic of re-score requests.")
     topic_scoring_events: Topic = Field("scoring-events", description="Topic of scoring events.")
-    topic_dead_letters: Topic = Field("scoring-dead-letters", description="Topic of messages nobody could read.")
+    topic_dead_letters: Topic = Field("scoring-dead-letters", description="Topic of messages that could not be read.")
     topic_scoring_insights: Topic = Field("scoring-insights", description="Topic of rolling signals and of drift.")
     timeline_source: TimelineSourceName | None = Field(
         None, description="Where sessions are read: `tarsy-db`, `tarsy-api` or `files`."
     )
     timeline_database_url: SecretStr | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
     timeline_api_url: str | None = Field(None, description="TARSy's REST API.")
-    timeline_api_token: SecretStr | None = Field(None, description="Bearer token for it.")
+    timeline_api_token: SecretStr | None = Field(None, description="Bearer token for TARSy's API.")
     timeline_api_token_file: Path | None = Field(
-        None, description="File that holds it instead; read for every call, as projected tokens change."
+        None, description="File with the bearer token; read for each call, since projected tokens change."
     )
     timeline_api_ca_file: Path | None = Field(None, description="CA of TARSy's API.")
     timeline_dir: Path | None = Field(None, description="Folder of session files.")
-    timeline_grace_s: float = Field(120, ge=0, description="How long an event may be ahead of its session.")
+    timeline_grace_s: float = Field(120, ge=0, description="How long to wait for the session of an event.")
     bridge_overlap_s: float = Field(
         86_400,
         ge=3600,
-        description="How long after its creation a TARSy session may still be committed, for the bridge.",
+        description="Longest time between creation and commit of a TARSy session, for the bridge.",
     )
-    bridge_sweep_s: Positive = Field(300, description="How often the bridge looks at all sessions of that time again.")
+    bridge_sweep_s: Positive = Field(
+        300, description="Interval at which the bridge reads all sessions of that time again."
+    )
     write_back: bool = Field(False, description="Write finished scores into TARSy's own tables, for its dashboard.")
     write_back_database_url: SecretStr | None = Field(
         None, description="TARSy's PostgreSQL, with a role that may insert scores, stages and events."
     )
     judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
-    lease_s: float = Field(60, ge=1, description="How long a claimed score survives its worker's silence.")
-    attempt_timeout_s: Positive = Field(600, description="Time of one attempt.")
-    max_attempts: int = Field(5, ge=1, description="Attempts that may end in an error or with a lost worker.")
-    deadline_s: Positive = Field(3600, description="Attempts and own backoff of one score, added up.")
+    lease_s: float = Field(60, ge=1, description="Time after which the score of a silent worker is taken back.")
+    attempt_timeout_s: Positive = Field(600, description="Time limit of one attempt.")
+    max_attempts: int = Field(
+        5, ge=1, description="Attempts that may end in an error or with a lost worker, before the score fails."
+    )
+    deadline_s: Positive = Field(3600, description="Time limit of one score: its attempts and their backoff, added up.")
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
-    max_pending: int = Field(100_000, ge=1, description="Due scores over which intake pauses.")
+    max_pending: int = Field(100_000, ge=1, description="Number of due scores above which intake pauses.")
     retention_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
-        None, description="Days that scores are kept, for `tarsy-scoring prune`; default: for ever."
+        None, description="Days to keep scores, for `tarsy-scoring prune`; default: for ever."
     )
     anchors_every_h: Positive = Field(
-        24, description="How often anchors are asked for that still lack a judgement by the judge of their chain."
+        24, description="Hours between requests for anchors that lack a judgement by the current judge."
     )
     anchors_judgements_each: int = Field(
-        1, ge=1, le=3, description="Judgements of each anchor under each judge; more for judges that vary much."
+        1, ge=1, le=3, description="Judgements of each anchor by each judge; more for a judge that varies much."
     )
-    api_host: str = Field("127.0.0.1", description="Where the API listens.")
+    api_host: str = Field("127.0.0.1", description="Address that the API listens on.")
     api_port: int = Field(8080, ge=0, le=65_535, description="Port of the API.")
     metrics_port: int = Field(
-        9090, ge=0, le=65_535, description="Port of the worker's `/metrics`, `/healthz`, `/readyz`; 0: any."
+        9090, ge=0, le=65_535, description="Port of the worker's `/metrics`, `/healthz` and `/readyz`; 0: any."
     )
     trusted_proxies: str = Field("", description="Comma-separated CIDRs whose forwarded headers count.")
-    api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per caller.")
-    api_tokens_file: Path | None = Field(None, description="Bearer tokens of the API.")
+    api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
+    api_tokens_file: Path | None = Field(None, description="File with the bearer tokens of the API.")
     api_open: bool = Field(False, description="Let the API listen beyond loopback without access control.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
     log_format: Literal["json", "console"] | None = Field(
         None, description="`json`, or `console`; default: `console` on a terminal, else `json`."
     )
     traces: bool | None = Field(
-        None, description="Export traces (`OTEL_*`); default: where `OTEL_EXPORTER_OTLP_ENDPOINT` is set."
+        None, description="Export traces (`OTEL_*`); default: if `OTEL_EXPORTER_OTLP_ENDPOINT` is set."
     )
     config: Config = Config()
-    unknown_variables: tuple[str, ...] = Field((), description="`SCORING_*` variables that mean nothing to us.")
+    unknown_variables: tuple[str, ...] = Field((), description="`SCORING_*` variables without a meaning.")
 
     @field_validator("database_url", "timeline_database_url", "write_back_database_url")
     @classmethod
     def _is_postgresql(cls, value: SecretStr | None) -> SecretStr | None:
-        """A URL that cannot be meant would look like a database that is away for ever."""
+        """A malformed URL would look like a database that never answers."""
         if value is not None and not _POSTGRESQL_URL.match(value.get_secret_value()):
             raise ValueError("expected postgresql://user:password@host:5432/database")
         return value
@@ -391,7 +404,7 @@ class Settings(_Frozen):
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        """A message read where a dead letter of it is written is one more dead letter, without end."""
+        """A topic that is both read and written would feed on itself, such as dead letters of dead letters."""
         taken: dict[str, str] = {}
         for field in TOPICS:
             name, variable = getattr(self, field), variable_of(field)
@@ -401,7 +414,7 @@ class Settings(_Frozen):
         return self
 
     def chain(self, chain_id: str | None) -> ChainSettings:
-        """The settings of a chain; those of `defaults` for a chain nobody configured, or none."""
+        """The settings of a chain; `defaults` for an unknown one or None."""
         return self.config.chains.get(chain_id or "", self.config.defaults)
 
     def require_database(self) -> str:
@@ -422,9 +435,9 @@ class Settings(_Frozen):
 
 TOPICS = tuple(n for n, f in Settings.model_fields.items() if n.startswith("topic_") and f.annotation is str)
 SECRETS = tuple(n for n, f in Settings.model_fields.items() if "SecretStr" in str(f.annotation))
-# Those that may stand in a file, read once at start; one with a field of its own for that is read whenever it is used.
+# Secrets read from `*_FILE` once, at the start. A secret with a field of its own for the file is read at each use.
 SECRETS_FROM_FILES = tuple(n for n in SECRETS if f"{n}_file" not in Settings.model_fields)
-# A second spelling that the interface's shorthand allows.
+# A second spelling of some variables.
 ALIASES = {
     "topic_partitions": "SCORING_KAFKA_TOPIC_PARTITIONS",
     "topic_replication": "SCORING_KAFKA_TOPIC_REPLICATION",

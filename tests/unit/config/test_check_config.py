@@ -1,4 +1,4 @@
-"""`check-config`: shows all that is in force and nothing that is secret, whatever holds it."""
+"""`check-config` shows every effective setting and no secret."""
 
 import json
 from collections.abc import Callable
@@ -72,35 +72,34 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["people", "programs"])
 def test_no_secret_is_printed(run: Run, arguments: tuple[str, ...]) -> None:
-    """Neither passwords nor headers nor what a URL carries, wherever it was planted."""
-    told = run(*arguments)
+    shown = run(*arguments)
 
-    assert told.exit_code == 0, told.output
-    assert PLANTED not in told.stdout + told.stderr
+    assert shown.exit_code == 0, shown.output
+    assert PLANTED not in shown.stdout + shown.stderr
     for user in ("bob", "dave", "erin", "frank", "gina"):
-        assert user not in told.stdout
+        assert user not in shown.stdout
 
 
-def test_what_is_no_secret_is_printed(run: Run) -> None:
-    """Names of headers, hosts, ports and paths; that a secret is set, and that another is not."""
-    told = json.loads(run("--json").stdout)
+def test_everything_else_is_printed(run: Run) -> None:
+    """Names of headers, hosts, ports and paths, and whether a secret is set."""
+    shown = json.loads(run("--json").stdout)
 
-    main, spare = told["config"]["providers"]["main"], told["config"]["providers"]["spare"]
+    main, spare = shown["config"]["providers"]["main"], shown["config"]["providers"]["spare"]
     assert main["base_url"] == "https://judge.internal/v1"
     assert main["extra_headers"] == {"X-Api-Key": "***", "Authorization": "***"}
     assert main["proxy"] == "http://***@proxy.internal:3128/?code=***&v=***"
     assert (spare["proxy"], spare["base_url"]) == ("***@proxy.internal:3128", "https://api.openai.com/v1")
     assert main["api_key_env"] == "JUDGE_KEY"
-    environment = told["environment"]
+    environment = shown["environment"]
     assert environment["SCORING_TIMELINE_API_URL"] == "https://tarsy.internal/api"
     assert environment["SCORING_DATABASE_URL"] == "(set)"
     assert environment["SCORING_KAFKA_BOOTSTRAP_SERVERS"] == "broker.internal:9092"
-    assert told["config"]["chains"]["k"]["gates"][1]["command"] == "curl https://***@files.internal/a"
-    assert told["criteria"]["investigation-methodology"].isalnum()
+    assert shown["config"]["chains"]["k"]["gates"][1]["command"] == "curl https://***@files.internal/a"
+    assert shown["criteria"]["investigation-methodology"].isalnum()
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "masked"),
     [
         ("https://proxy.internal:8443/v1", "https://proxy.internal:8443/v1"),
         ("https://key@judge.internal/v1", "https://***@judge.internal/v1"),
@@ -111,11 +110,10 @@ def test_what_is_no_secret_is_printed(run: Run) -> None:
         ("https://judge.internal/v1?planted", "https://judge.internal/v1?***"),
     ],
 )
-def test_every_spelling_of_a_url_loses_its_secrets(run: Run, url: str, shown: str) -> None:
-    """As far as the setting takes it for a URL."""
-    told = run("--json", config={"providers": {"main": {"api_key_env": None, "proxy": url}}})
+def test_every_spelling_of_a_url_loses_its_secrets(run: Run, url: str, masked: str) -> None:
+    shown = run("--json", config={"providers": {"main": {"api_key_env": None, "proxy": url}}})
 
-    assert json.loads(told.stdout)["config"]["providers"]["main"]["proxy"] == shown
+    assert json.loads(shown.stdout)["config"]["providers"]["main"]["proxy"] == masked
 
 
 @pytest.mark.parametrize("variable", ["SCORING_DATABASE_URL", "SCORING_TIMELINE_DATABASE_URL"])
@@ -132,11 +130,11 @@ def test_every_spelling_of_a_url_loses_its_secrets(run: Run, url: str, shown: st
 def test_a_database_url_that_can_never_work_is_refused(
     run: Run, variable: str, url: str, says: str, command: Any
 ) -> None:
-    """With the variable and what is wrong, and before anything waits for that database."""
-    told = run(command=command, **{variable: url})
+    """Before anything waits for that database."""
+    shown = run(command=command, **{variable: url})
 
-    assert isinstance(told.exception, ConfigurationError)
-    message = str(told.exception)
+    assert isinstance(shown.exception, ConfigurationError)
+    message = str(shown.exception)
     assert message.startswith(variable)
     assert says in message
     assert PLANTED not in message
@@ -144,33 +142,31 @@ def test_a_database_url_that_can_never_work_is_refused(
 
 
 def test_migrate_refuses_such_a_url_too(run: Run) -> None:
-    """Asked wrongly, status 2, and not a database that refuses."""
-    told = run(command=migrate, SCORING_DATABASE_URL="postgresql://bob:planted7Secret@db/scores?sslmode=nonsense")
+    shown = run(command=migrate, SCORING_DATABASE_URL="postgresql://bob:planted7Secret@db/scores?sslmode=nonsense")
 
-    assert isinstance(told.exception, ConfigurationError)
-    assert "sslmode" in str(told.exception)
+    assert isinstance(shown.exception, ConfigurationError)
+    assert "sslmode" in str(shown.exception)
 
 
 @pytest.mark.parametrize("command", [check_config, worker], ids=["check-config", "worker"])
 def test_a_certificate_that_is_not_there_is_refused(run: Run, command: Any) -> None:
-    """Before anything is opened: whoever connects would take it for brokers that are away."""
-    told = run(command=command, SCORING_KAFKA_SECURITY_PROTOCOL="SSL", SCORING_KAFKA_CA_FILE="/nowhere/ca.pem")
+    shown = run(command=command, SCORING_KAFKA_SECURITY_PROTOCOL="SSL", SCORING_KAFKA_CA_FILE="/nowhere/ca.pem")
 
-    assert isinstance(told.exception, ConfigurationError)
-    assert str(told.exception) == "SCORING_KAFKA_CA_FILE: cannot read /nowhere/ca.pem: No such file or directory"
+    assert isinstance(shown.exception, ConfigurationError)
+    assert str(shown.exception) == "SCORING_KAFKA_CA_FILE: cannot read /nowhere/ca.pem: No such file or directory"
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param({"SCORING_API_HOST": "0.0.0.0"}, "SCORING_API_OPEN=true", id="for everybody by accident"),
+        pytest.param({"SCORING_API_HOST": "0.0.0.0"}, "SCORING_API_OPEN=true", id="open by accident"),
         pytest.param({"SCORING_TRUSTED_PROXIES": "10.0.0.300"}, "SCORING_TRUSTED_PROXIES", id="no network"),
         pytest.param({"SCORING_API_TOKENS_FILE": "/nowhere/tokens.yaml"}, "SCORING_API_TOKENS_FILE", id="no file"),
         pytest.param({"SCORING_API_TOKENS_FILE": "/dev/null"}, "expected a list", id="no tokens"),
     ],
 )
 def test_what_the_api_would_refuse_is_refused(run: Run, changes: dict[str, str], words: str) -> None:
-    """Who may ask is looked at as at the start of `api`."""
+    """Access is checked as at the start of `api`."""
     refused = run(**changes)
 
     assert isinstance(refused.exception, ConfigurationError)
@@ -181,14 +177,13 @@ def test_what_the_api_would_refuse_is_refused(run: Run, changes: dict[str, str],
     ("changes", "words"),
     [
         pytest.param({"SCORING_TOPIC_DEAD_LETTERS": "session-completed"}, "give each its own", id="one topic for two"),
-        pytest.param({"SCORING_TOPIC_DEAD_LETTERS": "a b"}, "no name of a topic", id="no topic"),
+        pytest.param({"SCORING_TOPIC_DEAD_LETTERS": "a b"}, "not a topic name", id="no topic"),
         pytest.param({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "broker:99999"}, "from 1 to 65535", id="no port"),
         pytest.param({"SCORING_KAFKA_GROUP": " "}, "must not be blank", id="no group"),
     ],
 )
 @pytest.mark.parametrize("command", [check_config, worker], ids=["check-config", "worker"])
 def test_a_kafka_that_cannot_be_meant_is_refused(run: Run, changes: dict[str, str], words: str, command: Any) -> None:
-    """By both commands, with the variable."""
     refused = run(command=command, **changes)
 
     assert isinstance(refused.exception, ConfigurationError)
@@ -197,8 +192,8 @@ def test_a_kafka_that_cannot_be_meant_is_refused(run: Run, changes: dict[str, st
 
 
 @pytest.mark.parametrize("roles", ["", " ", ",", "intake,", "juge"])
-def test_a_role_that_there_is_not(run: Run, roles: str) -> None:
-    """Asked wrongly, also where a variable that was to hold the roles is empty."""
+def test_an_unknown_role_is_refused(run: Run, roles: str) -> None:
+    """Also an empty one, as an unset variable leaves it."""
     refused = run("--only", roles, command=worker, SCORING_TIMELINE_SOURCE="")  # or it would run if it were taken
 
     assert refused.exit_code == 2
@@ -206,5 +201,4 @@ def test_a_role_that_there_is_not(run: Run, roles: str) -> None:
 
 
 def test_an_open_api_on_purpose_is_fine(run: Run) -> None:
-    """It was chosen."""
     assert run(SCORING_API_HOST="0.0.0.0", SCORING_API_OPEN="true").exit_code == 0
