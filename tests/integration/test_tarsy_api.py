@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,15 +15,12 @@ from yarl import URL
 
 from tarsy_rest import TarsyRest
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.errors import ConfigurationError, TimelineUnavailable
 from tarsy_scoring.tarsy.timeline_api import TarsyApi
-from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
-from tarsy_scoring.timeline.files import SessionFiles
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring_lab.tarsy import load_session
+from tarsy_sessions import session
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "service/tarsy_scoring_lab/examples"
-RECORDED = sorted((Path(__file__).resolve().parents[3] / "shared" / "sessions").glob("*.json"))
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
@@ -46,134 +42,6 @@ async def connection(tarsy_database_url: str) -> AsyncIterator[Any]:
     connection = await asyncpg.connect(tarsy_database_url)
     yield connection
     await connection.close()
-
-
-def session(session_id: str = "one", **changes: Any) -> dict[str, Any]:
-    """A lead and its sub-agent, each with a call of the same tool, labels, times and tokens."""
-
-    def call(name: str, number: int, **metadata: Any) -> dict[str, Any]:
-        return {
-            "event_id": f"{session_id}-{name}-{number}",
-            "sequence_number": number,
-            "event_type": "llm_tool_call",
-            "status": "completed",
-            "content": f"result {number} of {name}",
-            "created_at": f"2026-03-04T11:5{number}:00.123456Z",
-            "metadata": {"server_name": "kubectl", "tool_name": "get", "arguments": '{"a": 1}', "is_error": False}
-            | metadata,
-        }
-
-    lead = {
-        "execution_id": f"{session_id}-lead",
-        "agent_name": "lead",
-        "agent_index": 1,
-        "status": "completed",
-        "llm_provider": "fast",
-        "model_name": "Model-1",
-        "input_tokens": 1200,
-        "output_tokens": 80,
-        "events": [call("lead", 1, duration_ms=40), call("lead", 2, duration_ms=50)],
-    }
-    sub = lead | {
-        "execution_id": f"{session_id}-sub",
-        "agent_name": "sub",
-        "parent_execution_id": f"{session_id}-lead",
-        "task": "look at logs",
-        "input_tokens": None,
-        "output_tokens": None,
-        "events": [call("sub", 1)],
-    }
-    stage = {
-        "stage_id": f"{session_id}-stage",
-        "stage_name": "diagnosis",
-        "stage_index": 1,
-        "stage_type": "investigation",
-        "status": "completed",
-        "executions": [lead, sub],
-    }
-    return {
-        "session_id": session_id,
-        "status": "completed",
-        "alert_data": "alert",
-        "alert_type": "pod-crash",
-        "chain_id": "kubernetes",
-        "created_at": "2026-03-04T11:50:00Z",
-        "started_at": "2026-03-04T11:50:01Z",
-        "completed_at": NOON.isoformat(),
-        "final_analysis": "because",
-        "executive_summary": "it is so",
-        "labels": ["watch"],
-        "runbook_url": "https://runbooks/web",
-        "available_tools": [
-            {"server_name": "kubectl", "tool_name": "get", "description": "reads"},
-            {"server_name": "logs", "tool_name": "search", "description": ""},
-        ],
-        "stages": [stage],
-    } | changes
-
-
-async def test_the_same_as_from_the_database(connection: Any, source: TarsyApi, tarsy_database_url: str) -> None:
-    """Stages, sub-agents, calls with their durations, tokens, tools, labels, times: nothing differs."""
-    await load_session(connection, session())
-    database = TarsyDatabase(tarsy_database_url)
-
-    timeline = await source.fetch_timeline("one")
-
-    assert timeline == await database.fetch_timeline("one")
-    lead, sub = timeline.stages[0].executions
-    assert [e.tool.duration_ms for e in lead.events if e.tool] == [40, 50]
-    assert (lead.input_tokens, sub.input_tokens, sub.parent_execution_id) == (1200, None, "one-lead")
-    assert [t.tool_name for t in timeline.available_tools] == ["get", "search"]
-    assert timeline.labels == {"watch": "true"}
-    await database.close()
-
-
-@pytest.mark.parametrize("folder", ["examples", "recorded"])
-async def test_sessions_read_the_same_from_both(
-    connection: Any, source: TarsyApi, tarsy_database_url: str, folder: str
-) -> None:
-    """All sessions that files hold, written to TARSy's tables, come the same over either way."""
-    paths = sorted(EXAMPLES.glob("*.json")) if folder == "examples" else RECORDED
-    if not paths:
-        pytest.skip("no recorded sessions in ../shared/sessions")
-    files, database = SessionFiles(paths[0].parent), TarsyDatabase(tarsy_database_url)
-    compared = 0
-    for path in paths:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        try:
-            await files.fetch_timeline(written["session_id"])
-            await load_session(connection, written)
-        except (SessionNotFound, SessionNotTerminal, asyncpg.PostgresError, KeyError):
-            continue  # no session that TARSy could hold
-        over_api = await source.fetch_timeline(written["session_id"])
-        assert over_api == await database.fetch_timeline(written["session_id"])
-        compared += 1
-    assert compared >= len(paths) * 0.9
-    await database.close()
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"status": "in_progress", "completed_at": None}, SessionNotTerminal),
-        ({"deleted_at": "2026-03-05T00:00:00Z"}, SessionNotFound),
-    ],
-    ids=["running", "deleted"],
-)
-async def test_a_session_that_is_not_to_be_scored(
-    connection: Any, source: TarsyApi, changes: dict[str, Any], error: type[Exception]
-) -> None:
-    await load_session(connection, session(**changes))
-    with pytest.raises(error, match="session one"):
-        await source.fetch_timeline("one")
-    with pytest.raises(error, match="session one"):
-        await source.find_session("one")
-
-
-async def test_an_unknown_session(source: TarsyApi) -> None:
-    """An id is one part of a path, whatever is in it."""
-    with pytest.raises(SessionNotFound, match="no session"):
-        await source.fetch_timeline("../../sessions?x=")
 
 
 async def test_the_token_is_read_for_each_call(tarsy_database_url: str, connection: Any, tmp_path: Path) -> None:
@@ -413,15 +281,6 @@ async def test_a_failed_call_ends_the_others(connection: Any, tarsy: TarsyRest) 
         await source.fetch_timeline("one")
     ours = {t for t in asyncio.all_tasks() - before if "TarsyApi" in repr(t.get_coro())}
     assert not ours
-    await source.close()
-
-
-async def test_nobody_listens() -> None:
-    """The address is named, what to check as well."""
-    source = TarsyApi("http://127.0.0.1:9", timeout_s=5)
-    with pytest.raises(TimelineUnavailable, match=r"127\.0\.0\.1:9 .*SCORING_TIMELINE_API_URL"):
-        await source.fetch_timeline("one")
-    await source.close()
     await source.close()
 
 

@@ -1,4 +1,4 @@
-"""Rows of TARSy with something in them that nobody can read: it is left out, or missing, and never ends the reading."""
+"""Rows of TARSy become a timeline; an unreadable value is left out or missing, and never stops the reading."""
 
 from typing import Any
 
@@ -6,22 +6,96 @@ import pytest
 
 from tarsy_scoring.tarsy.rows import UnreadableJson, assemble, read_json
 from tarsy_scoring.tarsy.timeline_api import Row
-from tarsy_scoring.timeline.model import Timeline
+from tarsy_scoring.timeline.model import Timeline, ToolCall
+
+SESSION = Row(session_id="one", status="completed", alert_data="alert", chain_id="k")
+STAGE = Row(stage_id="s", stage_name="look", stage_index=1, stage_type="investigation", status="completed")
+AGENT = Row(execution_id="x", stage_id="s", agent_name="lead", agent_index=1, status="completed")
+
+
+def call_row(number: int = 1, tool: str = "get", **changes: object) -> Row:
+    metadata = {"server_name": "k", "tool_name": tool}
+    row = Row(event_id=f"e{number}", sequence_number=number, execution_id="x", stage_id="s", metadata=metadata)
+    return Row(row | {"event_type": "llm_tool_call", "status": "completed", "content": "ok"} | changes)
+
+
+def record_row(tool: str, duration_ms: int | None) -> Row:
+    fields = {"interaction_type": "tool_call", "server_name": "k", "tool_name": tool, "duration_ms": duration_ms}
+    return Row(execution_id="x", **fields)
 
 
 def timeline(labels: object, metadata: object, tools: object) -> Timeline:
     """One call of one agent."""
-    session = Row(session_id="one", status="completed", alert_data="alert", chain_id="k", labels=labels)
-    stage = Row(stage_id="s", stage_name="look", stage_index=1, stage_type="investigation", status="completed")
-    agent = Row(execution_id="x", stage_id="s", agent_name="lead", agent_index=1, status="completed")
-    said = {"event_type": "llm_tool_call", "status": "completed", "content": "ok", "metadata": metadata}
-    call = Row(execution_id="x", event_id="e", sequence_number=1, **said)
     listed = Row(execution_id="x", interaction_type="tool_list", server_name="k", available_tools=tools)
-    return assemble(session, [stage], [agent], [call], [listed], [])
+    return assemble(
+        Row(SESSION | {"labels": labels}), [STAGE], [AGENT], [call_row(event_id="e", metadata=metadata)], [listed], []
+    )
+
+
+def test_tokens_are_the_sums_over_all_calls() -> None:
+    """Unknown where one call lacks its number, or no call is recorded."""
+    other = Row(AGENT | {"execution_id": "y"})
+    calls = [Row(execution_id="x", input_tokens=1000, output_tokens=80), Row(execution_id="x", input_tokens=7)]
+
+    lead, silent = assemble(SESSION, [STAGE], [AGENT, other], [], [], calls).stages[0].executions
+
+    assert (lead.input_tokens, lead.output_tokens) == (1007, None)
+    assert (silent.input_tokens, silent.output_tokens) == (None, None)
+
+
+def test_the_nth_call_of_a_tool_has_the_nth_duration() -> None:
+    """Unknown for a tool with another number of records than calls."""
+    calls = [call_row(n, tool) for n, tool in enumerate(("get", "list", "get", "list"))]
+    made = [("get", 10), ("list", 20), ("get", 30), ("list", None), ("logs", 40)]
+    records = [record_row(tool, duration_ms) for tool, duration_ms in made]
+
+    def durations(kept: list[Row]) -> list[int | None]:
+        events = assemble(SESSION, [STAGE], [AGENT], calls, kept, []).stages[0].executions[0].events
+        return [e.tool.duration_ms for e in events if e.tool]
+
+    assert durations(records) == [10, 20, 30, None]
+    assert durations(records[1:]) == [None, 20, None, None]
+
+
+def test_an_unreadable_call_is_missing_in_shown_stages_alone() -> None:
+    """Its result is there; the call itself is unknown."""
+    call = call_row(metadata="[" * 3000)
+    hidden = Row(STAGE | {"stage_type": "chat"})
+
+    shown = assemble(SESSION, [STAGE], [AGENT], [call], [record_row("get", 1)], [])
+
+    assert shown.evidence.missing == ("stage 1 (look), lead: call e1 could not be read",)
+    [event] = shown.stages[0].executions[0].events
+    assert (event.tool, event.content) == (ToolCall("", "(unnamed tool)", ""), "ok")
+    assert assemble(SESSION, [hidden], [AGENT], [call], [], []).evidence.missing == ()
+
+
+def test_declared_agents_events_and_calls_that_are_absent_are_missing() -> None:
+    stage = Row(STAGE | {"expected_agent_count": 3})
+    cut = call_row(event_type="thinking", status="streaming")
+
+    evidence = assemble(SESSION, [stage], [AGENT], [cut], [record_row("get", 1)], []).evidence
+
+    assert evidence.missing == (
+        "stage 1 (look): declares 3 agents, 1 could be read",
+        "stage 1 (look), lead: thinking e1 was not written to its end",
+        "stage 1 (look), lead: 1 recorded tool calls have no event",
+    )
+
+
+def test_an_event_without_an_execution_is_kept_and_counts_as_no_agent() -> None:
+    loose = call_row(2, event_type="user_question", execution_id=None)
+    stage = Row(STAGE | {"expected_agent_count": 1})
+
+    read = assemble(SESSION, [stage], [AGENT], [call_row(), loose], [], [])
+
+    assert [e.event_id for x in read.stages[0].executions for e in x.events] == ["e1", "e2"]
+    assert read.stages[0].executions[-1].input_tokens == 0
+    assert read.evidence.missing == ()
 
 
 def test_no_depth_ends_the_reading() -> None:
-    """How much Python reads depends on who asks, and ends somewhere near a thousand: no depth is special."""
+    """Python's limit depends on the caller's stack, somewhere near a thousand: no depth is special."""
     endings = set()
     for depth in range(800, 1050):
         deep = "[" * depth + "]" * depth
@@ -37,7 +111,7 @@ def test_no_depth_ends_the_reading() -> None:
 
 
 def test_what_the_api_gave_may_be_too_deep_to_be_written() -> None:
-    """It is no text any more; the same is left out, and the same is missing."""
+    """Values from the API cannot be serialised then; the same is left out, and the same is missing."""
     deep: list[Any] = []
     for _ in range(3000):
         deep = [deep]

@@ -1,0 +1,165 @@
+"""What every timeline source promises: the same sessions from files, from TARSy's database and from its API."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from builders import connected
+from tarsy_rest import TarsyRest
+from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable
+from tarsy_scoring.tarsy.timeline_api import TarsyApi
+from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
+from tarsy_scoring.timeline.files import SessionFiles
+from tarsy_scoring.timeline.model import FoundSession, TimelineSource
+from tarsy_scoring_lab.tarsy import load_session
+from tarsy_sessions import session
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "service/tarsy_scoring_lab/examples"
+RECORDED = Path(__file__).resolve().parents[3] / "shared" / "sessions"
+THEN, BEFORE = datetime(2026, 3, 4, tzinfo=UTC), "2026-03-03T23:59:59Z"
+
+
+@dataclass
+class Sources:
+    """Three sources that hold the same sessions."""
+
+    folder: Path
+    connection: asyncpg.Connection
+    files: TimelineSource
+    database: TimelineSource
+    api: TimelineSource
+
+    async def add(self, document: dict[str, Any]) -> None:
+        (self.folder / f"{document['session_id']}.json").write_text(json.dumps(document))
+        await load_session(self.connection, document)
+
+    def __iter__(self) -> Any:
+        return iter((self.files, self.database, self.api))
+
+
+@pytest.fixture
+async def sources(tarsy_database_url: str, tmp_path: Path) -> AsyncIterator[Sources]:
+    async with connected(tarsy_database_url) as connection, TarsyRest(tarsy_database_url) as tarsy:
+        database, api = TarsyDatabase(tarsy_database_url), TarsyApi(tarsy.url, timeout_s=20)
+        yield Sources(tmp_path, connection, SessionFiles(tmp_path), database, api)
+        await database.close()
+        await api.close()
+
+
+async def test_a_session_reads_the_same_from_every_source(sources: Sources) -> None:
+    """Stages, sub-agents, unknown events, calls, tokens, tools, labels and times. Files hold no agent of a tool."""
+    await sources.add(session())
+
+    from_files, from_database, from_api = [await source.fetch_timeline("one") for source in sources]
+
+    assert from_api == from_database
+    for name in type(from_files).__dataclass_fields__.keys() - {"available_tools"}:
+        assert getattr(from_files, name) == getattr(from_database, name), name
+    lead, sub = from_database.stages[0].executions
+    assert [e.tool.duration_ms for e in lead.events if e.tool] == [40, 50]
+    assert (lead.input_tokens, sub.input_tokens, sub.parent_execution_id) == (1200, None, "one-lead")
+    assert [(t.tool_name, t.agent_name) for t in from_database.available_tools] == [("get", "lead"), ("search", "lead")]
+    assert (from_database.labels, from_database.runbook) == ({"watch": "true"}, "https://runbooks/web")
+    assert from_database.agent_models == {"fast", "model-1"}
+    assert from_database.evidence.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("folder", "paths"),
+    [(EXAMPLES, sorted(EXAMPLES.glob("*.json"))), (RECORDED, sorted(RECORDED.glob("*.json")))],
+    ids=["examples", "recorded"],
+)
+async def test_whole_folders_read_the_same_from_every_source(sources: Sources, folder: Path, paths: list[Path]) -> None:
+    if not paths:
+        pytest.skip(f"no sessions in {folder}")
+    compared = 0
+    for path in paths:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            await SessionFiles(folder).fetch_timeline(document["session_id"])
+            await sources.add(document)
+        except (SessionNotFound, SessionNotTerminal, asyncpg.PostgresError, KeyError):
+            continue  # a session that TARSy could not hold
+        from_files, from_database, from_api = [await s.fetch_timeline(document["session_id"]) for s in sources]
+        assert from_api == from_database, path.name
+        if folder == RECORDED:
+            assert (from_files.stages, from_files.evidence) == (from_database.stages, from_database.evidence), path.name
+        compared += 1
+    assert compared >= len(paths) * 0.9
+
+
+async def test_only_terminal_sessions_are_found(sources: Sources) -> None:
+    """A deleted session does not exist; an unknown status is not terminal. The error names the session."""
+    deleted = {"deleted_at": "2026-03-05T00:00:00Z"}
+    for document in (
+        session("ended", chain_id="billing", status="timed_out"),
+        session("no-end", completed_at=None),
+        session("running", status="in_progress"),
+        session("unknown-status", status="a_new_status"),
+        session("deleted", **deleted),
+        session("deleted-and-running", status="in_progress", **deleted),
+    ):
+        await sources.add(document)
+
+    for source in sources:
+        ended = datetime(2026, 3, 4, 12, tzinfo=UTC)
+        assert await source.find_session("ended") == FoundSession("ended", "billing", "timed_out", ended)
+        assert await source.find_session("no-end") == FoundSession("no-end", "kubernetes", "completed", None)
+        for read in (source.find_session, source.fetch_timeline):
+            for name in ("running", "unknown-status"):
+                with pytest.raises(SessionNotTerminal, match=name):
+                    await read(name)
+            for name in ("deleted", "deleted-and-running", "absent", "one'; DROP TABLE stages; --", "../sessions?x="):
+                with pytest.raises(SessionNotFound):
+                    await read(name)
+
+
+async def test_finished_sessions_are_listed_by_their_end(sources: Sources) -> None:
+    """By their creation where they have no end; deleted and open sessions are not listed."""
+    for document in (
+        session("ended-then", completed_at=THEN.isoformat(), created_at=BEFORE, chain_id="billing", status="failed"),
+        session("ended-before", completed_at=BEFORE, created_at=BEFORE),
+        session("no-end", completed_at=None),
+        session("no-end-and-began-before", completed_at=None, created_at=BEFORE),
+        session("running", status="in_progress"),
+        session("unknown-status", status="a_new_status"),
+        session("deleted", deleted_at="2026-03-05T00:00:00Z"),
+    ):
+        await sources.add(document)
+
+    for source in sources:
+        assert [found async for found in source.finished_sessions(THEN)] == [
+            FoundSession("ended-then", "billing", "failed", THEN),
+            FoundSession("no-end", "kubernetes", "completed", None),
+        ]
+        assert await source.recent_agent_models() == {"fast", "model-1"}
+
+
+UNREACHABLE = {
+    "database": lambda: TarsyDatabase("postgresql://reader:hunter2@127.0.0.1:9/tarsy", timeout_s=5),
+    "api": lambda: TarsyApi("http://127.0.0.1:9", timeout_s=5),
+}
+
+
+@pytest.mark.parametrize("make", UNREACHABLE.values(), ids=UNREACHABLE)
+async def test_an_unreachable_source_says_so(make: Any) -> None:
+    """With the address and the setting, without the password; never an empty list in place of an error."""
+    source: TimelineSource = make()
+
+    with pytest.raises(TimelineUnavailable, match=r"session one.*127\.0\.0\.1:9|127\.0\.0\.1:9.*session one") as caught:
+        await source.fetch_timeline("one")
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(TimelineUnavailable, match="session one"):
+        await source.find_session("one")
+    with pytest.raises(TimelineUnavailable, match="a page of sessions"):
+        _ = [found async for found in source.finished_sessions(THEN)]
+    with pytest.raises(TimelineUnavailable):
+        await source.recent_agent_models()
+    await source.close()
+    await source.close()
