@@ -1,39 +1,47 @@
 """
-The commands. Exit status 0: it worked; 1: it failed; 2: it was asked wrongly.
+The command line. Exit status 0: success; 1: failure; 2: wrong use.
 
-Foreseeable faults end in one sentence on stderr, never in a traceback.
+A foreseeable error prints one sentence on stderr, never a traceback.
 """
 
 import sys
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import NoReturn
 
 import click
 
 from tarsy_scoring import __version__
-from tarsy_scoring.commands.anchors import anchors
-from tarsy_scoring.commands.api import api
-from tarsy_scoring.commands.bridge import bridge
-from tarsy_scoring.commands.calibrate import calibrate
-from tarsy_scoring.commands.compare import compare
-from tarsy_scoring.commands.consistency import consistency
-from tarsy_scoring.commands.criteria import criteria
-from tarsy_scoring.commands.dead_letters import dead_letters
-from tarsy_scoring.commands.erase import erase_command
-from tarsy_scoring.commands.export import export
-from tarsy_scoring.commands.insights import insights
-from tarsy_scoring.commands.pause import pause, resume
-from tarsy_scoring.commands.prune import prune
-from tarsy_scoring.commands.report import report
-from tarsy_scoring.commands.rescore import backfill, rescore
-from tarsy_scoring.commands.score import score
-from tarsy_scoring.commands.service import check_config, migrate, worker
 from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
-from tarsy_scoring.commands.tools import tools
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 from tarsy_scoring.postgres.database import DatabaseAway
 
-# Other distributions add commands under this group. `demo` and `stack` are listed also where they are not installed.
+# Module under `commands`, and the name there, of each command. A command is imported when it is called or listed.
+COMMANDS = {
+    "worker": "service.worker",
+    "api": "api.api",
+    "bridge": "bridge.bridge",
+    "insights": "insights.insights",
+    "migrate": "service.migrate",
+    "check-config": "service.check_config",
+    "pause": "pause.pause",
+    "resume": "pause.resume",
+    "dead-letters": "dead_letters.dead_letters",
+    "score": "score.score",
+    "rescore": "rescore.rescore",
+    "backfill": "rescore.backfill",
+    "export": "export.export",
+    "erase": "erase.erase_command",
+    "prune": "prune.prune",
+    "criteria": "criteria.criteria",
+    "compare": "compare.compare",
+    "consistency": "consistency.consistency",
+    "calibrate": "calibrate.calibrate",
+    "anchors": "anchors.anchors",
+    "report": "report.report",
+    "tools": "tools.tools",
+}
+# Other distributions register commands in this group. `demo` and `stack` are listed even if they are not installed.
 ENTRY_POINTS = "tarsy_scoring.commands"
 LAB_COMMANDS = ("stack", "demo")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -68,7 +76,7 @@ def _complain(message: str, status: int) -> int:
 
 
 def _complain_of_group(group: BaseExceptionGroup[BaseException]) -> int:
-    """The first foreseen error of a group of loops; an unforeseen one comes with its traceback."""
+    """Report the first foreseeable error of a task group; re-raise an unforeseeable one with its traceback."""
     foreseen, rest = group.split((ScoringError, DatabaseAway))
     if rest is not None:
         raise rest
@@ -79,8 +87,26 @@ def _complain_of_group(group: BaseExceptionGroup[BaseException]) -> int:
     return _complain(str(error), ASKED_WRONGLY if isinstance(error, ConfigurationError) else FAILED)
 
 
+class CommandsOnDemand(click.Group):
+    """A group that imports the module of a command when the command is looked up."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in alphabetical order."""
+        return sorted([*COMMANDS, *LAB_COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now; None if there is none of that name."""
+        if cmd_name in LAB_COMMANDS:
+            return _lab_command(cmd_name)
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(".")
+        command: click.Command = getattr(import_module(f"tarsy_scoring.commands.{module}"), name)
+        return command
+
+
 def _lab_command(name: str) -> click.Command:
-    """The command as `tarsy-scoring-lab` registers it; without that distribution, a command that says how to get it."""
+    """The command that `tarsy-scoring-lab` registers; without that distribution, one that prints how to install it."""
     for found in entry_points(group=ENTRY_POINTS, name=name):
         command: click.Command = found.load()
         return command
@@ -96,26 +122,15 @@ def _lab_command(name: str) -> click.Command:
     return missing
 
 
-@click.group(context_settings=CONTEXT, no_args_is_help=True)
+@click.group(cls=CommandsOnDemand, context_settings=CONTEXT, no_args_is_help=True)
 @click.version_option(__version__, prog_name="tarsy-scoring")
 def cli() -> None:
     """
     How good was that automated investigation?
 
-    Takes finished sessions from Kafka, has a judge evaluate them, stores the scores in PostgreSQL and
-    announces them as events. Start with `tarsy-scoring demo`: it brings all its parts along.
+    Reads finished sessions from Kafka, lets a judge evaluate them, stores the scores in PostgreSQL and
+    publishes them as events. Start with `tarsy-scoring demo`, which needs nothing installed beside it.
 
-    Settings come from the environment (SCORING_*, OPENAI_*) and the YAML file in SCORING_CONFIG;
-    `tarsy-scoring check-config` shows what is in force.
+    Settings come from the environment (SCORING_*, OPENAI_*) and the YAML file in SCORING_CONFIG.
+    `tarsy-scoring check-config` shows the settings in force.
     """
-
-
-for command in (
-    *(worker, api, bridge, insights, migrate, check_config, pause, resume, dead_letters),
-    *(score, rescore, backfill, export),
-    *(erase_command, prune),
-    *(criteria, compare, consistency, calibrate, anchors, report, tools),
-):
-    cli.add_command(command)
-for name in LAB_COMMANDS:
-    cli.add_command(_lab_command(name))

@@ -16,7 +16,7 @@ def own_criteria(service: Service) -> dict[str, str]:
     """The environment of an operator with two criteria files of their own."""
     folder = service.folder / "criteria"
     folder.mkdir()
-    file = Path(shipped.__file__).parents[1] / "criteria" / "investigation-methodology.yaml"
+    file = Path(shipped.__file__).parent / "shipped_criteria" / "investigation-methodology.yaml"
     content: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     for name in ("strict", "lenient"):
         changed = content | {"name": name, "system_prompt": f"{content['system_prompt']}\nBe {name}."}

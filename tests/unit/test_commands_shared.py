@@ -42,7 +42,10 @@ def test_a_complaint_quotes_harmlessly(
 def numbers(command: click.Command, *path: str) -> Iterator[tuple[list[str], click.Parameter]]:
     """Every option of the command line that takes a number with a fraction, and how its command is called."""
     if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
             yield from numbers(inner, *path, name)
     for parameter in command.params:
         if isinstance(parameter.type, click.types.FloatParamType):
