@@ -1,5 +1,5 @@
 """
-The exception tree. Each branch is a reaction, so a caller catches what it means to do:
+The exception tree. Each branch is one reaction, so a caller catches the branch that it can react to:
 
     ScoringError
     ├── ConfigurationError      the start is refused, exit status 2
@@ -22,10 +22,10 @@ The exception tree. Each branch is a reaction, so a caller catches what it means
     │   ├── SessionNotFound, SessionNotTerminal, ContextTooLong (PromptTooLong), UnknownCriteria
     │   ├── NoScoreInAnswer, InvalidStructuredAnswer, AnswerCut, EmptyAnswer
     │   └── Refused, ContentFiltered, JudgeRejectedRequest
-    └── LeaseLost               another worker holds the score: stop quietly
+    └── LeaseLost               the lease was lost: stop quietly
 
-A message says what was attempted, on what, why it failed and what would help. It never carries a
-prompt, a transcript, an answer of the judge or a secret: messages are stored, logged and published.
+A message names the action, its object, the reason and a remedy. It never contains a prompt, a transcript, an answer of
+the judge or a secret, because messages are stored, logged and published.
 """
 
 from typing import ClassVar, Literal
@@ -34,24 +34,24 @@ WaitingFor = Literal["pause", "circuit", "key", "quota", "budget", "rate_limit",
 
 
 class ScoringError(Exception):
-    """Everything this service raises on purpose."""
+    """Base of all errors that this service raises on purpose."""
 
 
 class ConfigurationError(ScoringError):
-    """It was asked wrongly: a setting, a flag or a file that cannot be meant. Exit status 2."""
+    """A setting, an option or a file is invalid. Exit status 2."""
 
 
 class StartRefused(ScoringError):
-    """The surroundings are not ready: no migrations, no topics. Exit status 1, with what to run."""
+    """The environment is not ready, such as missing migrations or topics. Exit status 1, with the remedy."""
 
 
 class InvalidMessage(ScoringError):
     """
-    A message that cannot be understood, now or later.
+    A Kafka message that cannot be decoded, now or later.
 
     Args:
-        reason: One word for the header `scoring-error`, from a closed set.
-        message: A sentence for people; holds no value from the message.
+        reason: Value of the header `scoring-error`, from a closed set.
+        message: Explanation without any value from the Kafka message.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -60,13 +60,13 @@ class InvalidMessage(ScoringError):
 
 
 class _OfScore(ScoringError):
-    """An error with which an attempt can end; `error_kind` is the word of the interface."""
+    """An error with which an attempt can end; `error_kind` is stored with the score."""
 
     error_kind: ClassVar[str]
 
 
 class RetryLater(_OfScore):
-    """Transient: the same attempt may succeed later. Burns an attempt."""
+    """Transient: a later attempt may succeed. Burns an attempt."""
 
     error_kind = "internal"
 
@@ -79,11 +79,11 @@ class TimelineUnavailable(RetryLater):
 
 class EvidenceIncomplete(RetryLater):
     """
-    Less could be read than the source declares; an empty timeline is never judged.
+    Part of the declared evidence could not be read, or the timeline is empty.
 
     Args:
-        missing: What is missing, in words an operator can look up.
-        permanent: True where the source cannot change any more (`files`).
+        missing: The missing parts, for an operator to look up.
+        permanent: Whether the source cannot change any more (`files`).
     """
 
     error_kind = "evidence_incomplete"
@@ -95,23 +95,23 @@ class EvidenceIncomplete(RetryLater):
 
 
 class JudgeUnavailable(RetryLater):
-    """The judge could not be reached, answered 5xx, or broke off in the middle."""
+    """The judge could not be reached, answered 5xx, or broke off its reply."""
 
     error_kind = "judge_unavailable"
 
 
 class AttemptTimedOut(RetryLater):
-    """The attempt used up its time; the last one ends the score as `timed_out`."""
+    """The attempt exceeded its time limit; the last attempt ends the score as `timed_out`."""
 
     error_kind = "attempt_timed_out"
 
 
 class WaitFor(_OfScore):
     """
-    Nothing is wrong with the score; it has to wait and loses no attempt.
+    The score has to wait for something outside of it and loses no attempt.
 
     Args:
-        due_s: Seconds until it should be claimed again, > 0.
+        due_s: Seconds until the next claim, > 0.
     """
 
     error_kind = "internal"
@@ -124,10 +124,10 @@ class WaitFor(_OfScore):
 
 class SessionNotReady(WaitFor):
     """
-    An event was faster than its session: not found yet, or not terminal yet.
+    The event arrived before its session: the session is not found yet, or not terminal yet.
 
     Args:
-        error_kind: What the score fails with if the grace ends: `session_not_found` or `session_not_terminal`.
+        error_kind: Kind of failure when the grace period ends: `session_not_found` or `session_not_terminal`.
     """
 
     waiting_for = "session"
@@ -138,49 +138,49 @@ class SessionNotReady(WaitFor):
 
 
 class RateLimited(WaitFor):
-    """The provider asked for a wait longer than a worker should sleep."""
+    """The provider demands a longer pause than a worker should sleep."""
 
     error_kind = "judge_unavailable"
     waiting_for = "rate_limit"
 
 
 class KeyRejected(WaitFor):
-    """401 or 403: somebody has to change the key; no score is at fault."""
+    """401 or 403: an operator must replace the key."""
 
     error_kind = "judge_auth"
     waiting_for = "key"
 
 
 class QuotaExhausted(WaitFor):
-    """429 `insufficient_quota`: somebody has to pay; no score is at fault."""
+    """429 `insufficient_quota`: an operator must pay or raise the quota."""
 
     error_kind = "judge_unavailable"
     waiting_for = "quota"
 
 
 class CircuitOpen(WaitFor):
-    """The provider failed too often in a row; after a pause one call tries whether it is well again."""
+    """The provider failed too often in a row; after a pause one call probes it."""
 
     error_kind = "judge_unavailable"
     waiting_for = "circuit"
 
 
 class BudgetExhausted(WaitFor):
-    """The money of this day is spent or reserved; the work waits for the next one."""
+    """The budget of this UTC day is spent or reserved; the work waits for the next day."""
 
     error_kind = "judge_unavailable"
     waiting_for = "budget"
 
 
 class Paused(WaitFor):
-    """Somebody paused the chain, the provider, or all judging."""
+    """An operator paused the chain, the provider, or all judging."""
 
     error_kind = "judge_unavailable"
     waiting_for = "pause"
 
 
 class Unscorable(_OfScore):
-    """Permanent: the same attempt would end the same way."""
+    """Permanent: every attempt would end the same way."""
 
     error_kind = "internal"
 
@@ -198,18 +198,18 @@ class SessionNotTerminal(Unscorable):
 
 
 class ContextTooLong(Unscorable):
-    """What must never be dropped does not fit into the judge's window."""
+    """The parts that must not be dropped exceed the context window of the judge."""
 
     error_kind = "context_too_long"
 
 
 class PromptTooLong(ContextTooLong):
     """
-    The endpoint says that the prompt does not fit into the model's window, or we know that before we send it.
+    The prompt exceeds the context window, as reported by the endpoint or as known before the call.
 
     Args:
-        window_tokens: Size of the window, where the endpoint reports it.
-        prompt_tokens: Size of the prompt in the model's tokens, where the endpoint reports it.
+        window_tokens: Size of the window, if the endpoint reports it.
+        prompt_tokens: Size of the prompt in the model's tokens, if the endpoint reports it.
     """
 
     def __init__(self, message: str, window_tokens: int | None, prompt_tokens: int | None) -> None:
@@ -219,19 +219,19 @@ class PromptTooLong(ContextTooLong):
 
 
 class UnknownCriteria(Unscorable):
-    """The request names criteria that this worker does not have."""
+    """The request names criteria that do not exist."""
 
     error_kind = "unknown_criteria"
 
 
 class NoScoreInAnswer(Unscorable):
-    """No total on the last line, after all reminders."""
+    """No total on the last line, even after all reminders."""
 
     error_kind = "no_score_in_answer"
 
 
 class InvalidStructuredAnswer(Unscorable):
-    """No JSON that fits the schema, after all reminders."""
+    """No JSON that matches the schema, even after all reminders."""
 
     error_kind = "invalid_structured_answer"
 
@@ -243,28 +243,28 @@ class Refused(Unscorable):
 
 
 class ContentFiltered(Unscorable):
-    """The provider's filter withheld the answer."""
+    """The provider's content filter withheld the answer."""
 
     error_kind = "content_filtered"
 
 
 class AnswerCut(Unscorable):
-    """The answer hit the reply limit twice, the second time a larger one."""
+    """The answer reached the reply limit twice, the second time a larger limit."""
 
     error_kind = "answer_cut"
 
 
 class EmptyAnswer(Unscorable):
-    """The judge answered nothing."""
+    """The judge returned an empty answer."""
 
     error_kind = "empty_answer"
 
 
 class JudgeRejectedRequest(Unscorable):
-    """The endpoint says the request itself is wrong (400, 404, 422); retrying cannot help."""
+    """The endpoint rejects the request itself (400, 404, 422); retrying cannot help."""
 
     error_kind = "judge_rejected_request"
 
 
 class LeaseLost(ScoringError):
-    """The score is no longer ours; whoever holds it now goes on."""
+    """The lease of the score is no longer held by this attempt."""

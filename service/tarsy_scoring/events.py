@@ -1,8 +1,8 @@
 """
-The messages in and out: their models, how bytes become one, and what makes two of them the same.
+Kafka messages: their models, their decoding and their identity.
 
-Version 1 of each. Unknown fields are ignored on both sides, so producers and consumers evolve apart;
-a field is only ever added, with a default.
+Version 1 of each. Both sides ignore unknown fields, so producers and consumers can be upgraded independently. A field
+is only ever added, with a default.
 """
 
 import re
@@ -25,7 +25,7 @@ SOURCE_RESCORE = "rescore-requested"
 
 SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID_PATTERN.pattern}$", description="Also the message key.")]
 EventId = Annotated[str, Field(min_length=1, max_length=255)]
-# Producers that always send a field send it empty: that says nothing, like null.
+# Producers that always send a field may send it empty; that means the same as null.
 Name = Annotated[str | None, Field(max_length=255), BeforeValidator(lambda v: None if v == "" else v)]
 
 
@@ -50,7 +50,7 @@ class SessionCompleted(_Incoming):
 
 
 class RescoreRequested(_Incoming):
-    """Somebody wants a session scored again (`rescore-requested`, version 1)."""
+    """A request to score a session again (`rescore-requested`, version 1)."""
 
     session_id: SessionId
     event_id: EventId | None = Field(None, description="Two messages with the same one are the same event.")
@@ -77,7 +77,7 @@ Phase = Literal[
 ]
 
 
-# When a score ended, as its row in the database has it: what windows over time go by.
+# Read by rolling windows, which must see the same time as queries over the table.
 Ended = Annotated[
     datetime | None,
     Field(description="`completed_at` of the score, some milliseconds before; null in events of older versions."),
@@ -232,12 +232,12 @@ M = TypeVar("M", bound=_Incoming)
 
 
 def decode_session_completed(value: bytes | None) -> SessionCompleted:
-    """Raises: InvalidMessage: With the word for `scoring-error`."""
+    """Decode a message. Raises: InvalidMessage: Its `reason` is the value of the header `scoring-error`."""
     return _decode(SessionCompleted, value)
 
 
 def decode_rescore_requested(value: bytes | None) -> RescoreRequested:
-    """Raises: InvalidMessage: With the word for `scoring-error`."""
+    """Decode a message. Raises: InvalidMessage: Its `reason` is the value of the header `scoring-error`."""
     return _decode(RescoreRequested, value)
 
 
@@ -259,14 +259,14 @@ def _decode(model: type[M], value: bytes | None) -> M:
     try:
         return model.model_validate_json(value)
     except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]
-        # The field alone: what stands below it (the key of a label) is the producer's text, of any length.
-        where = str(fault["loc"][0]) if fault["loc"] else "message"
-        raise InvalidMessage("invalid_field", f"{where}: {fault['msg']}") from None
+        first = error.errors(include_input=False, include_url=False)[0]
+        # Only the top-level field: the path below it (the key of a label) is text of the producer, of any length.
+        where = str(first["loc"][0]) if first["loc"] else "message"
+        raise InvalidMessage("invalid_field", f"{where}: {first['msg']}") from None
 
 
 def _holds_nul(value: Any) -> bool:
-    """PostgreSQL stores no NUL; found anywhere, also in keys and fields we ignore. The parser bounds the depth."""
+    """Whether a NUL is anywhere in it, which PostgreSQL cannot store. The JSON parser bounds the depth."""
     if isinstance(value, str):
         return "\0" in value
     if isinstance(value, dict):
@@ -281,7 +281,7 @@ _NAMESPACE = uuid.UUID("6f0c2d2e-0b57-5f0e-9a4e-6b1f3f6c9d11")  # never change: 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record stood in Kafka; a replay carries the origin of the record it repeats."""
+    """Position of a record in Kafka; a replayed record keeps the position of the original."""
 
     topic: str
     partition: int
@@ -290,16 +290,16 @@ class Origin:
 
 
 def request_id_of(kind: str, session_id: str, event_id: str) -> uuid.UUID:
-    """The request behind (type, session, event id); the same three give the same id for ever."""
+    """Request id of an event: the same type, session and event id give the same request id for ever."""
     return uuid.uuid5(_NAMESPACE, "\x1f".join(("event", kind, session_id, event_id)))
 
 
 def request_id_without_event_id(kind: str, session_id: str, origin: Origin, value_hash: str) -> uuid.UUID:
     """
-    The request behind a record that names no event.
+    Request id of a record without an event id.
 
-    Timestamp and hash are in it, so that a topic made anew, whose offsets start again, does not look
-    like duplicates.
+    It includes timestamp and hash: after a topic was recreated its offsets start again, and new records must not look
+    like repeated ones.
     """
     place = (origin.topic, str(origin.partition), str(origin.offset), str(origin.timestamp_ms), value_hash)
     return uuid.uuid5(_NAMESPACE, "\x1f".join(("record", kind, session_id, *place)))

@@ -226,7 +226,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
             return
         checking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
         # The relay gives positions to events while the brokers are away, so that the gateway can deliver them.
-        if not await (checking if relay is None else relay.number_while(checking)):
+        if not await (checking if relay is None else relay.assign_positions_during(checking)):
             return
         async with asyncio.TaskGroup() as group:
             if relay is not None:

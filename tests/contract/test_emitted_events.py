@@ -60,7 +60,7 @@ class Service:
     async def events(self) -> list[Event]:
         """Everything said so far, as the bytes on the topic have it, in order of position."""
         database = self.parts.database
-        await database.once(lambda c: outbox.place(database, c, 1000))
+        await database.once(lambda c: outbox.assign_positions(database, c, 1000))
         placed = await database.once(lambda c: outbox.unpublished(database, c, 1000))
         return [json.loads(to_json(p.payload)) for p in placed]
 

@@ -423,7 +423,7 @@ async def test_two_that_keep_answers_at_once(api: Api) -> None:
         key = idempotency.Key("alice", f"key-{number}", "hash")
         database = api.scoring.database
         await database.once(
-            lambda c: idempotency.keep(database, InStep(c), key, "new", score_id, uuid.uuid4())  # type: ignore[arg-type]
+            lambda c: idempotency.keep_answer(database, InStep(c), key, "new", score_id, uuid.uuid4())  # type: ignore[arg-type]
         )
 
     await asyncio.wait_for(asyncio.gather(keep(1), keep(2)), 30)
@@ -484,7 +484,7 @@ async def test_an_answer_whose_text_was_lost(api: Api) -> None:
     assert again[0].text == again[1].text
 
     key, request_id = idempotency.Key("alice", "key-1", ""), uuid.UUID(first["request_id"])
-    late = await idempotency.complete(api.scoring.database, key, request_id, "of one that was slower")
+    late = await idempotency.complete_answer(api.scoring.database, key, request_id, "of one that was slower")
     assert late == again[0].text
 
 
@@ -596,16 +596,16 @@ async def test_what_is_decided_is_decided_under_the_lock(database_url: str) -> N
 
 
 async def test_a_lost_reply_is_repeated_under_its_key(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Inbox.ask
+    request_score = Inbox.request_score
 
-    async def lossy(self: Inbox, *arguments: Any, is_vouched: bool, **named: Any) -> Any:
-        answer = await ask(self, *arguments, is_vouched=is_vouched, **named)
-        if is_vouched:
+    async def lossy(self: Inbox, *arguments: Any, is_verified: bool, **named: Any) -> Any:
+        answer = await request_score(self, *arguments, is_verified=is_verified, **named)
+        if is_verified:
             raise ConnectionResetError
         return answer
 
     with monkeypatch.context() as broken:
-        broken.setattr(Inbox, "ask", lossy)
+        broken.setattr(Inbox, "request_score", lossy)
         assert (await api.ask(key="key-1", force_rescore=True)).status_code == 500
 
     answer = await api.ask(key="key-1", force_rescore=True)

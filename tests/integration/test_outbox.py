@@ -15,14 +15,14 @@ from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
-from tarsy_scoring.queue.outbox import NewEvent, Placed
+from tarsy_scoring.queue.outbox import NewEvent, OutboxEvent
 
 
 async def place(scoring: Scoring, limit: int = 1000) -> int:
-    return await scoring.database.once(lambda c: outbox.place(scoring.database, c, limit))
+    return await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, limit))
 
 
-async def unpublished(scoring: Scoring, limit: int = 1000) -> list[Placed]:
+async def unpublished(scoring: Scoring, limit: int = 1000) -> list[OutboxEvent]:
     return await scoring.database.once(lambda c: outbox.unpublished(scoring.database, c, limit))
 
 
@@ -94,7 +94,7 @@ async def test_there_is_no_event_about_what_did_not_happen(scoring: Scoring) -> 
 
     async def fail(connection: Connection) -> None:
         await outbox.emit(scoring.database, connection, [progress(claimed.score_id)])
-        await outbox.place(scoring.database, connection, 1000)
+        await outbox.assign_positions(scoring.database, connection, 1000)
         raise asyncpg.DataError("the work behind the event failed")
 
     with pytest.raises(asyncpg.DataError):
@@ -184,7 +184,7 @@ async def test_two_that_give_positions_at_once(scoring: Scoring) -> None:
     """As when a relay has lost its lock and does not know: no event is numbered twice, and no number is left out."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
     async with scoring.database.transaction() as first:
-        await outbox.place(scoring.database, first, 2)
+        await outbox.assign_positions(scoring.database, first, 2)
         second = asyncio.create_task(place(scoring))
         await wait_until(lambda: is_waiting(scoring), 30, "the second waits for the first")
     assert await second == 1

@@ -84,7 +84,7 @@ PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
 # Name: statement, its arguments as SQL, the index that must carry it.
 STATEMENTS = {
     "claim": (leases.CLAIM, "md5('owner')::uuid, 16, 60, '{}'::text[], '{}'::text[], false", "session_scores_due"),
-    "keep-leases": (leases.KEEP_LEASES, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
+    "keep-leases": (leases.RENEW, f"{SCORES}, {TOKENS}, 60", "session_scores_pkey"),
     "expired": (leases.EXPIRED, "60", "session_scores_running"),
     "take-back": (leases.TAKE_BACK, f"{SCORES}, 5, 3600", "session_scores_pkey"),
     "record-phases": (store.RECORD_PHASES, f"{SCORES}, {TOKENS}, {PHASES}", "session_scores_pkey"),
@@ -99,7 +99,7 @@ STATEMENTS = {
     "open-scores": (inbox.OPEN_SCORES, SOME_SESSIONS, "session_scores_one_open"),
     "completed-scores": (inbox.COMPLETED_SCORES, SOME_SESSIONS, "session_scores_scored"),
     "deferred-requests": (inbox.DEFERRED_REQUESTS, SOME_SESSIONS, "scoring_requests_one_deferred"),
-    "answer-request": (inbox.ANSWER_REQUEST, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
+    "answer-request": (inbox.SET_DISPOSITION, f"{SCORE}, 'accepted', {SCORE}", "scoring_requests_pkey"),
     "count-due": (inbox.COUNT_DUE, "100001", "session_scores_due"),
     "scores-of-requests": (inbox.SCORES_OF_REQUESTS, _ids("request", *HUNDRED), "scoring_requests_pkey"),
     "requests-by-event": (inbox.REQUESTS_BY_EVENT, "'event-77', 1000", "scoring_requests_event"),
@@ -108,7 +108,7 @@ STATEMENTS = {
         f"{SCORES}, {PHASES}, ARRAY[{', '.join(['jsonb_build_object()'] * 100)}], {PHASES}",
         "scoring_events_score_id_sequence_key",
     ),
-    "place": (outbox.PLACE, "1000", "scoring_events_unplaced"),
+    "assign-positions": (outbox.ASSIGN_POSITIONS, "1000", "scoring_events_unplaced"),
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_unpublished"),
     "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302]", "scoring_events_unpublished"),
     "backlog": (backlog.UNPUBLISHED_EVENTS, "", "scoring_events_unpublished"),
@@ -125,13 +125,13 @@ STATEMENTS = {
     "history": (scores.HISTORY, f"'session-77', now(), {SCORE}, 'production', 51", "session_scores_of_session"),
     "history-from-the-start": (scores.HISTORY, "'session-77', NULL, NULL, NULL, 51", "session_scores_of_session"),
     "replies": (scores.REPLIES, SCORE, "judge_turns_pkey"),
-    "recall": (idempotency.RECALL, "'caller-7', 'key-7000'", "kept_answers_pkey"),
-    "forget": (idempotency.FORGET, "", "kept_answers_age"),
-    "complete": (idempotency.COMPLETE, f"'caller-7', 'key-7000', {SCORE}, 'text'", "kept_answers_pkey"),
+    "recall": (idempotency.ANSWER, "'caller-7', 'key-7000'", "kept_answers_pkey"),
+    "forget": (idempotency.DELETE_EXPIRED, "", "kept_answers_age"),
+    "complete": (idempotency.COMPLETE_ANSWER, f"'caller-7', 'key-7000', {SCORE}, 'text'", "kept_answers_pkey"),
     "lock-session": (inbox.LOCK_SESSION, "'session-77'", "sessions_pkey"),
     "scores-of-session": (scores.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
     "never-scored": (selection.NEVER_SCORED, SOME_SESSIONS, "session_scores_of_session"),
-    "taken-by-sessions": (selection.TAKEN_BY_SESSIONS, SOME_SESSIONS, "session_scores_latest"),
+    "usage-of-sessions": (selection.USAGE_OF_SESSIONS, SOME_SESSIONS, "session_scores_latest"),
 }
 
 

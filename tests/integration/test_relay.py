@@ -226,14 +226,14 @@ async def test_who_stands_by_gives_no_positions_while_its_broker_is_away(scoring
         assert await outbox.RELAY_LOCK.try_acquire(connection, scoring.database.schema)
         await scoring.accept(session_completed("session-1"))
         looks = 0
-        number = relay._number
+        number = relay._assign_positions
 
-        async def counted(*, is_the_relay: bool = False) -> bool:
+        async def counted(*, is_leading: bool = False) -> bool:
             nonlocal looks
             looks += 1
-            return await number(is_the_relay=is_the_relay)
+            return await number(is_leading=is_leading)
 
-        relay._number = counted  # type: ignore[method-assign]
+        relay._assign_positions = counted  # type: ignore[method-assign]
         await wait_until(lambda: looks > 2, 30, "it has tried twice")
         assert await scoring.value("SELECT count(*) FROM scoring_events WHERE position IS NOT NULL") == 0
     publisher.may_go_on.set()

@@ -27,7 +27,7 @@ from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.leases import ClaimedScore
-from tarsy_scoring.queue.outbox import Placed
+from tarsy_scoring.queue.outbox import OutboxEvent
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.worker import Worker
@@ -112,14 +112,14 @@ def finished(lines: Sequence[Line]) -> dict[str, Line]:
     return {line["session_id"]: line for line in lines if line["event"] == "attempt.finished"}
 
 
-async def sent(service: Service) -> list[Placed]:
+async def sent(service: Service) -> list[OutboxEvent]:
     """All events, as the relay would send them."""
     database = service.database
-    await database.once(lambda c: outbox.place(database, c, 1000))
+    await database.once(lambda c: outbox.assign_positions(database, c, 1000))
     return await database.once(lambda c: outbox.unpublished(database, c, 1000))
 
 
-def told_of(event: Placed) -> str:
+def told_of(event: OutboxEvent) -> str:
     return str(event.payload.get("phase") or event.payload["type"])
 
 

@@ -101,7 +101,7 @@ async def finish(scoring: Scoring, *session_ids: str, make: Any = completion, **
 
 async def place(scoring: Scoring) -> None:
     """What the relay does first."""
-    await scoring.database.once(lambda c: outbox.place(scoring.database, c, 10_000))
+    await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, 10_000))
 
 
 async def written(tarsy: asyncpg.Connection) -> list[str]:

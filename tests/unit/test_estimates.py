@@ -2,9 +2,9 @@
 
 import pytest
 
-from tarsy_scoring.queue.selection import Amount, Taken, add_up
+from tarsy_scoring.queue.selection import Amount, Usage, add_up
 
-KNOWN, AVERAGE = Taken(1000, 0.02), Taken(3000, 0.04)
+KNOWN, AVERAGE = Usage(1000, 0.02), Usage(3000, 0.04)
 
 
 def test_nothing_selected() -> None:
@@ -34,12 +34,12 @@ def test_sessions_without_a_chain_have_an_average_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("own", "average", "cost"),
     [
-        pytest.param(Taken(1000, None), None, Amount(None, 0, 0, 1), id="prices-unknown"),
-        pytest.param(Taken(1000, None), Taken(9, 0.04), Amount(0.04, 0, 1, 0), id="prices-known-by-now"),
-        pytest.param(Taken(1000, 0.0), Taken(9, 0.04), Amount(0.0, 1, 0, 0), id="free-of-charge"),
+        pytest.param(Usage(1000, None), None, Amount(None, 0, 0, 1), id="prices-unknown"),
+        pytest.param(Usage(1000, None), Usage(9, 0.04), Amount(0.04, 0, 1, 0), id="prices-known-by-now"),
+        pytest.param(Usage(1000, 0.0), Usage(9, 0.04), Amount(0.0, 1, 0, 0), id="free-of-charge"),
     ],
 )
-def test_tokens_and_cost_are_known_apart(own: Taken, average: Taken | None, cost: Amount) -> None:
+def test_tokens_and_cost_are_known_apart(own: Usage, average: Usage | None, cost: Amount) -> None:
     """Tokens without a price are tokens; a cost of nothing is a cost, and none is not nothing."""
     estimate = add_up({"a": "kubernetes"}, {"a": own}, {"kubernetes": average} if average else {})
 

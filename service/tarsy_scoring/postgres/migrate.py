@@ -1,4 +1,4 @@
-"""Our tables' version: migrate up in two phases, down to a revision, and refuse to start on the wrong one."""
+"""Schema migrations: up in two phases, down to a revision, and the check at start."""
 
 import asyncio
 import logging
@@ -25,25 +25,25 @@ def migrate(
     database_url: str, schema: str = "public", *, phase: Phase | None = None, down: str | None = None
 ) -> list[str]:
     """
-    Bring the tables to the newest revision, or down to `down` (`base`: remove them all).
+    Upgrade the tables to the newest revision, or downgrade them to `down` (`base` removes all of them).
 
-    A transaction for each revision; interrupted, what came before stays, and the next run goes on. Nobody who works
-    beside it waits for more than a few seconds: indexes of tables in use are built outside of transactions, and a
-    revision that meets a long transaction of somebody else is tried again for ten minutes.
+    Each revision is one transaction, so an interrupted run can be continued. Running workers wait for at most a few
+    seconds: indexes of tables in use are built outside of transactions, and a revision that is blocked by a long
+    transaction is retried for ten minutes.
 
-    Safe to run twice, and at the same time in several processes; within one, only one at a time. Blocks and runs its
-    own event loop, so call it in a thread from async code. A database at a revision that this version does not know
-    belongs to a newer one, and there is nothing to bring up.
+    Idempotent, and safe in several processes at the same time; within a process only one call at a time. Blocks and
+    runs its own event loop, so async code must call it in a thread. A database at an unknown revision belongs to a
+    newer version and is left alone.
 
     Args:
         phase: `pre` stops before the first pending `post` revision (run before a rollout); `post` and
-            None go to the newest.
+            None upgrade to the newest.
 
     Returns:
         The revisions applied (or undone), in order.
 
     Raises:
-        StartRefused: The database cannot be reached or refuses.
+        StartRefused: The database cannot be reached or refuses a statement.
         ConfigurationError: There is no such revision, or the URL can never work.
     """
     config = _config(database_url, schema)
@@ -73,12 +73,12 @@ def migrate(
 
 async def check_migrated(connection: Connection, schema: str) -> None:
     """
-    Refuse a database that lacks a revision this version needs (`post` ones may wait).
+    Check that the database has every `pre` revision of this version.
 
-    A revision we do not know is a newer one, so during a rollout the old version goes on.
+    An unknown revision is a newer one: during a rollout the old version keeps working.
 
     Raises:
-        StartRefused: With the command to run.
+        StartRefused: A revision is missing; the message has the command to run.
     """
     exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}')
     stored = await connection.fetchval(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}') if exists else None
@@ -93,7 +93,7 @@ async def check_migrated(connection: Connection, schema: str) -> None:
 
 
 def migrations_dir() -> Path:
-    """Where the revisions are: inside an installed package, or beside the sources."""
+    """Folder of the revisions: inside an installed package, or beside the sources."""
     packaged = Path(__file__).parents[1] / "migrations"
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "migrations"
 
@@ -108,7 +108,7 @@ def _config(database_url: str, schema: str) -> Config:
 
 
 def _stored_revision(config: Config) -> str | None:
-    """What the database says it is at; creates nothing."""
+    """The revision stored in the database; creates nothing."""
 
     async def read() -> str | None:
         schema = config.attributes["schema"]

@@ -1,8 +1,8 @@
 """
-What becomes of a request: pure decisions, made while the session's row is locked.
+Decide about requests for scores.
 
-The store reads a `SessionState`, asks `admit` (or `promote` when a score has ended), and writes what
-it answers. Nothing in here reads a clock, a database or the network.
+The inbox locks a session, reads its `SessionState`, calls `admit` (or `promote` after a score has ended) and writes the
+decision. This module reads no clock, no database and no network.
 """
 
 import hashlib
@@ -27,11 +27,20 @@ Disposition = Literal[
     "sampled_out",
     "stale",
 ]
+"""
+The recorded decision about a request.
+
+`accepted`: a pending score was made for it. `in_progress`: the open score of the session answers it. `already_scored`:
+a completed score answers it. `deferred`: it waits for the open score of its session, and is promoted when that ends.
+`superseded`: a newer request was deferred in its place. The rest are reasons not to score an automatic request. A
+deferred request leaves that state only to `accepted`, `already_scored` or `superseded`; all others are final, except
+that the first claim may turn `accepted` into one of the reasons once the chain is known.
+"""
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 
 
 class Priority(IntEnum):
-    """Who is served first."""
+    """Order of claims; the smallest first."""
 
     PEOPLE = 0
     AUTOMATIC = 1
@@ -41,12 +50,15 @@ class Priority(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Request:
     """
-    Somebody's wish to have a session scored.
+    A wish to have a session scored.
 
-    `request_id` is a hash of its identity. `is_stale` was decided from the age of the Kafka record.
-    `session_status` matters for `session-completed` alone. With another `purpose` than production it asks for
-    a judgement beside the session's score, which it neither waits for nor holds up. `traceparent` is the trace
-    that whoever asked is in.
+    Args:
+        request_id: Hash of the request's identity.
+        session_status: Considered for `session-completed` only.
+        is_stale: Decided from the age of the Kafka record.
+        purpose: With another purpose than `production` the score is made beside the session's own score: it neither
+            waits for that score nor delays it.
+        traceparent: Trace context of the caller.
     """
 
     request_id: uuid.UUID
@@ -69,7 +81,7 @@ class Request:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether nobody asked for it in particular."""
+        """Whether it comes from a `session-completed` event, not from a person."""
         return self.source == SOURCE_COMPLETED
 
 
@@ -84,20 +96,25 @@ class OpenScore:
 
 @dataclass(slots=True)
 class SessionState:
-    """What the store knows of a session; `admit` keeps it up to date within a batch."""
+    """
+    The stored state of a session; `admit` updates it, so that later requests of a batch see earlier ones.
+
+    Args:
+        completed: Latest completed production score by criteria hash.
+        latest_completed: The latest of them.
+        deferred: The deferred request, of which a session has at most one.
+    """
 
     chain_id: str | None = None
     open: OpenScore | None = None
     completed: dict[str, uuid.UUID] = field(default_factory=dict)
-    """Latest completed production score by criteria hash."""
     latest_completed: uuid.UUID | None = None
-    """The latest of them all."""
     deferred: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewScore:
-    """A pending score to be made for a request; criteria are None until the chain is known."""
+    """A pending score to insert for a request; its criteria are None until the chain is known."""
 
     score_id: uuid.UUID
     request: Request
@@ -108,7 +125,13 @@ class NewScore:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of one request; `score_id` is the score it made, or the one that answers it."""
+    """
+    The decision about one request.
+
+    Args:
+        score_id: The new score, or the existing one that answers the request.
+        superseded: The older deferred request that this one replaces.
+    """
 
     disposition: Disposition
     score_id: uuid.UUID | None = None
@@ -119,10 +142,10 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """
-    The settings of a chain and the hash of a criteria, as admission needs them.
+    Settings by chain and hashes by criteria.
 
     Args:
-        hashes: Current hash of every criteria by name.
+        hashes: Current hash of all criteria by name.
     """
 
     settings: Settings
@@ -131,31 +154,31 @@ class Policy:
     def chain(self, chain_id: str | None) -> ChainSettings:
         return self.settings.chain(chain_id)
 
-    def bound(self, chain_id: str | None, wanted: str | None) -> tuple[str | None, str | None]:
+    def resolve_criteria(self, chain_id: str | None, wanted: str | None) -> tuple[str | None, str | None]:
         """
-        Criteria and hash for a new score; (None, None) while neither the request nor a known chain names them.
+        Name and hash of the criteria for a new score; (None, None) while neither the request nor a chain names them.
 
-        An unknown criteria has a name and no hash; the score then fails with `unknown_criteria`, which
-        its asker can see, where a refused request could not be seen by anyone.
+        Unknown criteria have a name and no hash: the score then fails with `unknown_criteria`. Rejecting the request
+        was considered, but the sender of an event would not see the rejection.
         """
         name = wanted or (self.chain(chain_id).criteria if chain_id is not None else None)
         return name, self.hashes.get(name) if name else None
 
-    def hopeless(self, request: Request, chain_id: str | None) -> Disposition | None:
+    def certain_rejection(self, request: Request, chain_id: str | None) -> Disposition | None:
         """
-        Why an automatic request is not scored, as far as can be said before its session was read.
+        Reason not to score an automatic request, if it holds for every chain that the session may belong to.
 
-        While the chain is not known, a request goes through if it may belong to a chain that wants it;
-        the first claim, which reads the chain from the source, asks `filtered`.
+        An unknown chain rejects only what all chains reject. The first claim learns the chain from the source and then
+        applies `rejection`.
         """
-        why = self.filtered(request, chain_id)
-        if why is not None and chain_id is None:
+        reason = self.rejection(request, chain_id)
+        if reason is not None and chain_id is None:
             chains = self.settings.config.chains
-            return why if all(self.filtered(request, c) is not None for c in chains) else None
-        return why
+            return reason if all(self.rejection(request, c) is not None for c in chains) else None
+        return reason
 
-    def filtered(self, request: Request, chain_id: str | None) -> Disposition | None:
-        """Why an automatic request is not scored on this chain, None being one of none; None: it is."""
+    def rejection(self, request: Request, chain_id: str | None) -> Disposition | None:
+        """Reason not to score an automatic request on this chain (None: a session without a chain), if any."""
         chain = self.chain(chain_id)
         if not (self.settings.enabled and chain.enabled):
             return "disabled"
@@ -168,9 +191,9 @@ class Policy:
 
 def is_sampled(session_id: str, rate: float) -> bool:
     """
-    Whether a session belongs to the sample; the same session always falls the same way.
+    Whether a session belongs to the sample of this rate (0-1).
 
-    A session in a sample is in every larger one. Args: rate: 0-1.
+    Deterministic, and nested: a session in one sample is in every larger one.
     """
     drawn = int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:8], "big")
     return drawn < rate * 2**64
@@ -178,25 +201,28 @@ def is_sampled(session_id: str, rate: float) -> bool:
 
 def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
     """
-    Decide about a new request and bring `state` up to date.
+    Decide about a new request and update `state`.
 
     Args:
-        state: Of the request's session, under its lock.
+        state: Of the request's session, whose row is locked.
     """
     chain_id = request.chain_id or state.chain_id
     if request.is_automatic:
         if request.is_stale:
             return Decision("stale")
-        if (why := policy.hopeless(request, chain_id)) is not None:
-            return Decision(why)
-    name, wanted_hash = policy.bound(chain_id, request.criteria)
+        if (reason := policy.certain_rejection(request, chain_id)) is not None:
+            return Decision(reason)
+    name, wanted_hash = policy.resolve_criteria(chain_id, request.criteria)
     if request.purpose != "production":
         new = NewScore(uuid.uuid4(), request, chain_id, name, wanted_hash)
         return Decision("accepted", new.score_id, new)
     if state.open is not None:
-        # A running score whose criteria are bound shows what an unknown chain comes to: the defaults.
-        wanted = policy.bound(chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name)
-        if request.is_automatic or is_same(state.open, *wanted):
+        # The criteria of the open score are known, so its session was read: if the chain is still unknown, the session
+        # has none, and the default criteria apply.
+        wanted = policy.resolve_criteria(
+            chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name
+        )
+        if request.is_automatic or has_same_criteria(state.open, *wanted):
             return Decision("in_progress", state.open.score_id)
         superseded, state.deferred = state.deferred, request.request_id
         return Decision("deferred", superseded=superseded)
@@ -212,18 +238,18 @@ def promote(request: Request, state: SessionState, policy: Policy) -> Decision:
     Decide about the deferred request of a session whose score has just ended.
 
     Returns:
-        `accepted` with the new score, or `already_scored` for one that was not forced and whose
-        criteria have been answered meanwhile.
+        `accepted` with the new score, or `already_scored` if it was not forced and a score under its criteria has
+        completed meanwhile.
     """
     state.deferred = None
     return admit(request, state, policy)
 
 
-def is_same(running: OpenScore, name: str | None, wanted_hash: str | None) -> bool:
-    """Whether the running score is under the wanted criteria, as far as both are known."""
-    if running.criteria_hash is not None and wanted_hash is not None:
-        return running.criteria_hash == wanted_hash
-    return running.criteria == name
+def has_same_criteria(score: OpenScore, name: str | None, wanted_hash: str | None) -> bool:
+    """Whether an open score is under the wanted criteria: by hash if both hashes are known, else by name."""
+    if score.criteria_hash is not None and wanted_hash is not None:
+        return score.criteria_hash == wanted_hash
+    return score.criteria == name
 
 
 def _scored_under(state: SessionState, policy: Policy, chain_id: str | None, request: Request) -> uuid.UUID | None:

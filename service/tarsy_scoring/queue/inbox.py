@@ -1,9 +1,9 @@
 """
-Requests on their way to becoming scores: stored once, decided under the lock of their session.
+Store requests and the scores they make.
 
-Laws. Accepting is idempotent: one request id, one effect, whatever is redelivered and in whatever
-order. Who accepts a request or ends a score locks the row in `sessions` first, always in the order of
-session ids: so nothing deadlocks, and a deferred request is promoted exactly once.
+Laws. Accepting is idempotent: one request id has one effect, whatever is redelivered and in whatever order. A
+transaction that accepts requests or ends scores first locks the rows in `sessions`, in the order of their ids. So
+transactions do not deadlock, and a deferred request is promoted exactly once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,8 @@ UPDATE {schema}.scoring_requests r SET arrivals = r.arrivals + a.n
 FROM unnest($1::uuid[], $2::int[]) AS a(request_id, n) WHERE r.request_id = a.request_id
 """
 
-# Lock the sessions in order of their ids and remember what the events say of them; absent says nothing.
-MEET_SESSIONS = """
+# Insert or lock the sessions in the order of their ids. A value that an event does not have changes nothing.
+UPSERT_SESSIONS = """
 INSERT INTO {schema}.sessions AS s (session_id, chain_id, alert_type, labels, status, completed_at)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::jsonb[], $5::text[], $6::timestamptz[])
   AS t(session_id, chain_id, alert_type, labels, status, completed_at)
@@ -66,7 +66,7 @@ SELECT session_id, score_id, criteria, criteria_hash FROM {schema}.session_score
 WHERE session_id = ANY($1::text[]) AND status IN ('pending', 'in_progress') AND purpose = 'production'
 """
 
-# The latest under each criteria, the latest of all last.
+# The latest score under each criteria; the last row is the latest of all.
 COMPLETED_SCORES = f"""
 SELECT * FROM (
   SELECT DISTINCT ON (session_id, criteria_hash) session_id, criteria_hash, score_id, completed_at
@@ -87,7 +87,7 @@ SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::smallin
                      $9::text[])
 """
 
-# Move pending scores ahead to the most urgent wish for each ($2); a running one has nothing left to wait for.
+# Raise pending scores to the most urgent priority that was requested ($2). A running score no longer waits.
 RAISE_PRIORITIES = """
 WITH wanted AS (SELECT * FROM unnest($1::uuid[], $2::smallint[]) AS t(score_id, priority)),
 held AS (
@@ -108,9 +108,9 @@ SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[],
                      $9::text[], $10::bool[], $11::text[], $12::text[], $13::smallint[], $14::text[])
 """
 
-ANSWER_REQUEST = "UPDATE {schema}.scoring_requests SET disposition = $2, score_id = $3 WHERE request_id = $1"
+SET_DISPOSITION = "UPDATE {schema}.scoring_requests SET disposition = $2, score_id = $3 WHERE request_id = $1"
 
-# Due work that somebody will have to do soon; counts no further than it has to.
+# Due scores without bulk ones, counted up to $1: the exact size of a large queue would cost a scan.
 COUNT_DUE = """
 SELECT count(*) FROM (
   SELECT FROM {schema}.session_scores
@@ -127,25 +127,30 @@ SELECT * FROM {schema}.scoring_requests WHERE event_id = $1 ORDER BY received_at
 
 
 @dataclass(slots=True)
-class _Admitted:
-    """What one batch of requests comes to."""
+class _Decisions:
+    """
+    The decisions about one batch of requests, and what has to be written for them.
 
+    Args:
+        superseded: Stored deferred requests that requests of this batch replace.
+        priorities: For each open score that answers a request, the most urgent priority requested.
+    """
+
+    by_request: dict[UUID, Decision] = field(default_factory=dict)
     new_scores: list[NewScore] = field(default_factory=list)
-    decisions: dict[UUID, Decision] = field(default_factory=dict)
     superseded: list[UUID] = field(default_factory=list)
-    wished: dict[UUID, Priority] = field(default_factory=dict)
-    """The most urgent wish for each score that answers a request and was not made for it."""
+    priorities: dict[UUID, Priority] = field(default_factory=dict)
 
     def add(self, request: Request, decision: Decision) -> None:
-        self.decisions[request.request_id] = decision
+        self.by_request[request.request_id] = decision
         if decision.new_score is not None:
             self.new_scores.append(decision.new_score)
         if decision.disposition == "in_progress" and decision.score_id is not None:
-            earlier = self.wished.get(decision.score_id, request.priority)
-            self.wished[decision.score_id] = min(earlier, request.priority)
+            earlier = self.priorities.get(decision.score_id, request.priority)
+            self.priorities[decision.score_id] = min(earlier, request.priority)
         if (older := decision.superseded) is not None:
-            if older in self.decisions:
-                self.decisions[older] = Decision("superseded")
+            if older in self.by_request:
+                self.by_request[older] = Decision("superseded")
             else:
                 self.superseded.append(older)
 
@@ -153,11 +158,11 @@ class _Admitted:
 @dataclass(frozen=True, slots=True)
 class Order:
     """
-    A judgement that is wanted for another purpose than to be the score of its session.
+    A score that a command orders beside the session's own score.
 
     Args:
-        criteria: None: those of the session's chain, known at the latest at the first claim.
-        number: Tells several of the same apart.
+        criteria: None for those of the session's chain, which the first claim learns at the latest.
+        number: Distinguishes several orders that are otherwise equal.
     """
 
     session_id: str
@@ -166,17 +171,17 @@ class Order:
     number: int = 1
 
     def identity(self, run_id: UUID) -> UUID:
-        """The request that this order is within a run."""
+        """Request id of this order within a run."""
         return uuid5(run_id, "\x1f".join((self.session_id, self.purpose, self.criteria or "", str(self.number))))
 
 
 @dataclass(frozen=True, slots=True)
-class Unvouched:
+class UnverifiedSession:
     """
-    A score would be made, and nobody vouches for its session.
+    A score would have to be made, but it is not verified that the session exists and has ended.
 
     Args:
-        is_known: Whether there is a row of it; what follows is what that says.
+        is_known: Whether `sessions` has a row for it; the other fields come from that row.
     """
 
     is_known: bool = False
@@ -185,15 +190,14 @@ class Unvouched:
 
 
 class NotStorable(ScoringError):
-    """A request holds something that PostgreSQL will never take."""
+    """A request holds a value that PostgreSQL cannot store."""
 
 
 class Inbox:
     """
-    The requests of all sessions.
+    Stored requests.
 
-    Every write waits for a database that is away; a cancel at any await leaves a transaction either
-    committed or rolled back.
+    A cancel at any await leaves a transaction either committed or rolled back.
     """
 
     def __init__(self, database: Database, policy: Policy) -> None:
@@ -202,13 +206,13 @@ class Inbox:
 
     async def accept(self, requests: Sequence[Request]) -> dict[UUID, Disposition]:
         """
-        Store requests and the pending scores they make, in one transaction.
+        Store requests and the pending scores they make, in one transaction. Waits for the database.
 
-        The same request again changes nothing but its `arrivals`. May be repeated after a lost reply. A pending
-        score that answers a more urgent request takes that one's priority, without an event.
+        A repeated request only increments its `arrivals`, so the call may be repeated after a lost reply. A pending
+        score that answers a more urgent request takes over its priority, without an event.
 
         Returns:
-            What became of each request that was new; repeats are not in it.
+            The disposition of each new request, without repeated ones.
 
         Raises:
             NotStorable: The database refuses one of them; nothing was stored.
@@ -219,44 +223,46 @@ class Inbox:
             arrivals[request.request_id] = arrivals.get(request.request_id, 0) + 1
             first.setdefault(request.request_id, request)
 
-        async def work(connection: Connection) -> _Admitted:
+        async def work(connection: Connection) -> _Decisions:
             known = await self._known(connection, list(first))
             fresh = [r for r in first.values() if r.request_id not in known]
-            states = await self._meet_sessions(connection, fresh)
-            if fresh:  # somebody may have stored one of them while we waited for its session
+            states = await self._lock_sessions_of(connection, fresh)
+            if fresh:  # another transaction may have stored one of them while this one waited for the session
                 known |= await self._known(connection, [r.request_id for r in fresh])
                 fresh = [r for r in fresh if r.request_id not in known]
-            admitted = _admit_all(fresh, states, self.policy)
-            await self._add(connection, admitted)
-            await self._add_requests(connection, fresh, admitted, arrivals)
+            decisions = _Decisions()
+            for request in fresh:  # in order of arrival: a later one may supersede an earlier one of the batch
+                decisions.add(request, admit(request, states[request.session_id], self.policy))
+            await self._add(connection, decisions)
+            await self._add_requests(connection, fresh, decisions, arrivals)
             repeats = {i: n for i, n in arrivals.items() if i in known}
             if repeats:
                 await connection.execute(
                     self.database.sql(COUNT_ARRIVALS), sorted(repeats), [repeats[i] for i in sorted(repeats)]
                 )
-            return admitted
+            return decisions
 
         try:
-            admitted = await self.database.persist(work)
+            decisions = await self.database.persist(work)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
             raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
-        if admitted.new_scores:
+        if decisions.new_scores:
             self.database.notify("scores")
             self.database.notify("events")
-        return {i: d.disposition for i, d in admitted.decisions.items()}
+        return {i: d.disposition for i, d in decisions.by_request.items()}
 
     async def order(self, run_id: UUID, orders: Sequence[Order], *, requested_by: str) -> dict[Order, UUID]:
         """
-        Store orders and their pending scores, in one transaction; nothing is decided about them.
+        Store orders and their pending scores, in one transaction. Waits for the database.
 
-        The same order of the same run is stored once, and the score it made is given again. The requests of a
-        run can be looked up with its id as their event id.
+        Idempotent per run: a repeated order returns the score that it made before. The requests of a run have its id
+        as their event id.
 
         Args:
             run_id: Of the command that orders.
 
         Returns:
-            The score of each order; none for an order whose session has been erased since.
+            The score of each order, without orders whose session was erased since.
 
         Raises:
             NotStorable: The database refuses one of them; nothing was stored.
@@ -281,54 +287,53 @@ class Inbox:
         scores = {r["request_id"]: r["score_id"] for r in rows}
         return {order: scores[r.request_id] for order, r in requests.items() if r.request_id in scores}
 
-    async def ask(
-        self, request: Request, key: Key | None = None, *, is_vouched: bool
-    ) -> Answer | KeptAnswer | Unvouched:
+    async def request_score(
+        self, request: Request, key: Key | None = None, *, is_verified: bool
+    ) -> Answer | KeptAnswer | UnverifiedSession:
         """
-        Answer somebody who waits for it: store the request with its pending score, or find the score that answers it.
+        Handle an API request: store it with its pending score, or find the score that answers it.
 
-        Nothing is deferred. Under a key the first answer is given again; a refusal stores nothing and keeps none.
+        Nothing is deferred. Under an idempotency key the first answer is repeated. A refusal stores nothing.
 
         Args:
-            is_vouched: The session is there and has ended, as the request says. A score that exists vouches for
-                its session by itself.
+            is_verified: The caller has verified that the session exists and has ended. Not needed for a session that
+                already has a score.
 
         Returns:
-            `Unvouched`, with nothing written, where a score would have to be made for a session that nobody
-            vouches for.
+            `UnverifiedSession`, with nothing written, if a score would have to be made for an unverified session.
 
         Raises:
-            DatabaseAway: It may have been stored; asking again under the same key tells.
-            UnknownCriteria: There are none of the name that it gives (any more: a kept answer stands all the same).
-            KeyErased: What was asked under the key has been erased; nothing was stored.
-            NotStorable: It holds what the database has no way to write; nothing was stored.
+            DatabaseAway: The request may have been stored; repeating it under the same key is safe.
+            UnknownCriteria: It names criteria that do not exist. A kept answer is returned even so.
+            KeyErased: An earlier request under the key was erased; nothing was stored.
+            NotStorable: The database refuses a value of it; nothing was stored.
         """
 
-        async def work(connection: Connection) -> Answer | KeptAnswer | Unvouched:
-            if key is not None and (kept := await idempotency.recall(self.database, connection, key)) is not None:
+        async def work(connection: Connection) -> Answer | KeptAnswer | UnverifiedSession:
+            if key is not None and (kept := await idempotency.find_answer(self.database, connection, key)) is not None:
                 if kept.is_same_question:
                     await connection.execute(self.database.sql(COUNT_ARRIVALS), [kept.request_id], [1])
                 return kept
             if request.criteria is not None and request.criteria not in self.policy.hashes:
                 raise UnknownCriteria(f"there are no criteria {request.criteria!r}")
-            unvouched = Unvouched()
-            if is_vouched:
-                states = await self._meet_sessions(connection, [request])
+            unverified = UnverifiedSession()
+            if is_verified:
+                states = await self._lock_sessions_of(connection, [request])
             else:
                 row = await connection.fetchrow(self.database.sql(LOCK_SESSION), request.session_id)
                 if row is None:
-                    return unvouched
-                unvouched = Unvouched(True, row["chain_id"], row["status"])
+                    return unverified
+                unverified = UnverifiedSession(True, row["chain_id"], row["status"])
                 states = await self._states(connection, {request.session_id: row["chain_id"]})
             answer = decide(request, states[request.session_id], self.policy)
-            if answer.outcome == "new" and not is_vouched:
-                return unvouched
+            if answer.outcome == "new" and not is_verified:
+                return unverified
             await self._store_answer(connection, request, key, answer, states[request.session_id])
             return answer
 
         try:
             answer = await self.database.once(work)
-        except asyncpg.DataError as error:  # a constraint that is violated is our fault, and not the request's
+        except asyncpg.DataError as error:  # not IntegrityConstraintViolationError: that would be a bug here
             raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
         if isinstance(answer, Answer) and answer.outcome == "new":
             self.database.notify("scores")
@@ -338,15 +343,15 @@ class Inbox:
     async def _store_answer(
         self, connection: Connection, request: Request, key: Key | None, answer: Answer, before: SessionState
     ) -> None:
-        """Write what an answer comes to; nothing for a refusal."""
+        """Write the decision of an answer; nothing for a refusal."""
         if answer.decision is None:
             return
-        admitted = _Admitted()
-        admitted.add(request, answer.decision)
-        await self._add(connection, admitted)
-        await self._add_requests(connection, [request], admitted, {request.request_id: 1})
+        decisions = _Decisions()
+        decisions.add(request, answer.decision)
+        await self._add(connection, decisions)
+        await self._add_requests(connection, [request], decisions, {request.request_id: 1})
         if answer.outcome == "new":
-            await idempotency.note_change(
+            await idempotency.record_change(
                 self.database,
                 connection,
                 "score" if before.latest_completed is None else "rescore",
@@ -356,16 +361,18 @@ class Inbox:
                 request_id=request.request_id,
             )
         if key is not None:
-            await idempotency.keep(self.database, connection, key, answer.outcome, answer.score_id, request.request_id)
+            await idempotency.keep_answer(
+                self.database, connection, key, answer.outcome, answer.score_id, request.request_id
+            )
 
     async def _known(self, connection: Connection, ids: list[UUID]) -> set[UUID]:
         return {r["request_id"] for r in await connection.fetch(self.database.sql(KNOWN_REQUESTS), ids)}
 
-    async def _meet_sessions(self, connection: Connection, requests: list[Request]) -> dict[str, SessionState]:
-        """Lock the sessions of these requests and read what decides about them."""
-        said: dict[str, dict[str, Any]] = {}
+    async def _lock_sessions_of(self, connection: Connection, requests: list[Request]) -> dict[str, SessionState]:
+        """Insert or lock the sessions of these requests, store what the requests say about them, read their states."""
+        by_session: dict[str, dict[str, Any]] = {}
         for r in requests:
-            row = said.setdefault(
+            row = by_session.setdefault(
                 r.session_id, {"chain": None, "alert": None, "labels": {}, "status": None, "at": None}
             )
             row["chain"] = r.chain_id or row["chain"]
@@ -373,15 +380,14 @@ class Inbox:
             row["labels"] |= r.labels
             row["status"] = r.session_status or row["status"]
             row["at"] = r.completed_at or row["at"]
-        ids = sorted(said)
-        columns = [[said[i][c] for i in ids] for c in ("chain", "alert", "labels", "status", "at")]
-        rows = await connection.fetch(self.database.sql(MEET_SESSIONS), ids, *columns)
-        # A batch decides its requests in order of arrival, and one request's chain must not speak for an
-        # earlier one; but within a session they agree, so the newest word is taken for all.
+        ids = sorted(by_session)
+        columns = [[by_session[i][c] for i in ids] for c in ("chain", "alert", "labels", "status", "at")]
+        rows = await connection.fetch(self.database.sql(UPSERT_SESSIONS), ids, *columns)
+        # Requests of one session name the same chain, so the newest value may decide about earlier requests, too.
         return await self._states(connection, {r["session_id"]: r["chain_id"] for r in rows})
 
     async def _states(self, connection: Connection, chains: Mapping[str, str | None]) -> dict[str, SessionState]:
-        """The states of locked sessions."""
+        """Read the states of locked sessions."""
         ids = list(chains)
         states = {i: SessionState(chain_id=c) for i, c in chains.items()}
         for r in await connection.fetch(self.database.sql(OPEN_SCORES), ids):
@@ -393,9 +399,9 @@ class Inbox:
             states[r["session_id"]].deferred = r["request_id"]
         return states
 
-    async def _add(self, connection: Connection, admitted: _Admitted) -> None:
-        """Write new scores with their `queued` events, what is to be done sooner, and what they supersede."""
-        new = admitted.new_scores
+    async def _add(self, connection: Connection, decisions: _Decisions) -> None:
+        """Insert new scores with their `queued` events, raise priorities, mark superseded requests."""
+        new = decisions.new_scores
         if new:
             await connection.execute(
                 self.database.sql(ADD_SCORES),
@@ -411,18 +417,18 @@ class Inbox:
             )
             events = [NewEvent(n.score_id, "scoring.progress", {"phase": "queued"}, n.request.traceparent) for n in new]
             await outbox.emit(self.database, connection, events)
-        if admitted.wished:
-            scores, priorities = list(admitted.wished), [int(p) for p in admitted.wished.values()]
+        if decisions.priorities:
+            scores, priorities = list(decisions.priorities), [int(p) for p in decisions.priorities.values()]
             await connection.execute(self.database.sql(RAISE_PRIORITIES), scores, priorities)
-        if admitted.superseded:
-            await connection.execute(self.database.sql(SUPERSEDE), admitted.superseded)
+        if decisions.superseded:
+            await connection.execute(self.database.sql(SUPERSEDE), decisions.superseded)
 
     async def _add_requests(
-        self, connection: Connection, fresh: list[Request], admitted: _Admitted, arrivals: Mapping[UUID, int]
+        self, connection: Connection, fresh: list[Request], decisions: _Decisions, arrivals: Mapping[UUID, int]
     ) -> None:
         if not fresh:
             return
-        decided = [admitted.decisions[r.request_id] for r in fresh]
+        decided = [decisions.by_request[r.request_id] for r in fresh]
         await connection.execute(
             self.database.sql(ADD_REQUESTS),
             [r.request_id for r in fresh],
@@ -442,46 +448,38 @@ class Inbox:
         )
 
     async def count_due(self, limit: int) -> int:
-        """Due pending scores that are not bulk, counted up to `limit`. Raises: DatabaseAway."""
+        """Count due scores without bulk ones, up to `limit`. Raises: DatabaseAway."""
         return int(await self.database.once(lambda c: c.fetchval(self.database.sql(COUNT_DUE), limit)))
 
     async def lock_sessions(self, connection: Connection, ids: set[str]) -> dict[str, str | None]:
-        """Lock these sessions in order; returns the chain of each. Comes before any lock on their scores."""
+        """Lock sessions in the order of their ids, before any lock on their scores; returns their chains."""
         rows = await connection.fetch(self.database.sql(LOCK_SESSIONS), sorted(ids))
         return {r["session_id"]: r["chain_id"] for r in rows}
 
     async def promote(self, connection: Connection, chains: Mapping[str, str | None], ended: set[str]) -> None:
-        """The one promotion: deferred requests of sessions whose score has ended become scores."""
+        """Decide again about the deferred requests of sessions whose score has just ended."""
         waiting = await connection.fetch(self.database.sql(DEFERRED_REQUESTS), sorted(ended)) if ended else []
         if not waiting:
             return
         states = await self._states(connection, {r["session_id"]: chains[r["session_id"]] for r in waiting})
-        admitted = _Admitted()
+        decisions = _Decisions()
         for row in waiting:
             request = _request_of(row)
-            admitted.add(request, promote(request, states[request.session_id], self.policy))
-        await self._add(connection, admitted)
-        for request_id, decision in admitted.decisions.items():
-            await self.answer(connection, request_id, decision.disposition, decision.score_id)
+            decisions.add(request, promote(request, states[request.session_id], self.policy))
+        await self._add(connection, decisions)
+        for request_id, decision in decisions.by_request.items():
+            await self.set_disposition(connection, request_id, decision.disposition, decision.score_id)
 
-    async def answer(
+    async def set_disposition(
         self, connection: Connection, request_id: UUID, disposition: Disposition, score_id: UUID | None
     ) -> None:
-        """Say what became of a request after all, in the caller's transaction."""
-        await connection.execute(self.database.sql(ANSWER_REQUEST), request_id, disposition, score_id)
+        """Replace the disposition of a stored request, in the caller's transaction."""
+        await connection.execute(self.database.sql(SET_DISPOSITION), request_id, disposition, score_id)
 
     async def requests_of_event(self, event_id: str, limit: int = 1000) -> list[dict[str, Any]]:
-        """What became of the requests with this event id, oldest first. Raises: DatabaseAway."""
+        """Rows of the requests with this event id, oldest first. Raises: DatabaseAway."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit))
         return [dict(r) for r in rows]
-
-
-def _admit_all(requests: Sequence[Request], states: Mapping[str, SessionState], policy: Policy) -> _Admitted:
-    """Decide about requests in order of arrival; a later one may supersede an earlier one of the same batch."""
-    admitted = _Admitted()
-    for request in requests:
-        admitted.add(request, admit(request, states[request.session_id], policy))
-    return admitted
 
 
 def _request_of(row: asyncpg.Record) -> Request:

@@ -1,9 +1,9 @@
 """
-A message becomes a stored request, or a dead letter; then, and not before, its offset is committed.
+Turn Kafka messages into stored requests or dead letters, and commit their offsets afterwards.
 
-Intake turns messages into rows and is done: no offset ever waits for a judgement. What cannot be
-understood is dead-lettered; a dead-letter topic that cannot be written stops intake, nothing is
-dropped. Over `max_pending` due scores intake stops asking for records until 80 % of it.
+No offset waits for a judgement. A message that cannot be decoded becomes a dead letter. If the dead-letter topic cannot
+be written, intake stops and drops nothing. Over `max_pending` due scores intake stops asking for records, until the
+queue has shrunk to 80 % of that.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from uuid import UUID
 
 import structlog
 
@@ -20,6 +21,8 @@ from tarsy_scoring.events import (
     SOURCE_COMPLETED,
     SOURCE_RESCORE,
     Origin,
+    RescoreRequested,
+    SessionCompleted,
     decode_rescore_requested,
     decode_session_completed,
     request_id_of,
@@ -40,15 +43,15 @@ TAKE_LIMIT = 500
 TAKE_WAIT_S = 0.2
 PAUSE_CHECK_S = 0.5
 COUNT_EVERY_S = 1.0
-RESUME_SHARE = 0.8
+RESUME_SHARE = 0.8  # of `max_pending`; without a gap intake would pause and resume with every claim
 RETRY_S = 1.0
 
 
 class Intake:
     """
-    The consumer of both topics in this process.
+    The consumer of both incoming topics in this process.
 
-    A cancel at any await leaves records uncommitted: they come again and change nothing.
+    A cancel at any await leaves records uncommitted. They are redelivered, and storing them again changes nothing.
     """
 
     def __init__(
@@ -70,17 +73,17 @@ class Intake:
         self.has_joined = False
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Join the group and take records until `stopping`; then leave the group."""
+        """Join the consumer group and store records until `stopping`, then leave the group."""
         try:
             if not await unless_stopped(self._consumer.start(), stopping):
                 return
             self.has_joined = True
-            # Read when somebody asks: a pass may wait for the database, and the broker is away or not all the same.
+            # Evaluated at each scrape: a pass may wait for the database while the state of the broker changes.
             self._metrics.kafka_up.labels("intake").set_function(lambda: self._consumer.is_served)
             log.info("intake.joined", group=self._settings.kafka_group)
             while not stopping.is_set():
                 try:
-                    # For its partitions, and to commit, the client waits as long as brokers are away.
+                    # The client waits without a limit for its partitions and for commits while brokers are away.
                     await unless_stopped(self.run_once(), stopping)
                     if self._consumer.is_served or self._is_paused:
                         self._metrics.intake_last_pass.set(self._clock())
@@ -89,7 +92,8 @@ class Intake:
                     log.warning("intake.waiting", reason=str(error), retry_in_s=RETRY_S)
                     await asyncio.sleep(RETRY_S)
         finally:
-            # Scores may be drained for long yet: nobody waits for this intake, and its records are somebody else's.
+            # The process may drain scores for minutes. Its intake gauges must not raise alerts meanwhile, because
+            # another process consumes its partitions.
             for gauge in (self._metrics.intake_last_pass, self._metrics.intake_paused, self._metrics.consumer_lag):
                 gauge.set(0)
             self._metrics.kafka_up.remove("intake")
@@ -98,12 +102,14 @@ class Intake:
 
     async def run_once(self) -> None:
         """
-        Take what has arrived and make it durable. Cancelled, it can only be followed by the end of the consumer.
+        Take arrived records, store them and commit their offsets.
+
+        After a cancel the consumer can only be stopped: records taken before are not delivered to it again.
 
         Raises:
-            BrokerAway, DatabaseAway: Nothing was committed that is not stored.
+            BrokerAway, DatabaseAway: No offset of an unstored record was committed.
         """
-        room = await self._room_left()
+        room = await self._capacity()
         if room <= 0:
             await asyncio.sleep(PAUSE_CHECK_S)
             return
@@ -111,12 +117,12 @@ class Intake:
         self._room -= len(records)
         if not records:
             return
-        await self._store_in_the_end(records)
+        await self._store_until_durable(records)
         if not await self._consumer.commit(records):
             self._metrics.offset_commits_refused.inc()
 
-    async def _store_in_the_end(self, records: Sequence[Record]) -> None:
-        """Keep records until they are durable: what was taken is not asked for again."""
+    async def _store_until_durable(self, records: Sequence[Record]) -> None:
+        """Retry until the records are stored: the consumer does not deliver them a second time."""
         while True:
             try:
                 await self.store(records)
@@ -126,43 +132,39 @@ class Intake:
                 await asyncio.sleep(RETRY_S)
 
     async def store(self, records: Sequence[Record]) -> None:
-        """Store the requests of `records` and bury what is none; safe to repeat. Raises: BrokerAway."""
+        """Store the requests of `records` and dead-letter the others; idempotent. Raises: BrokerAway."""
         requests: list[Request] = []
         by_request: dict[int, Record] = {}
-        poison: list[tuple[Record, InvalidMessage]] = []
+        invalid: list[tuple[Record, InvalidMessage]] = []
         for record in records:
             try:
-                request = self.read(record)
+                request = self.decode(record)
             except InvalidMessage as error:
-                poison.append((record, error))
+                invalid.append((record, error))
             else:
                 by_request[id(request)] = record
                 requests.append(request)
-        for refused, why in await self._accept(requests, by_request):
-            poison.append((by_request[id(refused)], why))
-        for record, why in poison:
-            await self._bury(record, why)
+        for refused, reason in await self._accept(requests, by_request):
+            invalid.append((by_request[id(refused)], reason))
+        for record, reason in invalid:
+            await self._dead_letter(record, reason)
 
-    def read(self, record: Record) -> Request:
+    def decode(self, record: Record) -> Request:
         """
-        The request in a record.
+        Decode the request in a record.
 
         Raises:
-            InvalidMessage: There is none.
+            InvalidMessage: The record holds no valid request.
         """
         replayed_from = dead_letters.origin_of(record.headers)
         origin = replayed_from or Origin(record.topic, record.partition, record.offset, record.timestamp_ms)
-        value_hash = hashlib.sha256(record.value or b"").hexdigest()
         if record.topic == self._settings.topic_session_completed:
             event = decode_session_completed(record.value)
             age_s = self._clock() - record.timestamp_ms / 1000
             limit_s = self._settings.config.max_event_age_s
             is_stale = limit_s is not None and age_s > limit_s and record.timestamp_ms > 0 and replayed_from is None
-            kind = "session.completed"
             return Request(
-                request_id=request_id_of(kind, event.session_id, event.event_id)
-                if event.event_id
-                else request_id_without_event_id(kind, event.session_id, origin, value_hash),
+                request_id=_request_id("session.completed", event, origin, record.value),
                 session_id=event.session_id,
                 source=SOURCE_COMPLETED,
                 event_id=event.event_id,
@@ -175,11 +177,8 @@ class Intake:
                 traceparent=traceparent_of(record.headers),
             )
         asked = decode_rescore_requested(record.value)
-        kind = "scoring.rescore_requested"
         return Request(
-            request_id=request_id_of(kind, asked.session_id, asked.event_id)
-            if asked.event_id
-            else request_id_without_event_id(kind, asked.session_id, origin, value_hash),
+            request_id=_request_id("scoring.rescore_requested", asked, origin, record.value),
             session_id=asked.session_id,
             source=SOURCE_RESCORE,
             event_id=asked.event_id,
@@ -194,7 +193,7 @@ class Intake:
     async def _accept(
         self, requests: Sequence[Request], records: Mapping[int, Record]
     ) -> list[tuple[Request, InvalidMessage]]:
-        """Store requests of `records`; gives those that no database would take, each tried alone, with the reason."""
+        """Store requests; returns those that the database refuses even alone, with the reason."""
         if not requests:
             return []
         try:
@@ -206,28 +205,28 @@ class Intake:
         for request in {r.request_id: r for r in requests}.values():
             disposition = dispositions.get(request.request_id, "repeated")
             self._metrics.requests.labels(request.source, disposition).inc()
-            stood_s = records[id(request)].timestamp_ms / 1000
-            if disposition == "accepted" and stood_s > 0:
-                self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - stood_s))
+            sent_at = records[id(request)].timestamp_ms / 1000
+            if disposition == "accepted" and sent_at > 0:
+                self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - sent_at))
         return []
 
-    async def _bury(self, record: Record, why: InvalidMessage) -> None:
+    async def _dead_letter(self, record: Record, error: InvalidMessage) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
         topic = self._settings.topic_dead_letters
-        await dead_letters.write_dead_letter(self._publisher, topic, self._inbox.database, record, why, now)
-        self._metrics.dead_letters.labels(why.reason).inc()
+        await dead_letters.write_dead_letter(self._publisher, topic, self._inbox.database, record, error, now)
+        self._metrics.dead_letters.labels(error.reason).inc()
         log.warning(
             "intake.dead_letter",
-            reason=why.reason,
-            detail=str(why),
+            reason=error.reason,
+            detail=str(error),
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
             bytes=len(record.value or b""),
         )
 
-    async def _room_left(self) -> int:
-        """How many more scores may become due; asks the database every second, and when the room is used up."""
+    async def _capacity(self) -> int:
+        """How many more scores may become due; counted every second and when the last count is used up."""
         now = time.monotonic()
         if self._room > 0 and now < self._next_count:
             return self._room
@@ -242,6 +241,13 @@ class Intake:
         return self._room
 
 
+def _request_id(kind: str, event: SessionCompleted | RescoreRequested, origin: Origin, value: bytes | None) -> UUID:
+    if event.event_id:
+        return request_id_of(kind, event.session_id, event.event_id)
+    value_hash = hashlib.sha256(value or b"").hexdigest()
+    return request_id_without_event_id(kind, event.session_id, origin, value_hash)
+
+
 def _aware(moment: datetime | None) -> datetime | None:
-    """Times without a zone are UTC."""
+    """Read a time without a zone as UTC."""
     return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment

@@ -1,9 +1,9 @@
 """
-Who may run a score: claimed under a lease, kept, put back; taken back when its worker is silent, or cancelled.
+The right to run a score: claim it under a lease, renew the lease, put the score back, take it back, cancel it.
 
-Laws. A lease is kept and given back by its token alone; where no row matches, it is lost. Sessions are locked before
-scores, scores in the order of their ids. The database's clock decides leases and due times. What ends a score also
-promotes the deferred request of its session, in the same transaction.
+Laws. A lease is renewed and returned by its token; if no row matches, the lease is lost. Sessions are locked before
+scores, and scores in the order of their ids. The database's clock decides leases and due times. A transaction that ends
+a score also promotes the deferred request of its session.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,9 @@ JOIN {schema}.sessions m USING (session_id)
 LEFT JOIN {schema}.scoring_requests r ON r.request_id = c.request_id
 """
 
-# Renew exactly these: a row that nobody tracks must be allowed to lapse, so never "all rows of this owner".
-KEEP_LEASES = """
+# Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply to its
+# claim was lost, must be allowed to lapse.
+RENEW = """
 WITH held AS (
   SELECT s.score_id FROM {schema}.session_scores s
   JOIN unnest($1::uuid[], $2::uuid[]) AS h(score_id, token) ON s.score_id = h.score_id AND s.lease_token = h.token
@@ -52,8 +53,8 @@ FROM held WHERE s.score_id = held.score_id
 RETURNING s.lease_token
 """
 
-# While PostgreSQL was down nobody could renew: after its start every living worker gets one lease time
-# to do so, before what it holds counts as lost. Leases taken since the start are not affected.
+# No worker could renew while PostgreSQL was down. After its start every living worker has one lease time to do so
+# before its scores count as lost. The limit on the number keeps the transaction short.
 EXPIRED = """
 SELECT score_id, session_id FROM {schema}.session_scores
 WHERE status = 'in_progress' AND lease_expires_at < now()
@@ -61,8 +62,8 @@ WHERE status = 'in_progress' AND lease_expires_at < now()
 LIMIT 500
 """
 
-# What the turns of a score `s` took, as `columns.sum_usage` has it: a sum is null where a part of it is unknown.
-PAID = """
+# Usage of a score `s`, summed over its turns as `score_columns` does it: a sum is null if one of its parts is unknown.
+USAGE = """
 (SELECT CASE WHEN count(*) > 0 THEN jsonb_build_object(
    'input_tokens', CASE WHEN count(*) = count(input_tokens) THEN sum(input_tokens) END,
    'cached_input_tokens', CASE WHEN count(*) = count(cached_input_tokens) THEN sum(cached_input_tokens) END,
@@ -71,10 +72,10 @@ PAID = """
  FROM {schema}.judge_turns t WHERE t.score_id = s.score_id)
 """
 
-# The trace that whoever asked for a score `s` was in; an attempt that still holds it has its own place in it.
+# Trace context of the request of a score `s`. A held score has its own from its attempt.
 TRACE = "(SELECT r.traceparent FROM {schema}.scoring_requests r WHERE r.request_id = s.request_id)"
 
-# The second look at state and lease is what keeps a renewed or finished score from being taken.
+# Checks state and lease again under the row lock, so that a score renewed or finished meanwhile is not taken.
 TAKE_BACK = f"""
 WITH lost AS (
   SELECT score_id, attempts_burned + 1 AS burned,
@@ -87,7 +88,7 @@ WITH lost AS (
   FROM lost
 )
 UPDATE {{schema}}.session_scores s SET
-  usage = CASE j.status WHEN 'pending' THEN s.usage ELSE {PAID} END,
+  usage = CASE j.status WHEN 'pending' THEN s.usage ELSE {USAGE} END,
   status = j.status, attempts_burned = j.burned, spent_s = j.spent, next_attempt_at = now(),
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL,
   waiting_reason = CASE j.status WHEN 'pending' THEN 'retry' END,
@@ -112,7 +113,7 @@ SESSION_OF_SCORE = "SELECT session_id FROM {schema}.session_scores WHERE score_i
 
 CANCEL = f"""
 UPDATE {{schema}}.session_scores s SET
-  usage = {PAID},
+  usage = {USAGE},
   status = 'cancelled', completed_at = now(), error_kind = 'cancelled', error_message = $2,
   lease_owner = NULL, lease_token = NULL, lease_expires_at = NULL, current_stage = NULL, waiting_reason = NULL
 WHERE score_id = $1 AND status IN ('pending', 'in_progress')
@@ -126,8 +127,9 @@ class ChainFilter:
     Chains whose scores may not be claimed now.
 
     Args:
-        named: Chains that have an answer of their own, '' for scores without one; all others go by `others_blocked`.
-        blocked: Those of them that must wait.
+        named: Chains with a state of their own; '' stands for scores without a chain.
+        blocked: Those of `named` that must wait.
+        others_blocked: Whether all chains that are not named must wait.
     """
 
     named: Sequence[str] = ()
@@ -141,9 +143,12 @@ EVERY_CHAIN = ChainFilter()
 @dataclass(frozen=True, slots=True)
 class ClaimedScore:
     """
-    A score held under a lease. `age_s`: since it was accepted; `source`: of its request.
+    A score held under a lease.
 
-    `traceparent` is where its request stands in a trace; within an attempt that is traced, where the attempt does.
+    Args:
+        age_s: Seconds since the request was accepted.
+        source: Source of the request.
+        traceparent: Trace context of the request; within a traced attempt, that of the attempt.
     """
 
     score_id: UUID
@@ -170,7 +175,7 @@ class ClaimedScore:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A score taken back from a worker that stopped answering, its new status, and what is wrong with it."""
+    """A score taken back from a worker that stopped renewing, with its new status and error."""
 
     score_id: UUID
     session_id: str
@@ -181,7 +186,7 @@ class Lost:
 
 class Leases:
     """
-    Open scores, and who holds them.
+    Transitions of open scores by claim, lease and cancellation.
 
     A cancel at any await leaves a transaction either committed or rolled back.
     """
@@ -194,11 +199,11 @@ class Leases:
         self, owner: UUID, limit: int, lease_s: float, chains: ChainFilter = EVERY_CHAIN
     ) -> list[ClaimedScore]:
         """
-        Take up to `limit` due scores of these chains under a lease, most urgent first.
+        Claim up to `limit` due scores of these chains, most urgent first.
 
         Raises:
-            DatabaseAway: Not waited for: if the reply to a commit is lost, the rows are held by nobody
-                and lapse, so a retry must be a new claim.
+            DatabaseAway: Not retried here. If the reply to a commit was lost, no task works on the claimed rows and
+                their leases lapse, so a retry must be a new claim.
         """
 
         async def work(connection: Connection) -> list[ClaimedScore]:
@@ -218,17 +223,22 @@ class Leases:
         return claimed
 
     async def keep(self, held: Sequence[ClaimedScore], lease_s: float) -> set[UUID]:
-        """Renew these leases; returns the tokens still held. Raises: DatabaseAway."""
+        """Renew leases; returns the tokens that are still held. Raises: DatabaseAway."""
         ids, tokens = [c.score_id for c in held], [c.lease_token for c in held]
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(KEEP_LEASES), ids, tokens, lease_s))
+        rows = await self.database.once(lambda c: c.fetch(self.database.sql(RENEW), ids, tokens, lease_s))
         return {r["lease_token"] for r in rows}
 
     async def take_back_expired(self, lease_s: float, max_attempts: int, deadline_s: float) -> list[Lost]:
         """
-        Take scores back from workers that stopped answering; burns an attempt each.
+        Take scores back whose leases have expired; burns one attempt of each.
+
+        A score that has attempts and time left becomes pending; the others end.
+
+        Args:
+            deadline_s: Time that all attempts of a score together may take.
 
         Raises:
-            DatabaseAway: Try again later.
+            DatabaseAway: See `Database.once`.
         """
 
         async def work(connection: Connection) -> list[Lost]:
@@ -272,13 +282,14 @@ class Leases:
         error_message: str | None = None,
     ) -> None:
         """
-        Make the score pending again, due in `due_s` seconds. Waits for the database.
+        Return a score to `pending`, due in `due_s` seconds. Waits for the database.
 
         Args:
-            spent_s: What this attempt and its own backoff add to the deadline's account.
+            burns: Whether this attempt counts towards the limit of attempts.
+            spent_s: Time of this attempt and its backoff, counted towards the deadline.
 
         Raises:
-            LeaseLost: The score is no longer ours.
+            LeaseLost: The lease is no longer held.
         """
 
         async def work(connection: Connection) -> bool:
@@ -304,16 +315,16 @@ class Leases:
 
     async def cancel(self, score_id: UUID, by: str, *, is_patient: bool = True) -> bool:
         """
-        Cancel a pending or running score, and keep who did; its worker learns of it at the next heartbeat.
+        Cancel a pending or running score and record the caller; its worker notices at the next heartbeat.
 
         Args:
-            is_patient: Wait for a database that is away.
+            is_patient: Wait for the database.
 
         Returns:
-            Whether it was still open.
+            Whether the score was still open.
 
         Raises:
-            DatabaseAway: Without patience; it may have been cancelled all the same.
+            DatabaseAway: Only if not patient; the score may have been cancelled even so.
         """
 
         async def work(connection: Connection) -> bool:
@@ -328,7 +339,7 @@ class Leases:
             extra = {"status": "cancelled", "error_kind": "cancelled", "error_message": message}
             event = NewEvent(score_id, "scoring.failed", extra, cancelled["traceparent"])
             await outbox.emit(self.database, connection, [event])
-            await idempotency.note_change(
+            await idempotency.record_change(
                 self.database, connection, "cancel", by=by, session_id=session_id, score_id=score_id
             )
             if cancelled["purpose"] == "production":
@@ -342,5 +353,5 @@ class Leases:
 
 
 def progress(claimed: ClaimedScore, phase: str) -> NewEvent:
-    """What tells of a phase of this attempt."""
+    """The `scoring.progress` event of an attempt that enters a phase."""
     return NewEvent(claimed.score_id, "scoring.progress", {"phase": phase}, claimed.traceparent)

@@ -1,14 +1,14 @@
 """
-What somebody who asks for a score over HTTP is answered: a pure decision, made while the session's row is locked.
+Decide about a request for a score over HTTP.
 
-Here a person waits for the answer, so nothing is deferred: what cannot be done now is refused.
+A caller waits for the response, so nothing is deferred: a request that cannot be met now is refused.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID, uuid4
 
-from tarsy_scoring.queue.admission import Decision, NewScore, Policy, Request, SessionState, is_same
+from tarsy_scoring.queue.admission import Decision, NewScore, Policy, Request, SessionState, has_same_criteria
 
 Outcome = Literal["new", "running", "completed", "busy", "busy_otherwise"]
 
@@ -16,14 +16,14 @@ Outcome = Literal["new", "running", "completed", "busy", "busy_otherwise"]
 @dataclass(frozen=True, slots=True)
 class Answer:
     """
-    What becomes of a request for a score.
+    The decision about a request over HTTP.
 
     Args:
-        outcome: `new`: a score was made; `running`: the open one answers it; `completed`: the latest completed one
-            does; `busy`: another one was to be made while one runs; `busy_otherwise`: the one that runs is under
-            other criteria than those asked for. The last two change nothing.
-        score_id: The score that it speaks of.
-        decision: What to write; None where nothing is to be written.
+        outcome: `new`: a score was made. `running`, `completed`: the open score, or the latest completed one, answers
+            the request. `busy`: a new score was demanded while one is open. `busy_otherwise`: the open score is under
+            other criteria. The last two change nothing.
+        score_id: The score that the outcome is about.
+        decision: What to store; None if nothing changes.
     """
 
     outcome: Outcome
@@ -33,17 +33,17 @@ class Answer:
 
 def decide(request: Request, state: SessionState, policy: Policy) -> Answer:
     """
-    Decide about a request made over HTTP.
+    Decide about a request over HTTP.
 
-    Where it names criteria, a running or completed score counts only under these, as they read now.
+    If the request names criteria, an existing score answers it only under the present hash of these criteria.
 
     Args:
-        state: Of the request's session, under its lock.
+        state: Of the request's session, whose row is locked.
     """
-    name, wanted_hash = policy.bound(state.chain_id, request.criteria)
+    name, wanted_hash = policy.resolve_criteria(state.chain_id, request.criteria)
     if state.open is not None:
         running = state.open.score_id
-        if request.criteria is not None and not is_same(state.open, name, wanted_hash):
+        if request.criteria is not None and not has_same_criteria(state.open, name, wanted_hash):
             return Answer("busy_otherwise", running)
         if request.force:
             return Answer("busy", running)

@@ -1,10 +1,10 @@
 """
-Scoring events from the transaction that makes them true to the relay that publishes them.
+The outbox: scoring events between the transaction that makes them true and the relay that publishes them.
 
-Laws. An event is a row committed with the change it tells of, so there is no event about a write that
-did not happen. `sequence` grows by one within a score: whoever emits holds the score's row. The relay
-looks for rows without a position, never past a remembered id: ids are given out before commit, so a
-cursor could skip a row that commits late.
+Laws. An event is a row committed with the change it describes, so no event describes a write that was rolled back.
+`sequence` grows by one within a score, because the emitting transaction holds the row of the score. The relay reads
+rows without a position and keeps no cursor over ids: ids are assigned before commit, so a cursor could skip a row that
+commits late.
 """
 
 from collections.abc import Sequence
@@ -44,23 +44,24 @@ FROM numbered n JOIN {schema}.session_scores s USING (score_id)
 ORDER BY n.n
 """
 
-# Give the next positions to committed events, in the order in which they were written per score. Their rows are
-# locked: who has lost the relay's lock with its connection, and does not know, numbers none twice and leaves no gap.
-PLACE = """
-WITH unplaced AS (
+# Assign the next positions to committed events, in the order in which each score's events were written. The rows are
+# locked: a relay that lost its advisory lock with its connection, and has not noticed, assigns no position twice and
+# leaves no gap.
+ASSIGN_POSITIONS = """
+WITH numbered AS (
   SELECT event_id, row_number() OVER (ORDER BY entry) AS n
   FROM (SELECT event_id, entry FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT $1
         FOR UPDATE) u
 ), counter AS (
-  UPDATE {schema}.relay_position SET position = position + (SELECT count(*) FROM unplaced)
-  WHERE EXISTS (SELECT FROM unplaced)
-  RETURNING position - (SELECT count(*) FROM unplaced) AS before
+  UPDATE {schema}.relay_position SET position = position + (SELECT count(*) FROM numbered)
+  WHERE EXISTS (SELECT FROM numbered)
+  RETURNING position - (SELECT count(*) FROM numbered) AS before
 )
-UPDATE {schema}.scoring_events e SET position = counter.before + unplaced.n
-FROM unplaced, counter WHERE e.event_id = unplaced.event_id
+UPDATE {schema}.scoring_events e SET position = counter.before + numbered.n
+FROM numbered, counter WHERE e.event_id = numbered.event_id
 """
 
-# The oldest events that no broker has acknowledged.
+# The oldest events with a position that no broker has acknowledged.
 UNPUBLISHED = """
 SELECT position, session_id, payload || jsonb_build_object('position', position) AS payload, traceparent
 FROM {schema}.scoring_events
@@ -73,12 +74,18 @@ UPDATE {schema}.scoring_events SET published_at = now() WHERE position = ANY($1:
 """
 
 RELAY_LOCK = AdvisoryLock("tarsy-scoring relay")
-"""Held by the one process that numbers and publishes events; its scope is the schema."""
+"""Held by the one process that assigns positions and publishes; its scope is the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to emit; `extra` is what its type adds to the common fields, `traceparent` its place in a trace."""
+    """
+    An event to emit.
+
+    Args:
+        extra: The fields that its type adds to the common ones.
+        traceparent: Trace context of the event.
+    """
 
     score_id: UUID
     type: EventType
@@ -87,8 +94,8 @@ class NewEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """An event with its position, ready to be published under its session's key."""
+class OutboxEvent:
+    """An event with its position, ready to be published under the key of its session."""
 
     position: int
     session_id: str
@@ -97,7 +104,7 @@ class Placed:
 
 
 async def emit(database: Database, connection: Connection, events: Sequence[NewEvent]) -> None:
-    """Append `events` in the caller's transaction, which holds the row of every score in them."""
+    """Append `events` in the caller's transaction, which must hold the rows of their scores."""
     if events:
         await connection.execute(
             database.sql(EMIT),
@@ -108,17 +115,17 @@ async def emit(database: Database, connection: Connection, events: Sequence[NewE
         )
 
 
-async def place(database: Database, connection: Connection, limit: int) -> int:
-    """Number committed events; returns how many. The process holds the relay's lock, here or in another transaction."""
-    return int((await connection.execute(database.sql(PLACE), limit)).rpartition(" ")[2])
+async def assign_positions(database: Database, connection: Connection, limit: int) -> int:
+    """Assign positions to committed events; returns how many. The process must hold `RELAY_LOCK`."""
+    return int((await connection.execute(database.sql(ASSIGN_POSITIONS), limit)).rpartition(" ")[2])
 
 
-async def unpublished(database: Database, connection: Connection, limit: int) -> list[Placed]:
-    """The oldest placed events that are not marked, in order of position."""
+async def unpublished(database: Database, connection: Connection, limit: int) -> list[OutboxEvent]:
+    """The oldest unpublished events with a position, in the order of positions."""
     rows = await connection.fetch(database.sql(UNPUBLISHED), limit)
-    return [Placed(r["position"], r["session_id"], r["payload"], r["traceparent"]) for r in rows]
+    return [OutboxEvent(r["position"], r["session_id"], r["payload"], r["traceparent"]) for r in rows]
 
 
 async def mark_published(database: Database, connection: Connection, positions: Sequence[int]) -> None:
-    """The broker has acknowledged these."""
+    """Mark events that the brokers have acknowledged."""
     await connection.execute(database.sql(MARK_PUBLISHED), list(positions))

@@ -1,11 +1,11 @@
 """
-Outbox to `scoring-events`: one relay at a time, in order per session, at least once.
+Publish the outbox to `scoring-events`: one relay at a time, in order per session, at least once.
 
-Laws. One transaction gives committed events the next positions; a second one, under the same advisory
-lock, publishes in that order and marks what the broker acknowledged. A crash between acknowledgement
-and mark repeats events, which consumers drop by `event_id`; the other order would lose them. Whoever
-finds the lock free is the relay, so a dead one is replaced at the next poll. Positions are given also while a
-broker is waited for: where it is away, live events come by their positions from the database.
+Laws. One transaction assigns the next positions to committed events. A second one, under the same advisory lock,
+publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and mark repeats
+events, which consumers drop by `event_id`; the other order would lose them. The process that finds the lock free is
+the relay, so another process replaces a dead one at its next poll. Positions are assigned even while a broker is
+unavailable, because live clients read events by position from the database.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.clients import MAX_REQUEST_BYTES, BrokerAway, Headers, Publisher, TooLarge
 from tarsy_scoring.postgres.database import Connection, Database, DatabaseAway
 from tarsy_scoring.queue import outbox
-from tarsy_scoring.queue.outbox import Placed
+from tarsy_scoring.queue.outbox import OutboxEvent
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.tracing import TRACEPARENT
 
@@ -30,20 +30,19 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 POLL_S = 1.0
-# How often positions are given while a broker is waited for: live events then wait for little more than the second of
-# those who read them from the database.
-NUMBER_EVERY_S = 0.25
+# How often positions are assigned while a broker call is pending. Live clients poll the database every second, so this
+# adds little to their delay.
+ASSIGN_EVERY_S = 0.25
 LIMIT = 1000
-# How long a transaction may stand open for acknowledgements: it holds back vacuum and the next relay.
+# Limits the time that a transaction stays open for acknowledgements: it holds back vacuum and the next relay.
 PUBLISH_TIMEOUT_S = 10.0
 FLUSH_S = 10.0
-# Between two passes: a pass costs the same for one event as for twenty.
-GATHER_S = 0.025
+GATHER_S = 0.025  # pause between passes: a pass costs the same for one event as for twenty
 MAX_EVENT_BYTES = MAX_REQUEST_BYTES - 16_384  # Kafka counts headers and framing, too
 
 
 class Relay:
-    """The relay of this process: working, or standing by while another process relays."""
+    """The relay of this process: at work, or on standby while another process relays."""
 
     def __init__(self, settings: Settings, database: Database, metrics: Metrics) -> None:
         self._topic = settings.topic_scoring_events
@@ -52,13 +51,13 @@ class Relay:
         self._publisher = Publisher(settings)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Relay until `stopping`, then flush for at most 10 s; what remains is the next relay's."""
+        """Relay until `stopping`, then flush for at most 10 s; the next relay publishes the rest."""
         try:
             while not stopping.is_set():
                 if await self._pass() == 0:
                     await self._database.wait_notified("events", POLL_S)
                 await asyncio.sleep(GATHER_S)
-            with contextlib.suppress(TimeoutError):  # a pass that is cut off is rolled back, and repeats its events
+            with contextlib.suppress(TimeoutError):  # the pass that is cut off is rolled back and its events repeated
                 async with asyncio.timeout(FLUSH_S):
                     while await self._pass() > 0:
                         pass
@@ -67,10 +66,10 @@ class Relay:
 
     async def run_once(self) -> int:
         """
-        Number and publish what is waiting; returns how many events were acknowledged.
+        Assign positions and publish what is waiting; returns the number of acknowledged events.
 
         Raises:
-            DatabaseAway, BrokerAway: Nothing is marked that was not acknowledged.
+            DatabaseAway, BrokerAway: Only acknowledged events are marked.
         """
 
         async def publish(connection: Connection) -> int:
@@ -79,51 +78,51 @@ class Relay:
             events = await outbox.unpublished(self._database, connection, LIMIT)
             if not events:
                 return 0
-            done = await self.number_while(self._publish(events), is_the_relay=True)
+            done = await self.assign_positions_during(self._publish(events), is_leading=True)
             await outbox.mark_published(self._database, connection, [e.position for e in done])
             return len(done)
 
-        if not await self._number():
+        if not await self._assign_positions():
             return 0
         # Outside of a transaction, which must not wait for a broker.
-        await self.number_while(self._publisher.start(PUBLISH_TIMEOUT_S))
+        await self.assign_positions_during(self._publisher.start(PUBLISH_TIMEOUT_S))
         return await self._database.once(publish)
 
-    async def _number(self, *, is_the_relay: bool = False) -> bool:
+    async def _assign_positions(self, *, is_leading: bool = False) -> bool:
         """
-        Give positions to what is committed; False: somebody else is the relay.
+        Assign positions to committed events; returns False if another process is the relay.
 
         Args:
-            is_the_relay: The lock is held by a transaction of ours that is open, and needs not be taken.
+            is_leading: Another transaction of this process holds the lock, so it is not taken again.
         """
 
         async def work(connection: Connection) -> bool:
-            if not is_the_relay and not await outbox.RELAY_LOCK.try_acquire(connection, self._database.schema):
+            if not is_leading and not await outbox.RELAY_LOCK.try_acquire(connection, self._database.schema):
                 return False
-            await outbox.place(self._database, connection, LIMIT)
+            await outbox.assign_positions(self._database, connection, LIMIT)
             return True
 
         return await self._database.once(work)
 
-    async def number_while(self, broker: Coroutine[Any, Any, T], *, is_the_relay: bool = False) -> T:
+    async def assign_positions_during(self, broker_call: Coroutine[Any, Any, T], *, is_leading: bool = False) -> T:
         """
-        What the broker answers in the end; meanwhile positions are given all the same.
+        Await a call to the brokers and keep assigning positions meanwhile; a cancel also cancels the call.
 
         Args:
-            is_the_relay: See `_number`.
+            is_leading: See `_assign_positions`.
         """
-        waiting = asyncio.ensure_future(broker)
+        waiting = asyncio.ensure_future(broker_call)
         try:
-            while not (await asyncio.wait({waiting}, timeout=NUMBER_EVERY_S))[0]:
-                with contextlib.suppress(DatabaseAway):  # the next pass says so
-                    await self._number(is_the_relay=is_the_relay)
+            while not (await asyncio.wait({waiting}, timeout=ASSIGN_EVERY_S))[0]:
+                with contextlib.suppress(DatabaseAway):  # the next pass logs it
+                    await self._assign_positions(is_leading=is_leading)
             return await waiting
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
-    async def _publish(self, events: list[Placed]) -> list[Placed]:
-        """Send in order; gives the acknowledged ones up to the first failure of each session."""
+    async def _publish(self, events: list[OutboxEvent]) -> list[OutboxEvent]:
+        """Send in order; returns the acknowledged events of each session up to its first failure."""
         messages = [_message(e) for e in events]
         acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
         done, broken = [], set()
@@ -143,15 +142,11 @@ class Relay:
             return 0
 
 
-def _message(event: Placed) -> tuple[bytes, bytes, Headers]:
-    """
-    Key, value and headers of an event.
-
-    Labels are the one part that others fill without a limit: where they would make the event too large
-    for Kafka, it goes out without them, rather than stopping everything behind it.
-    """
+def _message(event: OutboxEvent) -> tuple[bytes, bytes, Headers]:
+    """Key, value and headers of an event."""
     value = to_json(event.payload)
     if len(value) > MAX_EVENT_BYTES:
+        # Labels are the one field without a limit. Publishing without them beats blocking all events behind this one.
         log.error("relay.labels_left_out", position=event.position, session_id=event.session_id, bytes=len(value))
         value = to_json(event.payload | {"labels": {}})
     headers = cloudevents_headers(event.payload)

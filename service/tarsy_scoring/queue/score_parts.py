@@ -47,6 +47,18 @@ WAITING_FOR = ["pause", "circuit", "key", "quota", "budget", "rate_limit", "sess
 TURN_KINDS = ["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
 
 Status = Literal["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"]
+"""
+The state of a score, by its exits.
+
+`pending`: inserted with its request, or returned from an attempt. Leaves to `in_progress` when a worker claims it at or
+after `next_attempt_at`, and to `cancelled`.
+
+`in_progress`: held under a lease. Its holder ends it as `completed`, `failed` or `timed_out`, or puts it back as
+`pending`. After the lease has expired, any worker takes it back: to `pending`, to `failed` after too many attempts, or
+to `timed_out` after the deadline. Leaves to `cancelled` at any time; the holder notices at its next heartbeat.
+
+The others are final. Each of them emits one last event and promotes the deferred request of the session.
+"""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 

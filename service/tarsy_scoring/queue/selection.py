@@ -1,7 +1,7 @@
 """
-Which sessions to ask for, and about what that takes: selections out of what is stored, and their estimate.
+Select sessions for a rescore or a backfill, and estimate tokens and costs.
 
-An estimate rests on what earlier scores took and on nothing else. Where there is none it is unknown.
+An estimate rests on earlier scores only. Without any it is unknown.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
-# Sessions whose newest completed score is not under what their chain asks for now ($1 chains, $2 their hashes, $3 the
-# hash of every other chain). One whose score under that is on its way already is not asked for twice.
+# Sessions whose latest completed score is not under the current criteria of their chain ($1: chains, $2: their hashes,
+# $3: the hash of every other chain), without those that have an open score under these criteria.
 OBSOLETE_SESSIONS = f"""
 SELECT s.session_id
 FROM {{schema}}.session_scores s
@@ -36,15 +36,15 @@ WHERE {is_latest("s")}
 ORDER BY s.session_id
 """
 
-# Those of these sessions that have no production score; one that was cancelled is none.
+# Which of these sessions have no production score; a cancelled one does not count.
 NEVER_SCORED = """
 SELECT i.session_id FROM unnest($1::text[]) AS i(session_id)
 WHERE NOT EXISTS (SELECT FROM {schema}.session_scores s
                   WHERE s.session_id = i.session_id AND s.purpose = 'production' AND s.status <> 'cancelled')
 """
 
-# What the newest score of a session took that says so, and the session's chain.
-TAKEN_BY_SESSIONS = f"""
+# Usage of the newest score of each session that recorded it, and the chain of the session.
+USAGE_OF_SESSIONS = f"""
 SELECT i.session_id, t.tokens, t.cost_usd,
        (SELECT m.chain_id FROM {{schema}}.sessions m WHERE m.session_id = i.session_id) AS chain_id
 FROM unnest($1::text[]) AS i(session_id)
@@ -57,8 +57,8 @@ CROSS JOIN LATERAL (
   WHERE s.session_id = i.session_id AND {is_completed("s")}) t
 """
 
-# What the newest 1,000 scores of each chain took on average. No chain is a chain of its own.
-TAKEN_BY_CHAINS = """
+# Average usage of the newest 1,000 scores of each chain. Sessions without a chain form a chain of their own.
+USAGE_OF_CHAINS = """
 SELECT c.chain_id, avg((s.usage ->> 'input_tokens')::float8 + (s.usage ->> 'output_tokens')::float8) AS tokens,
        avg((s.usage ->> 'cost_usd')::float8) AS cost_usd
 FROM unnest($1::text[]) AS c(chain_id)
@@ -74,8 +74,8 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What a score took, or scores took on average; None where it is not known."""
+class Usage:
+    """Tokens and cost of a score, or averages over scores; None if unknown."""
 
     tokens: float | None = None
     cost_usd: float | None = None
@@ -84,11 +84,12 @@ class Taken:
 @dataclass(frozen=True, slots=True)
 class Amount:
     """
-    About how much a selection takes.
+    An estimated amount for a selection.
 
     Args:
-        about: Over the sessions for which there is something to go by; None where there is nothing.
-        from_own_scores, from_chain_average, unknown: How many sessions rest on what; they add up to all.
+        about: Sum over the sessions with an estimate; None if there is none.
+        from_own_scores, from_chain_average, unknown: Number of sessions by the basis of their estimate; they add up to
+            all sessions.
     """
 
     about: float | None
@@ -99,7 +100,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """About what it takes to score a selection once; `chains` counts its sessions, None being no known chain."""
+    """Estimate for scoring a selection once; `chains` counts its sessions by chain, None for an unknown one."""
 
     sessions: int
     chains: Mapping[str | None, int]
@@ -109,13 +110,13 @@ class Estimate:
 
 async def obsolete_sessions(database: Database, policy: Policy, chain: str | None, since: datetime | None) -> list[str]:
     """
-    Sessions whose newest completed score is not under the current hash of their chain's criteria.
+    Sessions whose latest completed score is not under the current hash of their chain's criteria.
 
     Args:
-        since: Only where that score was made since then.
+        since: Only if that score was created since then.
 
     Raises:
-        ConfigurationError: A chain names criteria that nobody has: everything would look obsolete.
+        ConfigurationError: A chain names criteria that do not exist, so all its scores would look obsolete.
         DatabaseAway: See `Database.once`.
     """
     chains = policy.settings.config.chains
@@ -135,7 +136,7 @@ def _hash(policy: Policy, where: str, chain: ChainSettings) -> str:
 
 async def never_scored(database: Database, listed: AsyncIterator[FoundSession]) -> list[FoundSession]:
     """
-    Those of the listed sessions that have no production score, oldest first; what says no end comes first.
+    The listed sessions without a production score, oldest first; sessions without an end come before all others.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -160,24 +161,24 @@ async def _batches(listed: AsyncIterator[FoundSession]) -> AsyncIterator[dict[st
 
 async def estimate_of(database: Database, sessions: Mapping[str, str | None]) -> Estimate:
     """
-    About what it takes to score these sessions, each once.
+    Estimate tokens and cost of scoring each of these sessions once.
 
     Args:
-        sessions: With their chains; None: what is stored of the session.
+        sessions: Chains by session; None for the stored chain of the session.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await _in_batches(database, TAKEN_BY_SESSIONS, list(sessions))
-    own = {r["session_id"]: Taken(r["tokens"], r["cost_usd"]) for r in rows}
+    rows = await _in_batches(database, USAGE_OF_SESSIONS, list(sessions))
+    own = {r["session_id"]: Usage(r["tokens"], r["cost_usd"]) for r in rows}
     chains = {r["session_id"]: sessions[r["session_id"]] or r["chain_id"] for r in rows}
-    lacking = {chains[s] for s, taken in own.items() if taken.tokens is None or taken.cost_usd is None}
-    averages = await database.once(lambda c: c.fetch(database.sql(TAKEN_BY_CHAINS), list(lacking)))
-    return add_up(chains, own, {r["chain_id"]: Taken(r["tokens"], r["cost_usd"]) for r in averages})
+    lacking = {chains[s] for s, usage in own.items() if usage.tokens is None or usage.cost_usd is None}
+    averages = await database.once(lambda c: c.fetch(database.sql(USAGE_OF_CHAINS), list(lacking)))
+    return add_up(chains, own, {r["chain_id"]: Usage(r["tokens"], r["cost_usd"]) for r in averages})
 
 
 async def _in_batches(database: Database, statement: str, sessions: Sequence[str]) -> list[asyncpg.Record]:
-    """Rows of a statement over sessions, a batch of them at a time."""
+    """Run a statement over sessions, a batch of them at a time."""
 
     def fetch(batch: list[str]) -> Callable[[Connection], Awaitable[list[asyncpg.Record]]]:
         return lambda connection: connection.fetch(database.sql(statement), batch)
@@ -190,26 +191,26 @@ async def _in_batches(database: Database, statement: str, sessions: Sequence[str
 
 
 def add_up(
-    chains: Mapping[str, str | None], own: Mapping[str, Taken], averages: Mapping[str | None, Taken]
+    chains: Mapping[str, str | None], own: Mapping[str, Usage], averages: Mapping[str | None, Usage]
 ) -> Estimate:
     """
-    The estimate of a selection: what a session's own scores took, else its chain's average, else unknown.
+    Sum up the estimate of a selection: a session's own usage, else the average of its chain, else unknown.
 
     Args:
-        chains: Of every session of the selection.
-        own: By session.
-        averages: By chain.
+        chains: Chain of each session of the selection.
+        own: Usage by session.
+        averages: Average usage by chain.
     """
 
-    def amount(of: Callable[[Taken], float | None]) -> Amount:
+    def amount(of: Callable[[Usage], float | None]) -> Amount:
         about, own_scores, averaged = 0.0, 0, 0
         for session, chain in chains.items():
-            if (taken := of(own.get(session, Taken()))) is not None:
+            if (used := of(own.get(session, Usage()))) is not None:
                 own_scores += 1
-            elif (taken := of(averages.get(chain, Taken()))) is not None:
+            elif (used := of(averages.get(chain, Usage()))) is not None:
                 averaged += 1
-            about += taken or 0
+            about += used or 0
         known = own_scores + averaged
         return Amount(about if known else None, own_scores, averaged, len(chains) - known)
 
-    return Estimate(len(chains), Counter(chains.values()), amount(lambda t: t.tokens), amount(lambda t: t.cost_usd))
+    return Estimate(len(chains), Counter(chains.values()), amount(lambda u: u.tokens), amount(lambda u: u.cost_usd))

@@ -1,9 +1,9 @@
 """
-What an attempt leaves in PostgreSQL: its steps and turns, what it learned of its session, the end of its score.
+Store the results of attempts: phases, turns, what was learned about the session, the end of the score.
 
-Laws. Every write to a score matches its id *and* the lease token; where no row matches, the lease is lost and
-nothing of that score is written. Sessions are locked before scores, scores in the order of their ids. The end of
-a score also promotes the deferred request of its session, in the same transaction.
+Laws. Every write to a score matches its id *and* the lease token. If no row matches, the lease is lost and nothing is
+written. Sessions are locked before scores, and scores in the order of their ids. The transaction that ends a score also
+promotes the deferred request of its session.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from tarsy_scoring.queue.leases import ClaimedScore, progress
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END
 
-# Gives the stage of before, for each step whose lease is held; a score's last step decides its stage.
+# Returns the previous stage for each step whose lease is held. The last step of a score decides its new stage.
 RECORD_PHASES = """
 WITH step AS (
   SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS t(score_id, token, phase, n)
@@ -72,7 +72,7 @@ KEEP_TOOLS = """
 INSERT INTO {schema}.tool_lists (tools_hash, names) VALUES ($1, $2) ON CONFLICT (tools_hash) DO NOTHING
 """
 
-# One statement for every way in which a holder ends a score; the columns travel as one JSON document.
+# The only statement by which a holder ends a score. The columns are passed as one JSON document.
 END = f"""
 WITH v AS (SELECT * FROM jsonb_populate_recordset(NULL::{{schema}}.session_scores, $1::jsonb)),
 held AS (
@@ -89,7 +89,7 @@ FROM v JOIN held USING (score_id, lease_token) WHERE s.score_id = held.score_id
 RETURNING held.lease_token, s.session_id, s.purpose
 """
 
-# Those of these ends that stand: nobody else ends the same attempt with the same status and the same words.
+# Ends that are already stored: no other writer ends the same attempt with the same status and message.
 STANDING_ENDS = """
 SELECT v.lease_token FROM jsonb_populate_recordset(NULL::{schema}.session_scores, $1::jsonb) v
 JOIN {schema}.session_scores s ON s.score_id = v.score_id AND s.attempt = v.attempt AND s.status = v.status
@@ -114,15 +114,16 @@ SELECT v.score_id, v.ordinal, s.n, s.step ->> 'step', s.step ->> 'tool_name'
 FROM v JOIN added USING (score_id, ordinal) CROSS JOIN jsonb_array_elements(v.steps) WITH ORDINALITY AS s(step, n)
 """
 
-LONGEST_TOOL_NAME = 255  # characters; a judge may write more, an index cannot hold it
+MAX_TOOL_NAME = 255  # characters; a judge may write a longer name than an index entry can hold
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
     """
-    A turn with what it was asked under; only an equal question may use its answer.
+    A turn with the identity of its question; only an equal question may reuse the answer.
 
-    `asked_hash` is None for a turn of a version that did not keep it.
+    Args:
+        asked_hash: None for a turn stored by a version that did not record it.
     """
 
     ordinal: int
@@ -135,7 +136,7 @@ class StoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happened within an attempt: a phase was entered, turns returned, or both."""
+    """A step of an attempt: it entered a phase, received turns, or both."""
 
     claimed: ClaimedScore
     phase: str | None = None
@@ -145,9 +146,13 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Ending:
     """
-    How a score ends: the columns of `session_scores` to set, its rows, and what its last event adds.
+    The end of a score.
 
-    `turns` returned last and were not recorded yet; they are stored, and `storing` announced, with the end.
+    Args:
+        columns: Columns of `session_scores` to set.
+        event: The last event of the score.
+        turns: The last turns, not recorded yet. They are stored and the phase `storing` is announced with the end.
+        disposition: New disposition of the request, if it changes.
     """
 
     claimed: ClaimedScore
@@ -161,7 +166,7 @@ class Ending:
 
 class Store:
     """
-    Writes of attempts; each waits for a database that is away, with its data kept in memory.
+    Writes of attempts. Each waits for the database and keeps its data in memory meanwhile.
 
     A cancel at any await leaves a transaction either committed or rolled back.
     """
@@ -174,10 +179,10 @@ class Store:
 
     async def record(self, step: Step) -> None:
         """
-        Store a turn and announce a phase, as soon as it happened. Waits for the database.
+        Store the turns of a step and announce its phase. Waits for the database.
 
         Raises:
-            LeaseLost: The score is no longer ours; nothing was written.
+            LeaseLost: The lease is no longer held; nothing was written.
         """
         if not await self._steps.submit(step):
             raise LeaseLost(f"score {step.claimed.score_id}: the lease was lost before a step could be stored")
@@ -191,7 +196,7 @@ class Store:
                 [s.claimed.lease_token for s in steps],
                 [s.phase for s in steps],
             )
-            # By token: a batch may hold the steps of a lost lease beside those of the lease that followed it.
+            # By token: a batch may hold steps of a lost lease together with steps of the lease after it.
             stages = {r["lease_token"]: r["current_stage"] for r in rows}
             ours = [s for s in steps if s.claimed.lease_token in stages]
             turns = [_turn_row(s.claimed, turn) for s in ours for turn in s.turns]
@@ -209,7 +214,7 @@ class Store:
         return [s.claimed.lease_token in held for s in steps]
 
     async def stored_turns(self, score_id: UUID) -> list[StoredTurn]:
-        """What earlier attempts already paid for, in order. Waits for the database."""
+        """The turns of earlier attempts, in order. Waits for the database."""
         rows = await self.database.persist(lambda c: c.fetch(self.database.sql(TURNS), score_id))
         return [
             StoredTurn(
@@ -236,10 +241,15 @@ class Store:
         completed_at: datetime | None = None,
     ) -> ClaimedScore:
         """
-        Fix chain and criteria of a claimed score, and remember what the source says of the session.
+        Fix chain and criteria of a claimed score, and store what the source says about the session.
+
+        Waits for the database. What an event said about the session takes precedence over the source.
+
+        Returns:
+            The claimed score with the new values.
 
         Raises:
-            LeaseLost: The score is no longer ours.
+            LeaseLost: The lease is no longer held.
         """
 
         async def work(connection: Connection) -> bool:
@@ -264,28 +274,28 @@ class Store:
         )
 
     async def keep_criteria(self, criteria_hash: str, name: str, content: Mapping[str, Any]) -> None:
-        """Keep a criteria under its hash for ever. Waits for the database."""
+        """Store criteria under their hash, for ever. Waits for the database."""
         await self.database.persist(
             lambda c: c.execute(self.database.sql(KEEP_CRITERIA), criteria_hash, name, dict(content))
         )
 
     async def keep_tools(self, tools_hash: str, names: Sequence[str]) -> None:
-        """Keep a set of tools under its hash for ever. Waits for the database."""
+        """Store a set of tools under its hash, for ever. Waits for the database."""
         await self.database.persist(lambda c: c.execute(self.database.sql(KEEP_TOOLS), tools_hash, list(names)))
 
     async def end(self, ending: Ending) -> None:
         """
-        Finish a score: its columns, its rows and its last event, in one transaction. Waits for the database.
+        End a score: its columns, its rows and its last event, in one transaction. Waits for the database.
 
         Raises:
-            LeaseLost: The score is no longer ours; nothing was written.
+            LeaseLost: The lease is no longer held; nothing was written.
         """
         if not await self._endings.submit(ending):
             raise LeaseLost(f"score {ending.claimed.score_id}: the lease was lost before its end was stored")
         self.database.notify("events")
 
     async def _end_all(self, endings: Sequence[Ending]) -> Sequence[bool]:
-        # By token, as in `_record_all`; of two endings under one lease the first counts.
+        # By token, as in `_record_all`. Of two endings under one lease the first counts.
         by_token = {e.claimed.lease_token: e for e in reversed(endings)}
         ends = [
             {**e.columns, "score_id": e.claimed.score_id, "attempt": e.claimed.attempt, "lease_token": token}
@@ -297,7 +307,7 @@ class Store:
             chains = await self.inbox.lock_sessions(connection, {e.claimed.session_id for e in endings})
             rows = await connection.fetch(self.database.sql(END), ends)
             ended = {r["lease_token"] for r in rows}
-            # Ended by an earlier try whose transaction may have been committed: only its reply was lost then.
+            # An earlier try ended these, and may have been committed although its reply was lost.
             unsure = [end for end in ends if end["lease_token"] in tried - ended]
             tried.update(ended)
             await self._write_ends(connection, [e for token, e in by_token.items() if token in ended])
@@ -310,7 +320,7 @@ class Store:
         return [e.claimed.lease_token in ended and by_token[e.claimed.lease_token] is e for e in endings]
 
     async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
-        """Everything that goes with these ends: their rows, the answers to their requests, their events."""
+        """Write the child rows, dispositions and events of these ends."""
         await self._add_missing_tools(connection, endings)
         await self._add_approaches(connection, endings)
         if turns := [_turn_row(e.claimed, turn) for e in endings for turn in e.turns]:
@@ -318,7 +328,7 @@ class Store:
         events: list[NewEvent] = []
         for e in endings:
             if e.disposition is not None:
-                await self.inbox.answer(connection, e.claimed.request_id, e.disposition, e.claimed.score_id)
+                await self.inbox.set_disposition(connection, e.claimed.request_id, e.disposition, e.claimed.score_id)
             if e.turns:
                 events.append(progress(e.claimed, "storing"))
             events.append(replace(e.event, traceparent=e.claimed.traceparent))
@@ -331,7 +341,7 @@ class Store:
                 self.database.sql(ADD_MISSING_TOOLS),
                 [r[0] for r in rows],
                 [r[1] for r in rows],
-                [r[2].tool_name[:LONGEST_TOOL_NAME] for r in rows],
+                [r[2].tool_name[:MAX_TOOL_NAME] for r in rows],
                 [r[2].rationale for r in rows],
             )
 

@@ -180,7 +180,7 @@ async def forget_sessions(database: Database, connection: Connection, session_id
     Locks their scores in the order of their ids.
     """
     scores: list[UUID] = [r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)]
-    await idempotency.forget_answers(database, connection, session_ids)
+    await idempotency.keep_key_hashes(database, connection, session_ids)
     await connection.execute(database.sql(KEEP_HASHES_ALONE), session_ids)
     await connection.execute(database.sql(KEEP_CHARGES_ALONE), scores)
     return len(await connection.fetch(database.sql(REMOVE_SESSIONS), session_ids))

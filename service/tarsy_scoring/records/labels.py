@@ -159,7 +159,7 @@ async def add(database: Database, score_id: UUID, label: NewLabel, *, by: str) -
         kept = await connection.fetchrow(database.sql(ADD), score_id, by, *said)
         if kept is None:
             return None
-        await idempotency.note_change(
+        await idempotency.record_change(
             database, connection, "label", by=by, session_id=kept["session_id"], score_id=score_id
         )
         row = await connection.fetchrow(database.sql(LABEL), kept["label_id"])

@@ -226,7 +226,7 @@ class Scorer:
                 session_status=claimed.session_status or timeline.status,
                 priority=Priority.AUTOMATIC,
             )
-            return self._policy.filtered(request, chain_id)
+            return self._policy.rejection(request, chain_id)
         return None
 
     async def _keep(self, criteria: Criteria) -> None:

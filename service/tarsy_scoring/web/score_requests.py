@@ -18,7 +18,7 @@ from starlette.requests import Request as HttpRequest
 from tarsy_scoring.errors import SessionNotFound, SessionNotTerminal, TimelineUnavailable, UnknownCriteria
 from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key, KeyErased
-from tarsy_scoring.queue.inbox import NotStorable, Unvouched
+from tarsy_scoring.queue.inbox import NotStorable, UnverifiedSession
 from tarsy_scoring.queue.on_demand import Answer
 from tarsy_scoring.telemetry.tracing import TRACEPARENT, read_traceparent
 from tarsy_scoring.timeline.files import BrokenSessionFile
@@ -143,10 +143,10 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
     The source is asked only where a score would be made, and outside of the transaction that locks the session's row.
     """
     try:
-        answer = await context.inbox.ask(request, key, is_vouched=False)
-        if isinstance(answer, Unvouched):
-            vouched = await _vouch(context, request, answer)
-            answer = await context.inbox.ask(vouched, key, is_vouched=True)
+        answer = await context.inbox.request_score(request, key, is_verified=False)
+        if isinstance(answer, UnverifiedSession):
+            verified = await _verify(context, request, answer)
+            answer = await context.inbox.request_score(verified, key, is_verified=True)
     except UnknownCriteria as error:
         known = ", ".join(sorted(context.policy.hashes))
         detail = f"no criteria have the name that `criteria` gives (known: {known})"
@@ -159,7 +159,7 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
         raise Problem(404, "Erased", detail) from error
     except NotStorable as error:
         raise malformed(["body"], "it holds a text that cannot be stored") from error
-    assert not isinstance(answer, Unvouched), "this one was vouched for"
+    assert not isinstance(answer, UnverifiedSession), "its session was verified"
     if isinstance(answer, KeptAnswer):
         if not answer.is_same_question:
             detail = "something else was asked under this Idempotency-Key: take another key for another request"
@@ -186,7 +186,7 @@ def _busy(request: Request, answer: Answer) -> Problem:
     return Problem(409, "Scoring under way", detail, extra={"score_id": str(answer.score_id)})
 
 
-async def _vouch(context: AppContext, request: Request, known: Unvouched) -> Request:
+async def _verify(context: AppContext, request: Request, known: UnverifiedSession) -> Request:
     """
     The request, with what is known of its session; what an event said of the chain goes before what the source says.
 

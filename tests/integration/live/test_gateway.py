@@ -42,7 +42,7 @@ async def score(scoring: Scoring, *sessions: str) -> None:
 
 async def place(scoring: Scoring) -> list[dict[str, Any]]:
     """Give positions, as the relay does; everything that has one, in order, as the topic brings it."""
-    await scoring.database.once(lambda c: outbox.place(scoring.database, c, 100_000))
+    await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, 100_000))
     rows = await scoring.rows(
         "SELECT payload || jsonb_build_object('position', position) AS payload FROM scoring_events ORDER BY position"
     )

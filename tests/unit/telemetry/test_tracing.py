@@ -93,7 +93,7 @@ def test_a_request_keeps_the_trace_of_its_record(topic: str) -> None:
 
     def read(value: bytes) -> str | None:
         headers = [("traceparent", value)]
-        return intake.read(Record(topic, 0, 0, 0, None, b'{"session_id": "one"}', headers)).traceparent
+        return intake.decode(Record(topic, 0, 0, 0, None, b'{"session_id": "one"}', headers)).traceparent
 
     assert (read(SAMPLED.encode()), read(b"planted")) == (SAMPLED, None)
 

@@ -173,7 +173,7 @@ async def ask(
         text = to_json(await _score(request, found.score_id)).decode()
         if found.key is not None:
             database = context_of(request).inbox.database
-            text = await idempotency.complete(database, found.key, found.request_id, text)
+            text = await idempotency.complete_answer(database, found.key, found.request_id, text)
     location = request.url_for("read_score", score_id=str(found.score_id)).path
     return json_answer(text, 200 if found.outcome == "completed" else 202, {"Location": location})
 
