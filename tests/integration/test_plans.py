@@ -108,7 +108,7 @@ STATEMENTS = {
         f"{SCORES}, {PHASES}, ARRAY[{', '.join(['jsonb_build_object()'] * 100)}], {PHASES}",
         "scoring_events_score_id_sequence_key",
     ),
-    "assign-positions": (outbox.ASSIGN_POSITIONS, "1000", "scoring_events_unplaced"),
+    "place": (outbox.ASSIGN_POSITIONS, "1000", "scoring_events_unplaced"),
     "unpublished": (outbox.UNPUBLISHED, "1000", "scoring_events_unpublished"),
     "mark-published": (outbox.MARK_PUBLISHED, "ARRAY[71300, 71301, 71302]", "scoring_events_unpublished"),
     "backlog": (backlog.UNPUBLISHED_EVENTS, "", "scoring_events_unpublished"),
@@ -131,7 +131,7 @@ STATEMENTS = {
     "lock-session": (inbox.LOCK_SESSION, "'session-77'", "sessions_pkey"),
     "scores-of-session": (scores.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
     "never-scored": (selection.NEVER_SCORED, SOME_SESSIONS, "session_scores_of_session"),
-    "usage-of-sessions": (selection.USAGE_OF_SESSIONS, SOME_SESSIONS, "session_scores_latest"),
+    "taken-by-sessions": (selection.USAGE_OF_SESSIONS, SOME_SESSIONS, "session_scores_latest"),
 }
 
 

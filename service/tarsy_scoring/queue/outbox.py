@@ -48,17 +48,17 @@ ORDER BY n.n
 # locked: a relay that lost its advisory lock with its connection, and has not noticed, assigns no position twice and
 # leaves no gap.
 ASSIGN_POSITIONS = """
-WITH numbered AS (
+WITH unplaced AS (
   SELECT event_id, row_number() OVER (ORDER BY entry) AS n
   FROM (SELECT event_id, entry FROM {schema}.scoring_events WHERE position IS NULL ORDER BY entry LIMIT $1
         FOR UPDATE) u
 ), counter AS (
-  UPDATE {schema}.relay_position SET position = position + (SELECT count(*) FROM numbered)
-  WHERE EXISTS (SELECT FROM numbered)
-  RETURNING position - (SELECT count(*) FROM numbered) AS before
+  UPDATE {schema}.relay_position SET position = position + (SELECT count(*) FROM unplaced)
+  WHERE EXISTS (SELECT FROM unplaced)
+  RETURNING position - (SELECT count(*) FROM unplaced) AS before
 )
-UPDATE {schema}.scoring_events e SET position = counter.before + numbered.n
-FROM numbered, counter WHERE e.event_id = numbered.event_id
+UPDATE {schema}.scoring_events e SET position = counter.before + unplaced.n
+FROM unplaced, counter WHERE e.event_id = unplaced.event_id
 """
 
 # The oldest events with a position that no broker has acknowledged.
