@@ -173,7 +173,7 @@ class Listener(asyncio.Protocol):
 
 
 async def listen(port: int, asked: Asked) -> None:
-    """Connect all; say so in a line; when told on stdin that all was sent, wait for it and say what arrived."""
+    """Connect all clients and print a line; after a line on stdin wait for the events and print what arrived."""
     loop, latencies = asyncio.get_running_loop(), array("q")
     listeners = [Listener(f"127.0.0.1:{port}", n < asked.deaf, latencies) for n in range(asked.clients)]
     for listener in listeners:
@@ -288,14 +288,14 @@ async def measure(asked: Asked) -> dict[str, Any]:
         stopping.set()
         await relay
         url = f"http://127.0.0.1:{port}/metrics"
-        told = (await asyncio.to_thread(lambda: urlopen(url, timeout=10).read())).decode()
+        metrics = (await asyncio.to_thread(lambda: urlopen(url, timeout=10).read())).decode()
         return seen | {
             "broker": stack.broker,
             "rate": round(asked.events / (until - since), 1),
             "hearing": asked.clients - asked.deaf,
-            "slow_closed": _told(told, 'gateway_closed_total{reason="slow"}'),
-            "from_kafka": _told(told, 'gateway_events_total{source="kafka"}'),
-            "from_database": _told(told, 'gateway_events_total{source="database"}'),
+            "slow_closed": _sample(metrics, 'gateway_closed_total{reason="slow"}'),
+            "from_kafka": _sample(metrics, 'gateway_events_total{source="kafka"}'),
+            "from_database": _sample(metrics, 'gateway_events_total{source="database"}'),
             "rss_mb": {
                 "alone": before >> 20,
                 "connected": connected >> 20,
@@ -318,7 +318,7 @@ def _servers() -> dict[str, int]:
     return names
 
 
-def _told(metrics: str, name: str) -> float:
+def _sample(metrics: str, name: str) -> float:
     found = re.search(rf"^tarsy_scoring_{re.escape(name)} (\S+)$", metrics, re.MULTILINE)
     return float(found[1]) if found else 0.0
 

@@ -7,7 +7,6 @@ assignments and restarts are good enough, and none of its tables, changelogs or 
 """
 
 import asyncio
-import contextlib
 import logging
 import tempfile
 from collections.abc import Callable
@@ -109,9 +108,8 @@ async def _run_app(settings: Settings, take: Callable[[bytes | None], None], dir
     finally:
         if app is not None:
             stopping = asyncio.ensure_future(app.stop())
-            # `wait` and not a timeout: a cancel would interrupt an orderly stop, and need not end a stuck one.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({stopping}, timeout=STOP_WITHIN_S)
+            # `wait` and not a timeout, which would cancel: that interrupts an orderly stop and may not end a stuck one.
+            await asyncio.wait({stopping}, timeout=STOP_WITHIN_S)
 
 
 def faust_app(settings: Settings, directory: Path) -> faust.App:

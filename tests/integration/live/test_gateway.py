@@ -74,7 +74,7 @@ class TestCatchUp:
     async def test_a_session_is_told_from_its_beginning_and_goes_on_live(
         self, scoring: Scoring, gateway: Gateway
     ) -> None:
-        """Confirmed, then what is stored, then what comes: one story in order, without the other sessions."""
+        """Confirmation, stored events, live events: in order, without those of other sessions."""
         await score(scoring, "session-1", "session-2")
         await tell(scoring, gateway)
         async with connected_to(gateway, "session:session-1") as socket:
@@ -102,7 +102,7 @@ class TestCatchUp:
         )
         events = await place(scoring)
         async with connected_to(gateway, "sessions") as live:
-            assert live.positions == [], "nobody asked"
+            assert live.positions == [], "not asked for"
             gateway.take_records(records(*events))
             gateway.deliver()
             await live.answer()
@@ -152,7 +152,7 @@ class TestCatchUp:
             assert socket.positions == list(range(1, CATCH_UP_LIMIT + 1))
             await many_more(scoring)
             await gateway.read_missing()
-            assert len(socket.positions) == CATCH_UP_LIMIT + 1, "what the overflow told of does not trickle in"
+            assert len(socket.positions) == CATCH_UP_LIMIT + 1, "events behind the overflow do not trickle in"
 
     async def test_exactly_at_its_limit_is_no_overflow(self, scoring: Scoring, gateway: Gateway) -> None:
         """Two hundred events are all there are."""
@@ -203,7 +203,7 @@ class TestLive:
             assert len(one.chunks[-1].texts) == 6
 
     async def test_one_that_does_not_read_is_told_to_come_back(self, scoring: Scoring) -> None:
-        """Nobody else notices; what it missed is there when it does."""
+        """Other clients are not affected; what it missed is there when it reconnects."""
         metrics = Metrics()
         gateway = Gateway(load_settings(NO_BROKER), scoring.database, metrics, GatewayLimits(queue_events=4))
         await gateway.read_missing()
@@ -226,7 +226,7 @@ class TestLive:
             assert again.positions == other.positions
 
     async def test_what_the_topic_lacks_is_read(self, scoring: Scoring, gateway: Gateway) -> None:
-        """A missing position holds back what is behind it, until the database has told it."""
+        """A missing position holds back later events until it was read from the database."""
         await score(scoring, "session-1")
         async with connected_to(gateway, "session:session-1", last_event_id=1000) as socket:
             events = await place(scoring)
@@ -300,7 +300,7 @@ def came_from(metrics: Metrics, source: str) -> float:
     return metrics.registry.get_sample_value("tarsy_scoring_gateway_events_total", {"source": source}) or 0.0
 
 
-async def told(scoring: Scoring, socket: FakeSocket, session: str) -> None:
+async def score_and_receive(scoring: Scoring, socket: FakeSocket, session: str) -> None:
     """Score this session, and wait until the client has heard of its end."""
     await score(scoring, session)
     scoring.database.notify("events")
@@ -324,10 +324,10 @@ class TestBroker:
             running(load_settings(topics.env), scoring.database) as (gateway, metrics),
             connected_to(gateway, "sessions") as socket,
         ):
-            await told(scoring, socket, "session-0")
+            await score_and_receive(scoring, socket, "session-0")
             for n in range(1, 50):
                 await score(scoring, f"session-{n}")
-            await told(scoring, socket, "session-50")
+            await score_and_receive(scoring, socket, "session-50")
             assert came_from(metrics, "kafka") > 200
             await everything_once(scoring, socket)
 
@@ -351,14 +351,14 @@ class TestBroker:
             connected_to(gateway, "sessions") as socket,
         ):
             for n in range(5):
-                await told(scoring, socket, f"before-{n}")
+                await score_and_receive(scoring, socket, f"before-{n}")
             await delete_topic(settings)
             await asyncio.wait_for(ensure_topics(settings, [settings.topic_scoring_events]), 30)
             for n in range(5):
-                await told(scoring, socket, f"after-{n}")
+                await score_and_receive(scoring, socket, f"after-{n}")
             before = came_from(metrics, "kafka")
             for n in range(200):
-                await told(scoring, socket, f"later-{n}")
+                await score_and_receive(scoring, socket, f"later-{n}")
                 if came_from(metrics, "kafka") > before:
                     break
             assert came_from(metrics, "kafka") > before, "the topic is followed again"
@@ -372,16 +372,16 @@ class TestBroker:
             running(load_settings(topics.env), scoring.database) as (gateway, metrics),
             connected_to(gateway, "sessions") as socket,
         ):
-            await told(scoring, socket, "before")
+            await score_and_receive(scoring, socket, "before")
             await own_kafka.stop()
             try:
                 await score(scoring, "meanwhile")
             finally:
                 await own_kafka.start()
-            await told(scoring, socket, "after")
+            await score_and_receive(scoring, socket, "after")
             before = came_from(metrics, "kafka")
             for n in range(200):
-                await told(scoring, socket, f"later-{n}")
+                await score_and_receive(scoring, socket, f"later-{n}")
                 if came_from(metrics, "kafka") > before:
                     break
             assert came_from(metrics, "kafka") > before, "the topic is followed again"

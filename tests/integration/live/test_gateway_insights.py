@@ -37,7 +37,7 @@ def settings(kafka: Kafka) -> Settings:
 @asynccontextmanager
 async def following(settings: Settings) -> AsyncIterator[Gateway]:
     """A process's gateway that follows the topic, and whose database is never asked."""
-    database = Database("postgresql://nobody@localhost:1/none", "public", pool_size=1)
+    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
     gateway, stopping = Gateway(settings, database, Metrics()), asyncio.Event()
     gateway.begin_at(0)
     running = asyncio.create_task(gateway.insights.run(stopping))
@@ -60,7 +60,7 @@ def chains(socket: FakeSocket) -> list[str]:
 
 async def test_what_is_there_is_told_at_once_and_what_comes_live(settings: Settings) -> None:
     """
-    The newest of each chain and the findings, whatever else somebody wrote there; of a chain that was removed nothing.
+    The newest message per chain and the findings, beside foreign records; none of a chain that was removed.
 
     Every process reads for itself: a second one tells the same.
     """
@@ -94,7 +94,7 @@ async def test_what_is_there_is_told_at_once_and_what_comes_live(settings: Setti
 async def test_a_missing_topic_harms_nobody_and_may_come_later(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The channel is confirmed and silent, others go on, and it is followed as soon as somebody made it."""
+    """The channel is confirmed and silent, others go on, and the topic is followed as soon as it is created."""
     monkeypatch.setattr(signals, "RETRY_S", 0.1)
     with capture_logs() as logs:
         async with following(settings) as gateway, connected_to(gateway, "insights", "sessions") as socket:

@@ -165,7 +165,7 @@ class DeafClient:
         self._socket.sendall(raw)
 
     def hang_up(self) -> None:
-        """Say that nothing more will come; what is sent to it is not read all the same."""
+        """Close our sending side, and still do not read."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def read_until(self, end: bytes) -> bytes:
@@ -322,7 +322,7 @@ async def test_a_slow_peer_that_reads_again_learns_why(served: Served) -> None:
 async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody is told to come back; who does not listen is cut off."""
+    """All clients get a close frame; one that does not read is cut off."""
     monkeypatch.setattr(connections, "CLOSE_S", 0.2)
     deaf = DeafClient()
     await fill(served, deaf)
@@ -333,7 +333,7 @@ async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
 
 
 async def test_a_server_stops_while_a_peer_is_leaving(served: Served) -> None:
-    """Who said good-bye and has not taken the answer yet is not said good-bye to once more, which would be an error."""
+    """A peer that sent its close frame must not get a second answer, which would be an error."""
     deaf = DeafClient()
     transport = await fill(served, deaf)
     deaf.send(GOOD_BYE)
@@ -344,7 +344,7 @@ async def test_a_server_stops_while_a_peer_is_leaving(served: Served) -> None:
 
 def test_without_our_server_the_same_messages_go_through_asgi() -> None:
     """Another ASGI server is slower and says the same."""
-    database = Database("postgresql://nobody@localhost:1/none", "public", pool_size=1)
+    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
     gateway = Gateway(Settings(), database, Metrics())
     gateway.begin_at(0)
     app = create_app(replace(site_on(database, Metrics()), gateway=gateway))
@@ -357,8 +357,8 @@ def test_without_our_server_the_same_messages_go_through_asgi() -> None:
 
 
 def test_without_a_gateway_there_is_an_answer() -> None:
-    """503 in place of a handshake that nobody serves."""
-    database = Database("postgresql://nobody@localhost:1/none", "public", pool_size=1)
+    """503 in place of a handshake."""
+    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
     app = create_app(site_on(database, Metrics()))
     with pytest.raises(WebSocketDenialResponse) as refused:
         TestClient(app, headers={"Host": "localhost"}).websocket_connect("/api/v1/ws").__enter__()

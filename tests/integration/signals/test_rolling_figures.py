@@ -185,7 +185,7 @@ async def test_what_changed_is_published_and_nothing_twice(scoring: Scoring, set
     assert await signals.publish_changed(now, refresh=False) == 2, "a chain without scores has no message yet"
     signals.take_event(event("kubernetes", now))
     assert await signals.publish_changed(now, refresh=False) == 0, "the same figures"
-    assert await signals.publish_changed(now, refresh=True) == 1, "nobody marked `quiet`"
+    assert await signals.publish_changed(now, refresh=True) == 1, "`quiet` was not marked"
 
     found = await messages(settings)
     ends = {name: found[0]["windows"][name]["end"] for name in ENDS}
@@ -225,7 +225,7 @@ async def test_a_chain_does_not_take_the_key_of_a_finding(scoring: Scoring, sett
 async def test_what_was_not_published_stays_marked(
     scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what is marked while the brokers are waited for."""
+    """A second try meets the same marks."""
     monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT_S", 0.2)
     now = datetime.now(UTC)
     await store(scoring, ended_score(now))
@@ -261,7 +261,7 @@ async def test_one_process_leads_and_another_takes_over(scoring: Scoring, settin
 async def test_a_broken_connection_ends_the_lead_and_not_the_process(
     scoring: Scoring, settings: Settings, postgres: Postgres
 ) -> None:
-    """Whoever cannot say that the lock is still its own stops publishing, and tries to get it again."""
+    """Without the connection the lock is lost: the process stops publishing and tries to lead again."""
     await store(scoring, ended_score(datetime.now(UTC)))
     signals, stopping = RollingSignals(settings, scoring.database, Metrics()), asyncio.Event()
     async with asyncio.TaskGroup() as group:

@@ -115,7 +115,7 @@ class TestEvent:
             assert channels == ("session:session-7", *(["sessions"] if is_for_all else [])), fields
 
     def test_foreign_records_are_skipped(self) -> None:
-        """Anybody may write to the topic; no record may end the process."""
+        """Other producers may write to the topic; no record may end the process."""
         fields = b'"session_id": "a", "purpose": "production", "type": "x"}'
         values = [None, b"", b"{", b"[]", b"7", b"{}", b'{"position": "x", "session_id": 1}', b"\xff\xfe"]
         values += [b'{"timestamp_us": 1, "position": %s, ' % p + fields for p in (b"Infinity", b"1e400", b"true")]

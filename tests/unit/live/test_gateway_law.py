@@ -1,4 +1,4 @@
-"""The law of live events, at random: who reconnects with the position it remembers has missed nothing."""
+"""The law of live events, on random histories: a client that reconnects with its position has missed nothing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +26,7 @@ Step = tuple[Any, ...]
 
 class StoredEvents:
     """
-    Stands for the database: what is committed, read a few turns of the loop later than asked.
+    Stands for the database: committed events, read a few turns of the event loop later.
 
     Attributes:
         delay_turns: Turns before and between the statements of one read.
@@ -138,7 +138,7 @@ class Dashboard:
         assert self._socket.closed is None
 
     async def reconnect(self, gateway: Gateway) -> None:
-        """Lose what was not heard, and come back with what is remembered."""
+        """Lose the messages that were not read, and reconnect with the remembered position."""
         await self.leave()
         self.position = min([self.position, *self._asked.values()])
         self._asked.clear()
@@ -165,7 +165,7 @@ class Stage:
         self._readers_of_others = [0, 0]
 
     async def play(self, steps: Sequence[Step]) -> None:
-        """Do the steps; then let everything arrive, and look for what is missing."""
+        """Take the steps, let all events arrive, and assert that none is missing."""
         for gateway in self.gateways:
             await gateway.read_missing()
         dashboard = Dashboard(self.gateways[0])
@@ -184,7 +184,7 @@ class Stage:
         await dashboard.leave()
         for channel, behind in dashboard.owed.items():
             missed = self.stored.of(channel, behind) - dashboard.seen[channel]
-            assert not missed, f"{channel} lacks {sorted(missed)} of what is behind {behind}"
+            assert not missed, f"{channel} lacks {sorted(missed)} of the events after {behind}"
 
     async def _by(self, dashboard: Dashboard, name: str, how: Sequence[Any]) -> None:
         match name:
@@ -279,7 +279,7 @@ BEHIND: list[Step] = [
 @example(IN_A_QUEUE)
 @example(BEHIND)
 @given(st.lists(STEPS, max_size=60))
-def test_whoever_comes_back_with_what_it_remembers_has_missed_nothing(steps: list[Step]) -> None:
+def test_a_client_that_reconnects_has_missed_nothing(steps: list[Step]) -> None:
     """
     Each channel's events all arrive, whatever is committed, late, held, lost on the way or asked for again; behind
     a confirmation in order and none twice.
@@ -289,6 +289,6 @@ def test_whoever_comes_back_with_what_it_remembers_has_missed_nothing(steps: lis
 
 @pytest.mark.parametrize("moment", range(1, 16))
 def test_an_event_at_any_moment_of_a_catch_up_comes_once_and_behind_it(moment: int) -> None:
-    """Before it, between its place and its reading, while it reads, after it: told once, in order."""
+    """Before it, between its place and its read, during the read, after it: sent once, in order."""
     before: list[Step] = [("live", 0, "a", True), ("delay", 4), ("subscribe", "session:a", True)]
     asyncio.run(Stage().play([*before, ("turn", moment), ("live", 0, "a", True)]))

@@ -1,4 +1,4 @@
-"""The channel of insights without a broker: what is kept of the topic, what is told, and to whom."""
+"""The channel `insights` without a broker: the messages that are kept, and the clients that get them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class TestNewest:
         assert {m["chain_id"] for m in kept(newest)} == {None, "a"}
 
     def test_a_tombstone_removes_its_key(self, newest: Newest) -> None:
-        """Also a finding's; one for a key that nobody has does nothing."""
+        """Also that of a finding; a tombstone of an unknown key does nothing."""
         finding = drift()
         newest.take([record(windows("a")), record(windows("b")), record(finding)], NOW)
         assert len(kept(newest)) == 3
@@ -66,7 +66,7 @@ class TestNewest:
         assert len(newest.take([record(windows("a")), record(None, b"a"), record(windows("a"))], NOW)) == 1
 
     def test_a_topic_that_is_read_again_is_no_news(self, newest: Newest) -> None:
-        """A tail that is made anew begins with what is long outdated, and nobody must see that as the newest."""
+        """A tail that is replaced starts with outdated messages, which must not be sent as news."""
         history = [record(windows("a", START_US + n)) for n in range(3)] + [record(drift())]
         newest.take(history, NOW)
         before = newest.snapshot(NOW)
@@ -74,7 +74,7 @@ class TestNewest:
         assert newest.snapshot(NOW) is before
 
     def test_a_late_score_changes_a_window_at_the_same_moment(self, newest: Newest) -> None:
-        """What is as old as what is kept, and says something else, is newer in the topic."""
+        """A message with the same timestamp and other figures is later in the topic, and replaces the earlier one."""
         newest.take([record(windows("a", scores=4))], NOW)
         assert len(newest.take([record(windows("a", scores=5))], NOW)) == 1
         assert kept(newest)[0]["windows"]["1h"]["scores"] == 5
@@ -129,7 +129,7 @@ class TestNewest:
         ],
     )
     def test_what_is_foreign_is_passed_over(self, newest: Newest, key: bytes, value: bytes) -> None:
-        """Whoever may write to the topic can neither end a process nor speak for a chain under another key."""
+        """A foreign producer can neither end a process nor replace a chain under another key."""
         assert newest.take([record(value, key), record(windows("b"))], NOW) == [to_json(windows("b"))]
 
     def test_a_record_without_a_key_is_passed_over(self, newest: Newest) -> None:
@@ -174,21 +174,21 @@ def gateway() -> Gateway:
     return placed()
 
 
-def told(socket: Any) -> list[Any]:
+def chains_of(socket: Any) -> list[Any]:
     return [m["chain_id"] for m in of_type(socket.messages, "scoring.windows")]
 
 
 class TestChannel:
     async def test_a_subscriber_is_told_what_is_newest_and_then_what_comes(self, gateway: Gateway) -> None:
-        """Confirmed first; what the topic brings later comes once, and to those alone who asked."""
+        """Confirmation first; later messages come once, and to subscribers only."""
         gateway.insights.take_records([record(windows("a")), record(windows("b"))])
         async with connected_to(gateway, "insights") as socket, connected_to(gateway, "sessions") as other:
             assert [m["type"] for m in socket.messages][1] == "subscription.confirmed"
             gateway.insights.take_records([record(windows("c"))])
             await socket.answer()
             await other.answer()
-            assert told(socket) == ["a", "b", "c"]
-            assert told(other) == []
+            assert chains_of(socket) == ["a", "b", "c"]
+            assert chains_of(other) == []
             assert socket.positions == [], "a client's position stays what it is"
 
     async def test_a_channel_that_is_left_is_silent(self, gateway: Gateway) -> None:
@@ -198,19 +198,19 @@ class TestChannel:
             await socket.answer()
             gateway.insights.take_records([record(windows("a"))])
             await socket.answer()
-            assert told(socket) == []
+            assert chains_of(socket) == []
             socket.say({"action": "subscribe", "channel": "insights"})
             await socket.answer()
-            assert told(socket) == ["a"]
+            assert chains_of(socket) == ["a"]
 
     @pytest.mark.parametrize("action", ["subscribe", "catchup"])
     async def test_a_position_means_nothing_here(self, gateway: Gateway, action: str) -> None:
-        """Whoever comes back, or asks again, gets all that is newest; a catch-up needs no subscription."""
+        """A client that reconnects or asks again gets the newest messages; a catch-up needs no subscription."""
         gateway.insights.take_records([record(windows("a"))])
         async with let_in_by(gateway) as socket:
             socket.say({"action": action, "channel": "insights", "last_event_id": 4_000})
             await socket.answer()
-            assert told(socket) == ["a"]
+            assert chains_of(socket) == ["a"]
             assert len(of_type(socket.messages, "subscription.confirmed")) == int(action == "subscribe")
             assert not of_type(socket.messages, "catchup.overflow")
 
@@ -228,7 +228,7 @@ class TestChannel:
             for n in range(8):
                 gateway.insights.take_records([record(windows(f"chain-{n}"))])
             await other.answer()
-            assert len(told(other)) == 8
+            assert len(chains_of(other)) == 8
             deaf.reading.set()
             await asyncio.sleep(0)
         assert deaf.closed is not None
@@ -261,7 +261,7 @@ async def test_what_is_not_there_is_said_once_and_looked_for_again(
     monkeypatch.setattr(signals, "has_topic", has_topic)
     monkeypatch.setattr(signals, "RETRY_S", 0.001)
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "a:1"})
-    gateway = Gateway(settings, Database("postgresql://nobody@localhost:1/none", "public", pool_size=1), Metrics())
+    gateway = Gateway(settings, Database("postgresql://localhost:1/none", "public", pool_size=1), Metrics())
     with capture_logs() as logs:
         await asyncio.wait_for(gateway.insights.run(stopping), 30)
     assert looks == ["scoring-insights"] * 4

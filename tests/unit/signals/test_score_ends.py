@@ -44,7 +44,7 @@ def test_ends_of_production_scores_are_read(event: dict[str, Any], end: ScoreEnd
 
 
 def test_what_is_no_scoring_event_is_refused() -> None:
-    """With one kind of error, whatever is wrong: anybody may write to the topic."""
+    """With one kind of error, whatever is wrong: other producers may write to the topic."""
     broken = [
         *(None, b"", b"{", b"[]", b"7", b"\xff", b"[" * 10_000, b'{"type": []}', b'{"type": "scoring.completed"}'),
         json.dumps(COMPLETED | {"total_score": 101}).encode(),
