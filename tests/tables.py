@@ -4,35 +4,62 @@ Tests over tables: the rows are in a JSON file beside the test file, and one tes
 The file `test_x.json` maps the name of a test to its rows, and the name of a row to the arguments of the test.
 """
 
-import functools
+import contextlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 
-def table(test: Callable[..., Any]) -> Callable[[], None]:
+def table(test: Callable[..., Any]) -> Callable[[], Any]:
     """
-    Run a test for every row of its table.
+    Run a test, async or not, for every row of its table.
 
     Raises:
         ExceptionGroup: Rows failed. Each error carries the name of its row as a note.
     """
     file = Path(inspect.getfile(test)).with_suffix(".json")
+    failures: list[Exception] = []
 
-    @functools.wraps(test)
-    def run() -> None:
-        rows: dict[str, list[Any]] = json.loads(file.read_text(encoding="utf-8"))[test.__name__]
-        failures = []
-        for name, arguments in rows.items():
-            try:
-                test(*arguments)
-            except Exception as error:
-                error.add_note(f"row {name!r} of {file.name}")
-                failures.append(error)
+    def rows() -> Iterator[tuple[str, list[Any]]]:
+        failures.clear()
+        named: dict[str, list[Any]] = json.loads(file.read_text(encoding="utf-8"))[test.__name__]
+        yield from named.items()
         if failures:
-            raise ExceptionGroup(f"{len(failures)} of {len(rows)} rows failed", failures)
+            raise ExceptionGroup(f"{len(failures)} of {len(named)} rows failed", failures)
 
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would take the arguments for fixtures
+    @contextlib.contextmanager
+    def row(name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"row {name!r} of {file.name}")
+            failures.append(error)
+
+    if inspect.iscoroutinefunction(test):
+
+        async def run_async() -> None:
+            for name, arguments in rows():
+                with row(name):
+                    await test(*arguments)
+
+        return _renamed(run_async, test)
+
+    def run() -> None:
+        for name, arguments in rows():
+            with row(name):
+                test(*arguments)
+
+    return _renamed(run, test)
+
+
+def _renamed(run: Callable[[], Any], test: Callable[..., Any]) -> Callable[[], Any]:
+    # `functools.wraps` would set `__wrapped__`, from which pytest takes the arguments for fixtures.
+    run.__name__, run.__qualname__, run.__doc__, run.__module__ = (
+        test.__name__,
+        test.__qualname__,
+        test.__doc__,
+        test.__module__,
+    )
     return run

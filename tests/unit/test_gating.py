@@ -419,7 +419,6 @@ GROUPS = {
 
 @pytest.mark.parametrize("command", GROUPS.values(), ids=GROUPS)
 async def test_timeout_ends_the_whole_group(work_dir: Path, let_pass: Callable[[float], None], command: str) -> None:
-    """Nothing of it goes on, whoever ignores signals or holds the output."""
     running = asyncio.create_task(run(allowed(work_dir, timeout_s=600), command))
     await has_begun(work_dir / "pids")
 
@@ -596,7 +595,6 @@ async def test_how_a_command_ended_is_told(work_dir: Path, command: str, says: s
 
 
 async def test_command_that_cannot_be_started_did_not_pass(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell that is not there is told, not raised."""
     monkeypatch.setattr("tarsy_scoring.gates.run.SHELL", "/no/such/shell")
 
     assert (await run(allowed(work_dir), "true")).message == (

@@ -129,7 +129,7 @@ def test_tool_without_a_server_and_one_with_odd_characters_are_found() -> None:
     assert decide("tool_called", session, tool="a.b*c").passed
 
 
-@pytest.mark.parametrize(("most", "passed"), [(2, False), (3, True), (4, True)])
+@table
 def test_all_calls_together_have_a_limit(most: int, passed: bool) -> None:
     """All calls of shown stages, failed ones too; the limit itself is allowed."""
     result = decide("max_tool_calls", CALLS, max=most)
@@ -149,7 +149,7 @@ def test_final_analysis_is_searched(how: str, parameters: dict[str, str], passed
     assert SECRET not in result.message
 
 
-@pytest.mark.parametrize("analysis", [None, "", " \n"])
+@table
 def test_no_final_analysis_is_said_and_not_passed(analysis: str | None) -> None:
     """Not even by a pattern that finds something in nothing."""
     session = of_events(final_analysis=analysis)
@@ -195,9 +195,7 @@ def test_file_that_is_there_is_there() -> None:
 # --- commands ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("status", "passed", "says"), [(0, True, "exit status 0"), (3, False, "exit status 3"), (-9, False, "signal 9")]
-)
+@table
 def test_command_succeeds_with_status_zero(status: int, passed: bool, says: str) -> None:
     """Nothing else is success."""
     result = on_output("command_succeeds", SECRET, exit_status=status)
@@ -291,7 +289,25 @@ def test_json_that_was_cut_is_not_read() -> None:
     assert "longer than 2 bytes" in result.message
 
 
-@table
+SCRIPTS = [
+    ("no-answer", "", 0, True, "the script ended with exit status 0"),
+    ("no-answer-failed", "", 2, False, "the script ended with exit status 2"),
+    ("text", f"all good {SECRET}", 0, True, "the script ended with exit status 0"),
+    ("passed", '{"passed": true, "message": "42 rows"}', 0, True, "42 rows"),
+    ("not-passed", '{"passed": false, "message": "41 rows"}', 0, False, "41 rows"),
+    ("without-message", '{"passed": true}', 0, True, "the script says passed"),
+    ("not-passed-without-message", '{"passed": false, "message": 3}', 0, False, "the script says not passed"),
+    ("status-wins", '{"passed": true, "message": "fine"}', 1, False, "although it says that it passed: fine"),
+    ("failed-and-says-why", '{"passed": false, "message": "41 rows"}', 1, False, "41 rows"),
+    ("not-a-boolean", '{"passed": "no"}', 0, True, "the script ended with exit status 0"),
+    ("a-number-is-no-boolean", '{"passed": 0}', 0, True, "the script ended with exit status 0"),
+    ("a-list", "[false]", 0, True, "the script ended with exit status 0"),
+    ("too-deep", '{"passed": false, "x": ' + deep(100_000) + "}", 0, False, "too long or nested too deeply"),
+    ("control-characters", '{"passed": true, "message": "a\\u001b[1m\\n\\u0000b\\u202e\\ud800c"}', 0, True, "a[1m bc"),
+]
+
+
+@pytest.mark.parametrize(("data", "status", "passed", "says"), [s[1:] for s in SCRIPTS], ids=[s[0] for s in SCRIPTS])
 def test_script_says_whether_it_passed(data: str, status: int, passed: bool, says: str) -> None:
     """Its JSON decides, a failing status is never overruled, and its message is one printable line."""
     result = on_output("script", data, exit_status=status, description="adds up")
@@ -329,7 +345,7 @@ LONG: dict[str, Any] = {
 }
 
 
-@table
+@pytest.mark.parametrize("type_", GATE_TYPES)
 def test_messages_and_titles_are_short(type_: str) -> None:
     """At most 300 characters, whatever the operator wrote."""
     fields = GATE_TYPES[type_].model_fields
@@ -344,7 +360,7 @@ def test_messages_and_titles_are_short(type_: str) -> None:
         assert len(result.name) <= 80
 
 
-@table
+@pytest.mark.parametrize("type_", [t for t in GATE_TYPES if t.startswith(("command", "file", "script"))])
 def test_what_could_not_be_looked_at_did_not_pass(type_: str) -> None:
     """The reason is the message; nothing to look at is a reason too."""
     parameters = {k: v for k, v in LONG.items() if k in GATE_TYPES[type_].model_fields} | {"name": "mine"}

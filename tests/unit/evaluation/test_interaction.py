@@ -142,7 +142,31 @@ def test_replicas_that_do_the_same_repeat_nothing() -> None:
     assert found.longest_identical_run is None
 
 
-@table
+ARGUMENTS = {
+    "order of keys": ('{"a": 1, "b": 2}', '{"b":2,"a":1}', True),
+    "order of inner keys": ('[{"a": 1, "b": 2}]', '[{"b":2,"a":1}]', True),
+    "blanks around JSON": (' {"a": 1}\n', '{"a":1}', True),
+    "escapes": ('{"a": "\\u00e9"}', '{"a": "é"}', True),
+    "a key twice, last counts": ('{"a": 1, "a": 2}', '{"a": 2}', True),
+    "another value": ('{"a": 1}', '{"a": 2}', False),
+    "number and text": ('{"a": 1}', '{"a": "1"}', False),
+    "number and truth": ('{"a": 1}', '{"a": true}', False),
+    "order of a list": ("[1, 2]", "[2, 1]", False),
+    "blanks in a value": ('{"a": "x  y"}', '{"a": "x y"}', False),
+    "no JSON, blanks around": (" pods -n web\n", "pods -n web", True),
+    "no JSON, blanks within": ("pods  -n web", "pods -n web", False),
+    "text and a JSON string": ("pods", '"pods"', False),
+    "nothing and blanks": ("", "  ", True),
+    "nothing and an empty object": ("", "{}", False),
+    "nested too deeply for JSON": ("[" * 300 + "1" + "]" * 300, "[" * 300 + "1 " + "]" * 300, False),
+    "nested deeply": ("[" * 150 + "1" + "]" * 150, "[" * 150 + "1 " + "]" * 150, True),
+    "half a surrogate pair": ('{"a": "\ud800"}', '{"a":"\ud800"}', False),
+    "a number beyond any limit": ("9" * 5000, "9" * 5000 + " ", True),
+    "emoji": ('{"a": "🙂"}', '{"a": "\\ud83d\\ude42"}', True),
+}
+
+
+@pytest.mark.parametrize(("one", "other", "are_same"), ARGUMENTS.values(), ids=ARGUMENTS.keys())
 def test_identity_is_of_canonical_arguments(one: str, other: str, are_same: bool) -> None:
     """JSON is compared by what it says, other text as it stands."""
     assert measured(call(one), call(other)).unique_commands == (1 if are_same else 2)

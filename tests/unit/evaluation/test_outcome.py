@@ -65,11 +65,7 @@ def test_a_failure_says_all_that_failed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("failed", "ending"),
-    [(3, "gate 'c' failed: why c"), (4, "; and 1 more: 'd'"), (5, "; and 2 more: 'd', 'e'")],
-    ids=["three", "four", "five"],
-)
+@table
 def test_many_failed_gates_are_named_and_three_explained(failed: int, ending: str) -> None:
     """A reason stays readable, and nothing that failed is missing from it."""
     outcome = decide_outcome([Gate(name, False, f"why {name}") for name in "abcde"[:failed]], None, None)
@@ -136,7 +132,7 @@ def test_composite(
     assert composite_score(weights, *gates, total, rates) == (None if composite is None else pytest.approx(composite))
 
 
-@pytest.mark.parametrize("missing", ["error_rate", "first_try_success_rate", "iteration_ratio"])
+@table
 def test_one_unknown_rate_leaves_the_interaction_out(missing: str) -> None:
     """A mean of two rates would be another number under the same name."""
     rates = Rates(**{missing: None})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json, rubric_reply, structured_reply
+from tables import table
 from tarsy_scoring.errors import (
     AnswerCut,
     ContentFiltered,
@@ -103,17 +104,7 @@ class WatchingJudge:
         return turn
 
 
-@pytest.mark.parametrize(
-    ("totals", "median"),
-    [
-        pytest.param([40], 40, id="one"),
-        pytest.param([40, 60, 50], 50, id="three"),
-        pytest.param([60, 40, 61], 60, id="three_with_the_first_in_the_middle"),
-        pytest.param([10, 90, 30, 70, 50], 50, id="five"),
-        pytest.param([40, 60], 40, id="lower_of_two"),
-        pytest.param([70, 40, 50, 60], 50, id="lower_of_four"),
-    ],
-)
+@table
 async def test_the_median_counts_with_its_own_analysis(totals: list[int], median: int) -> None:
     """
     Samples are asked all at once, after the first reading; values are listed as they were asked for.
@@ -131,7 +122,7 @@ async def test_the_median_counts_with_its_own_analysis(totals: list[int], median
     assert watching.beside_the_first == []
 
 
-@pytest.mark.parametrize("samples", [1, 3, 5])
+@table
 async def test_samples_begin_when_the_first_reading_is_complete(samples: int) -> None:
     """Its reminder and its repair are answered before anybody else is asked: then the cache is warm."""
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
@@ -144,7 +135,7 @@ async def test_samples_begin_when_the_first_reading_is_complete(samples: int) ->
     assert verdict.samples == [70] * samples
 
 
-@pytest.mark.parametrize(("totals", "chosen"), [([40, 60, 50], 2), ([50, 40, 60], 0), ([40, 50, 50], 1)])
+@table
 async def test_the_chosen_reading_is_asked_what_is_missing(totals: list[int], chosen: int) -> None:
     """The follow-up goes on with the conversation that gave the total; of equal ones with the first."""
     turns = [says(total, f"Reading {number}.") for number, total in enumerate(totals)]
@@ -251,7 +242,7 @@ async def test_a_lease_that_is_lost_in_a_sample_ends_the_judgement(samples: Samp
         await judge(ScriptedJudge(says(49), LeaseLost("gone"), says(49)), samples)
 
 
-@pytest.mark.parametrize("samples", [1, 3, "adaptive"])
+@table
 async def test_without_a_first_reading_there_are_no_samples(samples: Samples) -> None:
     """A judge that refuses once is not asked four times more."""
     scripted = ScriptedJudge(answer(refusal="no"))
@@ -309,18 +300,7 @@ def test_doubt_is_a_median_near_an_edge_or_samples_far_apart(
     assert is_doubtful(totals, at_edges) is expected
 
 
-@pytest.mark.parametrize(
-    ("totals", "median"),
-    [
-        pytest.param([60], 60, id="no_doubt"),
-        pytest.param([54], 54, id="just_beyond_doubt"),
-        pytest.param([53, 45], 45, id="settled_by_the_second"),
-        pytest.param([53, 56, 57], 56, id="settled_by_the_third"),
-        pytest.param([50, 56, 58], 56, id="eight_apart_is_settled"),
-        pytest.param([53, 57, 62, 61, 60], 60, id="at_most_five_however_far_apart"),
-        pytest.param([50, 50, 50, 50, 50], 50, id="at_most_five_however_near"),
-    ],
-)
+@table
 async def test_adaptive_asks_while_there_is_doubt(totals: list[int], median: int) -> None:
     """One after the other, and never a sixth."""
     scripted = ScriptedJudge(*map(says, totals), TOOLS)
@@ -331,7 +311,7 @@ async def test_adaptive_asks_while_there_is_doubt(totals: list[int], median: int
     assert (verdict.total_score, verdict.samples) == (median, totals)
 
 
-@pytest.mark.parametrize(("total", "calls"), [(60, 5), (50, 1), (38, 5), (39, 1)])
+@table
 async def test_the_edges_are_those_of_the_bands(total: int, calls: int) -> None:
     """Where criteria have bands, 50 and 75 mean nothing to them."""
     criteria = criteria_of(bands={"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
@@ -361,17 +341,7 @@ def test_an_edge_is_where_a_band_begins(bands: dict[str, tuple[int, int]], expec
 # --- the masked reading --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("plain", "unsteered", "is_tampered"),
-    [
-        pytest.param(60, 60, False, id="equal"),
-        pytest.param(60, 51, False, id="nine_lower"),
-        pytest.param(60, 69, False, id="nine_higher"),
-        pytest.param(60, 50, True, id="ten_lower"),
-        pytest.param(60, 70, True, id="ten_higher"),
-        pytest.param(100, 0, True, id="as_far_as_can_be"),
-    ],
-)
+@table
 async def test_a_masked_reading_counts_from_ten_points_on(plain: int, unsteered: int, is_tampered: bool) -> None:
     """
     What differs that much was steered: the masked reading counts, with its analysis and conversation.

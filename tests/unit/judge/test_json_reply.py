@@ -60,7 +60,24 @@ def test_half_of_a_character_does_not_cost_the_answer() -> None:
     assert extract_object('{"a": "so \ud83d it is", "total_score": 67}') == {"a": "so \ufffd it is", "total_score": 67}
 
 
-@table
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param("{" * 1_000_000, id="opening_braces"),
+        pytest.param('{"a":' * 200_000, id="nested_objects"),
+        pytest.param("[" * 1_000_000, id="nested_lists"),
+        pytest.param("{}" * 500_000, id="empty_objects"),
+        pytest.param("{x}" * 333_000, id="braces_around_words"),
+        pytest.param('{"' * 500_000, id="braces_and_quotes"),
+        pytest.param('{"' + "\\" * 1_000_000, id="backslashes"),
+        pytest.param("```a\n" * 200_000, id="fences_that_open"),
+        pytest.param("```\n" * 250_000, id="fences_that_open_and_close"),
+        pytest.param("`" * 1_000_000, id="backticks"),
+        pytest.param("`" * 999_999 + "x`", id="backticks_that_are_no_fence"),
+        pytest.param(" " * 1_000_000, id="blanks"),
+        pytest.param("```\n" + (" " * 999 + "\n") * 1_000, id="blank_lines_in_a_fence"),
+    ],
+)
 def test_a_megabyte_is_read_in_linear_time(reply: str) -> None:
     """No reply holds up the worker. A quadratic search would take minutes; the bound is generous to a busy machine."""
     started = time.process_time()
@@ -162,33 +179,14 @@ async def test_a_whole_number_is_a_total() -> None:
     assert (await judge(with_total("85"))).total_score == 85
 
 
-@pytest.mark.parametrize(
-    "total",
-    [
-        pytest.param('"85"', id="a_string"),
-        pytest.param("85.5", id="a_fraction"),
-        # JSON Schema calls 85.0 an integer. In text `85.0` is no total either: nobody can say whether a judge
-        # that writes a point counts in whole points, and a reminder is cheap.
-        pytest.param("85.0", id="a_whole_number_with_a_point"),
-        pytest.param("8.5e1", id="an_exponent"),
-        pytest.param("-5", id="negative"),
-        pytest.param("101", id="too_high"),
-        pytest.param("1" + "0" * 400, id="huge"),
-        pytest.param("null", id="null"),
-        pytest.param('"N/A"', id="not_available"),
-        pytest.param("true", id="true"),
-        pytest.param("[85]", id="a_list"),
-        pytest.param('{"value": 85}', id="an_object"),
-        pytest.param('""', id="empty"),
-    ],
-)
+@table
 async def test_any_other_total_is_none(total: str) -> None:
     """Nothing is converted, rounded or clamped; the error says which key, and never the value."""
     with pytest.raises(InvalidStructuredAnswer, match=r"\(total_score: Input should be [^;]*\)"):
         await judge(with_total(total))
 
 
-@pytest.mark.parametrize("key", ["score_reasoning", "total_score", "score_breakdown"])
+@table
 async def test_what_makes_a_score_must_be_there(key: str) -> None:
     """A score without its reasons or its parts is not one under these criteria; the error names the key."""
     reply = structured_reply()
@@ -229,54 +227,13 @@ async def test_unknown_keys_are_ignored() -> None:
 APPROACH = {"name": "Logs first", "description": "Read first.", "steps": ["kubectl.get_logs: all"]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        pytest.param({"score_breakdown": {**BREAKDOWN, "consistency": 26}}, "score_breakdown.consistency", id="over"),
-        pytest.param({"score_breakdown": {**BREAKDOWN, "consistency": -1}}, "score_breakdown.consistency", id="below"),
-        pytest.param({"score_breakdown": {**BREAKDOWN, "consistency": "17"}}, "score_breakdown.consistency", id="text"),
-        pytest.param({"score_breakdown": {**BREAKDOWN, "consistency": True}}, "score_breakdown.consistency", id="true"),
-        pytest.param(
-            {"score_breakdown": {k: v for k, v in BREAKDOWN.items() if k != "consistency"}},
-            "score_breakdown.consistency: Field required",
-            id="missing_category",
-        ),
-        pytest.param({"score_breakdown": None}, "score_breakdown", id="no_breakdown"),
-        pytest.param({"score_breakdown": [15, 17, 15, 20]}, "score_breakdown", id="breakdown_without_names"),
-        pytest.param({"score_reasoning": ""}, "score_reasoning", id="empty_reasoning"),
-        pytest.param({"score_reasoning": " \n"}, "score_reasoning", id="blank_reasoning"),
-        pytest.param({"missing_tools": [{"tool_name": "a"}]}, r"missing_tools\.0\.rationale", id="tool_without_reason"),
-        pytest.param(
-            {"missing_tools": [{"tool_name": " ", "rationale": "r"}]}, r"missing_tools\.0\.tool_name", id="blank_tool"
-        ),
-        pytest.param({"missing_tools": ["read-file"]}, r"missing_tools\.0", id="tool_as_text"),
-        pytest.param({"missing_tools": None}, "missing_tools", id="null_in_place_of_a_list"),
-        pytest.param(
-            {"alternative_approaches": [APPROACH] * 4}, "alternative_approaches: .*at most 3", id="four_approaches"
-        ),
-        pytest.param(
-            {"alternative_approaches": [{**APPROACH, "steps": []}]},
-            r"alternative_approaches\.0\.steps",
-            id="approach_without_steps",
-        ),
-        pytest.param(
-            {"alternative_approaches": [APPROACH, {**APPROACH, "steps": ["a", " "]}]},
-            r"alternative_approaches\.1\.steps\.1",
-            id="empty_step",
-        ),
-        pytest.param(
-            {"alternative_approaches": [{**APPROACH, "steps": "first this"}]},
-            r"alternative_approaches\.0\.steps",
-            id="steps_as_text",
-        ),
-    ],
-)
+@table
 async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidStructuredAnswer, match=told):
         await judge(structured_reply(**changes))
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
+@table
 async def test_up_to_three_approaches_are_kept_in_order(count: int) -> None:
     """Three are few enough to be read."""
     approaches = [{**APPROACH, "name": f"approach {number}", "steps": ["b: 2", "a: 1"]} for number in range(count)]
@@ -334,19 +291,7 @@ def test_the_schema_asks_for_what_is_checked() -> None:
     assert list(schema["properties"]["score_breakdown"]["properties"]) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        pytest.param("rightly", id="longer"),
-        pytest.param("not right", id="with_a_word_before"),
-        pytest.param("Right", id="capital"),
-        pytest.param("right\nwrong", id="two_lines"),
-        pytest.param("right|wrong", id="both"),
-        pytest.param("", id="empty"),
-        pytest.param(None, id="null"),
-        pytest.param(["right"], id="a_list"),
-    ],
-)
+@table
 async def test_an_outcome_that_is_none_of_the_bands_is_invalid(outcome: Any) -> None:
     """The outcome is one of the ids that were given, and nothing that looks like one."""
     reply = structured_reply(outcome=outcome)

@@ -63,7 +63,7 @@ def test_the_grid_is_that_of_the_shipped_criteria() -> None:
     assert IN_TEXT.bands == BANDS
 
 
-@pytest.mark.parametrize("outcome", [*BANDS, None])
+@table
 async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: str | None) -> None:
     """
     One repair turn for each total outside the band of its outcome and none for any other.
@@ -82,7 +82,7 @@ async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: st
         assert verdict.flags == ({"outcome_score_mismatch"} if repairs else set())
 
 
-@pytest.mark.parametrize("outcome", BANDS)
+@table
 async def test_all_and_only_contradictions_in_json_are_repaired_once(outcome: str) -> None:
     """The same for the other strategy that knows outcomes."""
     for total in range(101):
@@ -100,21 +100,7 @@ async def test_all_and_only_contradictions_in_json_are_repaired_once(outcome: st
 # --- the repair ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("restated", "total", "outcome", "is_flagged"),
-    [
-        pytest.param("Outcome: correct\n\n62", 62, "correct", False, id="another_total"),
-        pytest.param("Outcome: partial\n\n50", 50, "partial", False, id="another_outcome"),
-        pytest.param("Outcome: wrong\n\n20", 20, "wrong", False, id="both"),
-        pytest.param("62", 62, "correct", False, id="the_total_alone"),
-        pytest.param("55", 55, "correct", True, id="a_total_that_does_not_fit_either"),
-        pytest.param("Outcome: wrong\n\n55", 55, "wrong", True, id="both_and_still_wrong"),
-        pytest.param("Outcome: partial", 50, "correct", True, id="an_outcome_without_a_total"),
-        pytest.param("Outcome: brilliant\n\n50", 50, "correct", True, id="an_outcome_that_is_none"),
-        pytest.param("I stand by it.", 50, "correct", True, id="words"),
-        pytest.param("Outcome: correct\n\n160", 50, "correct", True, id="a_number_that_is_no_total"),
-    ],
-)
+@table
 async def test_the_last_valid_statement_counts(restated: str, total: int, outcome: str, is_flagged: bool) -> None:
     """What the judge restates replaces what it said; what it does not restate stays; nothing is chosen for it."""
     scripted = ScriptedJudge(in_text(50, "correct"), answer(restated), TOOLS)
@@ -235,16 +221,7 @@ async def test_the_judge_is_asked_to_decide_and_told_the_ranges(strategy: str) -
 # --- where an outcome is stated ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("replies", "total", "outcome"),
-    [
-        pytest.param([f"{ANALYSIS}\nOutcome: partial\nDone.", "50"], 50, "partial", id="beside_the_form"),
-        pytest.param([ANALYSIS, "Outcome: partial\n50"], 50, "partial", id="in_the_reminded_answer"),
-        pytest.param(["Outcome: correct\nDone.", "Outcome: partial\n50"], 50, "partial", id="in_both_the_last_counts"),
-        pytest.param(["Outcome: partial\nDone.", "hmm", "50"], 50, "partial", id="two_reminders_ago"),
-        pytest.param(["", "Outcome: partial\n50"], 50, "partial", id="behind_tool_calls"),
-    ],
-)
+@table
 async def test_an_outcome_counts_whichever_answer_states_it(replies: list[str], total: int, outcome: str) -> None:
     """The reminder asks for the total alone; the outcome stands where the analysis stands."""
     turns = [answer(reply, has_tool_calls=not reply) for reply in replies]

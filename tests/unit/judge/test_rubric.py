@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripted import CONTEXT, RUBRIC_SCORES, ScriptedJudge, answer, answer_json, rubric_reply
+from tables import table
 from tarsy_scoring.errors import InvalidStructuredAnswer
 from tarsy_scoring.judge.assess import Plan, assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
@@ -65,31 +66,7 @@ async def test_a_reading_is_a_verdict_in_full() -> None:
     assert verdict.flags == set()
 
 
-@pytest.mark.parametrize(
-    ("weights", "scores", "weighted", "total"),
-    [
-        pytest.param({"a": 0.3, "b": 0.7}, {"a": 1, "b": 0}, 0.3, 30, id="first_alone"),
-        pytest.param({"a": 0.3, "b": 0.7}, {"a": 0, "b": 1}, 0.7, 70, id="second_alone"),
-        pytest.param({"a": 0.3, "b": 0.7}, {"b": 0.5, "a": 0.1}, 0.38, 38, id="by_name_and_not_by_place"),
-        pytest.param({"a": 1}, {"a": 0}, 0, 0, id="nothing"),
-        pytest.param({"a": 1}, {"a": 1}, 1, 100, id="everything"),
-        pytest.param({"a": 1}, {"a": 0.625}, 0.625, 63, id="half_is_rounded_up"),
-        pytest.param({"a": 1}, {"a": 0.624999}, 0.624999, 62, id="less_than_half_is_not"),
-        pytest.param({"a": 1}, {"a": 0.005}, 0.005, 1, id="smallest_half"),
-        pytest.param({"a": 1}, {"a": 0.995}, 0.995, 100, id="largest_half"),
-        pytest.param({"a": 0.5, "b": 0.5}, {"a": 0.57, "b": 0}, 0.285, 29, id="half_that_floats_make_less"),
-        pytest.param(
-            {"a": 0.1, "b": 0.7, "c": 0.2},
-            {"a": 0.35, "b": 0.6, "c": 0.4},
-            0.535,
-            54,
-            id="half_of_a_sum_that_floats_make_less",
-        ),
-        pytest.param(
-            dict.fromkeys("abcdefghij", 0.1), dict.fromkeys("abcdefghij", 1), 1, 100, id="whole_that_floats_make_less"
-        ),
-    ],
-)
+@table
 async def test_values_are_weighed(
     weights: dict[str, float], scores: dict[str, float], weighted: float, total: int
 ) -> None:
@@ -129,22 +106,7 @@ async def test_weighing_is_exact(weights: list[int], data: st.DataObject) -> Non
     assert 0 <= verdict.rubric.weighted_score <= 1
 
 
-@pytest.mark.parametrize(
-    ("stated", "is_flagged"),
-    [
-        pytest.param(0.65, False, id="equal"),
-        pytest.param(0.654, False, id="rounded"),
-        pytest.param(0.66, False, id="a_hundredth_above"),
-        pytest.param(0.64, False, id="a_hundredth_below"),
-        pytest.param(0.661, True, id="eleven_thousandths_above"),
-        pytest.param(0.639, True, id="eleven_thousandths_below"),
-        pytest.param(0, True, id="nothing"),
-        pytest.param(1.2, True, id="more_than_all"),
-        pytest.param(65, True, id="percent"),
-        pytest.param(-0.65, True, id="negative"),
-        pytest.param(None, False, id="null"),
-    ],
-)
+@table
 async def test_a_stated_sum_is_compared_and_never_used(stated: float | None, is_flagged: bool) -> None:
     """More than a hundredth off is a flag, whatever was stated; the total is what the values weigh."""
     verdict = await judge(rubric_reply(weighted_score=stated))
@@ -155,7 +117,7 @@ async def test_a_stated_sum_is_compared_and_never_used(stated: float | None, is_
     assert verdict.flags == ({"breakdown_mismatch"} if is_flagged else set())
 
 
-@pytest.mark.parametrize("weighted", [0.005, 0.29, 0.3, 0.57, 0.7, 0.99])
+@table
 async def test_a_hundredth_off_is_no_contradiction_anywhere(weighted: float) -> None:
     """What floats make of the difference does not count."""
     for stated in (weighted - 0.01, weighted + 0.01):
@@ -171,7 +133,7 @@ async def test_values_alone_are_enough() -> None:
     assert verdict.rubric == RubricReading(RUBRIC_SCORES, 0.65, None, (), ())
 
 
-@pytest.mark.parametrize("confidence", [0, 0.5, 1, "high", None])
+@table
 async def test_confidence_is_kept_as_it_was_given(confidence: float | str | None) -> None:
     """A number 0-1 or a word; absent is unknown and never 0."""
     assert (await reading(rubric_reply(confidence=confidence))).confidence == confidence
@@ -185,22 +147,7 @@ async def test_unknown_keys_are_ignored() -> None:
     assert found.weighted_score == 0.65
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        pytest.param({"scores": {"efficiency": 1.01}}, "scores.efficiency: .*less than or equal to 1", id="above"),
-        pytest.param({"scores": {"efficiency": -0.01}}, "scores.efficiency: .*greater than or equal to 0", id="below"),
-        pytest.param({"scores": {"efficiency": 60}}, "scores.efficiency", id="percent"),
-        pytest.param({"scores": {"efficiency": "0.6"}}, "scores.efficiency", id="text"),
-        pytest.param({"scores": {"efficiency": True}}, "scores.efficiency", id="true"),
-        pytest.param({"scores": {"efficiency": None}}, "scores.efficiency", id="null"),
-        pytest.param({"scores": {"efficiency": {"score": 0.6}}}, "scores.efficiency", id="an_object"),
-        pytest.param({"weighted_score": "0.65"}, "weighted_score", id="sum_as_text"),
-        pytest.param({"confidence": 90}, "confidence", id="confidence_in_percent"),
-        pytest.param({"issues": "one"}, "issues", id="remarks_as_text"),
-        pytest.param({"highlights": [""]}, r"highlights\.0", id="empty_remark"),
-    ],
-)
+@table
 async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], told: str) -> None:
     """Nothing is converted or clamped: a value that is none makes no total."""
     reply = rubric_reply(**changes)
@@ -209,7 +156,7 @@ async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], t
         await judge(reply)
 
 
-@pytest.mark.parametrize("id_", list(RUBRIC_SCORES))
+@table
 async def test_every_value_must_be_there(id_: str) -> None:
     """A missing value is not 0; the others alone make no total."""
     scores = {other: value for other, value in RUBRIC_SCORES.items() if other != id_}
@@ -217,7 +164,7 @@ async def test_every_value_must_be_there(id_: str) -> None:
         await judge(rubric_reply(scores=scores))
 
 
-@pytest.mark.parametrize("scores", [None, [], [0.8, 0.5, 0.6, 1, 0.4], 0.65])
+@table
 async def test_values_without_names_are_none(scores: Any) -> None:
     with pytest.raises(InvalidStructuredAnswer, match="scores: "):
         await judge(rubric_reply(scores=scores))

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from scripted import CONTEXT, CUT, TOOL_CALLS, ScriptedJudge, answer
+from tables import table
 from tarsy_scoring.errors import (
     AnswerCut,
     ContentFiltered,
@@ -99,7 +100,7 @@ async def test_a_reminded_total_keeps_the_analysis_of_the_first_full_reply() -> 
     assert verdict.total_turn.kind == "reminder"
 
 
-@pytest.mark.parametrize("max_reminders", [0, 1, 2, 5])
+@table
 async def test_without_a_total_there_is_no_score_after_the_reminders(max_reminders: int) -> None:
     """Exactly so many reminders are paid for, then it is said that there is no score."""
     scripted = ScriptedJudge(*[answer("Adequate.")] * (max_reminders + 1))

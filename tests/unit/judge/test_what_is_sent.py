@@ -9,8 +9,9 @@ import string
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import pytest
+
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
-from tables import table
 from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.scoring.offline import dry_run, score_offline
@@ -219,7 +220,7 @@ async def test_nothing_is_left_of_a_secret_that_was_cut() -> None:
         assert_clean("\n".join(m.content for m in shown.messages), planted)
 
 
-@table
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_planted_is_there_to_be_found(kind: str) -> None:
     """A secret that stood in no text would be easy to keep."""
     text, secret = KINDS[kind]("seed")
