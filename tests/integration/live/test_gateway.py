@@ -140,9 +140,12 @@ class TestCatchUp:
             assert socket.positions == [1, 2, 3, 4, 5]
 
     async def test_stops_at_its_limit_and_says_so(self, scoring: Scoring, gateway: Gateway) -> None:
-        """The client reloads; the oldest come first, and live events go on."""
+        """The oldest events come first, and live events go on. Exactly at the limit nothing is missing."""
         await many_events(scoring, 300)
-        await tell(scoring, gateway)
+        end = len(await tell(scoring, gateway))
+        async with connected_to(gateway, "session:session-long", last_event_id=end - CATCH_UP_LIMIT) as socket:
+            assert socket.positions == list(range(end - CATCH_UP_LIMIT + 1, end + 1))
+            assert of_type(socket.messages, "catchup.overflow") == []
         async with connected_to(gateway, "session:session-long") as socket:
             assert socket.messages[-1] == {
                 "type": "catchup.overflow",
@@ -153,14 +156,6 @@ class TestCatchUp:
             await many_more(scoring)
             await gateway.read_missing()
             assert len(socket.positions) == CATCH_UP_LIMIT + 1, "events behind the overflow do not trickle in"
-
-    async def test_exactly_at_its_limit_is_no_overflow(self, scoring: Scoring, gateway: Gateway) -> None:
-        """Two hundred events are all there are."""
-        await many_events(scoring, 300)
-        end = len(await tell(scoring, gateway))
-        async with connected_to(gateway, "session:session-long", last_event_id=end - CATCH_UP_LIMIT) as socket:
-            assert socket.positions == list(range(end - CATCH_UP_LIMIT + 1, end + 1))
-            assert of_type(socket.messages, "catchup.overflow") == []
 
     async def test_that_fails_says_that_something_is_missing(self, scoring: Scoring, gateway: Gateway) -> None:
         """A client must not believe that it has everything: it reloads, as after an overflow."""
@@ -224,18 +219,6 @@ class TestLive:
             again.say({"action": "catchup", "channel": "sessions", "last_event_id": 0})
             await again.answer()
             assert again.positions == other.positions
-
-    async def test_what_the_topic_lacks_is_read(self, scoring: Scoring, gateway: Gateway) -> None:
-        """A missing position holds back later events until it was read from the database."""
-        await score(scoring, "session-1")
-        async with connected_to(gateway, "session:session-1", last_event_id=1000) as socket:
-            events = await place(scoring)
-            gateway.take_records(records(events[0], events[2], events[4]))
-            gateway.deliver()
-            assert socket.positions == [1]
-            await gateway.read_missing()
-            await socket.answer()
-        assert socket.positions == [1, 2, 3, 4, 5]
 
     async def test_an_erased_session_holds_nobody_up(self, scoring: Scoring, gateway: Gateway) -> None:
         """Its positions are gone for ever, and are passed over, at the end of the stream as well."""
@@ -356,13 +339,7 @@ class TestBroker:
             await asyncio.wait_for(ensure_topics(settings, [settings.topic_scoring_events]), 30)
             for n in range(5):
                 await score_and_receive(scoring, socket, f"after-{n}")
-            before = came_from(metrics, "kafka")
-            for n in range(200):
-                await score_and_receive(scoring, socket, f"later-{n}")
-                if came_from(metrics, "kafka") > before:
-                    break
-            assert came_from(metrics, "kafka") > before, "the topic is followed again"
-            await everything_once(scoring, socket)
+            await followed_again(scoring, socket, metrics)
 
     async def test_a_broker_that_restarts_is_followed(self, scoring: Scoring, own_kafka: Kafka, topics: Topics) -> None:
         """Nothing is lost, nothing twice, whatever the broker kept."""
@@ -379,13 +356,18 @@ class TestBroker:
             finally:
                 await own_kafka.start()
             await score_and_receive(scoring, socket, "after")
-            before = came_from(metrics, "kafka")
-            for n in range(200):
-                await score_and_receive(scoring, socket, f"later-{n}")
-                if came_from(metrics, "kafka") > before:
-                    break
-            assert came_from(metrics, "kafka") > before, "the topic is followed again"
-            await everything_once(scoring, socket)
+            await followed_again(scoring, socket, metrics)
+
+
+async def followed_again(scoring: Scoring, socket: FakeSocket, metrics: Metrics) -> None:
+    """Events come over the topic again, and none was lost or repeated."""
+    before = came_from(metrics, "kafka")
+    for n in range(200):
+        await score_and_receive(scoring, socket, f"later-{n}")
+        if came_from(metrics, "kafka") > before:
+            break
+    assert came_from(metrics, "kafka") > before, "the topic is followed again"
+    await everything_once(scoring, socket)
 
 
 async def delete_topic(settings: Settings) -> None:

@@ -40,14 +40,9 @@ def newest() -> Newest:
 class TestNewest:
     def test_of_each_chain_the_last_message_is_kept_and_told(self, newest: Newest) -> None:
         """Of several messages of one chain that come together only the last is news."""
-        first, second, other = windows("a"), windows("a", START_US + 1), windows("b")
+        first, second, other = windows("a"), windows("a", START_US + 1), windows(None)
         assert messages(newest.take([record(first), record(other), record(second)], NOW)) == [other, second]
         assert kept(newest) == [other, second]
-
-    def test_a_score_without_a_chain_has_its_own_row(self, newest: Newest) -> None:
-        """Its key is empty, which is not no key."""
-        newest.take([record(windows(None)), record(windows("a"))], NOW)
-        assert {m["chain_id"] for m in kept(newest)} == {None, "a"}
 
     def test_a_tombstone_removes_its_key(self, newest: Newest) -> None:
         """Also that of a finding; a tombstone of an unknown key does nothing."""
@@ -56,14 +51,8 @@ class TestNewest:
         assert len(kept(newest)) == 3
         assert newest.take([record(None, key) for key in (b"a", key_of(finding), b"unknown")], NOW) == []
         assert [m["chain_id"] for m in kept(newest)] == ["b"]
-
-    def test_what_is_removed_at_once_is_no_news(self, newest: Newest) -> None:
-        """Message and tombstone come together: there is nothing to tell."""
-        assert newest.take([record(windows("a")), record(None, b"a")], NOW) == []
-
-    def test_what_comes_again_after_a_removal_is_news(self, newest: Newest) -> None:
-        """A chain that was quiet for long may score again."""
-        assert len(newest.take([record(windows("a")), record(None, b"a"), record(windows("a"))], NOW)) == 1
+        assert newest.take([record(windows("c")), record(None, b"c")], NOW) == [], "removed at once"
+        assert len(newest.take([record(windows("a"))], NOW)) == 1, "comes again"
 
     def test_a_topic_that_is_read_again_is_no_news(self, newest: Newest) -> None:
         """A tail that is replaced starts with outdated messages, which must not be sent as news."""
@@ -103,40 +92,25 @@ class TestNewest:
         assert newest.take([record(windows("a", NOW + HOUR_US + 1))], NOW) == []
         assert len(newest.take([record(windows("a", NOW + HOUR_US))], NOW)) == 1
 
-    @pytest.mark.parametrize(
-        ("key", "value"),
-        [
-            (b"a", b""),
-            (b"a", b"\xff\xfe"),
-            (b"a", b"[" * 1000),
-            (b"a", b"7"),
-            (b"a", b"[]"),
-            (b"a", b"{}"),
-            (b"a", b'{"type": "scoring.windows", "chain_id": "a", "timestamp_us": NaN}'),
-            (b"a", b'{"type": "scoring.windows", "chain_id": "a", "timestamp_us": true}'),
-            (b"a", b'{"type": "scoring.windows", "chain_id": 7, "timestamp_us": 1}'),
-            (b"a", b'{"type": ["scoring.windows"], "chain_id": "a", "timestamp_us": 1}'),
-            (b"a", b'{"type": "scoring.completed", "chain_id": "a", "timestamp_us": 1}'),
-            (b"b", to_json(windows("a"))),
-            (b"drift:another", to_json(drift())),
-            (b"", to_json(drift())),
-            (b"a", to_json(windows("a", failures={"x" * LONGEST_BYTES: 1}))),
-        ],
-        ids=[
-            *("empty", "not utf-8", "too deep", "a number", "a list", "an object", "no number", "a boolean"),
-            *("a chain that is no text", "a type that is no text", "another type", "another chain's key"),
-            *("another finding's key", "a finding under no key", "too large"),
-        ],
-    )
-    def test_what_is_foreign_is_passed_over(self, newest: Newest, key: bytes, value: bytes) -> None:
+    def test_foreign_messages_are_skipped(self, newest: Newest) -> None:
         """A foreign producer can neither end a process nor replace a chain under another key."""
-        assert newest.take([record(value, key), record(windows("b"))], NOW) == [to_json(windows("b"))]
-
-    def test_a_record_without_a_key_is_passed_over(self, newest: Newest) -> None:
-        """A compacted topic has none."""
         unkeyed = record(to_json(windows(None)))
         assert unkeyed.key is None
-        assert newest.take([unkeyed], NOW) == []
+        values = [b"", b"\xff\xfe", b"[" * 1000, b"7", b"[]", b"{}"]
+        values += [
+            b'{"type": "scoring.windows", "chain_id": "a", "timestamp_us": NaN}',
+            b'{"type": "scoring.windows", "chain_id": "a", "timestamp_us": true}',
+            b'{"type": "scoring.windows", "chain_id": 7, "timestamp_us": 1}',
+            b'{"type": ["scoring.windows"], "chain_id": "a", "timestamp_us": 1}',
+            b'{"type": "scoring.completed", "chain_id": "a", "timestamp_us": 1}',
+            to_json(windows("a", failures={"x" * LONGEST_BYTES: 1})),
+        ]
+        foreign = [unkeyed, *(record(value, b"a") for value in values)]
+        keys = [(b"b", windows("a")), (b"drift:another", drift()), (b"", drift())]
+        foreign += [record(to_json(message), key) for key, message in keys]
+        for number, one in enumerate(foreign):
+            message = windows("c", START_US + number)
+            assert newest.take([one, record(message)], NOW) == [to_json(message)], one
 
     @pytest.mark.parametrize(
         ("figures", "fits"),
@@ -219,25 +193,6 @@ class TestChannel:
         gateway.insights.take_records([record(windows("a"))])
         async with connected_to(gateway, "insights") as one, connected_to(gateway, "insights") as another:
             assert {id(c) for c in one.chunks} & {id(c) for c in another.chunks}
-
-    async def test_a_client_that_does_not_read_is_let_go(self) -> None:
-        """Its queue is bounded as for every channel; others go on."""
-        gateway = placed(GatewayLimits(queue_events=5))
-        async with connected_to(gateway, "insights") as deaf, connected_to(gateway, "insights") as other:
-            deaf.reading.clear()
-            for n in range(8):
-                gateway.insights.take_records([record(windows(f"chain-{n}"))])
-            await other.answer()
-            assert len(chains_of(other)) == 8
-            deaf.reading.set()
-            await asyncio.sleep(0)
-        assert deaf.closed is not None
-        assert deaf.closed[0] == 4008
-
-    async def test_without_a_broker_it_is_confirmed_and_silent(self, gateway: Gateway) -> None:
-        """It is a channel like any other; there is nothing to tell."""
-        async with connected_to(gateway, "insights") as socket:
-            assert [m["type"] for m in socket.messages] == ["connection.established", "subscription.confirmed"]
 
 
 # --- the topic -----------------------------------------------------------------------------------------
