@@ -206,7 +206,7 @@ async def test_what_nobody_foresaw_is_told_without_its_cause(client: httpx.Async
 
 async def test_an_answer_that_breaks_off_is_cut(client: httpx.AsyncClient) -> None:
     """Half an answer must not look like a whole one: the server learns that it has to cut the connection."""
-    with pytest.raises(middleware.CutShort) as cut:
+    with pytest.raises(middleware.AnswerCut) as cut:
         await client.get("/test/breaks-off")
     assert cut.value.__suppress_context__
 

@@ -1,8 +1,8 @@
 """
-Who is asking: somebody with a token, a user whom a trusted proxy names, or anybody where that was chosen.
+Authentication and authorization of callers: bearer tokens, users named by a trusted proxy, or open access.
 
-`Access.admit` is asked about every request before a route sees it, its body included; so a route that forgets to
-ask is guarded all the same. `may_read` and `may_score` tell a route what was found.
+`RequestMiddleware` calls `Access.admit` before it reads a body or calls a route, so that a route without a check is
+guarded as well. Routes get the admitted caller from `may_read` and `may_score`.
 """
 
 import math
@@ -37,26 +37,26 @@ log = structlog.get_logger()
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-ANYBODY = "api-client"
-EVERYTHING: frozenset[Scope] = frozenset({"read", "score"})
+ANONYMOUS = "api-client"
+ALL_SCOPES: frozenset[Scope] = frozenset({"read", "score"})
 UNCHANGING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-FORWARDED_NAMES = ("x-forwarded-user", "x-forwarded-email")  # in this order
+FORWARDED_NAMES = ("x-forwarded-user", "x-forwarded-email")  # in order of preference
 CHALLENGE = 'Bearer realm="tarsy-scoring"'
 DEFAULT_PORTS = {"http": 80, "https": 443}
-THROUGH_PROXY = "come through the proxy that signs people in"
+THROUGH_PROXY = "come through the proxy that signs users in"
 ADVICE = (
-    "say who may use it: SCORING_API_TOKENS_FILE for bearer tokens, SCORING_TRUSTED_PROXIES for proxies that "
-    "authenticate, or SCORING_API_OPEN=true for everybody who can reach it; or keep SCORING_API_HOST=127.0.0.1"
+    "configure access: SCORING_API_TOKENS_FILE for bearer tokens, SCORING_TRUSTED_PROXIES for proxies that "
+    "authenticate, or SCORING_API_OPEN=true to admit every client; or keep SCORING_API_HOST=127.0.0.1"
 )
 
 
 async def may_read(connection: HTTPConnection) -> Caller:
-    """Who asks; every caller that was admitted may read."""
+    """The caller; every admitted caller may read."""
     return cast(Caller, connection.state.caller)
 
 
 async def may_score(connection: HTTPConnection) -> Caller:
-    """Who asks for a change. Raises: Problem: 403, this caller may only read."""
+    """The caller of a change. Raises: Problem: 403, this caller may only read."""
     caller = cast(Caller, connection.state.caller)
     _require_scope(caller)
     return caller
@@ -64,17 +64,18 @@ async def may_score(connection: HTTPConnection) -> Caller:
 
 class Access:
     """
-    The rules of one process.
+    The access rules of one process.
 
-    A trusted proxy's user is let in, and so is who sends a token of the tokens file; a token that is sent must
-    be a good one, and limits what may be done. Where neither is configured, whoever reaches an API that listens on
-    loopback alone is let in, or one that is open on purpose.
+    With a tokens file, a caller needs a valid token or a user name from a trusted proxy. A request with both acts under
+    the proxy's user name and the token's scope. A token that is sent must be valid, whatever else the request has.
+    With trusted proxies alone, a caller needs a user name from one of them. With neither, the API admits every client,
+    and starts only on loopback or with `SCORING_API_OPEN`.
 
     Args:
         monotonic: Clock of the rate limits, in s.
 
     Raises:
-        ConfigurationError: It would listen beyond loopback without any rule, or a rule cannot be read.
+        ConfigurationError: The API would listen beyond loopback without a rule, or a rule cannot be read.
     """
 
     def __init__(self, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -85,22 +86,22 @@ class Access:
         self._rates = Rates(settings.api_rate_per_minute, monotonic)
         if not (self._is_local or self._proxies or self._tokens or self._is_open):
             raise ConfigurationError(
-                f"the API would listen on {settings.api_host}, beyond this machine, for everybody: {ADVICE}"
+                f"the API would listen on {settings.api_host}, beyond this machine, without access control: {ADVICE}"
             )
         if self._tokens and self._is_open:
-            log.warning("api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: everybody needs a token")
+            log.warning("api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: every caller needs a token")
         for network in _joined(self._proxies):
             if network.prefixlen == 0:
                 log.warning(
                     "api.trusts_everybody",
                     network=str(network),
-                    effect="everybody who reaches this API can claim to be any user",
-                    advice="set SCORING_TRUSTED_PROXIES to the addresses of the proxies alone",
+                    effect="every client of this API can claim to be any user",
+                    advice="limit SCORING_TRUSTED_PROXIES to the addresses of the proxies",
                 )
 
     def admit(self, connection: HTTPConnection) -> Caller:
         """
-        Who asks, if they may ask for this.
+        Identify the caller and check that the request is allowed.
 
         Raises:
             Problem: 400, 401 or 403; 429 for changes beyond the caller's rate.
@@ -114,42 +115,42 @@ class Access:
             _require_same_site(connection, is_proxied)
         if is_change:
             _require_scope(caller)
-            self._take(caller.identity)
+            self._limit_rate(caller.identity)
         return caller
 
     def _caller(self, connection: HTTPConnection, user: str | None, is_proxied: bool) -> Caller:
         if self._tokens is not None:
             token = bearer_token(connection.headers)
             if token is None and user is not None:
-                return Caller(user, EVERYTHING)  # the proxy let them in: browsers have no tokens
+                return Caller(user, ALL_SCOPES)  # signed in at the proxy; a browser has no token
             entry = self._tokens.find(token) if token else None
             if entry is None:
                 otherwise = f", or {THROUGH_PROXY}" if self._proxies else ""
                 raise _unauthorized(
-                    "the bearer token is not one that is let in: look at it, or ask an operator for another"
+                    "the bearer token is not valid: check it, or ask an operator for another"
                     if token
-                    else f"this API asks for a bearer token: send Authorization: Bearer TOKEN{otherwise}",
+                    else f"this API needs a bearer token: send Authorization: Bearer TOKEN{otherwise}",
                     CHALLENGE + (', error="invalid_token"' if token else ""),
                 )
             return Caller(user or entry.name, entry.scopes)
         if user is not None:
-            return Caller(user, EVERYTHING)
+            return Caller(user, ALL_SCOPES)
         if not (self._is_open or self._is_local):
-            raise _unauthorized(f"this API takes nobody's own word for who they are: {THROUGH_PROXY}")
+            raise _unauthorized(f"this API identifies callers by a proxy: {THROUGH_PROXY}")
         if self._is_local and not (self._is_open and is_proxied):
             _require_local_name(connection)
-        # Nobody named them, so they are told apart by where they come from.
-        return Caller(ANYBODY, EVERYTHING, str(peer_address(connection)))
+        # Anonymous callers are distinguished by their address.
+        return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)))
 
-    def _take(self, key: str) -> None:
-        wait_s = self._rates.take(key)
+    def _limit_rate(self, identity: str) -> None:
+        wait_s = self._rates.take(identity)
         if wait_s > 0:
             seconds = max(1, math.ceil(wait_s))
             raise Problem(
                 429,
                 "Too many requests",
-                f"more changes than {self._rates.per_minute} a minute were asked for: try again in {seconds} s, or "
-                "have SCORING_API_RATE_PER_MINUTE raised",
+                f"the limit is {self._rates.per_minute} changes per minute and caller: try again in {seconds} s, "
+                "or ask an operator to raise SCORING_API_RATE_PER_MINUTE",
                 headers={"Retry-After": str(seconds)},
             )
 
@@ -181,15 +182,15 @@ class Rates:
         return bucket.take(now)
 
 
-# --- where a request comes from ------------------------------------------------------------------------
+# --- addresses -----------------------------------------------------------------------------------------
 
 
 def trusted_proxies(text: str) -> tuple[Network, ...]:
     """
-    The CIDRs of `SCORING_TRUSTED_PROXIES`; a bare address is itself alone.
+    The networks of `SCORING_TRUSTED_PROXIES`: CIDRs or single addresses, separated by commas.
 
     Raises:
-        ConfigurationError: One of them is none.
+        ConfigurationError: One of them is not a CIDR.
     """
     networks = []
     for part in filter(None, (p.strip() for p in text.split(","))):
@@ -197,10 +198,10 @@ def trusted_proxies(text: str) -> tuple[Network, ...]:
             network = ip_network(part)
         except ValueError as error:
             raise ConfigurationError(
-                f"SCORING_TRUSTED_PROXIES: {part!r} is no CIDR such as 10.0.0.0/8: {error}"
+                f"SCORING_TRUSTED_PROXIES: {part!r} is not a CIDR such as 10.0.0.0/8: {error}"
             ) from None
         mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
-        # ::ffff:10.0.0.0/104 means the same addresses as 10.0.0.0/8, and peers are told in the second way.
+        # `peer_address` converts IPv4-mapped addresses to IPv4, so networks of them are converted as well.
         if mapped is not None and network.prefixlen >= 96:
             network = IPv4Network((mapped, network.prefixlen - 96))
         networks.append(network)
@@ -208,13 +209,13 @@ def trusted_proxies(text: str) -> tuple[Network, ...]:
 
 
 def _joined(networks: Iterable[Network]) -> Iterator[Network]:
-    """The same addresses in as few ranges as can be: two halves of everybody are everybody."""
+    """The same addresses in the fewest networks: two halves of the address space become one network."""
     yield from collapse_addresses(n for n in networks if isinstance(n, IPv4Network))
     yield from collapse_addresses(n for n in networks if isinstance(n, IPv6Network))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches a server on `host`; names other than localhost are not looked up."""
+    """Whether a server on `host` is reachable from this machine only. Resolves no name but localhost."""
     name = host.strip("[]").lower().removesuffix(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -223,7 +224,7 @@ def is_loopback(host: str) -> bool:
 
 
 def peer_address(connection: HTTPConnection) -> Address | None:
-    """Who opened the connection, an IPv4 address written as IPv6 as what it is; None where that is no address."""
+    """Address of the peer, IPv4-mapped ones as IPv4; None where the server gives none (a Unix socket, a test)."""
     return _address(connection.client.host) if connection.client else None
 
 
@@ -235,42 +236,42 @@ def _address(text: str) -> Address | None:
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
-# --- what a request says -------------------------------------------------------------------------------
+# --- headers -------------------------------------------------------------------------------------------
 
 
 def forwarded_user(headers: Headers) -> str | None:
     """
-    Whom a proxy names: the user, else the e-mail address; None: nobody.
+    The user that a proxy names, else the e-mail address; None: neither header has a value.
 
     Raises:
-        Problem: 400, it names several (one of them may be the client's own word), or what is no name. Two lines
-            that were joined on the way have a comma and a blank between them; a name of a directory has no blank there.
+        Problem: 400, the header has several values, one of which the client may have sent, or is not a usable name.
     """
     for header in FORWARDED_NAMES:
         values = {value.strip() for value in headers.getlist(header)} - {""}
         if not values:
             continue
         name = _utf8(values.pop())
+        # A proxy that joins two header lines puts ", " between them. A directory name such as CN=a,OU=b has no blank.
         if values or ", " in name or not is_name(name):
             raise Problem(
                 400,
                 "Bad forwarded user",
-                f"{header} must be there once and hold one name of 1-{NAME_MAX} visible characters, without a comma "
-                "and a blank in it: let the proxy replace what its clients send",
+                f"{header} must appear once and hold one name of 1-{NAME_MAX} visible characters, without a comma "
+                "followed by a blank: configure the proxy to replace the header that clients send",
             )
         return name
     return None
 
 
 def bearer_token(headers: Headers) -> bytes | None:
-    """The token of the one `Authorization` header; None: there is none of this kind, or there are several."""
+    """The token of the `Authorization` header; None: there is no bearer token, or there are several headers."""
     values = headers.getlist("authorization")
     scheme, _, token = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
 
 
 def _utf8(value: str) -> str:
-    """A header's value as its sender meant it; what is not UTF-8 becomes what is no name."""
+    """A header value decoded as UTF-8; an invalid one becomes NUL, which no name may contain."""
     try:
         return value.encode("latin-1").decode()
     except UnicodeDecodeError:
@@ -282,18 +283,18 @@ def _require_scope(caller: Caller) -> None:
         raise Problem(
             403,
             "Not allowed",
-            "this token may only read: ask an operator for one with the scope score",
+            "this token may only read: ask an operator for a token with the scope score",
             headers={"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="score"'},
         )
 
 
 def _require_same_site(connection: HTTPConnection, is_proxied: bool) -> None:
     """
-    Refuse what a page of another site makes a browser send; other programs send neither header and pass.
+    Refuse requests that a page of another site makes a browser send (CSRF).
 
-    Browsers tell `Sec-Fetch-Site` where the connection is secure, and `Origin` with every change and every
-    WebSocket. The first needs no knowledge of our own name. Of WebSockets not all browsers tell it well, and all tell
-    the second, so there the first counts only without the second.
+    Programs that are not browsers send neither `Sec-Fetch-Site` nor `Origin`, and pass. Browsers send the first on
+    secure connections, and the second with every change and every WebSocket. `Sec-Fetch-Site` is preferred, since it
+    needs no knowledge of our own host name, except for WebSockets, where some browsers set it wrongly.
     """
     headers = connection.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
@@ -306,7 +307,7 @@ def _require_same_site(connection: HTTPConnection, is_proxied: bool) -> None:
         hosts += [host.strip() for host in headers.get("x-forwarded-host", "").split(",")]
     if site is None and origin is not None and _is_origin_of(origin, hosts):
         return
-    raise Problem(403, "Another site", "a page of another site asked for this, and only our own pages may")
+    raise Problem(403, "Another site", "a page of another site sent this request; only pages of this service may")
 
 
 def _is_origin_of(origin: str, hosts: Iterable[str]) -> bool:
@@ -316,13 +317,14 @@ def _is_origin_of(origin: str, hosts: Iterable[str]) -> bool:
         asked = [urlsplit(f"//{host}") for host in hosts if host]
         return any((h.hostname, h.port or DEFAULT_PORTS[parts.scheme]) == (parts.hostname, port) for h in asked)
     except (ValueError, KeyError):
-        return False  # `null`, another scheme, or no URL
+        return False  # `null`, another scheme, or not a URL
 
 
 def _require_local_name(connection: HTTPConnection) -> None:
     """
-    Refuse other names for this machine: a page can give its own site's name our address, and would then be let in
-    as if it were ours.
+    Refuse host names other than those of loopback (DNS rebinding).
+
+    A site can make its own name resolve to our address. Its pages would then have the same origin as ours.
     """
     host = connection.headers.get("host")
     if host is None:
@@ -335,11 +337,11 @@ def _require_local_name(connection: HTTPConnection) -> None:
         raise Problem(
             403,
             "Not this host",
-            "this API listens on loopback alone and answers to localhost and 127.0.0.1 only: call it by one of these; "
-            f"to make it known by another name, {ADVICE}",
+            "this API listens on loopback and answers to localhost and 127.0.0.1 only: use one of these names; to use "
+            f"another name, {ADVICE}",
         )
 
 
 def _unauthorized(detail: str, challenge: str | None = None) -> Problem:
-    """Args: challenge: None where nothing that the caller could send would help."""
+    """A 401. Args: challenge: None where no credentials in the request would help."""
     return Problem(401, "Not authenticated", detail, headers={"WWW-Authenticate": challenge} if challenge else {})

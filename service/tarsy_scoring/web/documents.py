@@ -13,21 +13,21 @@ from tarsy_scoring.queue.score_parts import Part
 
 
 class Fault(BaseModel):
-    """One thing that is wrong with a request, and where; never the value."""
+    """One fault of a request and its place, without the value."""
 
     loc: list[str | int]
     msg: str
 
 
 class ProblemDocument(BaseModel):
-    """A refusal or a failure, as RFC 9457 has it. Some kinds have more members."""
+    """A refusal or failure in the shape of RFC 9457. Some kinds have more members."""
 
-    type: str = Field(description="The kind of problem; stays the same for the same kind.")
+    type: str = Field(description="The kind of problem. Programs may branch on it.")
     title: str = Field(description="The kind in words.")
     status: int = Field(ge=400, le=599)
     detail: str = Field(description="What happened, why, and what would help.")
-    instance: str = Field(description="This one occurrence; ends in the request id that the log has too.")
-    errors: list[Fault] | None = Field(None, description="Only with 422: what is wrong with the request.")
+    instance: str = Field(description="This occurrence; ends in the request id, which the log has as well.")
+    errors: list[Fault] | None = Field(None, description="Only with 422: the faults of the request.")
 
 
 def _score_fields() -> dict[str, Any]:
@@ -43,7 +43,7 @@ EXAMPLE_PROBLEM = {
     "type": "urn:tarsy-scoring:problem:not-authenticated",
     "title": "Not authenticated",
     "status": 401,
-    "detail": "this API asks for a bearer token: send Authorization: Bearer TOKEN",
+    "detail": "this API needs a bearer token: send Authorization: Bearer TOKEN",
     "instance": "urn:tarsy-scoring:request:5f0c1f6fd6b84c0ca0b8b3c3e9d5a7c1",
 }
 

@@ -1,8 +1,8 @@
 """
-What every request passes on its way in and out, whichever route it is for.
+The middleware that every request passes, whichever route it is for.
 
-In: an id, limits, access. Out: security headers, one log line, metrics; and whatever nobody foresaw becomes a 500
-that says nothing of its cause. Works on ASGI messages, so answers that are streamed stay streamed.
+On the way in: a request id, limits, access. On the way out: security headers, one log line, metrics, and a 500 without
+a cause for an unexpected error. It works on ASGI messages, so that streamed answers stay streamed.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ MAX_BODY_BYTES = 64 * 1024
 PIECE_BYTES = 32 * 1024
 BODY_TIMEOUT_S = 30.0
 GO_AWAY_S = 1.0
-# The pool has fewer connections than this; who comes later would only wait for those before.
+# More than the pool has connections: a further request would only wait for those before it.
 MAX_REQUESTS_AT_ONCE = 256
 BUSY_RETRY_S = 1
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -50,7 +50,7 @@ PATH_SHOWN = 300
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
-# A route that needs another one (a page its styles, a file its caching) sets it itself.
+# Defaults: a route may set its own (a page allows its styles, a static file allows caching).
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -64,10 +64,11 @@ SECURITY_HEADERS = {
 @dataclass(slots=True)
 class Lifecycle:
     """
-    The life of a server: starting, running, stopping.
+    Where a server is in its life: starting, running or stopping.
 
     Args:
-        has_started: False while it is not known that the database is the right one; nothing is let in then.
+        has_started: False until the database was found to have the right tables; only probes are served then.
+        sockets: The open WebSockets.
     """
 
     has_started: bool = True
@@ -75,12 +76,12 @@ class Lifecycle:
     sockets: "set[_Exchange]" = field(default_factory=set)
 
     async def stop(self) -> None:
-        """Let nobody in any more, and tell every WebSocket to come back elsewhere."""
+        """Refuse new requests, and close every WebSocket with 1001."""
         self.is_stopping = True
         closing = [asyncio.create_task(socket.go_away()) for socket in self.sockets]
-        if closing:  # a client that does not read cannot be told, and is cut off later
-            _, untold = await asyncio.wait(closing, timeout=GO_AWAY_S)
-            for task in untold:
+        if closing:  # the server cuts off clients that do not read
+            _, late = await asyncio.wait(closing, timeout=GO_AWAY_S)
+            for task in late:
                 task.cancel()
 
 
@@ -89,7 +90,7 @@ class RequestMiddleware:
     The outermost layer of the application.
 
     Args:
-        access: Asked about everything but the probes.
+        access: Checks every request but the probes.
     """
 
     def __init__(self, app: ASGIApp, *, access: Access, metrics: Metrics, lifecycle: Lifecycle) -> None:
@@ -121,38 +122,38 @@ class RequestMiddleware:
             try:
                 await self._answer(exchange)
             finally:
-                self._tell(exchange)
+                self._record(exchange)
 
     async def _answer(self, exchange: "_Exchange") -> None:
         connection = HTTPConnection(exchange.scope)
-        is_let_in = False
+        is_admitted = False
         try:
-            if exchange.head_bytes > MAX_HEAD_BYTES:  # the server counts only what does not come in one piece
+            if exchange.head_bytes > MAX_HEAD_BYTES:  # the server limits only a head that arrives in several pieces
                 raise Problem(431, *REFUSALS[431])
-            if exchange.is_ambiguous:  # RFC 9112, 6.1: somebody between us may see another end of this request
+            if exchange.is_ambiguous:  # RFC 9112, 6.1: an intermediary may see another end of this request
                 detail = "the request states its length in two ways: send one of them"
                 raise Problem(400, REFUSALS[400][0], detail, headers={"Connection": "close"})
             if exchange.scope["path"] not in PROBES:
-                self._let_in(connection, exchange)
-            is_let_in = True
+                self._admit(connection, exchange)
+            is_admitted = True
             await self._app(exchange.scope, exchange.receive, exchange.send)
         except Problem as problem:
-            if not is_let_in:
+            if not is_admitted:
                 self._metrics.api_refused.labels(exchange.scope["type"], str(problem.status)).inc()
             await problem_response(connection, problem)(exchange.scope, exchange.receive, exchange.send)
-        except ClientDisconnect:  # in the middle of a body; there is nobody to be told
+        except ClientDisconnect:  # in the middle of a body: there is no client left to answer
             exchange.status = exchange.status or 400
-        except Exception as error:  # noqa: BLE001 - the outermost place; nothing of it may reach a caller
-            # The text of an error may quote what was stored, so only its kind and where it arose are told.
+        except Exception as error:  # noqa: BLE001 - the outermost place: no detail may reach a caller
+            # The text of an error may quote stored data, so that only its type and its place are logged.
             log.error("api.failed", error=type(error).__name__, at=_places_of(error))
             if exchange.status is not None:
-                raise CutShort("the answer had begun") from None
+                raise AnswerCut("the answer had begun") from None
             await problem_response(connection, failed())(exchange.scope, exchange.receive, exchange.send)
 
-    def _let_in(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
+    def _admit(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
         retry = {"Retry-After": str(BUSY_RETRY_S)}
         if self._lifecycle.is_stopping:
-            raise Problem(503, "Stopping", "this server is stopping: try again, at another one", headers=retry)
+            raise Problem(503, "Stopping", "this server is stopping: try again", headers=retry)
         connection.state.caller = self._access.admit(connection)
         if self._at_once > MAX_REQUESTS_AT_ONCE:
             raise Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
@@ -161,7 +162,7 @@ class RequestMiddleware:
         if not self._lifecycle.has_started:
             raise database_away()
 
-    def _tell(self, exchange: "_Exchange") -> None:
+    def _record(self, exchange: "_Exchange") -> None:
         duration_s = time.monotonic() - exchange.began
         route = getattr(exchange.scope.get("route"), "path_format", UNMATCHED)
         method = exchange.method
@@ -169,8 +170,8 @@ class RequestMiddleware:
             known = method if method in METHODS else "other"
             self._metrics.api_requests.labels(route, known, str(exchange.status or 500)).inc()
             self._metrics.api_request_duration.labels(route).observe(duration_s)
-        say = log.debug if exchange.scope["path"] in PROBES else log.info
-        say(
+        emit = log.debug if exchange.scope["path"] in PROBES else log.info
+        emit(
             "api.request",
             method=method,
             route=route,
@@ -180,15 +181,15 @@ class RequestMiddleware:
         )
 
 
-class CutShort(Exception):
-    """Makes the server cut the connection, so that the caller sees that the answer is not whole."""
+class AnswerCut(Exception):
+    """Makes the server close the connection, so that the caller sees that the answer is incomplete."""
 
 
 class _Exchange:
     """
-    One request: its scope with an id, what may come in, and what was answered.
+    One request and its answer: adds the id, bounds the body, and records the status.
 
-    HEAD is asked as GET, and only the head of that answer is sent: no route needs to know of it.
+    A HEAD request is passed on as GET, and only the head of the answer is sent, so that routes need not support HEAD.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,7 +215,7 @@ class _Exchange:
         self._is_whole = False
 
     async def receive(self) -> Message:
-        """The next message. Raises: HTTPException: 413 or 408, the body is too large or too slow."""
+        """The next ASGI message. Raises: HTTPException: 413 or 408, the body is too large or too slow."""
         if self._is_received:
             return await self._receive()
         try:
@@ -229,7 +230,7 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass an answer on, with our headers. Raises: OSError: the server is stopping, nobody listens any more."""
+        """Pass an answer on with our headers. Raises: OSError: The WebSocket was closed because the server stops."""
         if self._is_gone:
             raise OSError("the server is stopping")
         kind = message["type"]
@@ -251,13 +252,14 @@ class _Exchange:
 
     async def _send_body(self, message: Message) -> None:
         """
-        Pass a part of a body on, a piece at a time.
+        Pass a part of a body on, in pieces of `PIECE_BYTES`.
 
-        The server waits between pieces while its buffer is full: so it is never much larger than that, and a reader
-        that takes some of it is seen to.
+        The server waits between pieces while its buffer is full. So the buffer stays small, and even a slow reader of a
+        large body empties it within the stall timeout of `connections`.
         """
         if not self._has_body:
-            if not self._is_whole:  # once: the rest is nobody's business, and a stream learns that the caller has left
+            # Once. The rest is dropped, and a stream sees a disconnect and ends.
+            if not self._is_whole:
                 self._is_whole = True
                 await self._send({"type": message["type"], "body": b"", "more_body": False})
             return
@@ -271,12 +273,12 @@ class _Exchange:
     async def go_away(self) -> None:
         """Close a WebSocket that is open."""
         if self.status == SWITCHED and not self._is_gone:
-            with suppress(Exception):  # the client may have gone by itself in this very moment
+            with suppress(Exception):  # the client may have left at the same moment
                 await self.send({"type": "websocket.close", "code": GOING_AWAY, "reason": "the server is stopping"})
 
 
 def _in_origin_form(scope: Scope) -> Scope:
-    """RFC 9112, 3.2.2: where the target is a whole URL, its host goes before what the header says."""
+    """A scope whose target is a path. Source: RFC 9112, 3.2.2: the host of an absolute URL replaces the header."""
     found = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
     if found is None:
         return scope
@@ -286,7 +288,7 @@ def _in_origin_form(scope: Scope) -> Scope:
 
 
 def _places_of(error: BaseException) -> list[str]:
-    """Files, lines and functions an error came through, the innermost last."""
+    """Files, lines and functions of a traceback, the innermost last."""
     places = []
     step = error.__traceback__
     while step is not None:

@@ -1,7 +1,7 @@
 """
-The OpenAPI document: what the routes declare, and what holds for all of them said once.
+The OpenAPI document: what the routes declare, and the answers that all of them share.
 
-A route declares its own answers; an error needs no more than a description, the shape is put in here.
+A route declares its own answers. For an error it gives a description only; the shape is added here.
 """
 
 import re
@@ -19,28 +19,29 @@ from tarsy_scoring.web.middleware import PROBES
 from tarsy_scoring.web.problems import MEDIA_TYPE, is_tarsys_path
 
 DESCRIPTION = """\
-Scores of automated incident investigations: ask for one, read it, look at many.
+Scores of automated incident investigations: request them, read them, analyse them.
 
 Every refusal and failure is a problem document (RFC 9457, `application/problem+json`), and at TARSy's own addresses
-JSON with a `message`. Who may ask for what is told in docs/api.md; where tokens are configured, send
-`Authorization: Bearer TOKEN`.
+JSON with a `message`. docs/api.md describes access; where tokens are configured, send `Authorization: Bearer TOKEN`.
 """
-SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "Where SCORING_API_TOKENS_FILE is set."}}
+SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "Needed where SCORING_API_TOKENS_FILE is set."}
+}
 
-# What any route may answer, beside its own.
+# Answers that every route may give beside its own.
 FOR_ALL = {
-    "400": "The request cannot be read, or a proxy names a user that is none.",
-    "401": "Nobody known asks: no good token, or no user from a trusted proxy.",
-    "403": "Not allowed: a token that may only read, another site's page, or a name this API does not answer to.",
+    "400": "The request cannot be read, or the user name of a proxy is not usable.",
+    "401": "The caller is unknown: no valid token, or no user name from a trusted proxy.",
+    "403": "Not allowed: a token with the scope `read`, a page of another site, or an unknown host name.",
     "413": "The body is larger than 64 KiB.",
-    "431": "Address and headers are larger than 32 KiB together.",
-    "422": "The request is not as it must be; `errors` says where and why.",
-    "500": "It failed for a reason nobody foresaw; the log has it under the id in `instance`.",
-    "503": "The database is away, or the server is busy or stopping; `Retry-After` says when to try again.",
+    "431": "The address and the headers together are larger than 32 KiB.",
+    "422": "The request is malformed; `errors` says where and why.",
+    "500": "An unexpected error; the log has it under the id in `instance`.",
+    "503": "The database is unavailable, or the server is busy or stopping; `Retry-After` says when to try again.",
 }
 FOR_CHANGES = {
     "408": "The body did not arrive in time.",
-    "429": "More changes than the caller's rate; see `Retry-After`.",
+    "429": "The caller's rate of changes is exceeded; see `Retry-After`.",
 }
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
 EXAMPLES = {"ScoreDocument": EXAMPLE_SCORE, "ProblemDocument": EXAMPLE_PROBLEM}
@@ -48,14 +49,14 @@ _REFERENCE = "#/components/schemas/{model}"
 
 
 class _Plain(GenerateJsonSchema):
-    """No titles made up from field names."""
+    """Without titles generated from field names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """The document of the application's routes, the same for the same code."""
+    """The document of the application's routes; deterministic."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -79,14 +80,14 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Path, method and operation of everything in a document."""
+    """Path, method and definition of every operation in a document."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield path, method.upper(), operation
 
 
 def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]:
-    """The answers of a route with those that all have, by status."""
+    """The answers of a route and those that every route may give, by status."""
     general: dict[str, str] = {}
     if path not in PROBES:
         general = FOR_ALL | ({} if method in UNCHANGING_METHODS else FOR_CHANGES)
@@ -94,12 +95,14 @@ def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]
     for status, description in general.items():
         answer = answers.setdefault(status, {"description": description})
         if "HTTPValidationError" in str(answer.get("content")):
-            answers[status] = {"description": description}  # the framework's own shape, which nobody gets
+            answers[status] = {"description": description}  # the framework's own shape, which is never sent
     media_type, model = ("application/json", "TarsyError") if is_tarsys_path(path) else (MEDIA_TYPE, "ProblemDocument")
     for status, answer in answers.items():
         if re.fullmatch(r"[45]\d\d", status):
             problem = {media_type: {"schema": {"$ref": _REFERENCE.format(model=model)}}}
-            if status in general or not answer.get("content"):  # what stands before a route speaks for itself
+            if status in general or not answer.get(
+                "content"
+            ):  # the middleware answers with a problem, whatever the route declares
                 answer["content"] = answer.get("content", {}) | problem
             if status in ("429", "503"):
                 answer.setdefault("headers", RETRY_AFTER)

@@ -1,5 +1,7 @@
 """
-Every refusal and failure as RFC 9457 problem details: what is told to callers, and never more.
+Refusals and failures as RFC 9457 problem details, or as a page for browsers.
+
+An answer never repeats what was sent, and says nothing about the cause of a failure.
 """
 
 import re
@@ -29,17 +31,17 @@ FAULTS_SHOWN = 20
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION = 1001, 1011, 1008
 
-# What the framework refuses by itself, in our words; Python's own phrases change with its versions.
+# Titles and details for what the framework and the server refuse. Python's own phrases change between versions.
 REFUSALS = {
-    400: ("Unreadable request", "the request cannot be read: look at its body and its headers"),
-    404: ("Not found", "there is nothing at this address: look at it again; /openapi.json lists what there is"),
-    405: ("Method not allowed", "this address does not know that method: the header Allow names those it knows"),
+    400: ("Unreadable request", "the request cannot be read: check its body and its headers"),
+    404: ("Not found", "there is nothing at this address: check it; /openapi.json lists all addresses"),
+    405: ("Method not allowed", "this address does not support the method: the header Allow lists those it supports"),
     408: ("Too slow", "the request did not arrive in time: send it again"),
-    413: ("Content too large", "the body is too large: no request here needs a large one"),
-    431: ("Head too large", "address and headers are too large together: send less of them"),
+    413: ("Content too large", "the body is larger than any request to this API needs"),
+    431: ("Head too large", "the address and the headers together are too large: shorten them"),
 }
-MALFORMED = "the request is not as it must be: see `errors`"
-_TARSYS = re.compile(r"/api/v1/sessions/.*/score", re.DOTALL)  # an encoded slash is a part of the id
+MALFORMED = "the request is malformed: see `errors`"
+_TARSYS = re.compile(r"/api/v1/sessions/.*/score", re.DOTALL)  # an encoded slash is part of the id
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -86,7 +88,7 @@ ProblemPage = Callable[[HTTPConnection, Problem, str], Response]
 
 
 def problem_response(connection: HTTPConnection, problem: Problem) -> Response:
-    """The answer to a request that is refused or failed: problem details, or for people who look at pages a page."""
+    """The answer to a refused or failed request: problem details, or a page where a browser asked for one."""
     if (page := _page_of(connection, problem)) is not None:
         return page
     is_tarsys = is_tarsys_path(connection.scope["path"])
@@ -96,12 +98,12 @@ def problem_response(connection: HTTPConnection, problem: Problem) -> Response:
 
 
 def is_tarsys_path(path: str) -> bool:
-    """Whether an address is one of TARSy's own: its clients look for `message` in JSON, whatever the error."""
+    """Whether an address is one of TARSy's own, whose clients expect `message` in the JSON of every error."""
     return _TARSYS.fullmatch(path) is not None
 
 
 def problem_document(problem: Problem, request_id: str, more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
-    """Problem details as JSON; `more` and the problem's own members do not replace those that all have."""
+    """Problem details as JSON. The members that RFC 9457 defines win over `problem.extra` and `more`."""
     slug = re.sub(r"[^a-z0-9]+", "-", problem.title.lower()).strip("-")
     document: dict[str, Any] = {
         "type": TYPES + slug,
@@ -121,25 +123,27 @@ def _page_of(connection: HTTPConnection, problem: Problem) -> Response | None:
         return None
     try:
         return render(connection, problem, request_id(connection))
-    except Exception as error:  # noqa: BLE001 - what is told of a failure must not fail as well
+    except Exception as error:  # noqa: BLE001 - answering a failure must not fail as well
         log.error("api.problem_page_failed", error=type(error).__name__)
         return None
 
 
 def request_id(connection: HTTPConnection) -> str:
-    """The id of this request, given to it where it came in."""
+    """The id that the middleware gave to this request."""
     return str(getattr(connection.state, "request_id", None) or uuid4().hex)
 
 
 def failed() -> Problem:
-    """What callers hear of an error nobody foresaw."""
+    """500, without the cause."""
     return Problem(
-        500, "Internal error", "this failed for a reason that is in our log: tell an operator the end of `instance`"
+        500,
+        "Internal error",
+        "an unexpected error, which the log of the API describes: give an operator the id at the end of `instance`",
     )
 
 
 def database_away() -> Problem:
-    """What callers hear while PostgreSQL cannot be used; where it is does not concern them."""
+    """503 while PostgreSQL cannot be used, without its address."""
     return Problem(
         503,
         "Database away",
@@ -149,13 +153,13 @@ def database_away() -> Problem:
 
 
 def too_large() -> Problem:
-    """What callers hear who announce a body beyond the limit."""
+    """413 for a body whose declared length exceeds the limit."""
     title, detail = REFUSALS[413]
     return Problem(413, title, detail, headers={"Connection": "close"})
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    """Let the application answer every foreseen error with problem details."""
+    """Make the application answer errors with problem details."""
     handlers: dict[type[Exception], Any] = {
         Problem: _of_problem,
         DatabaseAway: _of_database_away,
@@ -181,26 +185,28 @@ async def _of_framework(connection: HTTPConnection, error: Exception) -> Respons
     assert isinstance(error, HTTPException)
     title, detail = REFUSALS.get(error.status_code, ("Refused", "the request was refused"))
     headers = dict(error.headers or {})
-    if error.status_code == 400:  # of the framework: a body that is no JSON; what a session is not is told elsewhere
-        faults = [{"loc": ["body"], "msg": "it cannot be read as JSON in UTF-8"}]
+    if error.status_code == 400:  # only FastAPI raises it, for a body that is not JSON; our own 400s are `Problem`s
+        faults = [{"loc": ["body"], "msg": "not JSON in UTF-8"}]
         problem = Problem(422, "Malformed request", MALFORMED, extra={"errors": faults})
         return await _answer(connection, problem)
     if error.status_code == 405:
-        headers["Allow"] = ", ".join(_methods_at(connection))  # of every route here, where the framework names one's
+        headers["Allow"] = ", ".join(
+            _methods_at(connection)
+        )  # of every route at this address; Starlette lists those of the first one
     return await _answer(connection, Problem(error.status_code, title, detail, headers=headers))
 
 
 def _methods_at(connection: HTTPConnection) -> list[str]:
-    """The methods that any route at this address knows."""
+    """The methods that the routes at this address support."""
     routes = connection.app.router.routes
 
     def is_known(method: str) -> bool:
-        # Routes note in the scope what they find.
+        # Without what the routes of the request itself have stored in the scope.
         scope = {k: v for k, v in connection.scope.items() if k not in ("fastapi", "route", "path_params")}
         return any(r.matches(dict(scope, method=method))[0] is Match.FULL for r in routes)
 
     known = {method for method in METHODS if is_known(method)}
-    return sorted(known | ({"HEAD"} if "GET" in known else set()))  # see `edge`
+    return sorted(known | ({"HEAD"} if "GET" in known else set()))  # see `_Exchange`
 
 
 async def _of_validation(connection: HTTPConnection, error: Exception) -> Response | None:
@@ -217,19 +223,19 @@ async def _of_websocket_validation(connection: HTTPConnection, _error: Exception
 
 async def _answer(connection: HTTPConnection, problem: Problem) -> Response | None:
     if isinstance(connection, WebSocket) and connection.application_state is not WebSocketState.CONNECTING:
-        await connection.close(INTERNAL_ERROR)  # there is no other answer once a handshake is done
+        await connection.close(INTERNAL_ERROR)  # after the handshake there is no other answer
         return None
     return problem_response(connection, problem)
 
 
 def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
-    """Where and what; a name the caller made up is told only where it is a plain one."""
+    """Place and message of a validation error. A name that the caller made up is repeated only if it is plain."""
     loc = [part if isinstance(part, int) or _PLAIN_NAME.fullmatch(part) else "?" for part in fault["loc"]]
     msg = str(fault["msg"]).removeprefix("Value error, ")
     if loc == ["body"] and not is_json and fault["type"] != "missing":
-        msg = "it must be JSON, and be said to be: send Content-Type: application/json"
+        msg = "expected JSON with Content-Type: application/json"
     elif fault["type"] == "json_invalid":
-        msg = f"from character {loc[-1]} on it is no JSON: {fault['ctx']['error']}"
+        msg = f"not JSON from character {loc[-1]} on: {fault['ctx']['error']}"
     elif str(fault["type"]).endswith("parsing"):
-        msg = msg.partition(", ")[0]  # the rest quotes a character of it
+        msg = msg.partition(", ")[0]  # the rest quotes a character of the body
     return {"loc": loc, "msg": msg}

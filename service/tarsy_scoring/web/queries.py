@@ -46,14 +46,14 @@ def _moment(text: Any) -> datetime:
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError:
-        raise ValueError("there is no such time") from None
+        raise ValueError("no such date or time exists") from None
     return min(max(moment, _EARLIEST), _LATEST).astimezone(UTC)
 
 
 def _labels(pairs: list[str]) -> list[str]:
     names = [pair.partition("=")[0] for pair in pairs]
     if len(set(names)) < len(names):
-        raise ValueError("a label has one value")
+        raise ValueError("a label is given with two values")
     return pairs
 
 
@@ -72,8 +72,8 @@ class _Parameters(BaseModel):
 class _Range(_Parameters):
     """A chain, criteria and a time range. Each model documents which time the range applies to."""
 
-    chain: Word | SkipJsonSchema[None] = Field(None, description="Of this chain.", examples=["kubernetes"])
-    criteria: Word | SkipJsonSchema[None] = Field(None, description="Whose score is under criteria of this name.")
+    chain: Word | SkipJsonSchema[None] = Field(None, description="Name of a chain.", examples=["kubernetes"])
+    criteria: Word | SkipJsonSchema[None] = Field(None, description="Name of the criteria of the score.")
     since: Moment | SkipJsonSchema[None] = Field(None, description="From this time on (RFC 3339).")
     until: Moment | SkipJsonSchema[None] = Field(None, description="Before this time (RFC 3339).")
 
@@ -89,16 +89,16 @@ class _ScoreFilters(_Range):
 
     min_score: Total | SkipJsonSchema[None] = Field(None, description="Total of at least this.")
     max_score: Total | SkipJsonSchema[None] = Field(None, description="Total of at most this.")
-    alert_type: Word | SkipJsonSchema[None] = Field(None, description="Of this alert type.")
+    alert_type: Word | SkipJsonSchema[None] = Field(None, description="Alert type of the session.")
     label: Annotated[list[Label], AfterValidator(_labels)] = Field(
-        [], max_length=10, description="NAME=VALUE; given several times, all of them.", examples=[["guidance=v2"]]
+        [], max_length=10, description="NAME=VALUE; may be repeated, and all must match.", examples=[["guidance=v2"]]
     )
     flag: Word | SkipJsonSchema[None] = Field(
-        None, description="Whose score has this flag.", examples=["injection_suspected"]
+        None, description="A flag of the score.", examples=["injection_suspected"]
     )
-    outcome: Literal["pass", "fail"] | SkipJsonSchema[None] = Field(None, description="Whose score came to this.")
+    outcome: Literal["pass", "fail"] | SkipJsonSchema[None] = Field(None, description="Outcome of the score.")
     q: Word | SkipJsonSchema[None] = Field(
-        None, description="Whose session id or alert type begins so; upper and lower case are the same."
+        None, description="Beginning of the session id or the alert type, without regard to case."
     )
 
     @model_validator(mode="after")
@@ -126,37 +126,35 @@ class _ScoreFilters(_Range):
 
 
 class SessionsQuery(_ScoreFilters):
-    """Which sessions; `since` and `until` are about when the session ended."""
+    """Filters of sessions; `since` and `until` apply to the end of the session."""
 
     status: Status | Literal["not_scored"] | SkipJsonSchema[None] = Field(
-        None, description="Of the newest score; `not_scored`: there is none."
+        None, description="Status of the newest score; `not_scored`: there is none."
     )
-    sort: Sort = Field(
-        "newest", description="By when they ended, or by total; those without a total come last either way."
-    )
+    sort: Sort = Field("newest", description="By end of the session, or by total. Sessions without a total come last.")
     cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | SkipJsonSchema[None] = Field(
         None, description="`next_cursor` of the page before, with the same filters and sort."
     )
-    limit: int = Field(50, ge=1, le=200, description="Sessions on a page.")
+    limit: int = Field(50, ge=1, le=200, description="Sessions per page.")
 
 
 class ExportQuery(_ScoreFilters):
-    """Which scores; `since` and `until` are about when the score was completed."""
+    """Filters of scores; `since` and `until` apply to the completion of the score."""
 
     format: Format = Field("jsonl", description="Score documents, or flat rows.")
-    status: Status = Field("completed", description="Of the score.")
-    purpose: Purpose = Field("production", description="What the score was made for.")
-    latest: bool = Field(False, description="Of several completed scores of a session, the latest alone.")
+    status: Status = Field("completed", description="Status of the score.")
+    purpose: Purpose = Field("production", description="Purpose of the score.")
+    latest: bool = Field(False, description="Only the latest completed score of each session.")
 
     @model_validator(mode="after")
     def _is_latest_of_something(self) -> Self:
         if self.latest and self.status != "completed":
-            raise ValueError("`latest` is about completed scores")
+            raise ValueError("`latest` needs the status completed")
         return self
 
 
 class SelectionQuery(_Range):
-    """Which scores; `since` and `until` are about when the score was completed."""
+    """Filters of scores; `since` and `until` apply to the completion of the score."""
 
     def selection(self) -> Selection:
         """The parameters as a selection of scores to analyse."""
@@ -164,49 +162,51 @@ class SelectionQuery(_Range):
 
 
 class TrendsQuery(SelectionQuery):
-    """Which scores, and what makes their day."""
+    """Filters of scores, and which time makes their day."""
 
     day_of: DayOf = Field(
-        "scored", description="The day on which it was scored, or the session ended; `since` and `until` follow it."
+        "scored",
+        description="Time that gives the day, and to which `since` and `until` apply: completion of the score, or "
+        "end of the session.",
     )
 
 
 class MissingToolsQuery(SelectionQuery):
-    """Which scores, and how many tools."""
+    """Filters of scores, and the order and number of tools."""
 
-    sort: ToolSort = Field("sessions", description="What makes a tool the most wanted.")
-    limit: int = Field(50, ge=1, le=200, description="Tools.")
+    sort: ToolSort = Field("sessions", description="Order of tools.")
+    limit: int = Field(50, ge=1, le=200, description="Number of tools.")
 
 
 class DriftQuery(_Parameters):
-    """Which findings."""
+    """Filters of findings."""
 
     chain: Word | SkipJsonSchema[None] = Field(
-        None, description="Of this chain; then `chain` of the answer says how things stand with it.", examples=["k8s"]
+        None, description="Name of a chain; `chain` of the answer then has its current state.", examples=["k8s"]
     )
     criteria: Word | SkipJsonSchema[None] = Field(None, description="Under criteria of this name.")
     since: Moment | SkipJsonSchema[None] = Field(None, description="Found from this time on (RFC 3339).")
-    limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Findings.")
+    limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Number of findings.")
 
 
 class HistoryQuery(_Parameters):
-    """Which scores of one session."""
+    """A page of the scores of one session."""
 
     limit: int = Field(50, ge=1, le=200)
     cursor: str | None = Field(None, max_length=200, description="`next_cursor` of the page before.")
     purpose: Literal["production", "consistency", "anchor", "shadow"] | None = Field(
-        None, description="Only these; default: every purpose."
+        None, description="Purpose of the scores; default: every purpose."
     )
 
 
 class ReviewQuery(_Parameters):
-    """Which scores to review."""
+    """Filters of the review queue."""
 
     criteria: Word | SkipJsonSchema[None] = Field(None, description="Only scores under criteria of this name.")
 
 
 class TrustQuery(_Parameters):
-    """Which judges."""
+    """Filters of trust cards."""
 
     criteria: Word | SkipJsonSchema[None] = Field(None, description="Only judges under criteria of this name.")
     fingerprint: Word | SkipJsonSchema[None] = Field(None, description="Only the judge with this fingerprint.")
@@ -251,7 +251,7 @@ class Form(Generic[Q]):
     Args:
         values: Text of each field as given, to fill the form again; "" where it is empty or missing.
         query: The same as a query of the API; None where there are faults.
-        faults: What is wrong, one sentence per field.
+        faults: Errors for the user, one sentence per field.
     """
 
     values: Mapping[str, str]

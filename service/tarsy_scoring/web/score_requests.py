@@ -40,7 +40,7 @@ IdempotencyKey = Annotated[
         max_length=255,
         pattern=r"^[!-~]([ -~]*[!-~])?$",
         description="A repeat under the same key gets the first answer again, for 24 hours. Keys are per caller, "
-        "and of callers whom nobody names per address.",
+        "and for anonymous callers per address.",
     ),
 ]
 
@@ -149,20 +149,20 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
             answer = await context.inbox.request_score(verified, key, is_verified=True)
     except UnknownCriteria as error:
         known = ", ".join(sorted(context.policy.hashes))
-        detail = f"no criteria have the name that `criteria` gives (known: {known})"
+        detail = f"there are no criteria with the name in `criteria` (known: {known})"
         raise malformed(["body", "criteria"], detail, "Unknown criteria") from error
     except KeyErased as error:
         detail = (
-            "what was asked under this Idempotency-Key has been erased, and nothing new is made under it: to score a "
-            "session that its source still has, ask under another key"
+            "the session of the first request under this Idempotency-Key has been erased: use another key to score a "
+            "session that the source still has"
         )
         raise Problem(404, "Erased", detail) from error
     except NotStorable as error:
-        raise malformed(["body"], "it holds a text that cannot be stored") from error
+        raise malformed(["body"], "a text in the body cannot be stored") from error
     assert not isinstance(answer, UnverifiedSession), "its session was verified"
     if isinstance(answer, KeptAnswer):
         if not answer.is_same_question:
-            detail = "something else was asked under this Idempotency-Key: take another key for another request"
+            detail = "this Idempotency-Key was used for a different request: use another key"
             raise malformed(["header", IDEMPOTENCY_KEY], detail, "Key used before")
         context.metrics.requests.labels(SOURCE_API, "repeated").inc()
         return answer
@@ -175,22 +175,26 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
 def _busy(request: Request, answer: Answer) -> Problem:
     if answer.outcome == "busy_otherwise":
         detail = (
-            f"a score of the session {request.session_id} is under way, and not under the criteria "
-            f"{request.criteria}: ask again when it has ended, or cancel it"
+            f"a score of the session {request.session_id} is under way under other criteria than {request.criteria}: "
+            "repeat the request when it has ended, or cancel it"
         )
     else:
         detail = (
-            f"a score of the session {request.session_id} is under way: ask again when it has ended, cancel it, or "
-            "take it as it is by asking without force_rescore"
+            f"a score of the session {request.session_id} is under way: repeat the request when it has ended, cancel "
+            "it, or leave out force_rescore to get it"
         )
     return Problem(409, "Scoring under way", detail, extra={"score_id": str(answer.score_id)})
 
 
 async def _verify(context: AppContext, request: Request, known: UnverifiedSession) -> Request:
     """
-    The request, with what is known of its session; what an event said of the chain goes before what the source says.
+    Check that the session has ended, and add its chain, status and end to the request.
 
-    What we were told ourselves counts where there is no source, or it cannot be read.
+    The chain of an event wins over the chain that the source gives. Without a source, or while it cannot be read, what
+    events have said about the session counts.
+
+    Raises:
+        Problem: 400, 404 or 503, see `request_score`.
     """
     found: FoundSession | None = None
     if context.source is not None:
@@ -209,7 +213,7 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
                 raise Problem(
                     503,
                     "Sessions unavailable",
-                    f"whether the session {request.session_id} has ended cannot be read now: try again shortly",
+                    f"the timeline source cannot be read for the session {request.session_id} now: try again shortly",
                     headers={"Retry-After": str(TIMELINE_RETRY_S)},
                 ) from error
     elif not known.is_known:
@@ -231,16 +235,16 @@ def _unknown(session_id: str) -> Problem:
 
 
 def _unreadable(session_id: str) -> Problem:
-    """Without a time to try again: nothing changes until somebody mends it."""
+    """503 without `Retry-After`: the file has to be repaired first."""
     return Problem(
         503,
         "Session unreadable",
-        f"whether the session {session_id} has ended cannot be told: its file cannot be read as a session; the log of "
-        "the API says what is wrong with it",
+        f"the file of the session {session_id} is not a valid session, so that it is unknown whether the session has "
+        "ended; the log of the API has the reason",
     )
 
 
 def _running(session_id: str) -> Problem:
     return Problem(
-        400, "Session not terminal", f"the session {session_id} has not ended: ask for its score when it has"
+        400, "Session not terminal", f"the session {session_id} has not ended: request its score when it has"
     )

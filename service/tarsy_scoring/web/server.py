@@ -81,7 +81,7 @@ async def serve(
             lifespan="off",
             log_config=None,
             access_log=False,
-            proxy_headers=False,  # who asks is decided by Access, from the real peer
+            proxy_headers=False,  # Access identifies callers by the address of the peer
             server_header=False,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -1,7 +1,7 @@
 """
-Bearer tokens of the API: a file of names, SHA-256 digests and scopes, read again when it changes.
+Bearer tokens of the API: a file of names, SHA-256 digests and scopes, reloaded when it changes.
 
-The file holds no token, so whoever can read it can use none.
+The file holds digests only, so that reading it does not give access.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ log = structlog.get_logger()
 
 NAME_MAX = 255
 MAX_FILE_BYTES = 1_000_000
-DIGEST_OF_NOTHING = hashlib.sha256(b"").hexdigest()
+DIGEST_OF_EMPTY = hashlib.sha256(b"").hexdigest()
 ADVICE = 'make one with: printf %s "$TOKEN" | sha256sum'
 Signature = tuple[int, int, int]
 
 
 def is_name(text: str) -> bool:
-    """Whether this can name who acted: 1-255 characters, all of them visible, blanks only inside."""
+    """Whether the text can name a caller: 1-255 visible characters, no blank at either end."""
     return 0 < len(text) <= NAME_MAX and text.isprintable() and text.strip() == text == without_invisible(text)
 
 
@@ -42,13 +42,13 @@ def _digest(text: str) -> str:
     digest = text.lower()
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise ValueError(f"expected 64 hexadecimal digits; {ADVICE}")
-    if digest == DIGEST_OF_NOTHING:
-        raise ValueError(f"is the digest of nothing; {ADVICE}")
+    if digest == DIGEST_OF_EMPTY:
+        raise ValueError(f"is the digest of the empty string; {ADVICE}")
     return digest
 
 
 class Token(BaseModel):
-    """What the file says of one token."""
+    """One entry of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -68,11 +68,11 @@ class TokensFile:
     """
     The tokens in force.
 
-    A file that becomes unreadable or wrong changes nothing but the log: the tokens from before stay in
-    force, so that a slip of the pen locks nobody out. An empty list is no slip, and lets nobody in.
+    When the file becomes unreadable or invalid, the tokens read before stay in force and the error is logged: a typing
+    error must not lock out every caller. An empty list is valid and revokes all tokens.
 
     Raises:
-        ConfigurationError: At the start there is no such file, or it is wrong.
+        ConfigurationError: At the start the file is missing or invalid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,8 +81,8 @@ class TokensFile:
         self._tokens = self._read()
 
     def find(self, token: bytes) -> Token | None:
-        """The entry of a token, None where there is none; takes the same time wherever it stands."""
-        self._read_again_if_changed()
+        """The entry of a token, or None. The time does not depend on the entry's place, nor on its digest."""
+        self._reload_if_changed()
         digest = hashlib.sha256(token).hexdigest()
         found = None
         for entry in self._tokens:
@@ -90,8 +90,8 @@ class TokensFile:
                 found = entry
         return found
 
-    def _read_again_if_changed(self) -> None:
-        # Looked up before the reading: a change during it is seen the next time.
+    def _reload_if_changed(self) -> None:
+        # Taken before reading: if the file changes while it is read, the next request reloads it.
         signature = self._signature()
         if signature == self._seen:
             return
@@ -99,7 +99,7 @@ class TokensFile:
         try:
             self._tokens = self._read()
         except ConfigurationError as error:
-            log.error("api.tokens_file_broken", reason=str(error), effect="the tokens from before stay in force")
+            log.error("api.tokens_file_broken", reason=str(error), effect="the tokens read before stay in force")
         else:
             log.info("api.tokens_reloaded", path=str(self._path), tokens=len(self._tokens))
 
@@ -131,13 +131,13 @@ class TokensFile:
             tokens = _TOKENS.validate_python(entries)
         except ValidationError as error:
             faults = error.errors(include_input=False, include_url=False, include_context=False)
-            raise ConfigurationError(f"{where}: {'; '.join(map(_told, faults[:5]))}") from None
+            raise ConfigurationError(f"{where}: {'; '.join(map(_fault_text, faults[:5]))}") from None
         if len({t.sha256 for t in tokens}) < len(tokens):
             raise ConfigurationError(f"{where}: two entries have the same sha256: keep one")
         return tokens
 
 
-def _told(fault: object) -> str:
+def _fault_text(fault: object) -> str:
     assert isinstance(fault, dict)
     place = ".".join(str(part) for part in fault["loc"])
     return f"{place}: {str(fault['msg']).removeprefix('Value error, ')}"

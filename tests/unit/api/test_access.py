@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.web.access import ANYBODY, Access, Rates, is_loopback, trusted_proxies
+from tarsy_scoring.web.access import ANONYMOUS, Access, Rates, is_loopback, trusted_proxies
 from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.problems import Problem
 
@@ -96,7 +96,7 @@ def test_the_start_needs_a_rule_beyond_loopback() -> None:
             assert advice in str(refused.value)
     for host in ("127.0.0.1", "127.8.9.1", "localhost", "LOCALHOST.", "::1", "[::1]", "api.localhost"):
         assert is_loopback(host)
-        assert access({"SCORING_API_HOST": host}).admit(request()).name == ANYBODY
+        assert access({"SCORING_API_HOST": host}).admit(request()).name == ANONYMOUS
 
 
 def test_what_is_no_cidr_refuses_the_start() -> None:
@@ -179,17 +179,17 @@ def test_an_unusable_name_is_refused() -> None:
 
 def test_untrusted_headers_are_ignored_where_everybody_may() -> None:
     claim = {"x-forwarded-user": "alice"}
-    assert access({}).admit(request(claim)) == Caller(ANYBODY, BOTH, "127.0.0.1")
-    assert access(OPEN).admit(request(claim, peer=STRANGER)) == Caller(ANYBODY, BOTH, STRANGER)
+    assert access({}).admit(request(claim)) == Caller(ANONYMOUS, BOTH, "127.0.0.1")
+    assert access(OPEN).admit(request(claim, peer=STRANGER)) == Caller(ANONYMOUS, BOTH, STRANGER)
     both = access(OPEN | {"SCORING_TRUSTED_PROXIES": "10.0.0.0/8"})
     assert both.admit(request(claim, peer=PROXY)).name == "alice"
-    assert both.admit(request(claim, peer=STRANGER)).name == ANYBODY
+    assert both.admit(request(claim, peer=STRANGER)).name == ANONYMOUS
 
 
 def test_loopback_with_proxies_stays_open_to_this_machine() -> None:
     rules = access({"SCORING_TRUSTED_PROXIES": "127.0.0.1/32"})
     assert rules.admit(request({"x-forwarded-user": "alice", "host": "scoring.example"})).name == "alice"
-    assert rules.admit(request()).name == ANYBODY
+    assert rules.admit(request()).name == ANONYMOUS
 
 
 # --- tokens --------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def test_only_our_pages_and_programs_may_change() -> None:
         access(OPEN).admit(request(HOST | headers, method="POST"))
     for headers in OTHER_SITE:
         assert refusal(access(OPEN), request(HOST | headers, method="POST")).status == 403, headers
-        assert access(OPEN).admit(request(HOST | headers)).name == ANYBODY  # the page does not see the answer
+        assert access(OPEN).admit(request(HOST | headers)).name == ANONYMOUS  # the page does not see the answer
 
 
 def test_a_websocket_is_for_our_pages() -> None:
@@ -367,7 +367,7 @@ def test_a_websocket_is_for_our_pages() -> None:
     ):
         connection = request(HOST | headers, kind="websocket")
         if is_admitted:
-            assert access(OPEN).admit(connection).name == ANYBODY
+            assert access(OPEN).admit(connection).name == ANONYMOUS
         else:
             assert refusal(access(OPEN), connection).status == 403, headers
 
@@ -382,10 +382,10 @@ def test_a_trusted_proxy_may_tell_the_name_that_browsers_see() -> None:
 def test_loopback_answers_to_its_own_names_only() -> None:
     # A site that makes its own name resolve to our address would otherwise be same-origin with us.
     for host in ("localhost:8080", "127.0.0.1:8080", "[::1]:8080"):
-        assert access({}).admit(request({"host": host})).name == ANYBODY
+        assert access({}).admit(request({"host": host})).name == ANONYMOUS
     for host in ("evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "[::1", ""):
         assert refusal(access({}), request({"host": host})).status == 403, host
-        assert access(OPEN).admit(request({"host": host})).name == ANYBODY
+        assert access(OPEN).admit(request({"host": host})).name == ANONYMOUS
 
 
 # --- rates ---------------------------------------------------------------------------------------------

@@ -1,6 +1,4 @@
-"""
-Many scores over HTTP: the list of sessions, exports, and what scores say together.
-"""
+"""Routes of many scores: the list of sessions, exports and analytics."""
 
 from collections.abc import AsyncIterator
 from datetime import date
@@ -23,7 +21,7 @@ from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, SelectionQ
 
 router = APIRouter(prefix=PREFIX)
 
-# Each reads batch after batch for as long as its reader likes.
+# An export lasts as long as its reader takes, and needs a connection of the pool for each batch.
 MAX_EXPORTS = 4
 EXPORT_RETRY_S = 10
 
@@ -71,10 +69,10 @@ _LOGIC: JsonValue = {"criteria": "investigation-methodology", "category": "logic
 )
 async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQuery, Query()]) -> SessionPage:
     """
-    Sessions that scoring knows, each with its latest completed production score and what has become of the newest one.
+    Known sessions, each with its latest completed production score and the state of its newest one.
 
-    Filters on a score are about that latest completed one, but `status` is the newest one's. A page goes on behind the
-    last session of the one before, so that nothing is shown twice or left out while sessions arrive.
+    Filters on a score apply to the latest completed one, and `status` to the newest one. A page continues after the
+    last session of the page before, so that no session is repeated or left out while sessions arrive.
     """
     context = context_of(request)
     filters = query.filters(query.status)
@@ -86,7 +84,7 @@ async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQ
 
 
 async def _one_of_few(request: Request) -> AsyncIterator[None]:
-    """A place for an export until its last byte has been sent. Raises: Problem: 503, none is free."""
+    """Count an export until its last byte has been sent. Raises: Problem: 503, too many are under way."""
     context = context_of(request)
     if context.exports >= MAX_EXPORTS:
         raise Problem(
@@ -110,7 +108,7 @@ async def _one_of_few(request: Request) -> AsyncIterator[None]:
     dependencies=[Depends(_one_of_few)],
     responses={
         200: {
-            "description": "A score document a line, or CSV with a header. Cut off, it is incomplete.",
+            "description": "One score document per line, or CSV with a header. Incomplete if the connection breaks.",
             "content": {
                 "application/x-ndjson": {"schema": {"type": "string"}},
                 "text/csv": {"schema": {"type": "string"}},
@@ -120,24 +118,24 @@ async def _one_of_few(request: Request) -> AsyncIterator[None]:
 )
 async def export(request: Request, _: Reading, query: Annotated[ExportQuery, Query()]) -> StreamingResponse:
     """
-    Scores, the newest first, streamed: every completed production score, unless the filters say otherwise.
+    Stream scores, newest first: every completed production score, unless the filters say otherwise.
 
-    Filters are about the exported score itself. In CSV, what a spreadsheet would run as a formula has an apostrophe in
-    front, also behind a semicolon, tab or line break in a text.
+    Filters apply to the exported score itself. In CSV, a text that a spreadsheet would run as a formula gets an
+    apostrophe in front, also after a semicolon, tab or line break.
     """
     filters = query.filters(query.status)
     batches = export_scores(context_of(request).reader, filters, purpose=query.purpose, only_latest=query.latest)
     parts = written(batches, query.format)
-    first, _count = await anext(parts)  # a database that is away is a refusal, and not half an answer
+    first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
     return StreamingResponse(
-        _sent(first, parts),
+        _joined(first, parts),
         media_type="text/csv; charset=utf-8; header=present" if query.format == "csv" else "application/x-ndjson",
         headers={"Content-Disposition": disposition, "Cache-Control": "no-store"},
     )
 
 
-async def _sent(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> AsyncIterator[bytes]:
+async def _joined(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> AsyncIterator[bytes]:
     yield first
     async for text, _ in parts:
         yield text
@@ -169,11 +167,11 @@ async def _sent(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> AsyncI
 )
 async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery, Query()]) -> Trends:
     """
-    Average, lowest and highest total and their number, per UTC day and judge fingerprint.
+    Average, lowest and highest total and number of scores, per UTC day and judge fingerprint.
 
-    A session counts once, by its latest completed production score. Scores flagged `outcome_score_mismatch` or
-    `tampering_suspected` stay out. Points under different fingerprints are not comparable: show a break between them.
-    A session that is scored again moves to that day, unless `day_of=ended`.
+    A session counts once, with its latest completed production score. Scores flagged `outcome_score_mismatch` or
+    `tampering_suspected` are left out. Points of different fingerprints are not comparable: show a break between them.
+    A session that is scored again moves to the day of the new score, unless `day_of=ended`.
     """
     return await analytics.trends(context_of(request).reader.database, query.selection(), query.day_of)
 
@@ -193,10 +191,10 @@ async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery
 )
 async def read_distribution(request: Request, _: Reading, query: Annotated[SelectionQuery, Query()]) -> Distribution:
     """
-    How many totals lie in 0-49, 50-74 and 75-100, and the averages of each category there.
+    Number of totals in 0-49, 50-74 and 75-100, and the averages of each category per band.
 
-    With `criteria` that have bands of their own, in these. A session counts once, by its latest completed production
-    score, whatever its flags.
+    With `criteria` that have bands of their own, these bands are used. A session counts once, with its latest completed
+    production score, whatever its flags.
     """
     context = context_of(request)
     return await analytics.distribution(context.reader.database, query.selection(), bands_for(context, query.criteria))
@@ -228,11 +226,11 @@ async def read_missing_tools(
     request: Request, _: Reading, query: Annotated[MissingToolsQuery, Query()]
 ) -> MissingTools:
     """
-    Tools that judges missed, the most wanted first: by sessions, or by the points that their scores lost.
+    Tools that judges missed, most wanted first: by sessions, or by the points that their scores lost.
 
-    Spellings that differ in case, spaces, hyphens and underscores are one tool, and so are plurals and slips in long
-    words; all spellings are shown. A session counts once, by its latest completed production score; where it asked for
-    several tools, each has lost all of its points. `exists` looks at what the sessions judged last have called.
+    Spellings that differ in case, spaces, hyphens and underscores count as one tool, as do plurals and typing errors in
+    long words; all spellings are shown. A session counts once, with its latest completed production score. If it missed
+    several tools, each of them is charged with all lost points. `exists` is true if recently judged sessions called it.
     """
     database = context_of(request).reader.database
     return await analytics.missing_tools(database, query.selection(), query.sort, query.limit)
@@ -259,13 +257,13 @@ async def read_missing_tools(
 )
 async def read_failure_tags(request: Request, _: Reading, query: Annotated[SelectionQuery, Query()]) -> FailureTags:
     """
-    How many scores have each failure tag, and which share of them, in all and per chain.
+    Number and share of scores with each failure tag, in total and per chain.
 
-    A session counts once, by its latest completed production score.
+    A session counts once, with its latest completed production score.
     """
     return await analytics.failure_tags(context_of(request).reader.database, query.selection())
 
 
 def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:
-    """The criteria's own bands, where they are known and have some; else those of the badges."""
+    """The bands of the criteria, if they are known and have bands; else those of the badges."""
     return bands_of(context.registry.get(criteria).bands if criteria and criteria in context.registry else {})

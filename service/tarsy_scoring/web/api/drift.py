@@ -1,6 +1,4 @@
-"""
-Drift over HTTP: whether scores changed because the agents did or because the judge did.
-"""
+"""Route of the drift report: whether scores changed because of the agents or because of the judge."""
 
 from typing import Annotated
 
@@ -80,11 +78,11 @@ _REPORT: JsonValue = {
 @router.get("/drift", summary="Tell changes of agents from changes of the judge", responses=example(_REPORT))
 async def drift(request: Request, _: Reading, query: Annotated[DriftQuery, Query()]) -> DriftReport:
     """
-    What looks at the scores found, the newest first, and which anchors lack a judgement by the judge of their chain.
+    Findings of drift detection, newest first, and the anchors without a judgement by the current judge of their chain.
 
-    A new judge is told from new agents by anchors, sessions that both judges judged: how these changed is the judge's
-    part, the rest of the change of ordinary sessions is the agents'. Under one judge whatever changes is the agents'.
-    Changes are in points, later less earlier; intervals have a confidence of 98 %.
+    Anchors are sessions that both judges judged. Their change is the judge's part; the rest of the change of ordinary
+    sessions is the agents' part. Under one judge every change is the agents'. Changes are in points, later minus
+    earlier; intervals have a confidence of 98 %.
     """
     inbox = context_of(request).inbox
     return await read_report(inbox, query.chain, query.criteria, since=query.since, limit=query.limit)

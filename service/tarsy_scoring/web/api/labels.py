@@ -1,6 +1,4 @@
-"""
-What people say of scores over HTTP: labels, the scores that people are asked about, and how far judges can be trusted.
-"""
+"""Routes of human labels: labels of a score, the review queue, and trust cards of judges."""
 
 from dataclasses import asdict
 from datetime import date, datetime
@@ -55,17 +53,19 @@ KEPT: dict[str, JsonValue] = {
 
 
 class LabelRequest(BaseModel):
-    """What somebody says of a score: that it is right, or what would be."""
+    """A reviewer's label of a score: agreement, or the right outcome and total."""
 
     model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra={"examples": [AGREES, OWN]})
 
-    agrees: bool | None = Field(None, description="With band and total. Where it is true the next two stay away.")
+    agrees: bool | None = Field(
+        None, description="Agreement with band and total. If true, `outcome` and `number` must be left out."
+    )
     outcome: str | None = Field(
         None,
         min_length=1,
         max_length=255,
         pattern=PLAIN_TEXT,
-        description="The right one: a band of the score's criteria, or correct, partial or wrong.",
+        description="The right outcome: a band of the score's criteria, or correct, partial or wrong.",
     )
     number: float | None = Field(None, ge=0, le=100, allow_inf_nan=False, description="The right total.")
     reason: str | None = Field(None, max_length=MAX_REASON, pattern=PLAIN_TEXT)
@@ -74,14 +74,14 @@ class LabelRequest(BaseModel):
     def _says_one_thing(self) -> Self:
         has_own = self.outcome is not None or self.number is not None
         if self.agrees and has_own:
-            raise ValueError("either `agrees` is true, or `outcome` and `number` say what would be right")
+            raise ValueError("set either `agrees`, or `outcome` and `number`, not both")
         if not (self.agrees or has_own):
-            raise ValueError("it says nothing: set `agrees`, or give `outcome`, `number` or both")
+            raise ValueError("the label is empty: set `agrees`, or give `outcome`, `number` or both")
         return self
 
 
 class LabelDocument(BaseModel):
-    """What somebody said of a score."""
+    """A stored label."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [KEPT]})
 
@@ -94,30 +94,29 @@ class LabelDocument(BaseModel):
     outcome: str | None
     number: Annotated[float, Field(ge=0, le=100)] | None
     reason: str | None
-    is_random: bool = Field(description="The score was drawn by chance.")
+    is_random: bool = Field(description="Whether the score was in the random part of the review queue.")
     inclusion_probability: Probability | None = Field(
-        description="How probable it was that people would be asked about this score; null: they were not, so the "
+        description="Probability with which the review queue contained this score; null: it did not, so the "
         "label is kept and shown, and counts in no trust card."
     )
 
 
 class Labels(BaseModel):
-    """Labels of a score, newest first; of each person the newest counts."""
+    """Labels of a score, newest first. Only the newest of each reviewer counts."""
 
     labels: list[LabelDocument]
 
 
 class PickDocument(BaseModel):
-    """A score that people are asked about."""
+    """A score in the review queue."""
 
     score_id: UUID
     session_id: str
-    day: date = Field(description="On which it was completed (UTC).")
-    is_random: bool = Field(description="Drawn by chance, whatever the reasons; false: picked by its place in order.")
+    day: date = Field(description="Day on which the score was completed (UTC).")
+    is_random: bool = Field(description="Whether the score was drawn at random; false: picked for its reasons.")
     inclusion_probability: Probability
     reasons: list[Annotated[str, Field(examples=["contradiction", "flag", "samples apart", "band edge"])]] = Field(
-        description="Why it is worth a look. None where `is_random` is false: fewer scores had a reason than were to "
-        "be picked, and it was next in order."
+        description="Why the score deserves a review. May be empty for a picked score, if too few scores had a reason."
     )
     chain_id: str | None
     alert_type: str | None
@@ -126,41 +125,45 @@ class PickDocument(BaseModel):
     criteria_hash: str | None
     judge_fingerprint: str | None
     scored_at: datetime
-    labels: int = Field(ge=0, description="How many labels it has.")
+    labels: int = Field(ge=0, description="Number of labels of the score.")
 
 
 class Review(BaseModel):
-    """The scores to review, newest day first and within it in random order; the same for everybody."""
+    """The review queue: newest day first, random order within a day, the same for every reviewer."""
 
     picks: list[PickDocument]
-    to_label: int = Field(ge=0, description="How many of them have no label.")
+    to_label: int = Field(ge=0, description="Number of picks without a label.")
 
 
 class TrustCardDocument(BaseModel):
-    """How far the judge of one fingerprint under one criteria can be trusted."""
+    """Agreement of one judge (fingerprint and criteria) with human labels."""
 
     criteria: str
     criteria_hash: str
     judge_fingerprint: str
-    meaning: str = Field(description="All that in a few sentences.")
-    matched: int = Field(ge=0, description="Labelled scores that count.")
-    picked: int = Field(ge=0, description="Labelled scores that nobody was asked about, which are left out.")
-    unplaced: int = Field(ge=0, description="Those whose label or total belongs to no band.")
-    disputed: int = Field(ge=0, description="Of `matched`, those that people put into different bands.")
+    meaning: str = Field(description="The card in a few sentences.")
+    matched: int = Field(ge=0, description="Labelled scores that count towards the figures.")
+    picked: int = Field(ge=0, description="Labelled scores outside of the review queue, which are left out.")
+    unplaced: int = Field(ge=0, description="Labelled scores whose label or total belongs to no band.")
+    disputed: int = Field(ge=0, description="Of `matched`, scores that reviewers put into different bands.")
     kappa: Estimate = Field(description="Quadratically weighted, with its interval of 95 %.")
     spearman: Estimate
     spearman_over: Literal["numbers", "bands"]
-    mean_difference: Estimate = Field(description="Total less number; above 0 the judge is the milder.")
+    mean_difference: Estimate = Field(
+        description="Mean of total minus number; above 0 the judge is more lenient than reviewers."
+    )
     bands: list[Band]
-    confusion: Confusion = Field(description="A row for each band of the label, a column for each of the judge.")
-    shares: list[list[float]] = Field(description="The same for all scores that the labels stand for.")
-    needed: LabelsNeeded = Field(description="Labels in all until the interval of kappa is within 0.1.")
+    confusion: Confusion = Field(description="Counts: rows are bands of the labels, columns are bands of the judge.")
+    shares: list[list[float]] = Field(
+        description="The same as shares, weighted to all scores that the labels represent."
+    )
+    needed: LabelsNeeded = Field(description="Total number of labels until the interval of kappa is within 0.1.")
     still_needed: int | None
-    is_supposed: bool = Field(description="The plan rests on a supposed kappa.")
+    is_supposed: bool = Field(description="Whether `needed` was computed from an assumed kappa.")
 
 
 class TrustCards(BaseModel):
-    """Most labels first."""
+    """Trust cards, most labels first."""
 
     cards: list[TrustCardDocument]
 
@@ -170,28 +173,28 @@ class TrustCards(BaseModel):
 
 @router.post(
     "/scores/{score_id}/labels",
-    summary="Say what is right about a score",
+    summary="Label a score",
     response_model=None,
     status_code=201,
     dependencies=[Depends(no_parameters)],
     responses={
-        201: {"model": LabelDocument, "description": "It is kept."},
+        201: {"model": LabelDocument, "description": "The label is stored."},
         404: NO_SUCH_SCORE,
         409: {"description": "The score is not completed, or has no number."},
     },
 )
 async def label_score(request: Request, caller: Scoring, score_id: ScoreId, said: LabelRequest) -> Response:
     """
-    Agree with a score, or give the outcome and the number that would be right, with a reason.
+    Agree with a score, or give the right outcome and number, with a reason.
 
-    Every label is kept with who and when; of each person the last one about a score counts.
+    Every label is stored with its author and time. The newest label of each author counts.
     """
     return json_answer(await keep_label(context_of(request), score_id, said, caller.name), 201)
 
 
 @router.get(
     "/scores/{score_id}/labels",
-    summary="Read what people say of a score",
+    summary="Read the labels of a score",
     response_model=None,
     dependencies=[Depends(no_parameters)],
     responses={200: {"model": Labels}, 404: NO_SUCH_SCORE},
@@ -207,7 +210,7 @@ async def read_labels(request: Request, _: Reading, score_id: ScoreId) -> Respon
 
 async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by: str) -> dict[str, Any]:
     """
-    Keep what somebody says of a score, however they said it.
+    Store a label that came over the API or a form.
 
     Raises:
         Problem: 404 there is no such score, 409 it has no number, 422 its criteria have no such band, or the number
@@ -228,32 +231,32 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
         outcome = None
     if said.outcome is not None and outcome is None:
         known = ", ".join(bands)
-        detail = f"`outcome` is none that this score can have: {known}; or correct, partial, wrong"
+        detail = f"`outcome` must be one of {known}, correct, partial, wrong"
         raise malformed(["body", "outcome"], detail, "Unknown outcome")
     if (band := labels.contradicted(outcome, said.number, about.bands)) is not None:
         detail = (
-            f"`outcome` means {band.id!r} ({band.low}-{band.high}), and the number {said.number:g} lies outside of it: "
-            "correct one of them, or leave one out"
+            f"`outcome` is the band {band.id!r} ({band.low}-{band.high}), and `number` ({said.number:g}) is outside of "
+            "it: correct one of them, or leave one out"
         )
         raise malformed(["body", "number"], detail, "Outcome and number contradict each other")
     new = NewLabel(said.agrees, outcome, said.number, said.reason or None)
     kept = await labels.add(database, score_id, new, by=by)
     if kept is None:
-        raise no_such_score(score_id)  # it went in this moment
+        raise no_such_score(score_id)  # deleted since it was read
     return kept
 
 
-# --- the queue and the card ----------------------------------------------------------------------------
+# --- the review queue and trust cards -------------------------------------------------------------------
 
 
 @router.get("/review", summary="Read which scores to review", response_model=None, responses={200: {"model": Review}})
 async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery, Query()]) -> Response:
     """
-    The scores of the last seven days that people are asked to label.
+    Scores of the last seven days to label.
 
-    For each day and judge some are drawn by chance, the others because they look worth a look: near the edge of a
-    band, flagged, samples far apart, or with a contradiction. All of them together speak for all scores, as long as
-    those that were drawn are labelled and not the tempting ones alone.
+    For each day and judge some scores are drawn at random. Others are picked because they look suspicious: near the
+    edge of a band, flagged, with distant samples, or with a contradiction. Label from the top: labels of only the
+    suspicious ones would bias the agreement figures.
     """
     found = await review.queue(context_of(request).reader.database, query.criteria)
     return json_answer(asdict(found))
@@ -261,16 +264,16 @@ async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery
 
 @router.get(
     "/trust",
-    summary="Read how far judges can be trusted",
+    summary="Read trust cards of judges",
     response_model=None,
     responses={200: {"model": TrustCards}},
 )
 async def read_trust(request: Request, _: Reading, query: Annotated[TrustQuery, Query()]) -> Response:
     """
-    The trust card of each judge with labels: how well its scores agree with what people say.
+    The trust card of each judge with labels: how well its scores agree with the labels.
 
     The same labels give the same card, to the last digit.
     """
     found = await labels.trust_cards(context_of(request).reader.database, query.criteria, query.fingerprint)
-    told = [asdict(card) | {"unplaced": len(card.unplaced)} for card in found]
-    return json_answer({"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in told]})
+    cards = [asdict(card) | {"unplaced": len(card.unplaced)} for card in found]
+    return json_answer({"cards": [{name: card[name] for name in TrustCardDocument.model_fields} for card in cards]})

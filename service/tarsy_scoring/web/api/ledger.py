@@ -1,6 +1,4 @@
-"""
-The ledger of missing tools over HTTP: what to build next, and what was decided about names and tools.
-"""
+"""Routes of the ledger of missing tools: which tools to build next, their states, and merges of names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,24 +64,24 @@ _ENTRY: dict[str, JsonValue] = {
 
 
 class SayingRequest(BaseModel):
-    """How far a tool has come."""
+    """A new state of a tool."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"tool": "node_pressure", "state": "built"}]}
     )
 
-    tool: Name = Field(description="Any of its names.")
+    tool: Name = Field(description="Any name of the tool.")
     state: SaidState
     since: Moment | None = Field(
         None,
-        description="From when on (RFC 3339); default: as it was said before, else now. Given with `built` it says "
-        "that the tool is there, or better, since then: sessions before it are held against those since.",
+        description="Start of the state (RFC 3339); default: as set before, else now. With `built` it is the time "
+        "since when the tool exists or is better: sessions before it are compared with sessions since.",
     )
     note: Annotated[str, Field(max_length=MAX_NOTE, pattern=PLAIN_TEXT)] | None = None
 
 
 class MergeRequest(BaseModel):
-    """To which tool a name belongs."""
+    """A decision to which tool a name belongs."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -92,7 +90,7 @@ class MergeRequest(BaseModel):
 
     name: Name
     tool: Name | None = Field(
-        None, description="Any name of the tool; left out: the name is kept apart from then on, which undoes a merge."
+        None, description="Any name of the tool. If left out, the name becomes a tool of its own, which undoes a merge."
     )
 
 
@@ -105,40 +103,41 @@ class MergeRequest(BaseModel):
 )
 async def read_ledger(request: Request, _: Reading, query: Annotated[MissingToolsQuery, Query()]) -> Ledger:
     """
-    Tools that judges missed, the most wanted first, with how far each has come and what was decided about its names.
+    Tools that judges missed, most wanted first, with their states and the decisions about their names.
 
-    `open`, `planned` and `built` are what somebody said, or `built` because agents have it now; `confirmed` and
-    `still_missed` are measured over the last year, at 95 %: less than a quarter of the demand is left, or more than
-    half of it. Tools that are planned or built come last where they are not among the most wanted, or nobody asked for
-    them in this time.
+    `open`, `planned` and `built` were set by a caller, or `built` follows from agents calling the tool now. `confirmed`
+    and `still_missed` are measured over the last year at 95 %: less than a quarter of the demand is left, or more than
+    half of it. Planned and built tools that are not among the most wanted, or that no judge missed in this time, come
+    last.
     """
     return await look_up(request, query.selection(), query.sort, query.limit)
 
 
 async def look_up(request: Request, selection: Selection, sort: ToolSort, limit: int) -> Ledger:
-    """The ledger, over scores that are at most some minutes old where there are many."""
+    """The ledger; with many scores it may be some minutes old."""
     context = context_of(request)
     return await ledger.read_ledger(context.reader.database, selection, sort, limit, context.tool_requests.read)
 
 
 @router.post(
     "/states",
-    summary="Say how far a tool has come",
+    name="say",  # the operation id of generated clients
+    summary="Set the state of a tool",
     status_code=201,
     dependencies=[Depends(no_parameters)],
     responses=example(_SAYING, 201) | {404: NO_SUCH_TOOL},
 )
-async def say(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
+async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
     """
-    Kept with who said it and when; what was said before stays, and the last word counts.
+    Stored with its author and time. Earlier states stay in the history, and the newest counts.
 
-    The names that were found to be this tool's by their spelling stay its own from then on. Only `since` given with
-    `built` changes what is measured.
+    Names that were merged into this tool by their spelling stay merged from then on. Only `since` together with `built`
+    changes the measurement.
     """
     if said.since is not None and not decisions.has_come(said.since):
-        raise malformed(["body"], "`since`: this time has not come yet")
+        raise malformed(["body"], "`since`: this time is in the future")
     context = context_of(request)
-    with _told():
+    with _as_problems():
         return await decisions.set_state(
             context.reader.database,
             said.tool,
@@ -152,28 +151,29 @@ async def say(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
 
 @router.post(
     "/merges",
-    summary="Join a name to a tool, or keep it apart",
+    name="join",  # the operation id of generated clients
+    summary="Merge a name into a tool, or separate it",
     status_code=201,
     dependencies=[Depends(no_parameters)],
     responses=example(_MERGE, 201) | {404: NO_SUCH_TOOL},
 )
-async def join(request: Request, caller: Scoring, wanted: MergeRequest) -> Merge:
+async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -> Merge:
     """
-    A name in all its spellings belongs to that tool, or, where none is given, is kept apart from everything like it.
+    Merge a name in all its spellings into a tool, or, without `tool`, separate it from similar names.
 
-    The names that it has by their spelling come with it. Kept with who decided it and when; what was decided before
-    stays, and the last word counts.
+    Names merged into it by their spelling move with it. Stored with its author and time. Earlier decisions stay in the
+    history, and the newest counts.
     """
     context = context_of(request)
-    with _told():
+    with _as_problems():
         return await decisions.merge_name(
             context.reader.database, wanted.name, wanted.tool, by=caller.name, read=context.tool_requests.read
         )
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Raises: Problem: 404 nobody asked for such a tool, 422 it is one name anyway."""
+def _as_problems() -> Iterator[None]:
+    """Translate errors of decisions. Raises: Problem: 404 no judge missed such a tool, 422 both names are the same."""
     try:
         yield
     except UnknownTool as error:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
 
 from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
 from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.web.access import ANYBODY, may_read, peer_address
+from tarsy_scoring.web.access import may_read
 from tarsy_scoring.web.connections import CLOSE_S, Connection, connection_of
 from tarsy_scoring.web.context import Caller, context_of
 from tarsy_scoring.web.problems import UPGRADE_HEADERS, Problem
@@ -24,34 +24,32 @@ RETRY_AFTER_S = 5
 
 @router.websocket("/ws")
 async def live(websocket: WebSocket, caller: Annotated[Caller, Depends(may_read)]) -> None:
-    """Scoring events as they happen, in TARSy's protocol. Who asks, and from which site, was looked at before."""
+    """Scoring events as they happen, in TARSy's protocol. The middleware has checked access and origin."""
     gateway: Gateway | None = context_of(websocket).gateway
     if gateway is None or gateway.is_full:
-        why = "there is no gateway in this process" if gateway is None else "too many clients are connected"
+        why = "this process serves no live events" if gateway is None else "too many clients are connected"
         retry = {"Retry-After": str(RETRY_AFTER_S)}
         raise Problem(503, "No live events", f"{why}; try again in a moment", headers=retry)
-    # Who is not named is told apart by where they come from.
-    whose = (caller.name, peer_address(websocket) if caller.name == ANYBODY else None)
-    if gateway.has_enough(whose):
+    if gateway.has_enough(caller.identity):
         raise Problem(
             429,
             "Too many connections",
-            f"{caller.name} is connected too often to the live events of this process: close some connections first",
+            f"{caller.name} has too many connections to the live events of this process: close some of them",
             headers={"Retry-After": str(RETRY_AFTER_S)},
         )
     await websocket.accept()
     connection = connection_of(websocket.scope)
     client = _AsgiSocket(websocket) if connection is None else _DirectSocket(websocket, connection)
-    await gateway.serve(client, whose)
+    await gateway.serve(client, caller.identity)
 
 
 @router.get("/ws", include_in_schema=False)
 async def not_upgraded() -> None:
-    """What is there for those who do not ask for a WebSocket."""
+    """426 for a plain GET, for example through a proxy that drops `Upgrade`."""
     raise Problem(
         426,
         "Upgrade required",
-        "live events come over a WebSocket: ask with a WebSocket client; docs/live.md has the protocol",
+        "live events need a WebSocket: use a WebSocket client; docs/live.md describes the protocol",
         headers=UPGRADE_HEADERS,
     )
 

@@ -18,10 +18,10 @@ router = APIRouter(tags=["probes"])
 
 
 class Health(BaseModel):
-    """How the process is."""
+    """State of the process."""
 
     status: Literal["running", "ready", "not ready"]
-    reason: str | None = Field(None, description="What is lacking, where it is not ready.")
+    reason: str | None = Field(None, description="Why the process is not ready.")
 
 
 @router.get(
@@ -31,7 +31,7 @@ class Health(BaseModel):
     responses={200: {"model": Health, "description": "It runs."}},
 )
 async def healthz() -> Response:
-    """200 while the process answers at all; needs no access."""
+    """200 while the process answers. Needs no access."""
     return JSONResponse({"status": "running"})
 
 
@@ -41,11 +41,11 @@ async def healthz() -> Response:
     response_model=None,
     responses={
         200: {"model": Health, "description": "The database answers."},
-        503: {"model": Health, "description": "It does not."},
+        503: {"model": Health, "description": "The database does not answer."},
     },
 )
 async def readyz(request: Request) -> Response:
-    """200 while the database answers. A broker that is away takes nobody away: reading and asking go on without it."""
+    """200 while the database answers. A broker outage does not count, since the API works without it."""
     if not request.app.state.lifecycle.has_started:
         return _not_ready("the database has not answered yet")
     context = context_of(request)
@@ -62,7 +62,7 @@ async def readyz(request: Request) -> Response:
 
 @router.get("/openapi.json", response_model=None, include_in_schema=False)
 async def openapi_json(request: Request) -> Response:
-    """What there is to ask for, as an OpenAPI document."""
+    """The OpenAPI document."""
     return JSONResponse(request.app.openapi())
 
 
@@ -73,7 +73,7 @@ async def openapi_json(request: Request) -> Response:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Text exposition."}},
 )
 async def metrics(request: Request) -> Response:
-    """What docs/operations.md lists; no label holds an id."""
+    """The metrics that docs/operations.md lists. No label holds an id."""
     return Response(
         generate_latest(context_of(request).metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )

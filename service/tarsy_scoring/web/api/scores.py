@@ -1,6 +1,4 @@
-"""
-Scores over HTTP: ask for one, read it, its history and the judge's replies, cancel it; and what scores refer to.
-"""
+"""Routes of single scores: request, read and cancel a score; history, replies, requests and criteria."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -33,7 +31,7 @@ from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, one_ide
 
 
 class _Anything(Convertor[str]):
-    """A part of an address with whatever is in it: an encoded slash makes a malformed id, and not another address."""
+    """A path parameter with any characters: an encoded slash makes a malformed id (422), and not another address."""
 
     regex = r"[\s\S]*"
 
@@ -51,7 +49,7 @@ MAX_REQUESTS_SHOWN = 1000
 
 
 class ScoreRequest(BaseModel):
-    """What is wanted; every part may be left out."""
+    """Options of a request for a score; all optional."""
 
     model_config = ConfigDict(
         strict=True,
@@ -59,22 +57,26 @@ class ScoreRequest(BaseModel):
         json_schema_extra={"examples": [{"force_rescore": True, "reason": "the runbook was wrong"}]},
     )
 
-    force_rescore: bool = Field(False, description="Make a new score, whatever has ended before.")
+    force_rescore: bool = Field(False, description="Make a new score, even if there is a completed one.")
     criteria: str | None = Field(
-        None, min_length=1, max_length=255, pattern=PLAIN_TEXT, description="A name; default: those of its chain."
+        None,
+        min_length=1,
+        max_length=255,
+        pattern=PLAIN_TEXT,
+        description="Name of criteria; default: those of the session's chain.",
     )
-    reason: str | None = Field(None, max_length=4000, pattern=PLAIN_TEXT, description="Kept with the request.")
+    reason: str | None = Field(None, max_length=4000, pattern=PLAIN_TEXT, description="Stored with the request.")
 
 
 class History(BaseModel):
     """Scores of a session, newest first."""
 
     scores: list[ScoreDocument]
-    next_cursor: str | None = Field(description="For `cursor`, to read on; null: this was the last page.")
+    next_cursor: str | None = Field(description="Value of `cursor` for the next page; null on the last page.")
 
 
 class Reply(Turn):
-    """One answered call of the judge, with its text."""
+    """One call of the judge with the text of its reply."""
 
     ordinal: int
     reply: str
@@ -85,22 +87,22 @@ class Reply(Turn):
 
 
 class Replies(BaseModel):
-    """What the judge answered in the course of a score."""
+    """The judge's replies of one score."""
 
     score_id: UUID
     turns: list[Reply]
 
 
 class RequestDocument(BaseModel):
-    """Somebody's wish to have a session scored, and what became of it."""
+    """A request for a score and its disposition."""
 
     request_id: UUID
     event_id: str
-    session_id: str | None = Field(description="Null where the session has been erased.")
+    session_id: str | None = Field(description="Null if the session has been erased.")
     source: str = Field(examples=["session-completed", "rescore-requested", SOURCE_API, "cli"])
     disposition: str = Field(examples=["accepted", "in_progress", "deferred", "already_scored", "disabled", "stale"])
-    score_id: UUID | None = Field(description="The score that it made, or that answers it.")
-    arrivals: int = Field(ge=1, description="How often it came.")
+    score_id: UUID | None = Field(description="The score that the request made, or that answers it.")
+    arrivals: int = Field(ge=1, description="How often the request arrived.")
     received_at: datetime
     chain_id: str | None
     requested_by: str
@@ -110,37 +112,39 @@ class RequestDocument(BaseModel):
 
 
 class Requests(BaseModel):
-    """The requests with one event id, oldest first: one for each topic and session that it was used for."""
+    """The requests with one event id, oldest first; several if it was used for several topics or sessions."""
 
     requests: list[RequestDocument]
 
 
 class CriteriaDocument(BaseModel):
-    """A definition of how to judge, as it was when it had this hash."""
+    """Criteria as they were when they had this hash."""
 
     criteria_hash: str
     name: str
     content: dict[str, Any]
-    first_used_at: datetime | None = Field(description="Null where nothing was judged under it yet.")
+    first_used_at: datetime | None = Field(description="Null if no score was judged under them yet.")
     is_current: bool = Field(description="Whether the criteria of that name still have this hash.")
 
 
-# --- asking --------------------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------------
 
 
 @router.post(
     "/sessions/{session_id:anything}/score",
-    summary="Ask for a score",
+    summary="Request a score",
     response_model=None,
     status_code=202,
     dependencies=[Depends(no_parameters), Depends(one_idempotency_key)],
     responses={
-        200: {"model": ScoreDocument, "description": "The latest completed score; nothing runs."},
+        200: {"model": ScoreDocument, "description": "The latest completed score; no score is open."},
         202: {"model": ScoreDocument, "description": "A new score, or the one that is pending or in progress."},
         400: {"description": "The session has not ended."},
-        404: {"description": "There is no such session, it was deleted, or what was asked under the key was erased."},
-        409: {"description": "A score is under way, and `force_rescore` or other criteria ask for another."},
-        503: {"description": "The database is away, or nobody can say whether the session has ended."},
+        404: {
+            "description": "The session is unknown or deleted, or the session of the key's first request was erased."
+        },
+        409: {"description": "A score is under way, and `force_rescore` or `criteria` requires another one."},
+        503: {"description": "The database is unavailable, or the source cannot say whether the session has ended."},
     },
 )
 async def ask(
@@ -151,12 +155,12 @@ async def ask(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """
-    Have a session scored that has ended, or find its score.
+    Score a session that has ended, or return its score.
 
-    Without `force_rescore` the pending or in-progress score answers (202), else the latest completed one (200);
-    where there is neither, a new one is made (202). With it a new one is made, and where one runs that is 409. Where
-    `criteria` is given only scores under these count, and 409 says that one under others runs. A session that has
-    not ended is 400.
+    Without `force_rescore` the answer is the pending or in-progress score (202), else the latest completed one (200),
+    else a new one (202). With `force_rescore` a new score is made; if one is open, the answer is 409. With `criteria`
+    only scores under these criteria count; if one under other criteria is open, the answer is 409. If the session has
+    not ended, the answer is 400.
     """
     wanted = wanted or ScoreRequest.model_validate({})
     found = await request_score(
@@ -184,13 +188,13 @@ async def ask(
     response_model=None,
     dependencies=[Depends(no_parameters)],
     responses={
-        200: {"model": ScoreDocument, "description": "It is cancelled."},
+        200: {"model": ScoreDocument, "description": "The score is cancelled."},
         404: NO_SUCH_SCORE,
-        409: {"description": "It has ended."},
+        409: {"description": "The score has ended."},
     },
 )
 async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Response:
-    """End a pending or in-progress score without a number. What the judge answered so far is kept."""
+    """End a pending or in-progress score without a number. The judge's replies so far are kept."""
     is_cancelled = await context_of(request).leases.cancel(score_id, caller.name, is_patient=False)
     document = await _score(request, score_id)
     if is_cancelled:
@@ -218,12 +222,12 @@ async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Respon
 )
 async def read_score_of_session(request: Request, _: Reading, session_id: SessionId) -> Response:
     """
-    The latest completed score, with `latest_attempt` where something newer runs or failed; where none is completed,
-    the newest of any status.
+    The latest completed score, with `latest_attempt` if a newer one is open or failed; without a completed score the
+    newest of any status.
     """
     document = await context_of(request).reader.score_of_session(session_id)
     if document is None:
-        raise Problem(404, "No score", f"the session {session_id} has no score: POST here to ask for one")
+        raise Problem(404, "No score", f"the session {session_id} has no score: POST to this address to request one")
     return json_answer(document)
 
 
@@ -231,7 +235,7 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
     "/sessions/{session_id:anything}/scores",
     summary="Read all scores of a session",
     response_model=None,
-    responses={200: {"model": History}, 404: {"description": "Nobody has asked about this session."}},
+    responses={200: {"model": History}, 404: {"description": "The session is unknown."}},
 )
 async def read_history(
     request: Request,
@@ -239,7 +243,7 @@ async def read_history(
     session_id: SessionId,
     query: Annotated[HistoryQuery, Query()],
 ) -> Response:
-    """Every score of the session, newest first, in pages that stay stable while scores are added."""
+    """Every score of the session, newest first. Pages stay stable while scores are added."""
     asked = [session_id, query.purpose]
     try:
         after = None if query.cursor is None else decode_cursor(query.cursor, asked, [read_time, read_id])
@@ -248,7 +252,9 @@ async def read_history(
     reader, place = context_of(request).reader, (after[0], after[1]) if after else None
     documents = await reader.history(session_id, query.limit + 1, place, query.purpose)
     if documents is None:
-        raise Problem(404, "Unknown session", f"nobody has asked about a session {session_id}")
+        raise Problem(
+            404, "Unknown session", f"the session {session_id} is unknown: no event and no request has named it"
+        )
     page = documents[: query.limit]
     next_cursor = None
     if len(documents) > query.limit:
@@ -276,7 +282,7 @@ async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Respons
     responses={200: {"model": Replies}, 404: NO_SUCH_SCORE},
 )
 async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Response:
-    """What the judge answered, in full and in order; an open score has those that were stored so far."""
+    """The judge's replies in full and in order; of an open score those stored so far."""
     turns = await context_of(request).reader.replies(score_id)
     if turns is None:
         raise no_such_score(score_id)
@@ -285,7 +291,7 @@ async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Respons
 
 @router.get(
     "/requests/{event_id:path}",
-    summary="Look up what became of an event",
+    summary="Look up the requests of an event",
     response_model=None,
     dependencies=[Depends(no_parameters)],
     responses={200: {"model": Requests}, 404: {"description": "No request has this event id."}},
@@ -296,12 +302,12 @@ async def read_requests(
     event_id: Annotated[str, Path(min_length=1, max_length=255, pattern=PLAIN_TEXT, examples=["event-4711"])],
 ) -> Response:
     """
-    The requests with this event id, at most 1000. One made over HTTP has its `Idempotency-Key` for one, else its own
-    `request_id`.
+    The requests with this event id, at most 1000. The event id of a request over HTTP is its `Idempotency-Key`, else
+    its `request_id`.
     """
     found = await context_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
     if not found:
-        raise Problem(404, "Unknown event", "no request has this event id; one that was refused is a dead letter")
+        raise Problem(404, "Unknown event", "no request has this event id; events that were refused are dead letters")
     return json_answer({"requests": [{name: row[name] for name in RequestDocument.model_fields} for row in found]})
 
 
@@ -310,20 +316,20 @@ async def read_requests(
     summary="Read criteria",
     response_model=None,
     dependencies=[Depends(no_parameters)],
-    responses={200: {"model": CriteriaDocument}, 404: {"description": "None have this hash."}},
+    responses={200: {"model": CriteriaDocument}, 404: {"description": "No criteria have this hash."}},
 )
 async def read_criteria(
     request: Request,
     _: Reading,
     criteria_hash: Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_-]+$")],
 ) -> Response:
-    """The whole content of criteria that a score was or will be judged under."""
+    """The content of criteria that a score was or will be judged under."""
     context = context_of(request)
     found = await context.reader.criteria(criteria_hash)
     if found is None:
         current = next((c for c in context.registry if c.criteria_hash == criteria_hash), None)
         if current is None:
-            raise Problem(404, "Unknown criteria", "no criteria with this hash have judged or can judge here")
+            raise Problem(404, "Unknown criteria", "no stored or configured criteria have this hash")
         known = {"criteria_hash": criteria_hash, "name": current.name, "content": current.content}
         found = known | {"first_used_at": None}
     return json_answer(found | {"is_current": context.policy.hashes.get(found["name"]) == criteria_hash})

@@ -1,5 +1,5 @@
 """
-Scores in TARSy's own spelling, so that what speaks to TARSy can speak to us: its addresses, keys, statuses and errors.
+Scores at TARSy's own addresses, with its keys, statuses and errors, for clients written for TARSy.
 
 Source: TARSy's REST API at commit c35f0f75.
 """
@@ -26,24 +26,24 @@ NOT_FOUND = "resource not found"
 NOT_TERMINAL = "session is not in a terminal state"
 UNDER_WAY = "scoring already in progress for this session"
 UNAVAILABLE = "scoring service is not available"
-# Our refusals -> its status and words; any other keeps its status, and says what is to be said.
-_SAID = {400: (409, NOT_TERMINAL), 404: (404, NOT_FOUND), 409: (409, UNDER_WAY), 503: (503, UNAVAILABLE)}
+# Status of our refusal -> status and message of TARSy. Others keep their status and our detail.
+_TARSY_ANSWERS = {400: (409, NOT_TERMINAL), 404: (404, NOT_FOUND), 409: (409, UNDER_WAY), 503: (503, UNAVAILABLE)}
 
 
 class TarsyError(BaseModel):
-    """A refusal as TARSy has it; what TARSy knows no words for has the members of a problem document beside it."""
+    """A refusal in TARSy's shape. Refusals that TARSy does not have carry the members of a problem document as well."""
 
     message: str
 
 
 class Started(BaseModel):
-    """The score that was made."""
+    """The new score."""
 
     score_id: str
 
 
 class TarsyScore(BaseModel):
-    """A score with TARSy's keys; all of them are always there."""
+    """A score with TARSy's keys; all of them are always present."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -51,40 +51,40 @@ class TarsyScore(BaseModel):
     total_score: int | None = Field(ge=0, le=100)
     score_analysis: str | None
     tool_improvement_report: str | None
-    failure_tags: list[str] | None = Field(description="Null until it is completed.")
+    failure_tags: list[str] | None = Field(description="Null until the score is completed.")
     prompt_hash: str | None
     score_triggered_by: str
     status: str = Field(examples=["pending", "in_progress", "completed", "failed", "timed_out", "cancelled"])
     stage_id: str | None
-    started_at: datetime = Field(description="When it was asked for, until somebody begins.")
+    started_at: datetime = Field(description="Time of the request while the score is pending.")
     completed_at: datetime | None
     error_message: str | None
 
 
 class _TarsyRoute(APIRoute):
-    """Tells what a route refuses in TARSy's words."""
+    """Answers the refusals of a route with TARSy's statuses and messages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def told(request: Request) -> Response:
+        async def handle_in_tarsys_words(request: Request) -> Response:
             try:
                 return await handle(request)
             except Problem as problem:
-                return _tell(problem)
+                return _refusal(problem)
             except DatabaseAway:
-                return _tell(database_away())
+                return _refusal(database_away())
             except RequestValidationError as error:
                 fault = error.errors()[0]
-                if fault["loc"][0] == "path":  # no session has such an id
-                    return _tell(Problem(404, "", ""))
-                return _tell(Problem(422, "", f"{fault['loc'][-1]}: {fault['msg']}"))
+                if fault["loc"][0] == "path":  # TARSy looks a malformed id up and finds no session
+                    return _refusal(Problem(404, "", ""))
+                return _refusal(Problem(422, "", f"{fault['loc'][-1]}: {fault['msg']}"))
 
-        return told
+        return handle_in_tarsys_words
 
 
-def _tell(problem: Problem) -> Response:
-    status, message = _SAID.get(problem.status, (problem.status, problem.detail))
+def _refusal(problem: Problem) -> Response:
+    status, message = _TARSY_ANSWERS.get(problem.status, (problem.status, problem.detail))
     return _json({"message": message}, status, problem.headers)
 
 
@@ -100,9 +100,12 @@ router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute)
     responses={
         202: {"model": Started, "description": "A new score."},
         404: {"model": TarsyError, "description": "No such session."},
-        409: {"model": TarsyError, "description": "It has not ended, or a score of it is under way."},
-        422: {"model": TarsyError, "description": "The `Idempotency-Key` is none, or of another request."},
-        503: {"model": TarsyError, "description": "The database is away, or nobody can say whether it has ended."},
+        409: {"model": TarsyError, "description": "The session has not ended, or a score of it is under way."},
+        422: {"model": TarsyError, "description": "The `Idempotency-Key` is malformed, or belongs to another request."},
+        503: {
+            "model": TarsyError,
+            "description": "The database is unavailable, or the source cannot say whether the session has ended.",
+        },
     },
 )
 async def start(
@@ -111,7 +114,7 @@ async def start(
     session_id: SessionId,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """A new score of a session that has ended, whatever scores it has; a repeat under its key tells of the same one."""
+    """Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it again."""
     found = await request_score(request, caller, session_id, key=idempotency_key, force=True)
     return _json({"score_id": str(found.score_id)}, 202)
 
@@ -122,12 +125,12 @@ async def start(
     response_model=None,
     responses={
         200: {"model": TarsyScore},
-        404: {"model": TarsyError, "description": "No such session, or no score of it."},
-        503: {"model": TarsyError, "description": "The database is away."},
+        404: {"model": TarsyError, "description": "There is no such session, or it has no score."},
+        503: {"model": TarsyError, "description": "The database is unavailable."},
     },
 )
 async def read(request: Request, _: Reading, session_id: SessionId) -> Response:
-    """The newest score, whatever its status: one that failed hides an older one that did not."""
+    """The newest score of any status: a failed one hides an older completed one, as in TARSy."""
     row = await context_of(request).reader.newest_score(session_id)
     if row is None:
         raise Problem(404, "No score", NOT_FOUND)

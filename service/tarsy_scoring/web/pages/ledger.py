@@ -48,12 +48,12 @@ class StateForm(SayingRequest):
 @router.post(f"{PAGE}/states", response_model=None)
 async def say(request: Request, caller: Scoring) -> RedirectResponse:
     """Keep how far a tool has come, as `POST /api/v1/scoring/missing-tools/states` does, and go back to the list."""
-    await ledger.say(request, caller, read_as(StateForm, form_fields(await request.body())))
+    await ledger.set_state(request, caller, read_as(StateForm, form_fields(await request.body())))
     return RedirectResponse(PAGE, 303)
 
 
 @router.post(f"{PAGE}/merges", response_model=None)
 async def join(request: Request, caller: Scoring) -> RedirectResponse:
     """Join a name or keep it apart, as `POST /api/v1/scoring/missing-tools/merges` does, and go back to the list."""
-    await ledger.join(request, caller, read_as(MergeRequest, form_fields(await request.body())))
+    await ledger.merge_names(request, caller, read_as(MergeRequest, form_fields(await request.body())))
     return RedirectResponse(PAGE, 303)
