@@ -1,7 +1,11 @@
-"""A database with many rows, for tests that read plans."""
+"""A database with many rows, and the plans that PostgreSQL makes on it."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import asyncpg
 
 from builders import connected
 from infrastructure import Postgres, fresh_database, run_apart
@@ -22,3 +26,43 @@ def filled_database(postgres: Postgres, template: str, statements: str) -> Itera
     with fresh_database(postgres, template) as url:
         run_apart(fill(url))
         yield url
+
+
+Plan = list[dict[str, Any]]
+
+
+async def plan_of(connection: asyncpg.Connection, statement: str, arguments: str, *, generic: bool = False) -> Plan:
+    """
+    The nodes of the plan of a statement.
+
+    Args:
+        arguments: As SQL, separated by commas.
+        generic: The plan that PostgreSQL may choose after some runs, when it no longer looks at the arguments.
+    """
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL plan_cache_mode = force_{'generic' if generic else 'custom'}_plan")
+        await connection.execute(f"PREPARE it AS {statement.replace('{schema}', 'public')}")
+        [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it{f'({arguments})' if arguments else ''}")
+        await connection.execute("DEALLOCATE it")
+    return nodes_of(plan)
+
+
+def nodes_of(plan: Any) -> Plan:
+    """The nodes of an answer of `EXPLAIN (FORMAT JSON)`."""
+
+    def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield node
+        for child in node.get("Plans", ()):
+            yield from walk(child)
+
+    return [*walk((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"])]
+
+
+def scanned(nodes: Plan) -> set[str]:
+    """The tables that are read from end to end."""
+    return {node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"}
+
+
+def indexes(nodes: Plan) -> set[str]:
+    """The indexes that are used."""
+    return {node["Index Name"] for node in nodes if "Index Name" in node}

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from builders import connected, policy
-from full_database import filled_database
+from full_database import Plan, filled_database, indexes, nodes_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.drift import anchors, findings, report
 from tarsy_scoring.postgres.database import Database
@@ -83,27 +83,21 @@ async def reader(full_database_url: str) -> AsyncIterator[Reader]:
     await database.close()
 
 
-async def plan_of(connection: asyncpg.Connection, statement: str, *arguments: Any) -> list[dict[str, Any]]:
+async def plan_of(connection: asyncpg.Connection, statement: str, *arguments: Any) -> Plan:
     """The nodes of the plan that the statement is run with."""
     async with connection.transaction():
         await connection.execute(session_list.CUSTOM_PLAN)
         [[plan]] = await connection.fetch(
             f"EXPLAIN (FORMAT JSON) {statement.replace('{schema}', 'public')}", *arguments
         )
-    return list(_nodes((json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]))
+    return nodes_of(plan)
 
 
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)
-
-
-def assert_found_by(nodes: list[dict[str, Any]], index: str) -> None:
+def assert_found_by(nodes: Plan, index: str, case: object = None) -> None:
     """No large table is read from end to end, and this index is used (or the other, after a `|`)."""
     shown = [{k: v for k, v in n.items() if k in {"Node Type", "Relation Name", "Index Name"}} for n in nodes]
-    assert {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"} & BIG == set(), shown
-    assert set(index.split("|")) & {n.get("Index Name") for n in nodes}, shown
+    assert scanned(nodes) & BIG == set(), (case, shown)
+    assert set(index.split("|")) & indexes(nodes), (case, shown)
 
 
 # PostgreSQL 18 may skip through the few criteria of the second.
@@ -123,90 +117,72 @@ BY_ORDER = {
 # What finds few rows, and the index that must find them, whatever the order.
 SELECTIVE = {
     "chain": (Filters(chain="chain-77"), "sessions_of_chain"),
-    "unknown-chain": (Filters(chain="nobody's"), "sessions_of_chain"),
+    "unknown-chain": (Filters(chain="unknown"), "sessions_of_chain"),
     "criteria": (Filters(criteria="cli-tool-use"), "session_scores_of_criteria"),
     "label": (Filters(labels={"build": "77"}), "sessions_labels"),
     "two-labels": (Filters(labels={"build": "77", "guidance": "v1"}), "sessions_labels"),
     "flag": (Filters(flag="tampering_suspected"), "session_scores_flags"),
-    "flag-nobody-has": (Filters(flag="self_judged"), "session_scores_flags"),
+    "unused-flag": (Filters(flag="self_judged"), "session_scores_flags"),
     "session-prefix": (Filters(prefix="SESSION-1234"), "sessions_by_prefix"),
     "alert-prefix": (Filters(prefix="alertrare"), "sessions_by_alert_prefix"),
     "since": (Filters(since=NOW - timedelta(minutes=90)), "sessions_recent"),
 }
 
 
-@pytest.mark.parametrize("order", LISTS)
-@pytest.mark.parametrize("name", SELECTIVE)
-async def test_a_list_finds_its_sessions(connection: asyncpg.Connection, name: str, order: str) -> None:
-    """By what is rare about them."""
-    filters, index = SELECTIVE[name]
-
-    assert_found_by(await plan_of(connection, LISTS[order], *filters.arguments, None, None, 51), index)
-
-
-@pytest.mark.parametrize("order", ["newest", "without-total"])
-@pytest.mark.parametrize(
-    ("status", "index"),
-    [
-        ("pending", "session_scores_due"),
-        ("in_progress", "session_scores_running"),
-        ("failed", "session_scores_failed"),
-        ("timed_out", "session_scores_failed"),
-        ("cancelled", "session_scores_cancelled"),
-    ],
-)
-async def test_a_list_finds_a_rare_status(connection: asyncpg.Connection, status: str, index: str, order: str) -> None:
-    """One of the small indexes over what is open or ended badly leads to them."""
-    nodes = await plan_of(connection, LISTS[order], *Filters(status=status).arguments, None, None, 51)
-
-    assert_found_by([n for n in nodes if n.get("Index Name") != "session_scores_one_open"], index)
+STATUSES = {
+    "pending": "session_scores_due",
+    "in_progress": "session_scores_running",
+    "failed": "session_scores_failed",
+    "timed_out": "session_scores_failed",
+    "cancelled": "session_scores_cancelled",
+}
 
 
-@pytest.mark.parametrize("order", ["newest", "best", "worst"])
-async def test_a_list_finds_a_rare_total(connection: asyncpg.Connection, order: str) -> None:
-    nodes = await plan_of(connection, LISTS[order], *Filters(min_score=97).arguments, None, None, 51)
+async def test_a_list_finds_what_is_rare(connection: asyncpg.Connection) -> None:
+    """In any order; open scores and those that ended without a number by the small indexes over them."""
+    for order, statement in LISTS.items():
+        for name, (filters, index) in SELECTIVE.items():
+            assert_found_by(await plan_of(connection, statement, *filters.arguments, None, None, 51), index, name)
+        if order != "without-total":
+            nodes = await plan_of(connection, statement, *Filters(min_score=97).arguments, None, None, 51)
+            assert_found_by(nodes, "session_scores_by_total", order)
+        if order in {"newest", "without-total"}:
+            for status, index in STATUSES.items():
+                nodes = await plan_of(connection, statement, *Filters(status=status).arguments, None, None, 51)
+                assert_found_by([n for n in nodes if n.get("Index Name") != "session_scores_one_open"], index, status)
 
-    assert_found_by(nodes, "session_scores_by_total")
+
+async def test_a_list_is_read_in_its_order(connection: asyncpg.Connection) -> None:
+    """The first page and one far behind: only the rows of the page are sorted."""
+    for order, statement in LISTS.items():
+        far = 40 if order in {"best", "worst"} else NOW - timedelta(days=30)
+        for place in ((None, None), (far, "session-5")):
+            nodes = await plan_of(connection, statement, *Filters().arguments, *place, 51)
+            assert_found_by(nodes, BY_ORDER[order], order)
+            assert "Sort" not in {n["Node Type"] for n in nodes}
 
 
-@pytest.mark.parametrize("order", LISTS)
-async def test_a_list_is_read_in_its_order(connection: asyncpg.Connection, order: str) -> None:
-    """The first page and one far behind: nothing is sorted that is not shown."""
-    far = 40 if order in {"best", "worst"} else NOW - timedelta(days=30)
-
-    for place in ((None, None), (far, "session-5")):
-        nodes = await plan_of(connection, LISTS[order], *Filters().arguments, *place, 51)
-        assert_found_by(nodes, BY_ORDER[order])
-        assert "Sort" not in {n["Node Type"] for n in nodes}
+EXPORTS = [
+    (Filters(), "session_scores_recent"),
+    (Filters(chain="chain-77"), "session_scores_of_chain"),
+    (Filters(criteria="cli-tool-use"), "session_scores_of_criteria"),
+    (Filters(min_score=97), "session_scores_by_total"),
+    (Filters(labels={"build": "77"}), "sessions_labels"),
+    (Filters(flag="tampering_suspected"), "session_scores_flags"),
+    (Filters(until=NOW - timedelta(days=55, hours=12)), BY_TIME),
+]
 
 
 @pytest.mark.parametrize("only_latest", [False, True], ids=["all", "latest"])
-@pytest.mark.parametrize(
-    ("filters", "index"),
-    [
-        pytest.param(Filters(), "session_scores_recent", id="all"),
-        pytest.param(Filters(chain="chain-77"), "session_scores_of_chain", id="chain"),
-        pytest.param(Filters(criteria="cli-tool-use"), "session_scores_of_criteria", id="criteria"),
-        pytest.param(Filters(min_score=97), "session_scores_by_total", id="total"),
-        pytest.param(Filters(labels={"build": "77"}), "sessions_labels", id="label"),
-        pytest.param(Filters(flag="tampering_suspected"), "session_scores_flags", id="flag"),
-        pytest.param(Filters(until=NOW - timedelta(days=55, hours=12)), BY_TIME, id="time"),
-    ],
-)
-async def test_an_export_finds_its_scores(
-    connection: asyncpg.Connection, filters: Filters, index: str, only_latest: bool
-) -> None:
-    """At its beginning, and in the middle."""
-    chosen = [*filters.arguments]
-    chosen[1] = "completed"
-    for place in ((None, None), (NOW - timedelta(days=20), "00000000-0000-0000-0000-000000000000")):
-        nodes = await plan_of(connection, export.EXPORT, *chosen, "production", only_latest, *place, 100)
-        assert_found_by(nodes, index if place == (None, None) or filters == Filters() else _any_index(index))
-
-
-def _any_index(index: str) -> str:
-    """In the middle of an export the order may be the better way."""
-    return f"{index}|session_scores_recent"
+async def test_an_export_finds_its_scores(connection: asyncpg.Connection, only_latest: bool) -> None:
+    """At its beginning, and in the middle, where the order may be the better way."""
+    middle = (NOW - timedelta(days=20), "00000000-0000-0000-0000-000000000000")
+    for filters, index in EXPORTS:
+        chosen = [*filters.arguments]
+        chosen[1] = "completed"
+        for place, wanted in (((None, None), index), (middle, f"{index}|session_scores_recent")):
+            nodes = await plan_of(connection, export.EXPORT, *chosen, "production", only_latest, *place, 100)
+            assert_found_by(nodes, wanted, filters)
 
 
 ENDS = ([b.id for b in DEFAULT_BANDS], [b.low for b in DEFAULT_BANDS], [b.high for b in DEFAULT_BANDS])
@@ -220,31 +196,22 @@ ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
     "failure-tags": (analytics.FAILURE_TAGS, ()),
 }
+SELECTIONS = [
+    (Selection(chain="chain-77"), "session_scores_of_chain"),
+    (Selection(criteria="cli-tool-use"), "session_scores_of_criteria"),
+    (Selection(since=NOW - timedelta(minutes=30)), BY_TIME),
+    (Selection(until=NOW - timedelta(days=55, hours=12)), BY_TIME),
+]
 
 
-@pytest.mark.parametrize(
-    ("selection", "index"),
-    [
-        pytest.param(Selection(chain="chain-77"), "session_scores_of_chain", id="chain"),
-        pytest.param(Selection(criteria="cli-tool-use"), "session_scores_of_criteria", id="criteria"),
-        pytest.param(Selection(since=NOW - timedelta(minutes=30)), BY_TIME, id="since"),
-        pytest.param(Selection(until=NOW - timedelta(days=55, hours=12)), BY_TIME, id="until"),
-    ],
-)
-@pytest.mark.parametrize("name", ANALYTICS)
-async def test_analytics_find_their_scores(
-    connection: asyncpg.Connection, name: str, selection: Selection, index: str
-) -> None:
-    statement, arguments = ANALYTICS[name]
-
-    assert_found_by(await plan_of(connection, statement, *selection.arguments, *arguments), index)
-
-
-async def test_trends_by_the_end_of_sessions_find_them(connection: asyncpg.Connection) -> None:
+async def test_analytics_find_their_scores(connection: asyncpg.Connection) -> None:
+    for name, (statement, arguments) in ANALYTICS.items():
+        for selection, index in SELECTIONS:
+            nodes = await plan_of(connection, statement, *selection.arguments, *arguments)
+            assert_found_by(nodes, index, (name, selection))
     selection = Selection(since=NOW - timedelta(minutes=90))
     nodes = await plan_of(connection, analytics.TRENDS, *selection.arguments, ["tampering_suspected"], "ended")
-
-    assert_found_by(nodes, "sessions_recent")
+    assert_found_by(nodes, "sessions_recent", "trends by the end of sessions")
 
 
 DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
@@ -262,12 +229,10 @@ DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", DRIFT)
-async def test_drift_finds_its_scores(connection: asyncpg.Connection, name: str) -> None:
+async def test_drift_finds_its_scores(connection: asyncpg.Connection) -> None:
     """The newest of a chain, and those of anchors, of which there are few."""
-    statement, arguments, index = DRIFT[name]
-
-    assert_found_by(await plan_of(connection, statement, *arguments), index)
+    for name, (statement, arguments, index) in DRIFT.items():
+        assert_found_by(await plan_of(connection, statement, *arguments), index, name)
 
 
 async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:

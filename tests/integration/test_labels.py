@@ -68,7 +68,7 @@ async def keep_bands(api: Api) -> None:
 
 
 async def test_a_label_is_kept_and_shown(api: Api) -> None:
-    """With who and when: in the answer, in the list, on the score's page, and as a change in the journal."""
+    """In the answer, in the list, on the page and in the journal. A second label keeps the first."""
     await keep_bands(api)
     score_id = await store_score(api.scoring, "s", 70, **CRITERIA)
     kept = await say(api, score_id, outcome="wrong", number=20, reason="<b>no</b> evidence", by="bob")
@@ -89,18 +89,12 @@ async def test_a_label_is_kept_and_shown(api: Api) -> None:
     assert '<option value="outcome:partial">' in html
     [change] = await api.scoring.rows("SELECT changed_by, change, session_id, score_id FROM changes")
     assert tuple(change.values()) == ("bob", "label", "s", score_id)
-
-
-async def test_every_label_is_kept_newest_first(api: Api) -> None:
-    """Also where somebody thinks again."""
-    score_id = await store_score(api.scoring, "s", 70)
-    first = await say(api, score_id, agrees=True)
-    second = await say(api, score_id, agrees=False, number=20, reason="I thought again")
-    assert (await told(api, f"scores/{score_id}/labels"))["labels"] == [second, first]
+    second = await say(api, score_id, agrees=True, reason="I thought again", by="bob")
+    assert (await told(api, f"scores/{score_id}/labels"))["labels"] == [second, kept]
 
 
 async def test_the_form_does_what_the_api_does(api: Api) -> None:
-    """It comes back to the score, and a refusal is a page."""
+    """It redirects to the score, and a refusal is a page."""
     score_id = await store_score(api.scoring, "s", 70)
     form = {"said": "outcome:0-49", "number": "20", "reason": "no"}
     answer = await api.client.post(f"/scores/{score_id}/labels", data=form, headers=AS_BROWSER)
@@ -113,50 +107,38 @@ async def test_the_form_does_what_the_api_does(api: Api) -> None:
     assert (label["by"], label["agrees"], label["outcome"], label["number"]) == ("alice", False, "0-49", 20)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param({}, id="nothing"),
-        pytest.param({"agrees": False, "reason": "no"}, id="no-word-about-what-is-right"),
-        pytest.param({"agrees": True, "number": 20}, id="agrees-and-does-not"),
-        pytest.param({"number": 101}, id="too-high"),
-        pytest.param({"number": "20"}, id="a-word-for-a-number"),
-        pytest.param({"outcome": "correkt"}, id="no-such-band"),
-        pytest.param({"outcome": "unknown"}, id="undecided"),
-        pytest.param({"outcome": "0-49", "number": 50}, id="a-number-of-another-band"),
-        pytest.param({"outcome": "correct", "number": 0}, id="a-number-of-another-word"),
-        pytest.param({"outcome": "wrong", "number": 75}, id="a-number-far-above-a-word"),
-        pytest.param({"agrees": True, "labelled_by": "bob"}, id="for-somebody-else"),
-        pytest.param({"agrees": True, "reason": "\0"}, id="not-storable"),
-    ],
-)
-async def test_a_label_that_cannot_be_meant(api: Api, body: dict[str, Any]) -> None:
-    """422, and nothing is kept."""
-    score_id = await store_score(api.scoring, "s", 70)
-    await say(api, score_id, 422, **body)
-    assert await told(api, f"scores/{score_id}/labels") == {"labels": []}
-    assert await api.scoring.value("SELECT count(*) FROM changes") == 0
+REFUSED = {
+    "nothing": {},
+    "no-right-answer": {"agrees": False, "reason": "no"},
+    "agrees-and-does-not": {"agrees": True, "number": 20},
+    "too-high": {"number": 101},
+    "a-word-for-a-number": {"number": "20"},
+    "no-such-band": {"outcome": "correkt"},
+    "undecided": {"outcome": "unknown"},
+    "a-number-of-another-band": {"outcome": "0-49", "number": 50},
+    "a-number-of-another-word": {"outcome": "correct", "number": 0},
+    "a-number-far-above-a-word": {"outcome": "wrong", "number": 75},
+    "for-another-person": {"agrees": True, "labelled_by": "bob"},
+    "not-storable": {"agrees": True, "reason": "\0"},
+}
 
 
-async def test_outcome_and_number_contradict_each_other(api: Api) -> None:
-    """422 over HTTP and on the page, with a sentence that says which numbers would do."""
+async def test_refused_labels(api: Api) -> None:
+    """422, nothing is stored, and a contradiction is explained by the numbers of the band."""
     await keep_bands(api)
-    score_id = await store_score(api.scoring, "s", 70, **CRITERIA)
-    refused = await say(api, score_id, 422, outcome="accurate", number=20)
+    score_id = await store_score(api.scoring, "s", 70)
+    for body in REFUSED.values():
+        await say(api, score_id, 422, **body)
+    path, half = f"/api/v1/scoring/scores/{score_id}/labels", b'{"agrees": true, "reason": "\\ud800"}'
+    answer = await api.client.post(path, content=half, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    with_bands = await store_score(api.scoring, "with-bands", 70, **CRITERIA)
+    refused = await say(api, with_bands, 422, outcome="accurate", number=20)
     assert "'correct' (60-100), and the number 20 lies outside of it" in refused["detail"]
     form = {"said": "outcome:correct", "number": "20"}
-    answer = await api.client.post(f"/scores/{score_id}/labels", data=form, headers=AS_BROWSER)
-    assert answer.status_code == 422
-    await say(api, score_id, outcome="correct", number=60)
-    assert len((await told(api, f"scores/{score_id}/labels"))["labels"]) == 1
-
-
-async def test_half_a_character_is_refused(api: Api) -> None:
-    """No database would take it."""
-    score_id = await store_score(api.scoring, "s", 70)
-    path, body = f"/api/v1/scoring/scores/{score_id}/labels", b'{"agrees": true, "reason": "\\ud800"}'
-    answer = await api.client.post(path, content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422
+    assert (await api.client.post(f"/scores/{with_bands}/labels", data=form, headers=AS_BROWSER)).status_code == 422
+    assert await api.scoring.value("SELECT count(*) FROM score_labels") == 0
+    assert await api.scoring.value("SELECT count(*) FROM changes") == 0
 
 
 async def test_what_has_no_number_cannot_be_labelled(api: Api) -> None:
@@ -172,7 +154,7 @@ async def test_what_has_no_number_cannot_be_labelled(api: Api) -> None:
 
 
 async def test_labels_beside_an_erasure(api: Api) -> None:
-    """Whoever comes first: nothing is left, and neither waits for the other for ever."""
+    """In either order nothing is left, and there is no deadlock."""
     scores = {f"s-{n}": await store_score(api.scoring, f"s-{n}", 70) for n in range(10)}
     scoring, agree = api.scoring, labels.NewLabel(agrees=True)
     work = [labels.add(scoring.database, score_id, agree, by="ada") for score_id in scores.values()]
@@ -186,8 +168,8 @@ async def test_labels_beside_an_erasure(api: Api) -> None:
 # --- the queue -----------------------------------------------------------------------------------------
 
 
-async def test_a_day_is_drawn_once_for_everybody(api: Api) -> None:
-    """Whoever looks, and at the same time; a score of today, an old one and one beside the work are not in it."""
+async def test_a_day_is_drawn_once_for_all_readers(api: Api) -> None:
+    """Also for concurrent readers; scores of today, of old days and of other purposes are not in it."""
     await store_days(api, 30)
     today = await store_score(api.scoring, "of-today", 50, at=datetime.now(UTC))
     old = await store_score(api.scoring, "old", 50, at=TODAY - (DAYS + 2) * DAY)
@@ -203,7 +185,7 @@ async def test_a_day_is_drawn_once_for_everybody(api: Api) -> None:
 
 
 async def test_every_day_has_picks_of_its_own(api: Api) -> None:
-    """Days that nobody looked at are drawn when somebody does, the newest first; narrowed by criteria."""
+    """Missing draws are made on the first read, newest day first; criteria narrow the list."""
     await store_days(api, 3, days=3)
     picks = (await told(api, "review"))["picks"]
     days = [pick["day"] for pick in picks]
@@ -214,7 +196,7 @@ async def test_every_day_has_picks_of_its_own(api: Api) -> None:
 
 
 async def test_the_page_of_the_queue(api: Api) -> None:
-    """It leads to the form of each score, and tells which have a label."""
+    """It links to the form of each score and shows which have a label."""
     await store_days(api, 2)
     picks = (await told(api, "review"))["picks"]
     await say(api, picks[0]["score_id"], agrees=True)
@@ -234,7 +216,7 @@ async def test_an_empty_queue_says_when_there_will_be_something(api: Api) -> Non
 
 
 async def test_only_one_draws(api: Api) -> None:
-    """Whoever comes second finds the day drawn, and a score that went with its pick stays away."""
+    """A second draw finds the day drawn, and a deleted score is not picked again."""
     await store_days(api, 2)
     assert await review.draw(api.scoring.database, YESTERDAY.date())
     await api.scoring.rows("DELETE FROM session_scores WHERE session_id = 's-0-0'")
@@ -283,7 +265,7 @@ async def test_what_people_differ_on_is_in_the_card(api: Api) -> None:
 
 
 async def test_only_what_was_asked_about_counts(api: Api) -> None:
-    """A label of somebody who came by is kept and left out, until its score is drawn."""
+    """A label on a score that was not picked is kept and left out until the score is drawn."""
     score_id = await store_score(api.scoring, "s", 70, at=YESTERDAY)
     assert (await say(api, score_id, agrees=True))["inclusion_probability"] is None
     [card] = (await told(api, "trust"))["cards"]
@@ -313,7 +295,7 @@ async def test_chances_are_weighed(api: Api) -> None:
     assert shares[0][2] + shares[2][0] == pytest.approx(5 / 60, abs=0.06)
 
 
-async def test_a_judge_whom_nobody_named_has_a_card(api: Api) -> None:
+async def test_a_judge_without_a_name_has_a_card(api: Api) -> None:
     """Scores without criteria or fingerprint are filed under one name, by which the card is found everywhere."""
     nameless = {"criteria": None, "criteria_hash": None, "judge_fingerprint": None}
     score_id = await store_score(api.scoring, "s", 50, at=YESTERDAY, **nameless)

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from builders import connected
-from full_database import filled_database
+from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.live import stored
 from tarsy_scoring.queue import backlog, idempotency, inbox, leases, outbox, selection, store
@@ -135,32 +135,17 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize("cache", ["force_custom_plan", "force_generic_plan"], ids=["first-runs", "prepared"])
-@pytest.mark.parametrize("name", STATEMENTS)
-async def test_plan(connection: asyncpg.Connection, name: str, cache: str) -> None:
-    """
-    The statement finds its rows by the index made for it, and reads no large table from end to end.
+@pytest.mark.parametrize("generic", [False, True], ids=["first-runs", "prepared"])
+async def test_plans(connection: asyncpg.Connection, generic: bool) -> None:
+    """Every statement finds its rows by its index and reads no large table from end to end."""
+    for name, (statement, arguments, index) in STATEMENTS.items():
+        nodes = await plan_of(connection, statement, arguments, generic=generic)
 
-    Both plans are looked at: the one for given arguments, and the generic one that PostgreSQL may choose
-    for a prepared statement after a few runs, when it no longer looks at the arguments.
-    """
-    statement, arguments, index = STATEMENTS[name]
-    await connection.execute(f"SET plan_cache_mode = {cache}")
-    await connection.execute(f"PREPARE it AS {statement.format(schema='public')}")
-
-    [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it{f'({arguments})' if arguments else ''}")
-
-    nodes = list(_nodes(json.loads(plan)[0]["Plan"]))
-    scanned = {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"}
-    assert scanned & BIG == set(), plan
-    assert index in {n.get("Index Name") for n in nodes}, plan
+        assert (name, scanned(nodes) & BIG, index in indexes(nodes)) == (name, set(), True), nodes
 
 
 async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
-    """Without an index the same look finds the sequential scan."""
-    [[plan]] = await connection.fetch("EXPLAIN (FORMAT JSON) SELECT * FROM session_scores WHERE spread = 3")
-
-    assert [n["Node Type"] for n in _nodes(json.loads(plan)[0]["Plan"])] == ["Seq Scan"]
+    assert scanned(await plan_of(connection, "SELECT * FROM session_scores WHERE spread = 3", "")) == {"session_scores"}
 
 
 async def test_a_heartbeat_touches_no_index(connection: asyncpg.Connection) -> None:
@@ -169,9 +154,3 @@ async def test_a_heartbeat_touches_no_index(connection: asyncpg.Connection) -> N
 
     assert len(indexed) > 3
     assert not [r for r in indexed if "lease_expires_at" in r["indexdef"]]
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)

@@ -1,16 +1,14 @@
 """Every statement about labels, the review queue, trust cards and missing tools finds its rows by the index for it."""
 
-import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import asyncpg
 import pytest
 from benchmarks.quality import filling
 
 from builders import connected
-from full_database import filled_database
+from full_database import filled_database, indexes, nodes_of, plan_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.missing_tools import decisions, demand, ledger
 from tarsy_scoring.records import labels, retention, review
@@ -77,42 +75,24 @@ async def connection(full_url: str) -> AsyncIterator[asyncpg.Connection]:
         yield opened
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-async def test_plan(connection: asyncpg.Connection, name: str) -> None:
+async def test_plans(connection: asyncpg.Connection) -> None:
     """No table of scores, sessions, labels or picks is read from end to end."""
-    statement, arguments, indexes = STATEMENTS[name]
-    await connection.execute(f"PREPARE it AS {statement.format(schema='public')}")
-    await connection.execute("SET plan_cache_mode = force_custom_plan")
+    for name, (statement, arguments, wanted) in STATEMENTS.items():
+        nodes = await plan_of(connection, statement, arguments)
 
-    [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it{f'({arguments})' if arguments else ''}")
-
-    nodes = list(_nodes(json.loads(plan)[0]["Plan"]))
-    scanned = {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"}
-    assert scanned <= FEW, plan
-    assert indexes <= {n.get("Index Name") for n in nodes}, plan
+        assert (name, scanned(nodes) - FEW, wanted - indexes(nodes)) == (name, set(), set()), nodes
 
 
 async def test_the_labels_of_one_judge_among_many(connection: asyncpg.Connection) -> None:
     """A card counts every label, so the labels are read from end to end; scores only where they have one."""
-    sql = labels.COUNTED.format(schema="public")
-    [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) {sql}", "criteria-0", "judge-2")
-
-    nodes = list(_nodes(json.loads(plan)[0]["Plan"]))
-    assert "session_scores" not in {n.get("Relation Name") for n in nodes if n["Node Type"] == "Seq Scan"}, plan
+    assert "session_scores" not in scanned(await plan_of(connection, labels.COUNTED, "'criteria-0', 'judge-2'"))
 
 
 async def test_all_of_a_look_is_in_its_indexes(connection: asyncpg.Connection) -> None:
-    """Not one score is read to count what all of them asked for."""
+    """Counting all requests for tools reads no score from its table."""
     await connection.execute("SET plan_cache_mode = force_custom_plan")
     await connection.execute(f"PREPARE it AS {demand.REQUESTS_OF_ALL.format(schema='public')}")
 
     [[plan]] = await connection.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE it({_look('NULL')})")
 
-    fetched = [n["Heap Fetches"] for n in _nodes(json.loads(plan)[0]["Plan"]) if n["Node Type"] == "Index Only Scan"]
-    assert fetched == [0, 0], plan
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)
+    assert [n["Heap Fetches"] for n in nodes_of(plan) if n["Node Type"] == "Index Only Scan"] == [0, 0], plan

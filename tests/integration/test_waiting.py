@@ -1,4 +1,4 @@
-"""What a pending score says it waits for: computed when it is read, whether or not it was ever tried."""
+"""The reason why a pending score waits is computed when the score is read."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,7 +30,7 @@ async def parts(database_url: str, tmp_path: Path) -> AsyncIterator[Parts]:
 
 
 async def accepted(parts: Parts, chain_id: str | None) -> UUID:
-    """A score of this chain that nobody has claimed yet."""
+    """A score of this chain that is not claimed yet."""
     request = session_completed(f"session-{chain_id}", chain_id=chain_id)
     await parts.inbox.accept([request])
     row, *_ = await parts.reader.scores_of_session(request.session_id)
@@ -49,20 +49,12 @@ async def execute(parts: Parts, sql: str, *arguments: Any) -> None:
     await parts.database.once(lambda c: c.execute(parts.database.sql(sql), *arguments))
 
 
-async def test_a_score_that_is_due_waits_for_nothing(parts: Parts) -> None:
-    """It is merely not its turn yet: no word is made up."""
-    score_id = await accepted(parts, "kubernetes")
-
-    document = await parts.reader.score(score_id)
-
-    assert document is not None
-    assert document["status"] == "pending"
-    assert "waiting_for" not in document
-
-
-async def test_a_score_that_was_never_claimed_says_what_holds_it_up(parts: Parts) -> None:
-    """A pause, until it is lifted; one of another chain does not matter."""
+async def test_a_pause_holds_up_its_chain_alone(parts: Parts) -> None:
+    """A score that is due and merely not claimed yet gives no reason."""
     kubernetes, other = await accepted(parts, "kubernetes"), await accepted(parts, None)
+    document = await parts.reader.score(kubernetes)
+    assert document is not None
+    assert (document["status"], "waiting_for" in document) == ("pending", False)
 
     await parts.limits.pause("kubernetes", None, "alice", None)
 
@@ -71,53 +63,36 @@ async def test_a_score_that_was_never_claimed_says_what_holds_it_up(parts: Parts
     assert await waits_for(parts, kubernetes) is None
 
 
-@pytest.mark.parametrize("kind", ["circuit", "key", "quota"])
-async def test_a_provider_in_trouble_holds_up_every_chain(parts: Parts, kind: str) -> None:
-    """An open circuit, whatever opened it."""
-    score_id = await accepted(parts, "kubernetes")
-
-    await execute(
-        parts,
-        "INSERT INTO {schema}.provider_states (provider, kind, open_until, cool_down_s) "
-        "VALUES ('main', $1, now() + interval '30 s', 30)",
-        kind,
-    )
-
-    assert await waits_for(parts, score_id) == kind
-
-
-async def test_spent_money_holds_up_its_chain(parts: Parts) -> None:
-    """Less left of the day's budget than any call costs; a chain without one goes on."""
+async def test_an_open_circuit_and_a_spent_budget(parts: Parts) -> None:
+    """The circuit of a provider holds up every chain; a budget of which less is left than a call costs, its own."""
     kubernetes, other = await accepted(parts, "kubernetes"), await accepted(parts, None)
-
     await execute(
         parts,
         "INSERT INTO {schema}.budget_days (day, scope, chain_id, charged_usd) "
         "VALUES ((now() AT TIME ZONE 'UTC')::date, 'chain', 'kubernetes', 4.95)",
     )
-
     assert (await waits_for(parts, kubernetes), await waits_for(parts, other)) == ("budget", None)
 
+    for kind in ("circuit", "key", "quota"):
+        await execute(
+            parts,
+            "INSERT INTO {schema}.provider_states (provider, kind, open_until, cool_down_s) "
+            "VALUES ('main', $1, now() + interval '30 s', 30) "
+            "ON CONFLICT (provider) DO UPDATE SET kind = excluded.kind",
+            kind,
+        )
+        assert await waits_for(parts, other) == kind
 
-@pytest.mark.parametrize(("due_in_s", "reason"), [(60, "retry"), (-1, "pause")], ids=["not-due", "due"])
-async def test_its_own_reason_holds_until_it_is_due(parts: Parts, due_in_s: int, reason: str) -> None:
-    """What put it back says why, and after its due time what holds it up now."""
+
+async def test_its_own_reason_holds_until_it_is_due(parts: Parts) -> None:
+    """A score that was put back gives the reason for that, and after its due time what holds it up now."""
     score_id = await accepted(parts, "kubernetes")
-    await parts.limits.pause(None, None, "alice", None)
-
-    await execute(
-        parts,
-        "UPDATE {schema}.session_scores SET waiting_reason = 'retry', next_attempt_at = now() + $1 * interval '1 s'",
-        due_in_s,
-    )
-
-    assert await waits_for(parts, score_id) == reason
-
-
-async def test_a_reason_that_is_over_is_not_told(parts: Parts) -> None:
-    """Due again, and nothing in its way."""
-    score_id = await accepted(parts, None)
-
-    await execute(parts, "UPDATE {schema}.session_scores SET waiting_reason = 'retry', next_attempt_at = now()")
-
+    due = "now() + $1 * interval '1 s'"
+    put_back = f"UPDATE {{schema}}.session_scores SET waiting_reason = 'retry', next_attempt_at = {due}"
+    await execute(parts, put_back, -1)
     assert await waits_for(parts, score_id) is None
+
+    await parts.limits.pause(None, None, "alice", None)
+    assert await waits_for(parts, score_id) == "pause"
+    await execute(parts, put_back, 60)
+    assert await waits_for(parts, score_id) == "retry"
