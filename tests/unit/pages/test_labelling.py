@@ -64,7 +64,7 @@ def test_what_the_form_says(fields: dict[str, str], said: tuple[object, ...]) ->
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        pytest.param(form(reason="hm"), "says nothing", id="nothing"),
+        pytest.param(form(reason="hm"), "label is empty", id="nothing"),
         pytest.param(form(said="agrees", number="50"), "choose one of them", id="agrees-with-a-number"),
         pytest.param(form(number="101"), "number", id="too-high"),
         pytest.param(form(number="nan"), "number", id="no-number"),
