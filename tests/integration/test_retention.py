@@ -1,4 +1,4 @@
-"""Erasing and pruning on real PostgreSQL: what has to go goes, what has to stay stays, whoever works beside it."""
+"""Erasing and pruning on real PostgreSQL, also beside workers and other clean-ups."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.records import retention
 from tarsy_scoring.records.erasure import Inventory, erase, forget_sessions, inventory
-from tarsy_scoring.records.retention import EVENTS, PARTS, Keep, Pruner
+from tarsy_scoring.records.retention import PARTS, Keep, Pruner
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring_lab.tarsy import load_session
 
@@ -95,7 +95,7 @@ class TestErase:
         assert [r["body"] for r in left] == [bodies[2]]
 
     async def test_nothing_of_it_is_left_in_any_table(self, scoring: Scoring) -> None:
-        """Neither its id nor that of its score; what is left says that, and not what, was erased. Neighbours stay."""
+        """Neither its id nor that of its score; `erasures` says that a session was erased, but not which one."""
         await fill(scoring, "session-22")
         neighbour = await inventory(scoring.database, "session-22")
         score_id = await fill(scoring, "session-2")
@@ -118,13 +118,12 @@ class TestErase:
         }
         assert await scoring.value("SELECT count(*) FROM budget_charges") == 2, "the money stays in the books"
 
-    async def test_where_there_is_nothing_nothing_is_noted(self, scoring: Scoring) -> None:
-        """Asked again, or wrongly, it changes nothing."""
+    async def test_an_unknown_session_is_not_noted(self, scoring: Scoring) -> None:
         assert (await erase(scoring.database, scoring.leases, "session-9", by="ada")).is_empty
         assert await scoring.value("SELECT count(*) FROM erasures") == 0
 
     async def test_an_old_event_does_not_bring_it_back_and_a_new_one_does(self, scoring: Scoring) -> None:
-        """The identity of what was asked is remembered by its hash; another identity is another wish."""
+        """The identity of the request is kept as a hash; another identity is another request."""
         event = session_completed("session-1")
         await scoring.accept(event)
         await erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=0)
@@ -281,7 +280,6 @@ class TestPrune:
         assert await prune(scoring) == {}
 
     async def test_without_a_retention_only_expired_answers_go(self, scoring: Scoring) -> None:
-        """Nobody loses a score by starting it."""
         score_id = await store_score(scoring, "s", 67, at=YEAR)
         for caller, age in (("ada", "25 hours"), ("bob", "23 hours")):
             await scoring.rows(
@@ -339,32 +337,21 @@ class TestPrune:
         assert await prune(scoring, is_written_back=True) == {"events": 3}
         assert await prune(scoring) == {"events": 3}
 
-    @pytest.mark.parametrize(
-        ("channel", "since", "overflows"),
-        [
-            pytest.param(SESSIONS, 3, True, id="all-sessions-behind-the-gap"),
-            pytest.param(SESSIONS, 0, True, id="all-sessions-from-the-beginning"),
-            pytest.param(SESSIONS, 4, False, id="all-sessions-at-its-end"),
-            pytest.param("session:s", 1, True, id="a-session-behind-the-gap"),
-            pytest.param("session:s", 0, False, id="a-session-from-the-beginning"),
-            pytest.param("session:s", 4, False, id="a-session-at-its-end"),
-        ],
-    )
-    async def test_who_catches_up_from_what_was_removed_is_told(
-        self, scoring: Scoring, channel: str, since: int, *, overflows: bool
-    ) -> None:
-        """No silent gap: reload. From its beginning a session is told as far as it is kept."""
+    async def test_a_client_behind_removed_events_is_sent_an_overflow(self, scoring: Scoring) -> None:
+        """A gap is never silent. The events of one session from its beginning are those that are kept."""
         score_id = await store_score(scoring, "s", 67, at=QUARTER)
         for at in (YEAR, YEAR, QUARTER):
             await add_events(scoring, score_id, at)
         await prune(scoring)
         gateway = Gateway(load_settings({}), scoring.database, Metrics())
         await gateway.read_missing()
-        async with connected_to(gateway, channel, last_event_id=since) as socket:
-            messages = await socket.answer()
+        behind = {(SESSIONS, 3), (SESSIONS, 0), ("session:s", 1)}
+        for channel, since in sorted({*behind, (SESSIONS, 4), ("session:s", 0), ("session:s", 4)}):
+            async with connected_to(gateway, channel, last_event_id=since) as socket:
+                messages = await socket.answer()
 
-        assert [m["position"] for m in messages if "position" in m] == [5, 6]
-        assert bool(of_type(messages, "catchup.overflow")) == overflows
+            assert [m["position"] for m in messages if "position" in m] == [5, 6]
+            assert bool(of_type(messages, "catchup.overflow")) == ((channel, since) in behind), (channel, since)
 
     async def test_records_go_and_what_an_open_score_answers_stays(self, scoring: Scoring) -> None:
         """Requests, changes, charges and bodies; not the request of a score that is still to be judged."""
@@ -387,15 +374,14 @@ class TestPrune:
         assert await scoring.claim() != []
 
     async def test_a_deferred_request_stays_however_old(self, scoring: Scoring) -> None:
-        """It is still to become a score."""
         await scoring.claimed("session-1")
         await scoring.accept(rescore("session-1", criteria="cli-tool-use"))
         await scoring.rows("UPDATE scoring_requests SET received_at = $1", YEAR)
 
         assert await prune(scoring) == {}
 
-    async def test_rows_that_somebody_holds_are_passed_over(self, scoring: Scoring) -> None:
-        """A clean-up waits for nobody; what it left is taken by the next one."""
+    async def test_locked_rows_are_skipped(self, scoring: Scoring) -> None:
+        """The next clean-up takes them."""
         for n in range(3):
             await store_score(scoring, "s", status="failed", at=YEAR + timedelta(minutes=n))
         await store_score(scoring, "s", 67, at=QUARTER)
@@ -406,7 +392,6 @@ class TestPrune:
         assert await prune(scoring) == {"scores": 1}
 
     async def test_counts_are_what_goes(self, scoring: Scoring) -> None:
-        """Looking changes nothing, and says what would."""
         for n in range(3):
             await store_score(scoring, f"old-{n}", 67, at=YEAR)
         pruner = Pruner(scoring.database, KEEP, rest=_no_rest)
@@ -417,23 +402,23 @@ class TestPrune:
         assert (await pruner.run())["sessions"] == 3
         assert set((await pruner.count()).values()) == {0}
 
-    async def test_two_at_once_beside_somebody_who_holds_a_session(self, scoring: Scoring) -> None:
-        """Each takes what the other does not hold; a row that is held is passed over, and nobody waits for it."""
-        for n in range(250):
+    async def test_two_clean_ups_beside_a_locked_session(self, scoring: Scoring) -> None:
+        """Each takes the rows that the other has not locked, and neither waits."""
+        for n in range(120):
             await store_score(scoring, f"old-{n:03}", 67, at=YEAR + timedelta(minutes=n))
         async with connected(scoring.url) as other, other.transaction():
-            await other.execute("SELECT FROM sessions WHERE session_id = 'old-123' FOR UPDATE")
+            await other.execute("SELECT FROM sessions WHERE session_id = 'old-113' FOR UPDATE")
             async with asyncio.timeout(30):
                 first, second = await asyncio.gather(prune(scoring), prune(scoring))
-        assert first.get("sessions", 0) + second.get("sessions", 0) >= 200
+        assert first.get("sessions", 0) + second.get("sessions", 0) >= 100
         await prune(scoring)
         await prune(scoring)
         assert await sessions_left(scoring) == set()
 
-    async def test_somebody_comes_back_to_a_session_that_was_found(
+    async def test_a_session_that_is_no_longer_old_stays(
         self, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What was found without a lock is looked at again under it."""
+        """The condition is checked again under the lock."""
         await store_score(scoring, "young", 67, at=QUARTER)
         monkeypatch.setattr(
             retention,
@@ -445,8 +430,8 @@ class TestPrune:
         assert await prune(scoring) == {}
         assert await sessions_left(scoring) == {"young"}
 
-    async def test_it_rests_three_times_as_long_as_it_works(self, scoring: Scoring) -> None:
-        """After every transaction, so that workers have the database for themselves most of the time."""
+    async def test_it_rests_after_every_batch(self, scoring: Scoring) -> None:
+        """At most three times as long as it works."""
         for n in range(101):
             await store_score(scoring, f"old-{n:03}", 67, at=YEAR)
         rests: list[float] = []
@@ -457,20 +442,12 @@ class TestPrune:
         loop = asyncio.get_running_loop()
         started = loop.time()
         await Pruner(scoring.database, Keep(scores_days=180), rest=rest).run()
-        worked_s = loop.time() - started
 
         assert len(rests) == 2
-        assert 0 < sum(rests) <= 3 * worked_s
-        assert sum(rests) > worked_s, "most of that time went into these two transactions"
+        assert 0 < sum(rests) <= 3 * (loop.time() - started)
 
-    @pytest.mark.parametrize("part", [p for p in PARTS if p.name != "dead_letter_bodies"], ids=lambda p: p.name)
-    async def test_what_is_old_is_found_by_an_index(self, scoring: Scoring, part: retention.Part) -> None:
-        """No clean-up reads a whole table to find out that there is nothing to do."""
-        async with connected(scoring.url) as connection:
-            await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
-            prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(part.find))
-            plan = "\n".join(r[0] for r in await prepared.fetch(30, part.start, 10))
-
+    async def test_what_is_old_is_found_by_an_index(self, scoring: Scoring) -> None:
+        """A clean-up with nothing to do reads no table from end to end; the few bodies of dead letters aside."""
         wanted = {
             "events": "scoring_events_position",
             "replies": "judge_turns_replies",
@@ -483,8 +460,15 @@ class TestPrune:
             "charges": "budget_charges_of_day",
             "kept_answers": "kept_answers_age",
         }
-        assert f"using {wanted[part.name]} on" in plan, plan
-        assert "Seq Scan" not in plan
+        parts = {part.name: part for part in PARTS}
+        assert {*parts} == {*wanted, "dead_letter_bodies"}, "every part has a name of its own"
+        async with connected(scoring.url) as connection:
+            await connection.execute("SET enable_seqscan = off; SET enable_sort = off")
+            for name, index in wanted.items():
+                prepared = await connection.prepare("EXPLAIN " + scoring.database.sql(parts[name].find))
+                plan = "\n".join(r[0] for r in await prepared.fetch(30, parts[name].start, 10))
+                assert f"using {index} on" in plan, plan
+                assert "Seq Scan" not in plan
 
 
 async def command(scoring: Scoring, *arguments: str, **env: str) -> Result:
@@ -550,7 +534,7 @@ class TestCommands:
 
 
 async def test_its_indexes_are_built_beside_work(scoring: Scoring) -> None:
-    """On a database in use nobody waits for them, and one that was left half built is built anew."""
+    """On a database in use writers go on, and an index that was left half built is built anew."""
     await scoring.accept(session_completed("session-1"))
     await asyncio.to_thread(migrate, scoring.url, down="0007")
     add = "INSERT INTO dead_letter_bodies (body_id, headers) VALUES (gen_random_uuid(), '[]')"
@@ -575,9 +559,3 @@ async def test_its_indexes_are_built_beside_work(scoring: Scoring) -> None:
         assert await other.fetchval("SELECT count(*) FROM pg_index WHERE NOT indisvalid") == 0
         definition = await other.fetchval("SELECT pg_get_indexdef('scoring_requests_received'::regclass)")
         assert definition.endswith("(received_at)")
-
-
-def test_every_kind_has_its_own_name() -> None:
-    """Counts are told by name; events come first, so that who catches up is told before anything is missing."""
-    assert len({p.name for p in PARTS}) == len(PARTS)
-    assert PARTS[0] is EVENTS
