@@ -16,12 +16,12 @@ async def store_session(
     scoring: Scoring, session_id: str = "session-1", *, ended: datetime | None = NOON, **columns: Any
 ) -> None:
     """A session that was first seen a minute after it ended; once there, it stays as it is."""
-    told: dict[str, Any] = {"chain_id": "kubernetes", "alert_type": "PodCrashLoop", "labels": {}} | columns
-    first_seen = told.pop("first_seen_at", (ended or NOON) + timedelta(minutes=1))
+    values: dict[str, Any] = {"chain_id": "kubernetes", "alert_type": "PodCrashLoop", "labels": {}} | columns
+    first_seen = values.pop("first_seen_at", (ended or NOON) + timedelta(minutes=1))
     await scoring.rows(
         "INSERT INTO sessions (session_id, chain_id, alert_type, labels, status, completed_at, first_seen_at) "
         "VALUES ($1, $2, $3, $4, 'completed', $5, $6) ON CONFLICT DO NOTHING",
-        *(session_id, told["chain_id"], told["alert_type"], told["labels"], ended, first_seen),
+        *(session_id, values["chain_id"], values["alert_type"], values["labels"], ended, first_seen),
     )
 
 

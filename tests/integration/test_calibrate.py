@@ -36,7 +36,7 @@ async def keep(connection: asyncpg.Connection, session_id: str, total: int | Non
 
 
 async def test_the_latest_production_score_of_each_judge_counts(database_url: str) -> None:
-    """Nothing that failed, runs, was made for a comparison, or belongs to a session that nobody labelled."""
+    """Not scores that failed, run, have another purpose, or belong to a session without a label."""
     async with connected(database_url) as connection:
         await keep(connection, "s-1", 40, completed_at=NOON + timedelta(hours=1), judge_outcome="shaky")
         await keep(connection, "s-1", 90)

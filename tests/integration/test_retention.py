@@ -171,20 +171,20 @@ class TestErase:
         assert await scoring.take_back() == {}
 
     async def test_an_attempt_that_ends_in_the_same_moment(self, scoring: Scoring) -> None:
-        """Whoever comes first: nothing is left, and neither of the two waits for the other for ever."""
+        """In either order nothing is left, and there is no deadlock."""
         sessions = [f"session-{n}" for n in range(20)]
         attempts = {s: await scoring.claimed(s) for s in sessions}
         ends = [scoring.store.end(completion(claimed)) for claimed in attempts.values()]
         erasing = [erase(scoring.database, scoring.leases, s, by="ada", relay_wait_s=0) for s in sessions]
         async with asyncio.timeout(30):
-            told = await asyncio.gather(*ends, *erasing, return_exceptions=True)
+            results = await asyncio.gather(*ends, *erasing, return_exceptions=True)
 
-        assert all(t is None or isinstance(t, (LeaseLost, Inventory)) for t in told), told
+        assert all(r is None or isinstance(r, (LeaseLost, Inventory)) for r in results), results
         for table in ("sessions", "session_scores", "scoring_events", "judge_turns"):
             assert await scoring.value(f"SELECT count(*) FROM {table}") == 0
 
     async def test_those_who_follow_its_events_see_an_end(self, scoring: Scoring) -> None:
-        """A running score is told to be cancelled before it goes, where a relay is at work."""
+        """A running score is published as cancelled before it is deleted, where a relay runs."""
         claimed = await scoring.claimed("session-1")
         erasing = asyncio.create_task(erase(scoring.database, scoring.leases, "session-1", by="ada", relay_wait_s=10))
         published: list[str] = []

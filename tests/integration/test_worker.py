@@ -37,7 +37,7 @@ class Unending:
     async def attempt(self, claimed: ClaimedScore, **_: Any) -> Finished:
         self.begun.append(claimed.session_id)
         await asyncio.Event().wait()
-        raise AssertionError("nobody ends this")
+        raise AssertionError("nothing ends this")
 
 
 def a_worker(service: Service, scorer: Any, limits: Limits | None = None, **settings: Any) -> Worker:
@@ -109,7 +109,7 @@ async def test_a_full_queue_does_not_keep_a_provider_from_being_tried(
 async def test_an_end_whose_reply_is_on_its_way_is_no_lost_lease(
     service: Service, monkeypatch: pytest.MonkeyPatch, answers: tuple[Answer, ...], outcome: str
 ) -> None:
-    """A heartbeat may see that nobody holds the score any more before its attempt hears that its own end is stored."""
+    """A heartbeat may find the score without a lease before its attempt learns that the end is stored."""
     await service.request()
     sessions, judge = FakeSessions(one=a_timeline()), FakeJudge(*answers)
     scorer = Scorer(
@@ -169,7 +169,7 @@ async def test_a_worker_that_is_ended_while_it_starts_leaves_nothing_running(
 async def test_a_loop_that_dies_while_the_worker_drains_ends_the_draining(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without heartbeats attempts would outlive their leases: they are given back at once, and the error is told."""
+    """Attempts would outlive their leases: they are put back at once, and the error is raised."""
     await service.request()
     scorer, stopping, limits = Unending(), asyncio.Event(), Limits(service.database, service.settings)
     worker = a_worker(service, scorer, limits, drain_timeout_s=3600)

@@ -53,7 +53,7 @@ def test_a_whole_export_replaces_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("away"), OSError(28, "No space left on device")], ids=["away", "full"])
 def test_half_an_export_leaves_the_older_one(tmp_path: Path, error: Exception) -> None:
-    """What breaks off leaves nothing of itself; a full disk is told in one sentence."""
+    """An interrupted export leaves no file; a full disk is reported in one sentence."""
     place = tmp_path / "scores.jsonl"
     place.write_text("older")
     expected: Any = click.ClickException if isinstance(error, OSError) else RuntimeError

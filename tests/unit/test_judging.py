@@ -101,7 +101,7 @@ class Fleet:
 
 
 async def test_the_first_provider_judges_where_it_can() -> None:
-    """Nobody else is asked; verdict and context are what it said and was shown."""
+    """No other provider is asked; verdict and context are those of the first."""
     fleet = Fleet(main=[SCORED, NAMED], spare=[])
 
     judgement = await fleet.judge()

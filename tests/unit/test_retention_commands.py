@@ -13,7 +13,7 @@ from tarsy_scoring.records.retention import Keep
 
 
 def invoke(command: click.Command, *arguments: str) -> Result:
-    """Without a database: whoever gets as far as that has been let through."""
+    """Without a database: a command that gets as far as connecting was accepted."""
     return CliRunner().invoke(command, arguments)
 
 

@@ -1,4 +1,4 @@
-"""Which scores of a day people are asked about: each judge has its share, and whoever draws draws the same."""
+"""The picks of a day: each judge has its share, and every draw gives the same picks."""
 
 from collections import Counter
 from datetime import date

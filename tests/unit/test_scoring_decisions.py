@@ -61,7 +61,7 @@ def test_an_unknown_part_makes_an_unknown_sum(turns: list[Turn]) -> None:
 
 
 def test_sums_of_money_have_the_digits_of_prices() -> None:
-    """A millionth of a dollar is the smallest that is told; the remains of binary fractions are not."""
+    """A sum has at most six decimal places."""
     costs = (0.1, 0.2, 0.0147859999999, 0.0000004)
     assert sum_usage([replace(TURN, cost_usd=cost) for cost in costs])["cost_usd"] == 0.314786
 

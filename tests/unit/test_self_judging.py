@@ -44,7 +44,7 @@ async def test_a_judge_of_its_own_is_no_news() -> None:
 
 
 async def test_a_source_that_cannot_be_read_is_no_reason_to_complain() -> None:
-    """The worker goes on, and nothing is claimed that nobody knows."""
+    """The worker goes on, and no warning is logged."""
 
     class Away(FakeSessions):
         async def recent_agent_models(self) -> frozenset[str]:

@@ -51,14 +51,14 @@ def test_what_a_label_says(said: dict[str, Any], counts: object, difference: flo
         pytest.param("correct", BANDS, {60, 75, 100}, id="highest-band"),
         pytest.param("wrong", BANDS, {0, 20, 49}, id="lowest-band"),
         pytest.param("partially_accurate", BANDS, {0, 20, 49, 50, 55, 60, 75, 100}, id="no-such-band"),
-        pytest.param("correct", DEFAULT_BANDS, {50, 55, 60, 75, 100}, id="a-word-where-nobody-drew-bands"),
+        pytest.param("correct", DEFAULT_BANDS, {50, 55, 60, 75, 100}, id="a-word-without-bands"),
         pytest.param("wrong", DEFAULT_BANDS, {0, 20, 49, 50, 55, 60}, id="the-other-end"),
         pytest.param("partially_accurate", DEFAULT_BANDS, {0, 20, 49, 50, 55, 60, 75, 100}, id="the-middle"),
         pytest.param("50-74", DEFAULT_BANDS, {50, 55, 60}, id="a-default-band-by-its-name"),
     ],
 )
 def test_which_numbers_may_stand_beside_an_outcome(word: str, bands: tuple[Band, ...], expected: set[int]) -> None:
-    """Those of its band; where only a word stands for a band that nobody drew, all but those of the other end."""
+    """Those of its band; without bands of the criteria, all but those of the other end."""
     assert {n for n in (0, 20, 49, 50, 55, 60, 75, 100) if contradicted(word, n, bands) is None} == expected
 
 
@@ -69,7 +69,7 @@ def test_what_belongs_to_no_band_is_named() -> None:
 
 
 def test_people_who_differ_make_one_label() -> None:
-    """The lower median counts, once, and it is told that they differ."""
+    """The lower median counts once, and the card says that the labels differ."""
     said = [row(by="ada", agrees=True), row(by="bob", outcome="wrong"), row(by="cleo", outcome="wrong")]
     found = card_of(said, BANDS)
     assert (found.matched, found.disputed, found.confusion.counts) == (1, 1, ((0, 1), (0, 0)))
@@ -81,7 +81,7 @@ def test_two_scores_of_one_session_are_two() -> None:
 
 
 def test_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the rows; what nobody was asked about takes no place among them."""
+    """In the order of the rows; scores that were not picked do not count among them."""
     monkeypatch.setattr(labels, "MOST_COUNTED", 2)
     newest = [row(1, agrees=True), row(1, by="bob", agrees=True), row(2, agrees=True)]
     others = [row(3, outcome="wrong"), row(4, agrees=True, inclusion_probability=None)]
@@ -90,7 +90,7 @@ def test_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_card_is_made_once() -> None:
-    """As long as nobody says anything new."""
+    """As long as there is no new label."""
     rows = [row(n, agrees=n % 3 > 0 or None, outcome=None if n % 3 else "wrong") for n in range(30)]
     first = card_of(rows, BANDS)
     assert card_of([dict(r) for r in rows], BANDS) is first
