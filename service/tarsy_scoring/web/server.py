@@ -18,36 +18,36 @@ from tarsy_scoring.web.api import live
 from tarsy_scoring.web.connections import Connections, watched
 from tarsy_scoring.web.middleware import MAX_HEAD_BYTES
 
-KEEP_ALIVE_S = 75  # longer than the minute that proxies keep an idle connection, so that they close it and not we
+KEEP_ALIVE_S = 75  # proxies keep an idle connection for 60 s; if we closed it first, a request could be lost
 LONGEST_STOP_S = 30.0
 NOT_OURS = (errno.EADDRNOTAVAIL, socket.EAI_NONAME)
 
 
 def listen(settings: Settings) -> socket.socket:
     """
-    A socket at the address of the API; port 0 takes any.
+    A listening socket at the address of the API. Port 0 takes any free port.
 
     Raises:
-        ConfigurationError: The address is not ours.
-        StartRefused: It is taken, or may not be ours.
+        ConfigurationError: This machine does not have the address, or the name does not exist.
+        StartRefused: The port is taken, or the name cannot be resolved now.
     """
     host, port = settings.api_host.strip("[]"), settings.api_port
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # On `::` we hear IPv4 as well, where the system can.
+        # On `::` accept IPv4 as well, where the system supports it.
         both = family == socket.AF_INET6 and ip_address(address[0]).is_unspecified and socket.has_dualstack_ipv6()
         return socket.create_server(address[:2], family=family, backlog=2048, dualstack_ipv6=both)
     except (OSError, UnicodeError) as error:
-        is_wrong = isinstance(error, UnicodeError) or error.errno in NOT_OURS
-        why = "that is no name" if isinstance(error, UnicodeError) else error.strerror or error
-        raise (ConfigurationError if is_wrong else StartRefused)(
+        is_setting_wrong = isinstance(error, UnicodeError) or error.errno in NOT_OURS
+        why = "not a valid name" if isinstance(error, UnicodeError) else error.strerror or error
+        raise (ConfigurationError if is_setting_wrong else StartRefused)(
             f"cannot listen on {host}, port {port}: {why}; set SCORING_API_HOST to an address of "
             "this machine and SCORING_API_PORT to a free port (0: any)"
         ) from error
 
 
 def address_of(listening: socket.socket) -> str:
-    """Where a socket listens, as a URL."""
+    """The URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -61,9 +61,9 @@ async def serve(
     connections: Connections | None = None,
 ) -> None:
     """
-    Serve until `stopping`; then take nothing new, close WebSockets with 1001, and let requests end.
+    Serve until `stopping` is set. Then refuse new requests, close WebSockets with 1001, and let running requests end.
 
-    A cancel cuts whatever is under way. The socket is closed in either case.
+    A cancel aborts running requests. The socket is closed in either case.
 
     Args:
         listening: From `listen`; this function closes it.
