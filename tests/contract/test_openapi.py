@@ -37,7 +37,6 @@ def check(value: Any, model: str) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 def test_operation_is_described(operation: dict[str, Any]) -> None:
-    """What it does in a few words and in sentences, under a name that clients can be generated with."""
     assert operation["summary"]
     assert operation["description"]
     assert operation["operationId"].isidentifier()
@@ -45,14 +44,12 @@ def test_operation_is_described(operation: dict[str, Any]) -> None:
 
 
 def test_operations_have_names_of_their_own() -> None:
-    """Generated clients have a function for each."""
     names = [operation["operationId"] for operation in OPERATIONS.values()]
     assert len(set(names)) == len(names) > 0
 
 
 @pytest.mark.parametrize("name", [n for n in OPERATIONS if n.split()[1] not in PROBES])
 def test_every_answer_has_a_shape(name: str) -> None:
-    """A good answer has a schema, a bad one a problem document or TARSy's; changes may also meet a rate."""
     answers = OPERATIONS[name]["responses"]
     assert set(answers) >= (FOR_ALL if name.startswith("GET") else FOR_ALL | {"408", "429"})
     for status, answer in answers.items():
@@ -70,21 +67,18 @@ def test_every_answer_has_a_shape(name: str) -> None:
 
 
 def test_references_lead_somewhere() -> None:
-    """Every reference names a model of the document, and every model is used."""
     found = {reference.removeprefix("#/components/schemas/") for reference in references(DOCUMENT)}
     assert found == set(MODELS)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_model_is_a_schema_and_its_examples_are_ones(name: str) -> None:
-    """Valid JSON Schema 2020-12, and what is shown as an example fits."""
     Draft202012Validator.check_schema(MODELS[name])
     for example in MODELS[name].get("examples", []):
         check(example, name)
 
 
 def test_the_score_is_the_document_of_its_schema() -> None:
-    """The API answers what schemas/score-document.v1.json says, to the letter, and shows an example of it."""
     published = load_schema("score-document")
     shown = MODELS["ScoreDocument"]
     assert shown["required"] == published["required"]

@@ -1,4 +1,4 @@
-"""Peers that only hold a connection: real sockets, an application without a database, and short limits."""
+"""Limits on connections: real sockets, an application without a database, and short timeouts."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from tarsy_scoring.web.server import listen, serve
 
 ENOUGH_S = 20.0
 SHORT_S = 0.2
-# Where nobody may be cut off: server and peer are one process, which a busy machine lets stand for some tenths.
+# For tests without a cut-off: server and peer are one process, which a busy machine may stop for some tenths.
 NOT_SO_SHORT_S = 1.0
 LARGE = 8_000_000
 PING = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -35,7 +35,7 @@ HANDSHAKE = (
 
 
 class Peer:
-    """A client that says what it is told to, and reads when it is told to."""
+    """A client under the control of a test: it sends and reads only when a test calls it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -75,7 +75,7 @@ class Peer:
 
 
 class Site:
-    """A running server: its peers, and what its application knows of them."""
+    """A running server with its peers, and counters of its application."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -86,14 +86,15 @@ class Site:
 
     async def peer(self) -> Peer:
         connected = socket.socket()
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # or the kernel reads for those who do not
+        # Otherwise the kernel buffers megabytes for a peer that does not read.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         connected.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connected, ("127.0.0.1", self._port))
         self._peers.append(Peer(*await asyncio.open_connection(sock=connected, limit=1000)))
         return self._peers[-1]
 
     async def let_a_silent_peer_go(self) -> None:
-        """Let the time of a head pass, as one sees it who came just now."""
+        """Wait until a new peer has exceeded the time for a head."""
         await (await self.peer()).rest()
 
     def close(self) -> None:
@@ -177,30 +178,27 @@ def problem_of(answer: tuple[int, dict[str, str], bytes], status: int) -> dict[s
 # --- heads ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"",
-        b"GET /healthz HTTP/1.1\r\nHost: loc",
-        PING + b"GET",
-        b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1",
-    ],
-    ids=["nothing", "half a head", "half a second head", "a body nobody reads"],
-)
-async def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    """Whatever a peer begins and does not end, the connection is over after a while, without keeping alive."""
+BEGUN = {
+    "nothing": b"",
+    "half a head": b"GET /healthz HTTP/1.1\r\nHost: loc",
+    "half a second head": PING + b"GET",
+    "a body that no route reads": b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1",
+}
+
+
+async def test_a_head_must_arrive_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", SHORT_S)
     async with serving() as site:
-        peer = await site.peer()
-        peer.say(said)
-        if b"\r\n\r\n" in said:
-            await peer.answer()
-            peer.say(b" ")
-        await peer.rest()
+        for said in BEGUN.values():
+            peer = await site.peer()
+            peer.say(said)
+            if b"\r\n\r\n" in said:
+                await peer.answer()
+                peer.say(b" ")
+            await peer.rest()
 
 
 async def test_bytes_in_drops_win_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is for the whole head, and not for its next byte."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", SHORT_S)
     async with serving() as site:
         peer = await site.peer()
@@ -212,7 +210,6 @@ async def test_bytes_in_drops_win_no_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_slow_answer_and_a_slow_body_are_no_slow_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head's time ends with the head; what follows has limits of its own, and an idle connection is kept."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", NOT_SO_SHORT_S)
     async with serving() as site:
         peer = await site.peer()
@@ -226,7 +223,6 @@ async def test_a_slow_answer_and_a_slow_body_are_no_slow_head(monkeypatch: pytes
 
 
 async def test_under_a_flood_those_go_that_only_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound the one that has waited longest is cut, and whoever asks is answered."""
     async with serving(Connections(max_without_head=3)) as site:
         waiting = [await site.peer() for _ in range(10)]
         honest = await site.peer()
@@ -239,7 +235,6 @@ async def test_under_a_flood_those_go_that_only_wait(monkeypatch: pytest.MonkeyP
 
 
 async def test_idle_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were answered wait in a line of their own; the longest idle goes first."""
     async with serving(Connections(max_idle=3)) as site:
         peers = []
         for _ in range(5):
@@ -254,7 +249,6 @@ async def test_idle_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_websocket_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its handshake was sent behind a request, and so begins with the end of that one's answer."""
     async with serving(Connections(max_idle=1)) as site:
         live, idle = await site.peer(), await site.peer()
         live.say(PING + HANDSHAKE)
@@ -267,7 +261,6 @@ async def test_a_websocket_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_keep_alive_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle connection is closed in order."""
     monkeypatch.setattr(server, "KEEP_ALIVE_S", SHORT_S)
     async with serving() as site:
         peer = await site.peer()
@@ -281,7 +274,6 @@ async def test_keep_alive_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("path", [b"/stream", b"/large"])
 async def test_an_answer_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch, path: bytes, site: Site) -> None:
-    """A reader that stands still is cut off; a stream learns of it and ends."""
     monkeypatch.setattr(connections, "STALL_TIMEOUT_S", SHORT_S)
     peer = await site.peer()
     with capture_logs() as lines:
@@ -295,7 +287,6 @@ async def test_an_answer_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatc
 async def test_a_slow_reader_gets_it_all(
     monkeypatch: pytest.MonkeyPatch, let_pass: Callable[[float], None], site: Site
 ) -> None:
-    """Standing still is the fault, and not taking long: here longer than the limit."""
     monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 600)
     peer = await site.peer()
     peer.say(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -308,7 +299,6 @@ async def test_a_slow_reader_gets_it_all(
 
 
 async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is lost or doubled at their borders."""
     for size in (
         0,
         1,
@@ -340,7 +330,6 @@ async def test_a_large_answer_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_what_is_no_http_is_refused_with_a_problem(site: Site) -> None:
-    """400 in the shape of all refusals, and the connection ends."""
     peer = await site.peer()
     peer.say(b"hello\r\n\r\n")
     assert problem_of(await peer.answer(), 400)["title"] == "Unreadable request"
@@ -348,7 +337,6 @@ async def test_what_is_no_http_is_refused_with_a_problem(site: Site) -> None:
 
 
 async def test_a_head_without_end_is_refused_with_a_problem(site: Site) -> None:
-    """431, as where the head came in one piece."""
     peer = await site.peer()
     peer.say(b"GET / HTTP/1.1\r\nX: ")
     for _ in range(3):
@@ -357,7 +345,6 @@ async def test_a_head_without_end_is_refused_with_a_problem(site: Site) -> None:
 
 
 async def test_a_body_that_is_no_http(site: Site) -> None:
-    """Refused while its request is under way: one answer, and the next peer is served."""
     peer = await site.peer()
     with capture_logs() as lines:
         peer.say(b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnot-a-size\r\n")
@@ -374,7 +361,6 @@ async def test_a_body_that_is_no_http(site: Site) -> None:
 
 
 async def test_head_is_get_without_its_body(site: Site) -> None:
-    """The same status and headers, on the same connection; a stream ends at once."""
     peer = await site.peer()
     peer.say(PING)
     _, shown, _ = await peer.answer()
@@ -395,7 +381,6 @@ async def test_head_is_get_without_its_body(site: Site) -> None:
 
 @pytest.mark.parametrize(("path", "status"), [(b"/nowhere", 404), (b"/body", 405)])
 async def test_head_of_what_is_not_there(site: Site, path: bytes, status: int) -> None:
-    """The refusal that GET gets, without its body."""
     peer = await site.peer()
     peer.say(b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await peer.head())[0] == status

@@ -1,6 +1,5 @@
-"""Scores in TARSy's spelling: its keys, statuses and error body, as its contract has them."""
+"""TARSy's own addresses: its keys, statuses and error bodies."""
 
-import asyncio
 import hashlib
 import json
 import uuid
@@ -39,7 +38,6 @@ def refused(answer: Any, status: int, message: str) -> None:
 
 
 async def test_ask(api: Api) -> None:
-    """202 with the id of a new score, which is asked for by whom the proxy names; a body is ignored."""
     answer = await api.client.post(PATH, headers={"X-Forwarded-User": "carol"}, content=b"not JSON")
 
     assert (answer.status_code, answer.headers["content-type"]) == (202, "application/json")
@@ -50,7 +48,6 @@ async def test_ask(api: Api) -> None:
 
 
 async def test_asking_always_scores_again(api: Api) -> None:
-    """Also where there is a completed score."""
     claimed = await api.scoring.claimed()
     await api.scoring.store.end(completion(claimed))
 
@@ -61,7 +58,6 @@ async def test_asking_always_scores_again(api: Api) -> None:
 
 
 async def test_a_repeat_under_its_key(api: Api) -> None:
-    """The same score, also when it has ended, in either spelling of the question; another question is refused."""
     key = {"Idempotency-Key": "key-1", "X-Forwarded-User": "carol"}
     first = await api.client.post(PATH, headers=key)
     await api.scoring.store.end(completion((await api.scoring.claim())[0]))
@@ -77,7 +73,6 @@ async def test_a_repeat_under_its_key(api: Api) -> None:
 
 
 async def test_a_key_that_is_none(api: Api) -> None:
-    """422 in words, for one that is too long as for two; nothing is asked."""
     long = await api.client.post(PATH, headers={"Idempotency-Key": "x" * 256})
     two = await api.client.post(PATH, headers=[("Idempotency-Key", "a"), ("Idempotency-Key", "b")])
 
@@ -87,46 +82,29 @@ async def test_a_key_that_is_none(api: Api) -> None:
 
 
 async def test_asking_while_one_runs(api: Api) -> None:
-    """409, whether it is pending or in progress, and whatever its criteria."""
     await api.scoring.accept(rescore(criteria=OTHER_CRITERIA))
     refused(await api.client.post(PATH), 409, "scoring already in progress for this session")
     await api.scoring.claim()
     refused(await api.client.post(PATH), 409, "scoring already in progress for this session")
 
 
-async def test_50_ask_at_once(database_url: str) -> None:
-    """One makes a score."""
-    async with open_api(database_url, Sessions(session_1=FOUND), pool_size=20) as api:
-        answers = await asyncio.gather(*(api.client.post(PATH) for _ in range(50)))
-
-        assert sorted(a.status_code for a in answers) == [202] + [409] * 49
-        assert await api.scoring.value("SELECT count(*) FROM session_scores") == 1
-
-
-@pytest.mark.parametrize(
-    ("source", "status", "message"),
-    [
-        pytest.param(SessionNotFound("x"), 404, "resource not found", id="unknown"),
-        pytest.param(SessionNotTerminal("x"), 409, "session is not in a terminal state", id="still running"),
-        pytest.param(TimelineUnavailable("x"), 503, "scoring service is not available", id="nobody can say"),
-    ],
-)
-async def test_sessions_that_are_refused(database_url: str, source: Exception, status: int, message: str) -> None:
-    """TARSy's words for each."""
-    async with open_api(database_url, Sessions(session_1=source)) as api:
-        refused(await api.client.post(PATH), status, message)
-
-
-@pytest.mark.parametrize("method", ["POST", "GET"])
-async def test_an_id_that_is_none(api: Api, method: str) -> None:
-    """As one that nobody has."""
-    refused(await api.client.request(method, "/api/v1/sessions/a%20b/score"), 404, "resource not found")
+async def test_sessions_that_are_refused(database_url: str) -> None:
+    cases: list[tuple[Exception, int, str]] = [
+        (SessionNotFound("x"), 404, "resource not found"),
+        (SessionNotTerminal("x"), 409, "session is not in a terminal state"),
+        (TimelineUnavailable("x"), 503, "scoring service is not available"),
+    ]
+    for source, status, message in cases:
+        async with open_api(database_url, Sessions(session_1=source)) as api:
+            refused(await api.client.post(PATH), status, message)
+            for method in ("POST", "GET"):
+                malformed = await api.client.request(method, "/api/v1/sessions/a%20b/score")
+                refused(malformed, 404, "resource not found")
 
 
 async def test_what_is_refused_before_a_route_is_reached(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TARSy's clients find `message` in JSON as well; beside it stands what tells ours apart."""
     tokens = tmp_path / "tokens.json"
     entries = [("reads", "read"), ("scores", "score")]
     tokens.write_text(
@@ -156,18 +134,15 @@ async def test_what_is_refused_before_a_route_is_reached(
             TarsyError.model_validate_json(answer.text)
 
 
-@pytest.mark.parametrize("method", ["POST", "GET"])
-async def test_the_database_is_away(method: str) -> None:
-    """503 in TARSy's words, with the time to try again."""
+async def test_the_database_is_away() -> None:
     async with open_api("postgresql://nobody@127.0.0.1:9/none", Sessions(session_1=FOUND)) as api:
-        answer = await api.client.request(method, PATH)
-
-    refused(answer, 503, "scoring service is not available")
-    assert int(answer.headers["retry-after"]) >= 1
+        for method in ("POST", "GET"):
+            answer = await api.client.request(method, PATH)
+            refused(answer, 503, "scoring service is not available")
+            assert int(answer.headers["retry-after"]) >= 1
 
 
 async def test_read_a_completed_score(api: Api) -> None:
-    """Every key of TARSy and no other, with what we call otherwise."""
     claimed = await api.scoring.claimed()
     await api.scoring.store.end(
         completion(claimed, missing_tools_analysis="1. read-file", failure_tags=["wrong_conclusion"])
@@ -199,7 +174,6 @@ async def test_read_a_completed_score(api: Api) -> None:
 
 
 async def test_the_newest_of_any_status(api: Api) -> None:
-    """A score that fails hides an older completed one; judgements for other purposes do not count."""
     assert (await api.client.get(PATH)).status_code == 404
     refused(await api.client.get(PATH), 404, "resource not found")
     await api.scoring.store.end(completion(await api.scoring.claimed()))
@@ -215,7 +189,6 @@ async def test_the_newest_of_any_status(api: Api) -> None:
 
 
 async def test_a_pending_score_has_every_key(api: Api) -> None:
-    """It counts as started when it was asked for: TARSy knows no score that was not."""
     await api.client.post(PATH)
 
     shown = (await api.client.get(PATH)).json()
@@ -223,16 +196,3 @@ async def test_a_pending_score_has_every_key(api: Api) -> None:
     created = await api.scoring.value("SELECT created_at FROM session_scores")
     assert shown.keys() == KEYS
     assert (shown["status"], datetime.fromisoformat(shown["started_at"])) == ("pending", created)
-
-
-async def test_both_spellings_in_the_openapi_document(api: Api) -> None:
-    """Two addresses, each with its own answers."""
-    paths = (await api.client.get("/openapi.json")).json()["paths"]
-
-    ours, theirs = (
-        paths[p]["post"] for p in ("/api/v1/scoring/sessions/{session_id}/score", "/api/v1/sessions/{session_id}/score")
-    )
-    assert {"200", "202", "400", "404", "409", "422", "429", "503"} <= ours["responses"].keys()
-    assert {"202", "404", "409", "503"} <= theirs["responses"].keys()
-    assert "TarsyError" in str(theirs["responses"]["409"])
-    assert "ProblemDocument" in str(ours["responses"]["409"])

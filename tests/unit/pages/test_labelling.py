@@ -103,7 +103,7 @@ def test_a_card_without_labels_says_how_many_it_takes() -> None:
     """And shows no table of nothing."""
     found = card(0)
     text = shown("trust_card.html", card=found, card_id="card")
-    assert "Nothing can be said" in text
+    assert "Agreement is unknown" in text
     assert found.still_needed
     assert f"<dd>{found.still_needed}</dd>" in text
     assert "<table" not in text
