@@ -121,6 +121,20 @@ def _replies_usd(settings: Settings) -> dict[str, float]:
     }
 
 
+@asynccontextmanager
+async def open_migrated_parts(settings: Settings) -> AsyncIterator[Parts]:
+    """
+    `open_parts` for a command: connected, and with every table that this version needs.
+
+    Raises:
+        ConfigurationError: See `open_parts`.
+        DatabaseAway, StartRefused: See `require_migrated`.
+    """
+    async with open_parts(settings) as parts:
+        await require_migrated(parts.database, wait=False)
+        yield parts
+
+
 async def require_migrated(database: Database, *, wait: bool) -> None:
     """
     Check that the database is migrated.

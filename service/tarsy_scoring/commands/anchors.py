@@ -1,4 +1,4 @@
-"""`anchors`: the sessions that every judge judges, so that a change of judge can be told from one of agents."""
+"""`anchors`: sessions that every judge judges, to separate a change of judge from a change of agents."""
 
 import sys
 from collections import Counter
@@ -18,51 +18,52 @@ from tarsy_scoring.drift import anchors as anchor_sessions
 from tarsy_scoring.drift.anchors import Anchor, Standing, State
 from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of
-from tarsy_scoring.wiring import open_parts, require_migrated
+from tarsy_scoring.wiring import open_migrated_parts
 
-# What a person who asks wants judged; what the source no longer has would fail again.
+# States that a manual run retries. A session that is gone from the source would fail again.
 WANTED: tuple[State, ...] = ("lacking", "given_up")
 _MOST_NAMED = 10
-_WHOLE_ID = 40  # columns of a terminal; a longer id folds there
-_PIPED_COLUMNS = 10_000  # nothing folds where no screen has an edge
-MAX_NOTE = 4000  # as the reason of a label
+_WHOLE_ID = 40  # terminal columns; a longer id is folded
+_PIPED_COLUMNS = 10_000  # no folding when the output is not a terminal
+MAX_NOTE = 4000  # characters; the limit of a label's reason
 
 
 @click.group(no_args_is_help=True)
 def anchors() -> None:
-    """Sessions that every judge judges: they tell a change of judge from a change of agents."""
+    """Sessions that every judge judges, to separate a change of judge from a change of agents."""
 
 
 @anchors.command("add")
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
-@click.option("--sample", type=click.IntRange(1, 1000), metavar="N", help="Draw so many out of the last 90 days.")
+@click.option(
+    "--sample", type=click.IntRange(1, 1000), metavar="N", help="Draw N sessions of the last 90 days at random."
+)
 @click.option("--chain", metavar="NAME", help="With --sample: only sessions of this chain.")
-@click.option("--note", metavar="TEXT", help=f"Kept with the anchors; at most {MAX_NOTE:,} characters.")
+@click.option("--note", metavar="TEXT", help=f"Stored with the anchors; at most {MAX_NOTE:,} characters.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def add(sessions: tuple[str, ...], sample: int | None, chain: str | None, note: str | None, as_json: bool) -> None:
     """
-    Make scored sessions anchors, by name or by drawing.
+    Make scored sessions anchors, by name or at random.
 
-    --sample draws at random, each chain and alert type by its share: anchors should be like ordinary sessions, and
-    picked by nobody. 40 of a chain tell a judge who moved by 8 points. Each is judged once by every judge, which costs
-    as much as scoring it; a running worker asks for that by itself, within the budgets and after everything else.
+    --sample draws from each chain and alert type in proportion to its share, because anchors should resemble ordinary
+    sessions. 40 anchors of a chain detect a judge that moved by 8 points. Every judge judges each anchor once, at the
+    cost of a score. A running worker requests these judgements by itself, within the budgets and at lowest priority.
     """
     if bool(sessions) == (sample is not None):
-        raise click.UsageError("name sessions, or have them drawn with --sample N")
+        raise click.UsageError("name sessions, or draw them with --sample N")
     if chain is not None and sample is None:
-        raise click.UsageError("--chain goes with --sample: named sessions are anchors whatever their chain is")
+        raise click.UsageError("--chain needs --sample: named sessions become anchors whatever their chain")
     if note is not None and len(note) > MAX_NOTE:
         raise click.BadParameter(f"at most {MAX_NOTE:,} characters, not {len(note):,}", param_hint="--note")
     settings = settings_of_environment()
     named = session_ids(sessions)
 
     async def work() -> tuple[list[str], list[str]]:
-        async with open_parts(settings) as parts:
-            await require_migrated(parts.database, wait=False)
+        async with open_migrated_parts(settings) as parts:
             if refused := await anchor_sessions.unfit(parts.database, named):
-                told = "; ".join(f"{one.session_id}: {one.reason}" for one in refused[:_MOST_NAMED])
+                reasons = "; ".join(f"{one.session_id}: {one.reason}" for one in refused[:_MOST_NAMED])
                 more = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
-                raise click.ClickException(f"no session was added: {told}{more}")
+                raise click.ClickException(f"no session was added: {reasons}{more}")
             chosen = named if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
             return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
 
@@ -72,12 +73,12 @@ def add(sessions: tuple[str, ...], sample: int | None, chain: str | None, note: 
     else:
         click.echo(f"{_anchors(len(added))} added" + _left_out(sample, chosen, added))
         if added:
-            click.echo("a running worker has them judged; `tarsy-scoring anchors run` shows what that takes")
+            click.echo("a running worker will have them judged; `tarsy-scoring anchors run` shows the cost")
 
 
 def _left_out(sample: int | None, chosen: Sequence[str], added: Sequence[str]) -> str:
     if sample is not None and len(chosen) < sample:
-        return f": no more than {len(chosen)} scored sessions of the last 90 days are no anchors yet"
+        return f": only {len(chosen)} scored sessions of the last 90 days were not anchors yet"
     return f", {len(chosen) - len(added)} were anchors already" if len(added) < len(chosen) else ""
 
 
@@ -85,32 +86,30 @@ def _left_out(sample: int | None, chosen: Sequence[str], added: Sequence[str]) -
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def remove(sessions: tuple[str, ...], as_json: bool) -> None:
-    """Let sessions be anchors no more. Their judgements stay stored and count no more."""
+    """Remove anchors. Their judgements stay stored but no longer count."""
     settings = settings_of_environment()
     named = session_ids(sessions)
 
     async def work() -> list[str]:
-        async with open_parts(settings) as parts:
-            await require_migrated(parts.database, wait=False)
+        async with open_migrated_parts(settings) as parts:
             return await anchor_sessions.remove(parts.database, named, by=asker())
 
     removed = run(work())
     if as_json:
         print_json({"removed": removed})
         return
-    others = f", {len(named) - len(removed)} were none" if len(removed) < len(named) else ""
+    others = f", {len(named) - len(removed)} were not anchors" if len(removed) < len(named) else ""
     click.echo(f"{_anchors(len(removed))} removed{others}")
 
 
 @anchors.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def list_anchors(as_json: bool) -> None:
-    """Show all anchors, and how far they are under the judge of their chain."""
+    """List all anchors with their progress under the judge of their chain."""
     settings = settings_of_environment()
 
     async def work() -> Standing:
-        async with open_parts(settings) as parts:
-            await require_migrated(parts.database, wait=False)
+        async with open_migrated_parts(settings) as parts:
             return await anchor_sessions.standing(parts.inbox)
 
     found = run(work())
@@ -118,13 +117,13 @@ def list_anchors(as_json: bool) -> None:
         print_json({"anchors": [asdict(a) for a in found.anchors], "judges": [asdict(j) for j in found.judges]})
         return
     if not found.anchors:
-        click.echo("there are no anchors; `tarsy-scoring anchors add --sample 40` draws some")
+        click.echo("there are no anchors; draw some with `tarsy-scoring anchors add --sample 40`")
         return
     show_standing(found)
 
 
 def show_standing(found: Standing) -> None:
-    """Anchors and judges, for people. Ids of sessions stay whole: the next command is given them."""
+    """Print anchors and judges. Session ids are never cut, because the next command takes them."""
     console = Console()
     if not console.is_terminal:
         console.width = _PIPED_COLUMNS
@@ -141,22 +140,21 @@ def show_standing(found: Standing) -> None:
 
 
 @anchors.command("run")
-@click.option("--yes", is_flag=True, help="Really do it; without it, it is only shown what that takes.")
+@click.option("--yes", is_flag=True, help="Request the judgements; without it, only the cost is shown.")
 @timeout_option
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     """
-    Have anchors judged that the judge of their chain has not judged yet, and follow them.
+    Request missing judgements of anchors by the judge of their chain, and follow them.
 
-    Workers do the same by themselves as soon as a judge is new, and again every SCORING_ANCHORS_EVERY_H hours for
-    what is lacking. This asks at once, and also for what they gave up. Exit status 1: not every judgement that was
-    asked for came to a total in time; what is outstanding goes on.
+    Workers do the same when a judge is new, and again every SCORING_ANCHORS_EVERY_H hours for missing ones. This
+    command requests them at once, including those that workers gave up. Exit status 1: not every requested judgement
+    produced a total in time; outstanding ones continue.
     """
     settings = settings_of_environment()
 
     async def work() -> int:
-        async with open_parts(settings) as parts:
-            await require_migrated(parts.database, wait=False)
+        async with open_migrated_parts(settings) as parts:
             found = await anchor_sessions.standing(parts.inbox)
             wanted = [a for a in found.anchors if a.state in WANTED]
             each = settings.anchors_judgements_each
@@ -164,13 +162,13 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
             lacking = sum(each - a.judgements for a in wanted)
             estimate = _times(estimate, lacking / max(len(wanted), 1))
             if not as_json:
-                _say(found.anchors, estimate, lacking)
+                _print_plan(found.anchors, estimate, lacking)
             if not yes or not wanted:
-                _end(found.anchors, estimate, lacking, {}, yes=yes, as_json=as_json)
+                _print_end(found.anchors, estimate, lacking, {}, yes=yes, as_json=as_json)
                 return 0
             scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
             judgements = await wait_for(parts.reader, scores, timeout_s)
-            _end(found.anchors, estimate, lacking, judgements, yes=True, as_json=as_json)
+            _print_end(found.anchors, estimate, lacking, judgements, yes=True, as_json=as_json)
             return status_of(judgements.values())
 
     sys.exit(run(work()))
@@ -183,17 +181,17 @@ def _times(estimate: Estimate, factor: float) -> Estimate:
     return replace(estimate, tokens=amount(estimate.tokens), cost_usd=amount(estimate.cost_usd))
 
 
-def _say(found: Sequence[Anchor], estimate: Estimate, lacking: int) -> None:
+def _print_plan(found: Sequence[Anchor], estimate: Estimate, lacking: int) -> None:
     counts = Counter(a.state for a in found)
-    told = ", ".join(f"{n} {STATES[state]}" for state, n in counts.items())
-    click.echo(f"{_anchors(len(found))}" + (f": {told}" if told else "; add some with `tarsy-scoring anchors add`"))
+    states = ", ".join(f"{n} {STATES[state]}" for state, n in counts.items())
+    click.echo(f"{_anchors(len(found))}" + (f": {states}" if states else "; add some with `tarsy-scoring anchors add`"))
     if lacking:
         show_estimate(estimate)
         if lacking > estimate.sessions:
             click.echo(f"  in {lacking} judgements")
 
 
-def _end(
+def _print_end(
     found: Sequence[Anchor],
     estimate: Estimate,
     lacking: int,
@@ -221,9 +219,9 @@ def _end(
         click.echo(f"{len(made) - outstanding - without} judged, {without} without a total, {outstanding} outstanding")
         click.echo(f"cost: {cost_of(made)}")
         if outstanding:
-            click.echo("what is outstanding goes on; `tarsy-scoring anchors list` shows it")
+            click.echo("outstanding judgements continue; `tarsy-scoring anchors list` shows them")
     elif lacking and not yes:
-        click.echo("nothing was asked for; add --yes to do it")
+        click.echo("nothing was requested; add --yes to request it")
 
 
 def _anchors(count: int) -> str:

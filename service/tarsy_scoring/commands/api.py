@@ -23,12 +23,12 @@ log = structlog.get_logger()
 @click.command()
 def api() -> None:
     """
-    Serve scores over HTTP, and scoring events over WebSocket, until SIGTERM.
+    Serve scores over HTTP and scoring events over WebSocket, until SIGTERM.
 
-    Listens on SCORING_API_HOST and SCORING_API_PORT (0: any free one, printed). Beyond this machine it listens
-    only where somebody is asked for: tokens (SCORING_API_TOKENS_FILE), proxies that authenticate
-    (SCORING_TRUSTED_PROXIES), or nobody on purpose (SCORING_API_OPEN=true). With a timeline source it can be asked
-    to score sessions that this service has not seen yet; without Kafka it tells scoring events a second late.
+    Listens on SCORING_API_HOST and SCORING_API_PORT (0: any free port, printed). An address beyond loopback needs
+    tokens (SCORING_API_TOKENS_FILE), authenticating proxies (SCORING_TRUSTED_PROXIES) or an explicit
+    SCORING_API_OPEN=true. With a timeline source, callers can also request scores of sessions unknown to this
+    service. Without Kafka, scoring events arrive up to a second late.
     """
     from tarsy_scoring.web.access import Access
 
@@ -43,7 +43,7 @@ def api() -> None:
 
 async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event) -> None:
     """
-    Serve until `stopping`, also while the database is away: probes answer, everything else says so.
+    Serve until `stopping`. While the database is away, probes answer and every other request gets 503.
 
     Raises:
         ConfigurationError, StartRefused: The start is refused.

@@ -1,4 +1,4 @@
-"""`bridge`: what ends in TARSy's database becomes an event."""
+"""`bridge`: publishes an event for each session that ends in TARSy's database."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -25,20 +25,20 @@ log = structlog.get_logger()
 @click.option(
     "--since",
     metavar="TIME",
-    help="Announce what ended since then, or `beginning`. Default: where it stopped; at the first start, now.",
+    help="Announce sessions that ended since then, or `beginning`. Default: its last place; at the first start, now.",
 )
 def bridge(since: str | None) -> None:
     """
-    Announce the sessions of a TARSy database that have ended, until SIGTERM.
+    Announce ended sessions of a TARSy database, until SIGTERM.
 
-    Reads SCORING_TIMELINE_DATABASE_URL, never writes there, and keeps its place in SCORING_DATABASE_URL: it may
-    be stopped at any time and misses nothing. Of several, one works and the others stand by. Another --since than
-    the one it was started with begins anew from there; what was announced already is not scored again. Serves
+    Reads SCORING_TIMELINE_DATABASE_URL, never writes to it, and keeps its place in SCORING_DATABASE_URL. It can be
+    stopped at any time without missing a session. Of several bridges one works and the others stand by. A new value
+    of --since starts over from there; sessions announced before are not scored again. Serves
     /metrics, /healthz and /readyz on SCORING_METRICS_PORT.
     """
     start = None if since is None else BEGINNING if since == "beginning" else moment(since)
     if start is not None and start > datetime.now(UTC):
-        raise click.BadParameter(f"{since!r} is still to come: nothing would be announced", param_hint="--since")
+        raise click.BadParameter(f"{since!r} is in the future: no session would be announced", param_hint="--since")
     settings = settings_of_environment()
     check_url(settings.require_database(), variable_of("database_url"))
     settings.require_kafka()
@@ -50,7 +50,7 @@ async def run_bridge(settings: Settings, since: datetime | None, stopping: async
     Announce sessions until `stopping`.
 
     Raises:
-        ConfigurationError, StartRefused: The start is refused, or TARSy's database is not what it must be.
+        ConfigurationError, StartRefused: The start is refused, or TARSy's database lacks a table or column.
     """
     metrics = Metrics(settings.config.chains)
     metrics.begin("bridge")
@@ -79,6 +79,6 @@ async def run_bridge(settings: Settings, since: datetime | None, stopping: async
 
 
 async def _surroundings(settings: Settings, database: Database) -> None:
-    """Wait for our database and the broker; see that tables and topic are there. Raises: StartRefused."""
+    """Wait for our database and the broker; check that tables and topic exist. Raises: StartRefused."""
     await require_migrated(database, wait=True)
     await ensure_topics(settings, [settings.topic_session_completed])

@@ -1,4 +1,4 @@
-"""`calibrate LABELS.csv`: how well the judge agrees with labels of people."""
+"""`calibrate LABELS.csv`: measures how well the judge agrees with people's labels."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tarsy_scoring.records.judgements import all_bands, criteria_names, labelled
 from tarsy_scoring.statistics import calibration
 from tarsy_scoring.statistics.agreement import Band, Estimate, bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, read_labels
-from tarsy_scoring.wiring import open_parts, require_migrated
+from tarsy_scoring.wiring import open_migrated_parts
 
 BandsByHash = dict[str, tuple[Band, ...]]
 
@@ -36,29 +36,29 @@ BandsByHash = dict[str, tuple[Band, ...]]
     "scores_file",
     metavar="FILE.jsonl",
     type=click.Path(path_type=Path),
-    help="Score documents of `score --json`, one after the other, in place of the database.",
+    help="Read score documents of `score --json` from this file, not from the database.",
 )
 @click.option(
     "--column",
     "columns",
     metavar="FIELD=NAME",
     multiple=True,
-    help=f"The file's own name of a column: {', '.join(calibration.COLUMNS)}. Repeatable.",
+    help=f"Name of a column in the file: {', '.join(calibration.COLUMNS)}. Repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def calibrate(
     labels_file: Path, criteria: str | None, scores_file: Path | None, columns: tuple[str, ...], as_json: bool
 ) -> None:
     """
-    Show how well the judge agrees with labels, for each criteria and judge fingerprint.
+    Measure how well the judge agrees with labels, for each criteria and judge fingerprint.
 
     LABELS.csv has a header and a line per label: `session_id`, `outcome` (correct, partial, wrong; accurate,
     partially_accurate, inaccurate; a band's id; unknown), or `number` (0-100), or both; also `labeller`,
-    `note` and `selection` (`random`, or `picked` for sessions chosen for review, which are left out: they
-    are not like the others). Exit status 1: no label matches a score.
+    `note` and `selection` (`random`, or `picked` for sessions chosen for review, which are left out because
+    they are not representative). Exit status 1: no label matches a score.
 
-    An outcome says whether the answer was right. Criteria that judge how the investigation was conducted measure
-    something else, so do not expect them to agree fully.
+    An outcome states whether the answer was right. Criteria that judge the conduct of the investigation measure
+    something else, so full agreement is not to be expected.
     """
     settings = settings_of_environment()
     registry = load_criteria(settings.config.criteria_dirs)
@@ -102,12 +102,11 @@ async def _with_database(
     columns: Mapping[calibration.Field, str],
     criteria: str | None,
 ) -> tuple[list[Label], list[LabelledScore], BandsByHash]:
-    async with open_parts(settings) as parts:
-        await require_migrated(parts.database, wait=False)
+    async with open_migrated_parts(settings) as parts:
         if criteria is not None:
             require_criteria(registry, criteria, also=await criteria_names(parts.database))
         bands = await all_bands(parts.database)
-        # Labels come after bands, whose ids they may name.
+        # Bands first, because labels may name their ids.
         labels = read_labels(labels_file, columns, _band_ids(registry, bands))
         sessions = sorted({label.session_id for label in labels})
         return labels, await scores_by_judge(parts.database, sessions, criteria), bands
@@ -117,7 +116,7 @@ async def _with_database(
 
 
 class _ScoreDocument(BaseModel):
-    """What is read of a score document; whatever else it holds is left alone."""
+    """The fields read from a score document; others are ignored."""
 
     session_id: str
     status: str
@@ -132,10 +131,10 @@ class _ScoreDocument(BaseModel):
 
 def _read_scores(path: Path) -> list[LabelledScore]:
     """
-    The scores in a file of score documents, the latest last; a document without a total is passed over.
+    Read the scores of a file of score documents, latest last. Documents without a total are skipped.
 
     Raises:
-        ConfigurationError: The file cannot be read, or something in it is no score document.
+        ConfigurationError: The file cannot be read, or contains something other than score documents.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -151,7 +150,7 @@ def _read_scores(path: Path) -> list[LabelledScore]:
             fault = error.errors(include_input=False, include_url=False)[0]
             why = ": ".join([*map(str, fault["loc"]), fault["msg"]])
             raise ConfigurationError(
-                f"{path}, line {line}: no score document as `score FILE --json` prints it: {why}"
+                f"{path}, line {line}: not a score document as `score FILE --json` prints it: {why}"
             ) from None
         if document.status == "completed" and document.purpose == "production" and document.total_score is not None:
             documents.append(document)
@@ -160,7 +159,7 @@ def _read_scores(path: Path) -> list[LabelledScore]:
 
 
 def _documents(text: str, where: str) -> Iterator[tuple[int, Any]]:
-    """Each JSON document of a text that holds one after the other, with the line where it begins."""
+    """Each JSON document of a concatenated text, with the line where it begins."""
     decoder, line, read = json.JSONDecoder(), 1, 0
     while (start := _NO_SPACE.search(text, read)) is not None:
         line += text.count("\n", read, start.start())
@@ -177,7 +176,7 @@ _NO_SPACE = re.compile(r"\S")
 
 
 def _bands_of_registry(registry: CriteriaRegistry, scores: Iterable[LabelledScore]) -> BandsByHash:
-    """Bands of the criteria with that hash, else of the one with that name: a changed prompt seldom moves bands."""
+    """Bands of the criteria with that hash, else of that name, because a changed prompt seldom moves bands."""
     by_hash = {c.criteria_hash: bands_of(c.bands) for c in registry}
     by_name = {c.name: by_hash[c.criteria_hash] for c in registry}
     return {
@@ -188,7 +187,7 @@ def _bands_of_registry(registry: CriteriaRegistry, scores: Iterable[LabelledScor
 
 
 def _band_ids(registry: CriteriaRegistry, bands: BandsByHash) -> set[str]:
-    """Every id of a band that a label may name."""
+    """Every band id that a label may name."""
     return {name for c in registry for name in c.bands} | {band.id for each in bands.values() for band in each}
 
 
@@ -257,8 +256,8 @@ def _confusion(c: Calibration) -> Table:
 def _left_out(c: Calibration) -> list[tuple[str, int]]:
     counts = [
         ("labelled, without a score of this judge", len(c.unmatched)),
-        ("left out, the label or the total belongs to no band", len(c.unplaced)),
+        ("left out: the label or the total is outside every band", len(c.unplaced)),
         ("left out, picked for review", c.picked),
-        ("put into different bands by different labellers, the lower median counts", c.disputed),
+        ("labelled differently by different labellers; the lower median counts", c.disputed),
     ]
     return [(what, count) for what, count in counts if count]

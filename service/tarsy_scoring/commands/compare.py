@@ -1,4 +1,4 @@
-"""`compare`: two versions by their sessions, or two ways of judging on the same sessions, side by side."""
+"""`compare`: two versions of the agents by their sessions, or two criteria on the same sessions."""
 
 import contextlib
 import sys
@@ -35,11 +35,11 @@ from tarsy_scoring.statistics.agreement import Estimate, Spread, spread
 from tarsy_scoring.statistics.change import estimate_mean
 from tarsy_scoring.statistics.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
-from tarsy_scoring.wiring import open_parts, require_migrated
+from tarsy_scoring.wiring import open_migrated_parts
 
-_WHOLE = {"total_score", "total_commands", "help_invocations"}  # the others are rates and shares
+_WHOLE = {"total_score", "total_commands", "help_invocations"}  # the other metrics are rates and shares
 
-# Options that belong to one of the two questions.
+# Options of each of the two modes.
 _OF_LABEL = {"values": "--values", "chain": "--chain", "since": "--since"}
 _OF_CRITERIA = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
 
@@ -53,7 +53,7 @@ class Pair:
 
     @property
     def difference(self) -> int | None:
-        """The second total minus the first; None unless there are both."""
+        """The second total minus the first; None if one is missing."""
         if self.first.total_score is None or self.second.total_score is None:
             return None
         return self.second.total_score - self.first.total_score
@@ -62,7 +62,7 @@ class Pair:
 @click.command()
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
 @click.option("--label", metavar="NAME", help="Compare the sessions of two values of this label.")
-@click.option("--values", nargs=2, metavar="A B", help="With --label: these two; a difference is B minus A.")
+@click.option("--values", nargs=2, metavar="A B", help="With --label: these two values; a difference is B minus A.")
 @click.option("--chain", metavar="NAME", help="With --label: only sessions of this chain.")
 @click.option("--since", metavar="TIME", help="With --label: only sessions that ended since (RFC 3339, or a date).")
 @click.option("--criteria", nargs=2, metavar="A B", help="Judge the sessions under both; a difference is B minus A.")
@@ -82,20 +82,20 @@ def compare(
     as_json: bool,
 ) -> None:
     """
-    Lay two versions, or two ways of judging, side by side.
+    Compare two versions of the agents, or two criteria.
 
-    --label NAME compares what is stored: the latest score and the interaction metrics of the sessions of two label
-    values, the older value first, within chain and alert type where possible, with 95 % intervals. Where other judges
-    gave the scores of one value, anchors (see `anchors`) tell the judges' part of the difference, which is taken out.
-    It orders nothing. Exit status 1: there is nothing to compare.
+    --label NAME compares stored scores and interaction metrics of the sessions with two values of a label. It compares
+    within chain and alert type where possible, gives 95 % intervals, and puts the older value first. Where different
+    judges scored the two values, it removes the judges' part of the difference with the help of anchors (see
+    `anchors`). It requests no judgement. Exit status 1: there is nothing to compare.
 
-    --criteria A B SESSION... has the same sessions judged under two criteria and compares the totals. None of these
-    judgements becomes the score of a session; it takes a running worker. Exit status 1: not every judgement came to a
-    total in time; what is outstanding goes on, and the command to see it later is told.
+    --criteria A B SESSION... has the same sessions judged under two criteria and compares the totals. These judgements
+    never become the score of a session. Needs a running worker. Exit status 1: not every judgement produced a total in
+    time; outstanding ones continue, and the command that shows them later is printed.
     """
     settings = settings_of_environment()
     if (label is None) == (criteria is None):
-        raise click.UsageError("say what to compare: --label NAME, or --criteria A B SESSION...")
+        raise click.UsageError("choose a comparison: --label NAME, or --criteria A B SESSION...")
     if label is not None:
         _refuse_strangers(context, "--criteria", _OF_CRITERIA)
         _compare_label(settings, label, values, chain, moment(since) if since else None, as_json)
@@ -105,7 +105,7 @@ def compare(
 
 
 def _refuse_strangers(context: click.Context, owner: str, options: Mapping[str, str]) -> None:
-    """Raises: click.UsageError: An option was given that goes with the other question."""
+    """Raises: click.UsageError: an option belongs to the other mode."""
     for name, written in options.items():
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE and context.params[name]:
             raise click.UsageError(f"{written} goes with {owner}")
@@ -139,14 +139,13 @@ async def _read_label(
     settings: Settings, label: str, chain: str | None, since: datetime | None
 ) -> tuple[list[ScoredSession], list[AnchorJudgement]]:
     """
-    Every scored session with the label, the earliest first, and what judges said of anchors.
+    Read every scored session with the label, earliest first, and the judgements of anchors.
 
     Raises:
-        ScoringError: There is none; says which labels there are.
+        ScoringError: There is none; the message lists the labels in use.
         DatabaseAway: See `Database.once`.
     """
-    async with open_parts(settings) as parts:
-        await require_migrated(parts.database, wait=False)
+    async with open_migrated_parts(settings) as parts:
         if found := await scores_by_label(parts.database, label, chain, since):
             return found, await anchors.judgements(parts.database)
         carried = await session_labels(parts.database)
@@ -159,24 +158,24 @@ async def _read_label(
 
 def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[str, str] | None) -> tuple[str, str]:
     """
-    The two values to compare: those wanted, else the two there are, in the order in which they appeared.
+    Choose the two values to compare: the requested ones, else the only two, in order of appearance.
 
     Raises:
-        click.BadParameter: One that is wanted has no session, or there are more than two and none is wanted.
-        ScoringError: There is only one.
+        click.BadParameter: A requested value has no session, or there are more than two values and none is requested.
+        ScoringError: There is only one value.
     """
     counts = Counter(s.value for s in sessions)  # keeps the order of appearance
-    told = ", ".join(f"{value!r} ({_count(n, 'scored session')})" for value, n in counts.items())
+    known = ", ".join(f"{value!r} ({_count(n, 'scored session')})" for value, n in counts.items())
     if wanted is not None:
         if unknown := [value for value in wanted if value not in counts]:
             raise click.BadParameter(
-                f"no scored session has {label}={unknown[0]}; values: {told}", param_hint="--values"
+                f"no scored session has {label}={unknown[0]}; values: {known}", param_hint="--values"
             )
         return wanted
     if len(counts) == 1:
-        raise ScoringError(f"nothing to compare: all scored sessions with the label {label!r} have one value, {told}")
+        raise ScoringError(f"nothing to compare: all scored sessions with the label {label!r} have one value, {known}")
     if len(counts) > 2:
-        raise click.UsageError(f"choose two of the values of {label!r} with --values A B: {told}")
+        raise click.UsageError(f"choose two of the values of {label!r} with --values A B: {known}")
     first, second = counts
     return first, second
 
@@ -262,13 +261,13 @@ def pairs_of(judgements: Mapping[Order, Judgement], criteria: tuple[str, str]) -
 
 
 def _differences(pairs: Sequence[Pair]) -> tuple[Spread, Estimate]:
-    """How far the differences lie apart, and their mean with its interval."""
+    """Spread and mean of the differences, with the interval of the mean."""
     found = [p.difference for p in pairs if p.difference is not None]
     return spread(found), estimate_mean(found)
 
 
 def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) -> dict[str, Any]:
-    """For programs: every pair, and what the differences come to."""
+    """JSON document: every pair and the summary of the differences."""
     judgements = [j for p in pairs for j in (p.first, p.second)]
     hashes = {j.criteria: j.criteria_hash for j in judgements}
     apart, mean = _differences(pairs)
@@ -302,10 +301,10 @@ def _show_pairs(criteria: tuple[str, str], pairs: Sequence[Pair]) -> None:
     if apart.mean is None:
         click.echo("no session has a total under both criteria")
     else:
-        told = f"{criteria[1]} minus {criteria[0]}: mean {apart.mean:+.1f} over {apart.n} of {len(pairs)} sessions"
+        line = f"{criteria[1]} minus {criteria[0]}: mean {apart.mean:+.1f} over {apart.n} of {len(pairs)} sessions"
         if apart.standard_deviation is not None:
-            told += f", from {apart.lowest:+g} to {apart.highest:+g}, standard deviation {apart.standard_deviation:.1f}"
-        click.echo(told)
+            line += f", from {apart.lowest:+g} to {apart.highest:+g}, standard deviation {apart.standard_deviation:.1f}"
+        click.echo(line)
         has_interval = mean.low is not None and mean.high is not None
         interval = f"{mean.low:+.1f} to {mean.high:+.1f}" if has_interval else f"unknown: {mean.reason}"
         click.echo(f"95 % interval of the mean: {interval}")

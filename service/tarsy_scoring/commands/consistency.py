@@ -1,4 +1,4 @@
-"""`consistency SESSION`: how much a judge that is asked again agrees with itself."""
+"""`consistency SESSION`: measures how much repeated judgements of one session differ."""
 
 import sys
 from collections import Counter
@@ -29,10 +29,11 @@ def consistency(
     session: str, count: int, criteria: str | None, timeout_s: float, run_id: UUID | None, as_json: bool
 ) -> None:
     """
-    Have one session judged several times, and show how far the judgements lie apart.
+    Have one session judged several times and show the spread of the judgements.
 
-    None of them becomes the score of the session. Needs the database and a running worker. Exit status 1: not every
-    judgement came to a total in time; what is outstanding goes on, and the command to see it later is told.
+    These judgements never become the score of the session. Needs the database and a running worker. Exit status 1: not
+    every judgement produced a total in time; outstanding ones continue, and the command that shows them later is
+    printed.
     """
     settings = settings_of_environment()
     session_ids([session])
@@ -54,7 +55,7 @@ def _measure(judgements: Sequence[Judgement]) -> tuple[Spread, FlipRate]:
 
 
 def document_of(run_id: UUID, judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """For programs: every judgement, and what they come to together."""
+    """JSON document: every judgement and their summary."""
     apart, flips = _measure(judgements)
     bound = next((j for j in judgements if j.criteria is not None), judgements[0])
     return {
@@ -99,4 +100,4 @@ def _show(session: str, judgements: Sequence[Judgement]) -> None:
         if j.total_score is None and not j.is_outstanding:
             click.echo(f"no total: {j.error_kind or 'the judge is off for this chain'}")
     if len({j.judge_fingerprint for j in judgements if j.judge_fingerprint}) > 1:
-        click.echo("the judgements come from more than one judge: what lies between them is more than a spread")
+        click.echo("the judgements come from more than one judge, so their differences are more than spread")

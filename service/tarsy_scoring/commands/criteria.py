@@ -1,4 +1,4 @@
-"""`criteria`: how the judge is asked to judge, what differs, and whether a file of one's own is right."""
+"""`criteria`: lists, shows, compares and validates criteria."""
 
 import difflib
 import os
@@ -26,7 +26,7 @@ from tarsy_scoring.judge.criteria import (
 )
 
 SHIPPED = "shipped"
-HASH_DIGITS = 12  # enough to tell criteria apart by eye; JSON has all 64
+HASH_DIGITS = 12  # enough to distinguish criteria by eye; JSON has all 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Located:
 
 @click.group()
 def criteria() -> None:
-    """How the judge is asked to judge: list criteria, show and compare them, check files of your own."""
+    """List, show, compare and validate criteria: the instructions of the judge."""
 
 
 @criteria.command("list")
@@ -52,7 +52,7 @@ def list_criteria(as_json: bool) -> None:
     List the criteria that a worker with these settings has.
 
     FROM is `shipped` or the file in one of the criteria_dirs. CHAINS names the chains that use them; `defaults`
-    stands for every chain that does not say otherwise.
+    stands for every chain without criteria of its own.
     """
     settings = load_settings()
     documents: list[dict[str, Any]] = [
@@ -83,11 +83,11 @@ def list_criteria(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
     """
-    Show all that the judge is told: the file, and what code adds to it.
+    Show everything the judge is instructed with: the file, and the text that code adds to it.
 
-    NAME is a name from `list`, or the path of a file. What stands above the second comment is a criteria file
-    by itself, to start your own from. With --prompt {{OUTPUT_SCHEMA}} is filled in, as it is the same for every
-    session; the two placeholders of the evidence stay.
+    NAME is a name from `list` or the path of a file. The part above the second comment is a complete criteria file,
+    ready to be copied. --prompt fills in {{OUTPUT_SCHEMA}}, which is the same for every session; the two placeholders
+    of the evidence stay.
     """
     found = _locate(name, "NAME")
     if only_prompt:
@@ -105,8 +105,8 @@ def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
         print_json(content | added)
         return
     del added["name"]
-    click.echo(f"# What the file says ({found.source}):\n{_as_yaml(_of_file(found.criteria))}")
-    click.echo(f"# What code adds, and the hashes over all of it:\n{_as_yaml(added)}", nl=False)
+    click.echo(f"# The file ({found.source}):\n{_as_yaml(_of_file(found.criteria))}")
+    click.echo(f"# Added by code, and the hashes of all of it:\n{_as_yaml(added)}", nl=False)
 
 
 @criteria.command("diff")
@@ -115,10 +115,9 @@ def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def diff_criteria(a: str, b: str, as_json: bool) -> None:
     """
-    Show what B asks of the judge that A does not, key by key.
+    Show the differences between two criteria, key by key.
 
-    A and B are names from `list` or paths of files. What code adds is compared too. Exit status 0, whether they
-    differ or not.
+    A and B are names from `list` or paths of files. Text added by code is compared, too. Exit status 0 in either case.
     """
     first, second = _locate(a, "A"), _locate(b, "B")
     changes = _changes(first, second, a, b)
@@ -141,8 +140,8 @@ def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
     """
     Check criteria files before a worker reads them; needs no settings.
 
-    Tells every fault with its file, its line and the reason. Faults between keys (weights that do not add up)
-    show once each key is right by itself. Exit status 0: all are valid; 2: some are not.
+    Prints every error with its file, line and reason. Errors between keys (weights that do not add up) appear once
+    each key is valid by itself. Exit status 0: all files are valid; 2: some are not.
     """
     documents = [_validated(file) for file in files]
     if as_json:
@@ -166,7 +165,7 @@ def _all_of(settings: Settings) -> list[_Located]:
 
 
 def _locate(wanted: str, argument: str) -> _Located:
-    """Criteria by name or, where nothing has that name, of the file with this path."""
+    """Find criteria by name, else read the file at this path."""
     known = _all_of(load_settings())
     for located in known:
         if located.criteria.name == wanted:
@@ -195,12 +194,12 @@ def _changes(first: _Located, second: _Located, a: str, b: str) -> list[dict[str
 
 
 def _comparable(of: Criteria) -> dict[str, Any]:
-    """What the judge is told, by key; the hashes follow from it."""
+    """The instructions of the judge, by key; the hashes follow from them."""
     return _of_file(of) | {f"added_by_code.{key}": text for key, text in of.added_by_code.items()}
 
 
 def _of_file(of: Criteria) -> dict[str, Any]:
-    """The keys of a criteria file, in the order in which they are documented; defaults are left out."""
+    """The keys of a criteria file in documented order, without defaults."""
     return {key: of.content[key] for key in Criteria.model_fields if key in of.content}
 
 
@@ -222,7 +221,7 @@ def _validated(file: Path) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML as people write it: texts of several lines as blocks, pairs of numbers in one line."""
+    """YAML with multi-line texts as blocks and lists of numbers on one line."""
 
 
 _Dumper.add_representer(

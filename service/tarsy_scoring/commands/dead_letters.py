@@ -1,4 +1,4 @@
-"""`dead-letters`: messages that could not be understood."""
+"""`dead-letters`: lists, shows and replays messages that could not be processed."""
 
 import re
 import sys
@@ -22,18 +22,18 @@ from tarsy_scoring.queue.dead_letters import Body, DeadLetter, load_body, previe
 from tarsy_scoring.wiring import open_parts
 
 _PLACE = re.compile(r"\d+:\d+")
-_NOBODY_ANSWERS = ("KafkaConnectionError", "NodeNotReadyError")
+_UNREACHABLE = ("KafkaConnectionError", "NodeNotReadyError")
 
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Messages that could not be understood: list them, look at one, send one again."""
+    """Messages that could not be processed: list, show and replay them."""
 
 
 @dead_letters.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
 def list_dead_letters(as_json: bool) -> None:
-    """List the dead letters that Kafka still keeps. PLACE is what `show` and `replay` take."""
+    """List the dead letters that Kafka still keeps, with the PLACE that `show` and `replay` take."""
     letters = run(_dead_letters(settings_of_environment()))
     if as_json:
         for letter in letters:
@@ -70,12 +70,12 @@ def show_dead_letter(place: str, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Every dead letter that Kafka still keeps.")
 def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
     """
-    Send dead letters to their original topic again, as the requests they were.
+    Send dead letters to their original topic again, with their original identity.
 
-    A message that was understood meanwhile changes nothing; one that still cannot be is dead-lettered again.
+    Replaying a message that was processed since changes nothing. One that still fails becomes a dead letter again.
     """
     if bool(places) == everything:
-        raise click.UsageError("name places, or say --all")
+        raise click.UsageError("name places, or use --all")
     _require_places(places)
     settings = settings_of_environment()
 
@@ -87,7 +87,7 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
             for letter in chosen:
                 body = await _body_of(settings, letter)
                 try:
-                    with _told_where(settings, "cannot replay a letter of"):
+                    with _naming_brokers(settings, "cannot replay a letter of"):
                         await replay(publisher, letter, body)
                 except InvalidMessage as error:
                     refused.append(str(error))
@@ -104,48 +104,48 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
 
 async def _dead_letters(settings: Settings) -> list[DeadLetter]:
     """
-    All that Kafka still keeps.
+    Read all dead letters that Kafka still keeps.
 
     Raises:
         BrokerAway: They cannot be read now.
-        StartRefused: Nobody has made their topic.
+        StartRefused: Their topic does not exist.
     """
     topic = settings.topic_dead_letters
-    with _told_where(settings, "cannot read"):
-        # Asked first: the client looks for a topic that is not there for 10 s, and then tells no more than an error.
+    with _naming_brokers(settings, "cannot read"):
+        # Checked first: the client searches 10 s for a missing topic and then raises an error without a reason.
         if not await has_topic(connection_options(settings), topic):
             raise StartRefused(
-                f"there is no topic {topic} at the brokers {settings.require_kafka()}, or none that we may see: create "
-                "it, or let a worker do it with SCORING_CREATE_TOPICS=true; or correct SCORING_TOPIC_DEAD_LETTERS"
+                f"there is no topic {topic} at the brokers {settings.require_kafka()}, or this user may not see it: "
+                "create it, let a worker do it with SCORING_CREATE_TOPICS=true, or correct SCORING_TOPIC_DEAD_LETTERS"
             )
         return [read_dead_letter(r) async for r in read_topic(settings, topic)]
 
 
 @contextmanager
-def _told_where(settings: Settings, what: str) -> Iterator[None]:
+def _naming_brokers(settings: Settings, what: str) -> Iterator[None]:
     """
-    Says which brokers are away and what would help, in place of the client's own words.
+    Replace the client's error by one that names the brokers and a remedy.
 
     Raises:
-        BrokerAway: In place of the one that was raised.
+        BrokerAway: In place of the original one.
     """
     try:
         yield
     except BrokerAway as error:
         why, advice = (
             type(error.__cause__).__name__,
-            "look at their log, SCORING_KAFKA_SECURITY_PROTOCOL and our rights",
+            "check their log, SCORING_KAFKA_SECURITY_PROTOCOL and the rights of this user",
         )
         if error.__cause__ is None:  # ran out of time
             why = "not acknowledged in time"
-        elif why in _NOBODY_ANSWERS:
-            why, advice = "nobody answers there", "start them, or correct SCORING_KAFKA_BOOTSTRAP_SERVERS"
+        elif why in _UNREACHABLE:
+            why, advice = "no answer", "start them, or correct SCORING_KAFKA_BOOTSTRAP_SERVERS"
         topic, brokers = settings.topic_dead_letters, settings.require_kafka()
         raise BrokerAway(f"{what} topic {topic} at the brokers {brokers}: {why}; {advice}") from error
 
 
 async def _body_of(settings: Settings, letter: DeadLetter) -> Body | None:
-    """The message that the topic would not take; None where the letter holds it itself, or it is gone."""
+    """The message kept in PostgreSQL; None if the letter carries it itself, or if it is gone."""
     if letter.body_id is None:
         return None
     async with open_parts(settings) as parts:
@@ -153,10 +153,10 @@ async def _body_of(settings: Settings, letter: DeadLetter) -> Body | None:
 
 
 def _require_places(places: Sequence[str]) -> None:
-    """Raises: click.BadParameter: One of them cannot be a place, whatever there is."""
+    """Raises: click.BadParameter: one of them is not a place."""
     for place in places:
         if not _PLACE.fullmatch(place):
-            raise click.BadParameter(f"{place!r} is no place; write PARTITION:OFFSET, such as 0:12", param_hint="PLACE")
+            raise click.BadParameter(f"{place!r} is not a place; write PARTITION:OFFSET, as 0:12", param_hint="PLACE")
 
 
 def _find(letters: Sequence[DeadLetter], places: Sequence[str]) -> list[DeadLetter]:

@@ -1,4 +1,4 @@
-"""`export`: scores as a file, for training, spreadsheets and other programs."""
+"""`export`: writes scores to a file, for training, spreadsheets and other programs."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tarsy_scoring.commands.shared import moment, progress_bar, run, settings_of_environment
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.records.export import export_scores, written
-from tarsy_scoring.wiring import open_parts, require_migrated
+from tarsy_scoring.wiring import open_migrated_parts
 
 if TYPE_CHECKING:
     from tarsy_scoring.web.queries import ExportQuery
@@ -24,27 +24,29 @@ _PARTIAL = ".part"
 
 @click.command()
 @click.option("--format", type=click.Choice(["jsonl", "csv"]), help="Score documents, or flat rows. Default: jsonl.")
-@click.option("--output", metavar="FILE", help="Default: standard output. A whole export or nothing gets this name.")
+@click.option(
+    "--output", metavar="FILE", help="Default: standard output. The file appears when the export is complete."
+)
 @click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option("--status", metavar="STATUS", help="Only scores of this status. Default: completed.")
 @click.option("--min-score", "--min", "min_score", type=int, metavar="N", help="Total of at least this.")
 @click.option("--max-score", "--max", "max_score", type=int, metavar="N", help="Total of at most this.")
 @click.option("--criteria", metavar="NAME", help="Only scores under criteria of this name.")
-@click.option("--alert-type", metavar="TYPE", help="Only of sessions of this alert type.")
-@click.option("--label", metavar="NAME=VALUE", multiple=True, help="Only of sessions with this label; may be repeated.")
+@click.option("--alert-type", metavar="TYPE", help="Only scores of sessions of this alert type.")
+@click.option("--label", metavar="NAME=VALUE", multiple=True, help="Only sessions with this label; repeatable.")
 @click.option("--flag", metavar="FLAG", help="Only scores with this flag.")
-@click.option("--outcome", metavar="pass|fail", help="Only scores that came to this.")
+@click.option("--outcome", metavar="pass|fail", help="Only scores with this outcome.")
 @click.option("--since", metavar="TIME", help="Only scores completed since then (RFC 3339, or a date).")
 @click.option("--until", metavar="TIME", help="Only scores completed before then.")
-@click.option("--prefix", "q", metavar="TEXT", help="Only where session id or alert type begins so.")
+@click.option("--prefix", "q", metavar="TEXT", help="Only scores whose session id or alert type begins with this.")
 @click.option("--purpose", metavar="PURPOSE", help="production (the default), consistency, anchor or shadow.")
-@click.option("--latest", is_flag=True, help="Of several completed scores of a session, the latest alone.")
+@click.option("--latest", is_flag=True, help="Only the latest completed score of each session.")
 def export(output: str | None, since: str | None, until: str | None, **options: Any) -> None:
     """
-    Write scores, the newest first: every completed production score, unless the options say otherwise.
+    Write scores, newest first. By default every completed production score.
 
-    The same as `GET /api/v1/scoring/export` gives: a line for each score document, or CSV in which what a spreadsheet
-    would run as a formula has an apostrophe in front. Needs the database alone.
+    The output equals that of `GET /api/v1/scoring/export`: one score document per line, or CSV. In CSV an apostrophe
+    precedes every value that a spreadsheet would run as a formula. Needs only the database.
     """
     settings = settings_of_environment()
     times = {name: moment(text).isoformat() for name, text in (("since", since), ("until", until)) if text is not None}
@@ -54,7 +56,7 @@ def export(output: str | None, since: str | None, until: str | None, **options: 
 
 
 def _query(options: dict[str, Any]) -> "ExportQuery":
-    """The question as the API takes it, with its checks. Raises: click.BadParameter, click.UsageError."""
+    """The options as the query model of the API, with its checks. Raises: click.BadParameter, click.UsageError."""
     from tarsy_scoring.web.queries import ExportQuery
 
     try:
@@ -69,12 +71,11 @@ def _query(options: dict[str, Any]) -> "ExportQuery":
 
 
 async def _write(settings: Settings, query: "ExportQuery", file: IO[bytes]) -> None:
-    async with open_parts(settings) as parts:
-        await require_migrated(parts.database, wait=False)
+    async with open_migrated_parts(settings) as parts:
         filters = query.filters(query.status)
         batches = export_scores(parts.reader, filters, purpose=query.purpose, only_latest=query.latest)
         done = 0
-        # On the terminal the export itself is what shows that it goes on.
+        # On a terminal the export itself shows progress.
         with nullcontext(lambda _: None) if file.isatty() else progress_bar("exporting", None) as show:
             async for text, scores in written(batches, query.format):
                 file.write(text)
@@ -85,25 +86,25 @@ async def _write(settings: Settings, query: "ExportQuery", file: IO[bytes]) -> N
 @contextmanager
 def _opened(output: str | None) -> Iterator[IO[bytes]]:
     """
-    Standard output, or a file that gets its name when it is whole; what breaks off leaves an older one as it was.
+    Open standard output, or a file that is renamed into place when complete. A failure keeps an older file.
 
     Raises:
-        click.BadParameter: There can be no such file.
-        click.ClickException: It could not be written to its end.
-        BrokenPipeError: Nobody reads standard output any more.
+        click.BadParameter: The file cannot be created.
+        click.ClickException: Writing failed.
+        BrokenPipeError: The reader of standard output is gone.
     """
     if output in (None, "-"):
         try:
             yield sys.stdout.buffer
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit prints an error
             raise
         return
-    place = Path(str(output)).resolve()  # what a link leads to is replaced, and not the link
+    place = Path(str(output)).resolve()  # replaces the target of a link, not the link
     if place.is_dir():
-        raise click.BadParameter(f"{output} is a folder: name a file in it", param_hint="--output")
+        raise click.BadParameter(f"{output} is a directory; name a file in it", param_hint="--output")
     is_device = place.exists() and not place.is_file()
-    # A name of its own: another export to the same file may be under way.
+    # Unique, because another export to the same file may be running.
     path = place if is_device else place.with_name(f"{place.name}.{secrets.token_hex(4)}{_PARTIAL}")
     try:
         file = path.open("wb")

@@ -1,7 +1,7 @@
 """
-Judgements beside the score of a session: ordered by a command, done by the workers, followed until they have ended.
+Judgements that a command orders beside the score of a session, and follows until they end. Workers make them.
 
-A run has an id. The same run again orders nothing new and shows how its judgements stand.
+A run has an id. Repeating a run orders nothing new and shows the state of its judgements.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.records.judgements import busy_scores, ordered_scores
 from tarsy_scoring.records.scores import Reader
 from tarsy_scoring.statistics.agreement import band_of, bands_of
-from tarsy_scoring.wiring import open_parts, require_migrated
+from tarsy_scoring.wiring import open_migrated_parts
 
 POLL_S = 0.5
 PICK_UP_S = 10.0  # an idle worker looks for due scores every second
 TIMEOUT_S = 600.0
-NOBODY_JUDGES = "no worker is judging. Start one with `tarsy-scoring worker`"
+NO_WORKER = "no worker is judging. Start one with `tarsy-scoring worker`"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """An ordered score as it stands; the fields are those of the score document."""
+    """State of an ordered score; the fields are those of the score document."""
 
     score_id: UUID
     session_id: str
@@ -54,23 +54,23 @@ class Judgement:
 
     @property
     def is_outstanding(self) -> bool:
-        """Whether it is still going to end."""
+        """Whether it has not ended yet."""
         return self.status in ("pending", "in_progress")
 
     @property
     def band(self) -> str | None:
-        """The band of the total under its own criteria; None without a total, or between two bands."""
+        """Band of the total under its own criteria; None without a total or between two bands."""
         return None if self.total_score is None else band_of(self.total_score, bands_of(self.bands or {}))
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """JSON document."""
         shown = ("score_id", "status", "total_score", "judge_outcome", "flags", "usage", "error_kind", "error_message")
         return {name: getattr(self, name) for name in shown} | {"band": self.band, "waiting_for": self.waiting_for}
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What judgements took so far: sums over those that say so, None where none does; `unknown` ended and do not."""
+    """Tokens and cost of the ended judgements that report them; None if none does. `unknown` counts the others."""
 
     tokens: int | None
     cost_usd: float | None
@@ -78,12 +78,12 @@ class Cost:
 
     def __str__(self) -> str:
         cost = "unknown" if self.cost_usd is None else usd(self.cost_usd)
-        told = cost if self.tokens is None else f"{cost}, {self.tokens:,} tokens"
-        return f"{told}; unknown for {self.unknown}" if self.unknown and self.cost_usd is not None else told
+        known = cost if self.tokens is None else f"{cost}, {self.tokens:,} tokens"
+        return f"{known}; unknown for {self.unknown}" if self.unknown and self.cost_usd is not None else known
 
 
 def cost_of(judgements: Iterable[Judgement]) -> Cost:
-    """Nothing is made up for a judgement whose provider or prices say nothing."""
+    """Add up tokens and cost. A judgement with unknown usage or price contributes nothing."""
     usages = [j.usage or {} for j in judgements if not j.is_outstanding]
     costs = [u["cost_usd"] for u in usages if u.get("cost_usd") is not None]
     counted = [(u.get("input_tokens"), u.get("output_tokens")) for u in usages]
@@ -92,7 +92,7 @@ def cost_of(judgements: Iterable[Judgement]) -> Cost:
 
 
 def status_of(judgements: Iterable[Judgement]) -> int:
-    """Exit status of a command: 0 where every judgement came to a total."""
+    """Exit status of a command: 0 if every judgement has a total."""
     return 0 if all(j.total_score is not None for j in judgements) else FAILED
 
 
@@ -102,10 +102,10 @@ def status_of(judgements: Iterable[Judgement]) -> int:
 @dataclass(frozen=True, slots=True)
 class Run:
     """
-    What a command ordered, and how to ask for it again.
+    The orders of a command, and the command line that shows them again.
 
     Args:
-        arguments: Of the command, without `--run`.
+        arguments: Arguments of the command, without `--run`.
     """
 
     run_id: UUID
@@ -125,7 +125,7 @@ timeout_option = click.option(
     default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="Wait so long, then say what is outstanding; 0 only orders.",
+    help="Wait this long, then list outstanding judgements; 0 only orders.",
 )
 
 
@@ -137,30 +137,29 @@ def run_options(command: Any) -> Any:
 
 async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, Judgement]:
     """
-    Order the judgements of a run and follow them until all have ended or time is up; says on stderr what is amiss.
+    Order the judgements of a run and follow them until all have ended or time is up. Prints problems on stderr.
 
-    Whatever ends it, the workers go on with what was ordered.
+    However it ends, workers continue with the ordered judgements.
 
     Raises:
-        DatabaseAway: It was away at first, or in the end.
+        DatabaseAway: The database was away at the start or at the end.
         ScoringError: A session was erased since the run began.
     """
-    async with open_parts(settings) as parts:
-        await require_migrated(parts.database, wait=False)
+    async with open_migrated_parts(settings) as parts:
         try:
             ordered = await parts.inbox.order(run.run_id, run.orders, requested_by=asker())
             found = await wait_for(parts.reader, list(ordered.values()), timeout_s)
         except (DatabaseAway, asyncio.CancelledError):
-            click.echo(f"the judgements go on without this command; to see them:\n  {run.again}", err=True)
+            click.echo(f"the judgements continue without this command; to see them:\n  {run.again}", err=True)
             raise
     if len(found) < len(run.orders):
-        raise ScoringError(f"what run {run.run_id} ordered was erased; start a new one, without --run")
+        raise ScoringError(f"a session of run {run.run_id} was erased; start a new run, without --run")
     judgements = {order: found[score_id] for order, score_id in ordered.items()}
     if outstanding := [j for j in judgements.values() if j.is_outstanding]:
         states = Counter(j.waiting_for or j.status.replace("_", " ") for j in outstanding)
-        told = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+        counts = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
         click.echo(
-            f"{len(outstanding)} of {len(judgements)} judgements are outstanding ({told}) and go on without this "
+            f"{len(outstanding)} of {len(judgements)} judgements are outstanding ({counts}) and continue without this "
             f"command; to see them later:\n  {run.again}",
             err=True,
         )
@@ -169,12 +168,12 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
 
 async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dict[UUID, Judgement]:
     """
-    The judgements as they stand when all have ended or time is up; says on stderr if none begins.
+    Wait until all judgements have ended or time is up; returns their states. Prints a hint on stderr if none begins.
 
-    Waits for a database that is away, as long as there is time.
+    Waits for a database that is away while time remains.
 
     Raises:
-        DatabaseAway: It still was in the end.
+        DatabaseAway: The database is still away at the end.
     """
     started, has_hinted = time.monotonic(), False
     with progress_bar("judging", len(ids)) as show:
@@ -201,12 +200,12 @@ async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, Judgement]:
 
 
 async def _hint(database: Database, outstanding: Sequence[Judgement], waited_s: float) -> bool:
-    """Say why none of them begins; gives whether that is so."""
+    """Print why no judgement has begun; False if one has."""
     if any(j.attempt for j in outstanding):
         return False
     held_up_by = sorted({j.waiting_for for j in outstanding if j.waiting_for})
     busy = await busy_scores(database)
-    why = f"the workers are busy with {busy} other scores" if busy else NOBODY_JUDGES
+    why = f"the workers are busy with {busy} other scores" if busy else NO_WORKER
     if held_up_by:
         why = f"they wait for: {', '.join(held_up_by)}"
     click.echo(f"after {waited_s:.0f} s none of the judgements has begun: {why}", err=True)

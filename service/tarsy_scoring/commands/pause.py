@@ -1,4 +1,4 @@
-"""`pause` and `resume`: stop judging and go on, for everything, a chain, a provider."""
+"""`pause` and `resume`: stop and restart judging for everything, a chain or a provider."""
 
 import difflib
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ from tarsy_scoring.commands.shared import asker, print_json, run, settings_of_en
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Pause
-from tarsy_scoring.wiring import open_parts, require_migrated
+from tarsy_scoring.wiring import open_migrated_parts
 
 T = TypeVar("T")
 
@@ -20,16 +20,16 @@ SEEN = "workers see it within seconds"
 @click.command()
 @click.option("--chain", metavar="NAME", help="Only the scores of this chain.")
 @click.option("--provider", metavar="NAME", help="Only calls of this provider; with --chain, only for that chain.")
-@click.option("--reason", metavar="TEXT", help="Kept with the pause, and shown to whoever asks.")
-@click.option("--list", "only_list", is_flag=True, help="Change nothing, show what is paused.")
+@click.option("--reason", metavar="TEXT", help="Stored with the pause and shown beside it.")
+@click.option("--list", "only_list", is_flag=True, help="List the pauses; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def pause(chain: str | None, provider: str | None, reason: str | None, only_list: bool, as_json: bool) -> None:
     """
-    Stop judging: everything, or what the options name.
+    Stop judging: everything, or the chain or provider named.
 
-    Requests are still stored, and scores under way go back after the call that they are in; no attempt is
-    burned. A chain whose other providers are not paused goes on with them. What is paused already stays as
-    it is. `tarsy-scoring resume` lifts it.
+    Requests are still stored. Running scores return to the queue after their current call, and no attempt is
+    burned. A chain continues with its other providers. An existing pause stays unchanged. `tarsy-scoring resume`
+    lifts pauses.
     """
     settings = settings_of_environment()
     if only_list and (chain is not None or provider is not None or reason is not None):
@@ -59,13 +59,12 @@ def pause(chain: str | None, provider: str | None, reason: str | None, only_list
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
     """
-    Go on judging: lift every pause, or those that the options name.
+    Lift pauses: all, or those of the chain or provider named.
 
-    Says how many were lifted, and what is still paused: `resume --chain NAME` does not lift a pause of
-    everything.
+    Prints how many were lifted and which remain. `resume --chain NAME` does not lift a pause of everything.
     """
     settings = settings_of_environment()
-    _check_names(settings, chain, provider=None)  # of a provider that was taken out of the file, pauses may be left
+    _check_names(settings, chain, provider=None)  # a pause may outlive its provider in the file
 
     async def work(limits: Limits) -> tuple[int, list[Pause]]:
         return await limits.resume(chain, provider), await limits.pauses()
@@ -80,15 +79,14 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
 
 
 async def _with_limits(settings: Settings, work: Callable[[Limits], Awaitable[T]]) -> T:
-    async with open_parts(settings) as parts:
-        await require_migrated(parts.database, wait=False)
+    async with open_migrated_parts(settings) as parts:
         return await work(parts.limits)
 
 
 def _check_names(settings: Settings, chain: str | None, provider: str | None) -> None:
-    """Raises: click.BadParameter: A name that cannot be meant. Chains need not be configured, providers do."""
+    """Raises: click.BadParameter: an impossible name. Providers must be configured, chains need not be."""
     if chain is not None and not chain.strip():
-        raise click.BadParameter("name a chain; without --chain everything is meant", param_hint="--chain")
+        raise click.BadParameter("name a chain; leave --chain out to pause everything", param_hint="--chain")
     known = settings.config.providers
     if provider is not None and provider not in known:
         close = difflib.get_close_matches(provider, known, n=1)

@@ -1,4 +1,4 @@
-"""`prune`: what is older than it is kept goes, and with `--deleted-upstream` what TARSy has deleted."""
+"""`prune`: deletes expired rows, or with `--deleted-upstream` the sessions that TARSy has deleted."""
 
 import re
 from collections.abc import Mapping
@@ -10,41 +10,42 @@ from tarsy_scoring.commands.shared import asker, print_json, progress_bar, run, 
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import COUNT_LIMIT, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
-from tarsy_scoring.wiring import Parts, open_parts, require_migrated
+from tarsy_scoring.wiring import Parts, open_migrated_parts
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([dw])")
 _LONGEST_DAYS = 36_500
 
 
 @click.command()
+@click.option("--keep", metavar="DURATION", help="Retention of scores (90d, 26w), in place of SCORING_RETENTION_DAYS.")
 @click.option(
-    "--keep", metavar="DURATION", help="Keep scores for so long (90d, 26w) instead of SCORING_RETENTION_DAYS."
+    "--deleted-upstream",
+    is_flag=True,
+    help="Erase sessions that TARSy has deleted, instead.",
 )
-@click.option("--deleted-upstream", is_flag=True, help="Erase the sessions that TARSy's database has deleted instead.")
-@click.option("--dry-run", is_flag=True, help="Only count; the same as leaving --yes out.")
-@click.option("--yes", is_flag=True, help="Really do it.")
+@click.option("--dry-run", is_flag=True, help="Only count; the default without --yes.")
+@click.option("--yes", is_flag=True, help="Delete.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def prune(keep: str | None, deleted_upstream: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
     """
-    Remove what is older than it is kept: SCORING_RETENTION_DAYS, and `retention` of the YAML.
+    Delete expired rows, according to SCORING_RETENTION_DAYS and `retention` in the YAML.
 
-    A session goes whole when nothing has happened to it for as long as scores are kept; until then its newest
-    completed score stays, whatever its age. Open scores stay. Requests stay for 30 days or more: keep them for longer
-    than Kafka keeps its topics, or a redelivered event is scored again.
+    A session is deleted whole when it had no activity during the retention of scores. Until then its newest completed
+    score stays, whatever its age. Open scores stay. Requests stay for 30 days or more: keep them longer than Kafka
+    keeps its topics, or a redelivered event is scored again.
 
-    Runs beside workers, a quarter of the time at work; several at once do no harm, and one that was stopped goes on
-    when it is started again. Meant for a daily job: `prune --yes`.
+    Safe beside running workers: it works a quarter of the time and sleeps otherwise. Concurrent runs are safe, and an
+    interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
     """
     settings = settings_of_environment()
     if dry_run and yes:
         raise click.UsageError("--dry-run and --yes exclude each other")
     if deleted_upstream and keep is not None:
-        raise click.UsageError("--deleted-upstream goes by what TARSy has, so it does not go with --keep")
+        raise click.UsageError("--deleted-upstream follows TARSy's deletions and excludes --keep")
     days = None if keep is None else _days(keep)
 
     async def work() -> Mapping[str, int]:
-        async with open_parts(settings) as parts:
-            await require_migrated(parts.database, wait=False)
+        async with open_migrated_parts(settings) as parts:
             if deleted_upstream:
                 return await _follow_deletions(parts, yes=yes)
             return await _keep_to(parts, Keep.of(settings, days), yes=yes)
@@ -53,7 +54,7 @@ def prune(keep: str | None, deleted_upstream: bool, dry_run: bool, yes: bool, as
     if as_json:
         print_json({"removed" if yes else "would_remove": counts})
         return
-    _tell(counts, yes=yes)
+    _print_counts(counts, yes=yes)
 
 
 def _days(text: str) -> int:
@@ -61,7 +62,7 @@ def _days(text: str) -> int:
     match = _DURATION.fullmatch(text)
     days = int(match[1]) * (7 if match[2] == "w" else 1) if match else 0
     if not 0 < days <= _LONGEST_DAYS:
-        raise click.BadParameter(f"{text!r} is no duration: write days as 90d or weeks as 26w", param_hint="--keep")
+        raise click.BadParameter(f"{text!r} is not a duration: write days as 90d or weeks as 26w", param_hint="--keep")
     return days
 
 
@@ -88,11 +89,11 @@ async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
     return {"sessions": number}
 
 
-def _tell(counts: Mapping[str, Any], *, yes: bool) -> None:
+def _print_counts(counts: Mapping[str, Any], *, yes: bool) -> None:
     for name, number in counts.items():
         more = "or more " if number >= COUNT_LIMIT and not yes else ""
         click.echo(f"{number:,} {more}{name.replace('_', ' ')}")
     if "scores" not in counts and set(counts) != {"sessions"}:
-        click.echo("scores are kept for ever: SCORING_RETENTION_DAYS is not set, and --keep was not given")
+        click.echo("scores are kept for ever: neither SCORING_RETENTION_DAYS nor --keep is set")
     if not yes and any(counts.values()):
-        click.echo("nothing was removed; add --yes to do it")
+        click.echo("nothing was removed; add --yes to delete")

@@ -1,4 +1,4 @@
-"""`report`: what many scores say together, as a document for those who can change it."""
+"""`report`: documents that summarise many scores."""
 
 import contextlib
 import sys
@@ -15,12 +15,12 @@ from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.missing_tools.report import ToolReport, document_of, left_out_in_words, make_report, markdown
 from tarsy_scoring.missing_tools.report_judge import Analyst
 from tarsy_scoring.records.analytics import Selection, ToolSort
-from tarsy_scoring.wiring import open_parts, require_migrated
+from tarsy_scoring.wiring import open_migrated_parts
 
 
 @click.group(no_args_is_help=True)
 def report() -> None:
-    """Documents out of many scores."""
+    """Documents that summarise many scores."""
 
 
 report.add_command(drift)
@@ -34,23 +34,23 @@ report.add_command(drift)
     type=click.Choice(["sessions", "points_lost"]),
     default="sessions",
     show_default=True,
-    help="What makes a tool the most wanted.",
+    help="Ranking of the tools.",
 )
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="Tools.")
-@click.option("--with-judge", is_flag=True, help="Have the judge's model put together what scores say in free text.")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="Number of tools.")
+@click.option("--with-judge", is_flag=True, help="Let the judge's model summarise the free text of scores.")
 @click.option(
     "--max-usd",
     type=FiniteRange(0, min_open=True),
     default=1.0,
     show_default=True,
-    help="With --with-judge: its calls cost at most this.",
+    help="With --with-judge: upper limit of the cost of its calls.",
 )
 @click.option(
     "--max-scores",
     type=click.IntRange(1, 100_000),
     default=500,
     show_default=True,
-    help="With --with-judge: read at most so many, those that lost most first.",
+    help="With --with-judge: read at most this many scores, those that lost most points first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def missing_tools(
@@ -64,27 +64,26 @@ def missing_tools(
     as_json: bool,
 ) -> None:
     """
-    Which tool to build next: what judges missed, how far each has come, and why, in Markdown.
+    Report in Markdown which tool to build next: missing tools, their state, and the reasons.
 
-    Every reason comes with the id of the score that it stands in. Whether a tool that was built is still missed is
-    measured: what judges ask of sessions whose agents have it, against what they asked before.
+    Every reason names the score it comes from. Whether a built tool is still missed is measured: the demand in sessions
+    whose agents have it, against the demand before.
 
-    No model is asked, unless --with-judge: then the first provider of each chain reads what judges wrote about missing
-    tools in that chain, within its window, the chain's pauses and budget, the fleet's limits and --max-usd. What it
-    says counts where a quote for it is found in the score that it names. Chains without a judge are not read; what was
-    not read is told, also on stderr. Exit status 1: nothing could be read; the rest of the report is there.
+    Only --with-judge calls a model: the first provider of each chain reads what judges wrote about missing tools in
+    that chain, within its window, the chain's pauses and budget, the fleet's limits and --max-usd. A statement counts
+    only if its quotation is found in the score it names. Chains without a judge are skipped. The report and stderr list
+    scores that were not read. Exit status 1: no score could be read; the rest of the report is printed.
     """
     for name in () if with_judge else ("max_usd", "max_scores"):
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} goes with --with-judge: no model is asked without it")
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --with-judge: without it no model is called")
     settings = settings_of_environment()
     selection = Selection(chain=chain, since=moment(since) if since else None)
     clients = create_clients(settings) if with_judge else {}
 
     async def work() -> ToolReport:
         try:
-            async with open_parts(settings) as parts:
-                await require_migrated(parts.database, wait=False)
+            async with open_migrated_parts(settings) as parts:
                 made = await make_report(parts.database, selection, cast(ToolSort, sort), limit)
                 if not with_judge:
                     return made

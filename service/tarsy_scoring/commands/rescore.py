@@ -1,7 +1,7 @@
 """
-`rescore` and `backfill`: ask for sessions to be scored, again or for the first time.
+`rescore` and `backfill`: request scores of sessions, again or for the first time.
 
-What is selected and not named is shown first, with what it is likely to take; it is sent when somebody says so.
+A selection is shown first, with its estimated cost, and is sent only with --yes.
 """
 
 import uuid
@@ -29,21 +29,21 @@ from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.wiring import Parts, open_parts, require_migrated
+from tarsy_scoring.wiring import Parts, open_migrated_parts
 
 _SENT_AT_ONCE = 500
 
 
 @click.command()
 @click.argument("sessions", nargs=-1, metavar="[SESSION]...")
-@click.option("--obsolete", is_flag=True, help="All sessions whose score is not under their chain's current criteria.")
+@click.option("--obsolete", is_flag=True, help="All sessions whose score used other criteria than their chain has now.")
 @click.option("--failed", is_flag=True, help="All sessions whose newest score failed or timed out.")
-@click.option("--error-kind", metavar="KIND", help="With --failed: only those that failed like this.")
+@click.option("--error-kind", metavar="KIND", help="With --failed: only failures of this kind.")
 @click.option("--since", metavar="TIME", help="Only scores made since then (RFC 3339, or a date).")
 @click.option("--chain", metavar="NAME", help="Only sessions of this chain.")
 @click.option("--criteria", metavar="NAME", help="Score under these criteria instead of the chain's.")
 @click.option("--reason", metavar="TEXT", help="Kept with the request.")
-@click.option("--yes", is_flag=True, help="Really do it; without it, a selection is only shown.")
+@click.option("--yes", is_flag=True, help="Send the requests; without it, a selection is only shown.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def rescore(
     sessions: tuple[str, ...],
@@ -58,11 +58,11 @@ def rescore(
     as_json: bool,
 ) -> None:
     """
-    Ask for sessions to be scored again: by name, or a selection.
+    Request new scores of sessions, by name or by selection.
 
-    Named sessions are scored before everything else, a selection after everything else. Without --yes a
-    selection is only shown: how many sessions, and about how many tokens and how much money, as far as earlier
-    scores tell. Needs the database; the workers do the rest.
+    Named sessions are scored before everything else, a selection after everything else. Without --yes a selection is
+    only shown: the number of sessions, and tokens and cost estimated from earlier scores. Needs only the database;
+    workers do the rest.
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
@@ -72,15 +72,15 @@ def rescore(
         raise click.UsageError("name sessions, or select them with --obsolete, --failed or --since")
     if sessions and chain is not None:
         raise click.UsageError(
-            "--chain goes with a selection (--obsolete, --failed, --since): named sessions are scored whatever their "
+            "--chain needs a selection (--obsolete, --failed, --since): named sessions are scored whatever their "
             "chain is, so leave it out"
         )
     if obsolete and failed:
-        raise click.UsageError("--obsolete and --failed are two selections: choose one")
+        raise click.UsageError("--obsolete and --failed exclude each other")
     if error_kind is not None and not failed:
-        raise click.UsageError("--error-kind goes with --failed")
+        raise click.UsageError("--error-kind needs --failed")
     if obsolete and criteria is not None:
-        raise click.UsageError("--obsolete asks for the criteria of each chain, so it does not go with --criteria")
+        raise click.UsageError("--obsolete uses the criteria of each chain and excludes --criteria")
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
     named = session_ids(sessions)
@@ -94,8 +94,7 @@ def rescore(
         return await parts.reader.scored_sessions(chain, earliest)
 
     async def work() -> None:
-        async with open_parts(settings) as parts:
-            await require_migrated(parts.database, wait=False)
+        async with open_migrated_parts(settings) as parts:
             chosen = await select(parts) if is_selection else named
             requests = [
                 Request(
@@ -121,24 +120,22 @@ def rescore(
 @click.command()
 @click.option("--since", metavar="TIME", required=True, help="Sessions that ended since then (RFC 3339, or a date).")
 @click.option("--chain", metavar="NAME", help="Only sessions of this chain.")
-@click.option("--yes", is_flag=True, help="Really do it; without it, the sessions are only counted.")
+@click.option("--yes", is_flag=True, help="Send the requests; without it, the sessions are only counted.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def backfill(since: str, chain: str | None, yes: bool, as_json: bool) -> None:
     """
-    Ask for finished sessions that were never scored, oldest first.
+    Request scores of finished sessions that were never scored, oldest first.
 
     Lists the sessions of the timeline source and takes those without a score whose status is one of their chain's
-    auto_score_statuses. Whether automatic scoring is enabled, and for which share, does not matter here. Without
-    --yes it only shows how many they are, and about how many tokens and how much money they take, as far as scores
-    of their chains tell. They are scored after everything else.
+    auto_score_statuses, whether or not automatic scoring is enabled. Without --yes it only shows the number of
+    sessions, and tokens and cost estimated from scores of their chains. They are scored after everything else.
     """
     settings = settings_of_environment()
     _check_not_blank(chain, "--chain")
     earliest = moment(since)
 
     async def work() -> None:
-        async with open_parts(settings) as parts:
-            await require_migrated(parts.database, wait=False)
+        async with open_migrated_parts(settings) as parts:
             found = await _never_scored_since(parts, earliest, chain)
             requests = [
                 Request(
@@ -159,7 +156,7 @@ def backfill(since: str, chain: str | None, yes: bool, as_json: bool) -> None:
 
 
 def _check_not_blank(value: str | None, option: str) -> None:
-    """Raises: click.BadParameter: It was given and says nothing, as an empty variable of a script does."""
+    """Raises: click.BadParameter: the option is empty, as an unset variable of a script makes it."""
     if value is not None and not value.strip():
         raise click.BadParameter("it is empty; to select without it, leave the option out", param_hint=option)
 
@@ -186,7 +183,7 @@ async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) 
 
 
 async def _offer(parts: Parts, requests: Sequence[Request], *, yes: bool, as_json: bool) -> None:
-    """Show about what a selection takes, and send it if somebody said yes."""
+    """Show the estimated cost of a selection; send it if `yes` is set."""
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
     if not as_json:
         show_estimate(estimate)
@@ -194,11 +191,11 @@ async def _offer(parts: Parts, requests: Sequence[Request], *, yes: bool, as_jso
     if as_json or yes:
         _tell(requests, counts, estimate, as_json=as_json)
     elif requests:
-        click.echo("nothing was sent; add --yes to do it")
+        click.echo("nothing was sent; add --yes to send it")
 
 
 async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
-    """Store requests, some at a time; what became of how many."""
+    """Store requests in batches; returns the number of each disposition."""
     counts: Counter[str] = Counter()
     with progress_bar("asking", len(requests)) as show:
         for start in range(0, len(requests), _SENT_AT_ONCE):
@@ -212,8 +209,8 @@ def _tell(requests: Sequence[Request], counts: Counter[str], estimate: Estimate 
         document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
         print_json(document | ({"estimate": estimate_document(estimate)} if estimate else {}))
         return
-    told = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
-    click.echo(f"{len(requests)} sessions: {told}")
+    summary = ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing to do"
+    click.echo(f"{len(requests)} sessions: {summary}")
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
@@ -229,7 +226,7 @@ def _by_name(counted: tuple[str | None, int]) -> str:
 
 
 def show_estimate(estimate: Estimate) -> None:
-    """For people: about what a selection takes."""
+    """Print the estimated cost of a selection."""
     chains = ", ".join(
         f"{n} of {chain or 'no known chain'}" for chain, n in sorted(estimate.chains.items(), key=_by_name)
     )

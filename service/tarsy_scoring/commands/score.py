@@ -1,4 +1,4 @@
-"""`score FILE`: one session, here and now."""
+"""`score FILE`: scores one session file."""
 
 import contextlib
 import json
@@ -26,19 +26,19 @@ from tarsy_scoring.timeline.text import storable
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the score document.")
-@click.option("--no-judge", is_flag=True, help="Do not ask a judge: no total.")
-@click.option("--dry-run", is_flag=True, help="Show the masked prompt, its tokens and cost; ask nobody.")
+@click.option("--no-judge", is_flag=True, help="Skip the judge: no total.")
+@click.option("--dry-run", is_flag=True, help="Show the masked prompt, its tokens and cost; call no model.")
 @click.option("--chain", metavar="NAME", help="Use the settings of this chain instead of the session's own.")
 def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str | None) -> None:
     """
     Score one session file; needs neither Kafka nor a database.
 
-    FILE is a session in JSON, as in a folder of SCORING_TIMELINE_SOURCE=files. The judges are the providers of the
-    chain, tried in their order; by default there is one, that of OPENAI_BASE_URL and OPENAI_API_KEY. In a pipeline
-    --no-judge gives interaction metrics and the chain's gates alone, without a model or a key.
+    FILE is a session in JSON, as in a folder of SCORING_TIMELINE_SOURCE=files. The providers of the chain are tried in
+    order; by default there is one, from OPENAI_BASE_URL and OPENAI_API_KEY. In a pipeline, --no-judge gives only
+    interaction metrics and the chain's gates, without a model or a key.
 
     Exit status 0: scored, and the outcome is not `fail`; 1: outcome `fail` (a gate failed, or the total is below the
-    pass_threshold), or no score; the document's outcome_reason or error_kind says why. 2: FILE is no session.
+    pass_threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a session.
     """
     settings = settings_of_environment()
     registry = load_criteria(settings.config.criteria_dirs)
@@ -84,7 +84,7 @@ def _score(
 def _failed_document(
     settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
 ) -> dict[str, Any]:
-    """The score document of a session of which no timeline, or no criteria, could be had."""
+    """Score document of a session without a readable timeline or without criteria."""
     session = _fields_of(file)
     chain_id = chain or text_or_none(session.get("chain_id"))
     criteria = settings.chain(chain_id).criteria
@@ -100,7 +100,7 @@ def _failed_document(
 
 
 def _fields_of(file: Path) -> dict[str, Any]:
-    """What the file says at its top; nothing where it cannot be read again, as a pipe."""
+    """Top-level fields of the file; none if it cannot be read twice, for example a pipe."""
     try:
         session = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -124,13 +124,13 @@ def _show_dryrun(planned: offline.DryRun, *, is_adaptive: bool, as_json: bool) -
         return
     for message in planned.messages:
         click.echo(f"--- {message.role} ---\n{message.content}")
-    told = f"about {planned.tokens} tokens in the first turn; {_cost_in_words(planned, is_adaptive=is_adaptive)}"
-    click.echo(f"--- {told} ---", err=True)
+    summary = f"about {planned.tokens} tokens in the first turn; {_cost_in_words(planned, is_adaptive=is_adaptive)}"
+    click.echo(f"--- {summary} ---", err=True)
 
 
 def _cost_in_words(planned: offline.DryRun, *, is_adaptive: bool) -> str:
     if not planned.calls:
-        return "nobody would be asked: this chain has no judge"
+        return "no model would be called: this chain has no judge"
     is_one = planned.calls == 1
     calls = f"{'up to ' if is_adaptive else ''}{planned.calls} {'call' if is_one else 'calls'}"
     if planned.cost_usd is None:
@@ -159,7 +159,7 @@ def _show_score(document: dict[str, Any]) -> None:
 
 
 def _show_layers(console: Console, document: dict[str, Any]) -> None:
-    """Outcome, composite score, gates and the measured facts; session text never as markup."""
+    """Print outcome, composite score, gates and interaction metrics. Session text is never printed as markup."""
     if document["outcome"]:
         console.print(f"outcome: {document['outcome']}", style="red" if document["outcome"] == "fail" else "green")
     if document["composite_score"] is not None:

@@ -1,4 +1,4 @@
-"""`worker`, `migrate` and `check-config`: what an operator runs."""
+"""`worker`, `migrate` and `check-config`: the commands of an operator."""
 
 import json
 import os
@@ -26,14 +26,14 @@ _USERINFO = re.compile(r"(?<=//)\S*@")
 
 @click.command()
 @click.option(
-    "--only", metavar="ROLE,...", help="Run some roles alone: intake, judging (or judge), relay. Default: all three."
+    "--only", metavar="ROLE,...", help="Run only these roles: intake, judging (or judge), relay. Default: all three."
 )
 def worker(only: str | None) -> None:
     """
-    Take requests in, judge, and publish scoring events, until SIGTERM.
+    Take in requests, judge sessions and publish scoring events, until SIGTERM.
 
-    Workers are identical: start as many as you like. SIGTERM lets running attempts finish within
-    SCORING_DRAIN_TIMEOUT_S and gives the rest back. Serves /metrics, /healthz and /readyz on
+    Workers are identical: start as many as you like. On SIGTERM running attempts may finish within
+    SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
     SCORING_METRICS_PORT.
     """
     roles = _roles(only)
@@ -58,9 +58,9 @@ def _roles(only: str | None) -> tuple[Role, ...]:
 @click.option("--down", metavar="REV", help="Go down to this revision; `base` removes every table and all scores.")
 def migrate(phase: Any, down: str | None) -> None:
     """
-    Bring the tables of SCORING_DATABASE_URL to the newest revision.
+    Migrate the tables of SCORING_DATABASE_URL to the newest revision.
 
-    Run `--phase pre` before a rollout and `--phase post` after it. Safe to run twice and at the same time.
+    Run `--phase pre` before a rollout and `--phase post` after it. Safe to repeat and to run concurrently.
     """
     if phase and down:
         raise click.UsageError("--phase and --down exclude each other")
@@ -76,16 +76,16 @@ def migrate(phase: Any, down: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 def check_config(as_json: bool) -> None:
     """
-    Show the settings in force, without secrets, and say what is wrong with them.
+    Show the settings in force, without secrets, and report errors in them.
 
-    Checks everything that can be checked without connecting to anything. Exit status 2 if something is wrong.
+    Makes every check that needs no connection. Exit status 2 if a setting is wrong.
     """
     from tarsy_scoring.web.access import Access
 
     settings = settings_of_environment()
     _check_database_urls(settings)
     check_settings(settings, ROLES, os.environ)
-    Access(settings)  # refuses what `api` would refuse
+    Access(settings)  # raises for settings that `api` refuses
     registry = load_criteria(settings.config.criteria_dirs)
     hashes = {c.name: c.criteria_hash for c in registry}
     document: dict[str, Any] = {
@@ -107,7 +107,7 @@ def check_config(as_json: bool) -> None:
     console.print("the configuration is fine")
 
 
-# --- what is shown of settings -------------------------------------------------------------------------
+# --- settings without secrets --------------------------------------------------------------------------
 
 
 def _shown_environment(settings: Settings) -> dict[str, Any]:
@@ -127,10 +127,10 @@ def _shown_config(config: Config) -> dict[str, Any]:
 
 
 def _shown_url(url: str | None) -> str | None:
-    """A URL without user, password, values of its query, and fragment; also one that is written wrongly."""
+    """A URL without user, password, query values and fragment. Handles malformed URLs, too."""
     if url is None:
         return None
-    # What stands before the last `@` may be a password that nobody encoded, whatever characters it holds.
+    # Everything before the last `@` may be an unencoded password with any characters in it.
     before, at, place = url.rpartition("@")
     scheme = _SCHEME.match(before)
     start = f"{scheme[0] if scheme else ''}{HIDDEN}@" if at else ""
@@ -145,7 +145,7 @@ def _options(query: str) -> list[tuple[str, str, str]]:
 
 
 def _masked(value: Any) -> Any:
-    """The same with secrets masked in every text, such as a gate's command."""
+    """Mask secrets in every string, for example in the command of a gate."""
     if isinstance(value, str):
         return mask_secrets(_USERINFO.sub(f"{HIDDEN}@", value))
     if isinstance(value, dict):
@@ -154,7 +154,7 @@ def _masked(value: Any) -> Any:
 
 
 def _check_database_urls(settings: Settings) -> None:
-    """Raises: ConfigurationError: One of them can never work; whoever connects would take it for a database away."""
+    """Raises: ConfigurationError: a URL can never work. A connection attempt would report a database that is away."""
     for name in ("database_url", "timeline_database_url", "write_back_database_url"):
         if (url := getattr(settings, name)) is not None:
             check_url(url.get_secret_value(), variable_of(name))

@@ -1,4 +1,4 @@
-"""What every command does the same way: settings, the event loop, output, what people write."""
+"""Helpers that commands share: settings, the event loop, output, argument parsing."""
 
 import asyncio
 import math
@@ -27,19 +27,19 @@ FAILED, ASKED_WRONGLY = 1, 2
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds, and never `nan` or `inf`: no bound holds off the one, and many not the other."""
+    """A finite number within bounds. `click.FloatRange` alone accepts `nan` and often `inf`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Raises: click.BadParameter."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number.", param, ctx)
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
 
 
 def settings_of_environment() -> Settings:
     """
-    The settings, with logging set up as they say.
+    Load the settings and configure logging with them.
 
     Raises:
         ConfigurationError: See `load_settings`.
@@ -50,7 +50,7 @@ def settings_of_environment() -> Settings:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run async work in an event loop of its own, the fast one where there is one."""
+    """Run a coroutine in a new event loop: uvloop where it is available."""
     if sys.platform == "win32":
         return asyncio.run(work)
     import uvloop
@@ -59,27 +59,27 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def plain(text: str) -> str:
-    """What others wrote, as one line that moves no cursor, colours nothing and turns no letters round."""
+    """Foreign text as one line without control, colour or direction characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in without_invisible(text)).split())
 
 
 def plain_lines(text: str) -> str:
-    """The same of several lines, each as it is indented."""
+    """Like `plain`, but keeps lines and their indentation."""
     return "".join(c if c.isprintable() or c == "\n" else " " for c in without_invisible(text))
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout: indented for people, one line for programs."""
+    """Print one JSON document: indented on a terminal, else on one line."""
     click.echo(to_json(value, indent=2 if sys.stdout.isatty() else None).decode())
 
 
 @contextmanager
 def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """
-    A bar on stderr, where that is a terminal; gives the function that tells it how many are done.
+    Show a progress bar on stderr if that is a terminal; yields the function that sets the number done.
 
     Args:
-        total: None where nobody knows.
+        total: None if unknown.
     """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -89,17 +89,17 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]
 
 
 def usd(amount: float) -> str:
-    """An amount of money for people; small ones with more digits."""
+    """Format an amount in USD; small amounts with more digits."""
     return f"{amount:,.2f} USD" if amount >= 1 else f"{amount:.4f} USD"
 
 
 def asker() -> str:
-    """Who is at the command line, for `requested_by`."""
+    """Name of the user at the command line, for `requested_by`."""
     return os.environ.get("USER") or "cli"
 
 
 def session_ids(names: Sequence[str]) -> list[str]:
-    """The sessions that were named, each once. Raises: click.BadParameter."""
+    """The named sessions without repeats. Raises: click.BadParameter."""
     for name in names:
         if not SESSION_ID_PATTERN.fullmatch(name):
             raise click.BadParameter(f"{name!r} is not a session id", param_hint="SESSION")
@@ -108,13 +108,13 @@ def session_ids(names: Sequence[str]) -> list[str]:
 
 def require_criteria(registry: CriteriaRegistry, name: str, also: Iterable[str] = ()) -> None:
     """
-    See that there are criteria of this name.
+    Refuse an unknown criteria name.
 
     Args:
-        also: Names that are known beside the configured ones.
+        also: Further names to accept.
 
     Raises:
-        click.BadParameter: With the names there are.
+        click.BadParameter: Listing the known names.
     """
     known = {c.name for c in registry} | set(also)
     if name not in known:
@@ -123,9 +123,9 @@ def require_criteria(registry: CriteriaRegistry, name: str, also: Iterable[str] 
 
 
 def moment(text: str) -> datetime:
-    """A time as people write it; without a zone it is UTC. Raises: click.BadParameter."""
+    """Parse an ISO 8601 time; without a zone it is UTC. Raises: click.BadParameter."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
+        raise click.BadParameter(f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
