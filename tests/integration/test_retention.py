@@ -486,7 +486,7 @@ class TestCommands:
         assert shown.exit_code == 0
         assert "2 in session_scores" in shown.stdout
         assert "1 pending or running, to be cancelled" in shown.stdout
-        assert "session-9: there is nothing of it" in shown.stdout
+        assert "session-9: no rows" in shown.stdout
         assert "add --yes" in shown.stdout
         assert not (await inventory(scoring.database, "session-1")).is_empty
 

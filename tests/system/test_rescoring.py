@@ -146,7 +146,7 @@ async def test_obsolete_scores_are_asked_for_again(service: Service, own_criteri
         "2 sessions would be scored: 2 of kubernetes",
         f"  tokens: about {tokens:,} (2 as their earlier scores)",
         f"  cost: about {tokens / 1000:,.2f} USD (2 as their earlier scores)",
-        "nothing was sent; add --yes to do it",
+        "nothing was sent; add --yes to send it",
     ]
     assert await service.count("true") == 2
     done = await service.run("rescore", "--obsolete", "--yes", **own_criteria)
@@ -200,7 +200,7 @@ async def test_backfill_asks_for_what_was_never_scored(service: Service) -> None
     first, tokens, cost, hint = shown.stdout.splitlines()
     assert first == "3 sessions would be scored: 1 of billing, 2 of kubernetes"
     assert tokens.endswith("(2 as their chain on average, 1 unknown and not counted)")
-    assert (cost, hint) == ("  cost: unknown", "nothing was sent; add --yes to do it")
+    assert (cost, hint) == ("  cost: unknown", "nothing was sent; add --yes to send it")
     assert await service.count("true") == 1
     of_a_chain = await service.run("backfill", "--since", "2026-01-01", "--chain", "billing", "--json")
     assert (of_a_chain.status, of_a_chain.document["sessions"], of_a_chain.document["done"]) == (0, 1, False)

@@ -24,7 +24,7 @@ def was_let_through(ended: Result) -> bool:
         pytest.param(["s-1", "--obsolete"], "name sessions, or select them", id="named-and-obsolete"),
         pytest.param(["s-1", "--failed"], "name sessions, or select them", id="named-and-failed"),
         pytest.param(["s-1", "--since", "2026-01-01"], "name sessions, or select them", id="named-and-since"),
-        pytest.param(["s-1", "--error-kind", "refused"], "--error-kind goes with --failed", id="named-and-kind"),
+        pytest.param(["s-1", "--error-kind", "refused"], "--error-kind needs --failed", id="named-and-kind"),
         pytest.param([], "name sessions, or select them", id="nothing"),
         pytest.param(["--chain", "k"], "name sessions, or select them", id="chain-alone"),
         pytest.param(["--error-kind", "refused"], "name sessions, or select them", id="kind-alone"),
