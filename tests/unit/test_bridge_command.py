@@ -68,7 +68,7 @@ def test_a_time_to_come_is_asked_wrongly() -> None:
     told = CliRunner().invoke(bridge, ["--since", "2999-01-01"], env=OURS)
 
     assert told.exit_code == 2
-    assert "still to come" in told.output
+    assert "in the future" in told.output
 
 
 @pytest.mark.parametrize(

@@ -108,15 +108,15 @@ CRITERIA = ["--criteria", "investigation-methodology", "investigation-outcome"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        pytest.param([], "say what to compare", id="nothing"),
-        pytest.param(["--label", "guidance", *CRITERIA], "say what to compare", id="both"),
+        pytest.param([], "choose a comparison", id="nothing"),
+        pytest.param(["--label", "guidance", *CRITERIA], "choose a comparison", id="both"),
         pytest.param(["--label", "guidance", "session-1"], "SESSION goes with --criteria", id="label-and-sessions"),
         pytest.param(["--label", "guidance", "--run", str(RUN)], "--run goes with --criteria", id="label-and-run"),
         pytest.param([*CRITERIA, "s", "--values", "a", "b"], "--values goes with --label", id="criteria-and-values"),
         pytest.param([*CRITERIA, "s", "--chain", "c"], "--chain goes with --label", id="criteria-and-chain"),
         pytest.param([*CRITERIA, "s", "--since", "2026-01-01"], "--since goes with --label", id="criteria-and-since"),
         pytest.param(["--label", "guidance", "--values", "a", "a"], "two different values", id="one-value-twice"),
-        pytest.param(["--label", "guidance", "--since", "yesterday"], "is no time", id="no-time"),
+        pytest.param(["--label", "guidance", "--since", "yesterday"], "is not a time", id="no-time"),
         pytest.param(CRITERIA, "name the sessions", id="no-sessions"),
     ],
 )

@@ -115,7 +115,7 @@ def test_show_prints_yaml_with_everything(name: str) -> None:
 @pytest.mark.parametrize("name", [c.name for c in load_criteria()])
 def test_the_first_part_of_show_is_a_criteria_file(name: str, tmp_path: Path) -> None:
     """To start one's own from: the same hash until something is changed."""
-    first, second = invoke("show", name).stdout.split("# What code adds")
+    first, second = invoke("show", name).stdout.split("# Added by code")
     (tmp_path / "copy.yaml").write_text(first, encoding="utf-8")
     assert read_criteria_file(tmp_path / "copy.yaml").criteria_hash == load_criteria().get(name).criteria_hash
     assert "added_by_code" in second

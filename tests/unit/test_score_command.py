@@ -139,7 +139,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         pytest.param({}, "2 calls with full answers cost up to 0.0", id="fixed"),
         pytest.param({"criteria": "cli-tool-use"}, "1 call with a full answer costs up to 0.0", id="one"),
         pytest.param({"samples": "adaptive"}, "up to 6 calls with full answers cost up to 0.0", id="adaptive"),
-        pytest.param({"judge": {"enabled": False}}, "nobody would be asked", id="judge-off"),
+        pytest.param({"judge": {"enabled": False}}, "no model would be called", id="judge-off"),
     ],
 )
 def test_people_are_told_what_the_plan_comes_to(run: Run, chain: dict[str, Any], says: str) -> None:
@@ -246,4 +246,4 @@ def test_help_does_not_promise_one_provider_alone() -> None:
     shown = " ".join(CliRunner().invoke(score, ["--help"]).output.split())
 
     assert "first provider" not in shown
-    assert "providers of the chain, tried in their order" in shown
+    assert "providers of the chain are tried in order" in shown

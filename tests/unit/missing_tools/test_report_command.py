@@ -335,13 +335,13 @@ def test_who_asked_for_a_chain_is_not_told_how() -> None:
 def test_invalid_arguments_are_refused() -> None:
     """Status 2, before anything is opened."""
     for arguments, says in (
-        (["--since", "yesterday"], "is no time"),
+        (["--since", "yesterday"], "is not a time"),
         (["--sort", "name"], "is not one of"),
         (["--limit", "0"], "is not in the range"),
         (["--with-judge", "--max-usd", "0"], "is not in the range"),
         (["--with-judge", "--max-scores", "0"], "is not in the range"),
-        (["--max-usd", "1"], "--max-usd goes with --with-judge"),
-        (["--max-scores", "5"], "--max-scores goes with --with-judge"),
+        (["--max-usd", "1"], "--max-usd needs --with-judge"),
+        (["--max-scores", "5"], "--max-scores needs --with-judge"),
     ):
         ended = CliRunner().invoke(report, ["missing-tools", *arguments])
         assert ended.exit_code == 2

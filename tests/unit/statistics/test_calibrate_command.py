@@ -198,11 +198,11 @@ def test_an_invalid_column_ends_with_two(run: Run) -> None:
 
 WRONG_SCORES = {
     "not-json": ("\n{\n  oops\n", "scores.jsonl, line 3: not JSON"),
-    "no-object": ("[1]", "line 1: no score document as `score FILE --json` prints it"),
-    "another-object": ('{"env": {}}', "line 1: no score document .*: session_id: Field required"),
-    "total-out-of-range": (json.dumps(document("s-1", 101)), "line 1: no score document .*: total_score: "),
-    "second-of-two": (f"{json.dumps(document('s-1', 1))}\n\n{{}}", "line 3: no score document"),
-    "after-an-indented-one": (f"{json.dumps(document('s-1', 1), indent=1)}\n{{}}", "line 17: no score document"),
+    "no-object": ("[1]", "line 1: not a score document as `score FILE --json` prints it"),
+    "another-object": ('{"env": {}}', "line 1: not a score document .*: session_id: Field required"),
+    "total-out-of-range": (json.dumps(document("s-1", 101)), "line 1: not a score document .*: total_score: "),
+    "second-of-two": (f"{json.dumps(document('s-1', 1))}\n\n{{}}", "line 3: not a score document"),
+    "after-an-indented-one": (f"{json.dumps(document('s-1', 1), indent=1)}\n{{}}", "line 17: not a score document"),
     "not-utf-8": (b"\xff\xfe{", "scores.jsonl: it is not UTF-8"),
 }
 
