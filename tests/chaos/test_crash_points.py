@@ -1,7 +1,7 @@
 """
-Every point at which one process can break, by its number in the crash matrix of `docs/architecture.md`.
+Every point at which a process can break, by the number of its row in the crash matrix.
 
-One law for all of them: each request ends in one completed score, told on the topic from start to end.
+One law for all of them: each request ends in one completed score, published from start to end.
 """
 
 import asyncio
@@ -19,44 +19,59 @@ KILLED = -signal.SIGKILL
 STEADY = {"SCORING_LEASE_S": "10"}
 
 
-async def dies(worker: Process) -> None:
+async def dies(worker: Process, point: str = "its point") -> None:
     """Wait until a dying worker has killed itself."""
-    assert await worker.ended() == KILLED, "it reached its point"
+    assert await worker.ended() == KILLED, f"it reached {point}"
 
 
-# --- one process dies at an exact point ----------------------------------------------------------------
+# --- processes die at exact points ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param("before-accept", id="1-before-the-request-is-stored"),
-        pytest.param("accepted-not-committed", id="1-before-the-insert-commits"),
-        pytest.param("after-accept", id="2-stored-but-offset-not-committed"),
-        pytest.param("after-offset-commit", id="2-stored-and-offset-committed"),
-        pytest.param("after-claim", id="4-claimed-but-judge-not-asked"),
-        pytest.param("before-judge", id="4-about-to-ask-the-judge"),
-        pytest.param("after-judge", id="6-answered-but-turn-not-stored"),
-        pytest.param("after-record:2", id="6-between-the-turns"),
-        pytest.param("before-end", id="6-judged-but-not-ended"),
-        pytest.param("after-end", id="8-ended-but-not-relayed"),
-        pytest.param("between-sends:3", id="9-half-of-the-events-sent"),
-        pytest.param("after-acknowledgement", id="10-acknowledged-but-not-marked"),
-        pytest.param("marked-not-committed", id="10-marked-but-not-committed"),
-    ],
-)
-async def test_a_worker_that_dies_loses_and_doubles_nothing(service: Service, point: str) -> None:
-    """Whatever a worker was doing when it was killed, the next one completes each request once."""
-    events = await service.announce(*service.add_sessions(5))
-    await dies(service.worker(dies_at=point))
+# Rows of the crash matrix by number, with the point of `dying_worker.py` that each process dies at.
+INTAKE_POINTS = {
+    "before-accept": "1, before the request is stored",
+    "accepted-not-committed": "1, before the insert commits",
+    "after-accept": "2, stored, offset not committed",
+    "after-offset-commit": "2, stored and offset committed",
+}
+WORK_POINTS = {
+    "after-claim": "4, claimed, judge not asked",
+    "before-judge": "4, about to ask the judge",
+    "after-judge": "6, answered, turn not stored",
+    "after-record:2": "6, between the turns",
+    "before-end": "6, judged, not ended",
+    "after-end": "8, ended, not relayed",
+    "between-sends:3": "9, some events sent",
+    "marked-not-committed": "10, marked, not committed",
+}
+
+
+async def test_an_intake_that_dies_loses_and_doubles_nothing(service: Service) -> None:
+    """Each process dies at another point, with the records of all before it still to be stored."""
+    events = []
+    for nth, point in enumerate(INTAKE_POINTS):
+        events += await service.announce(*service.add_sessions(3, f"session-{nth}"))
+        await dies(service.worker("--only", "intake", dies_at=point), INTAKE_POINTS[point])
     service.worker()
-    await service.all_end(5)
+    await service.all_end(len(events))
+    await assert_whole(service, events)
+
+
+async def test_a_worker_that_dies_loses_and_doubles_nothing(service: Service) -> None:
+    """Each process dies at another point, and takes over the scores and events of all before it."""
+    service.env |= {"SCORING_MAX_ATTEMPTS": "50"}  # a score may be held by several of them
+    service.worker("--only", "intake")  # one for all: a new member waits until the group has dropped a dead one
+    events = []
+    for nth, point in enumerate(WORK_POINTS):
+        events += await service.announce(*service.add_sessions(3, f"session-{nth}"))
+        await dies(service.worker("--only", "judge,relay", dies_at=point), WORK_POINTS[point])
+    service.worker("--only", "judge,relay")
+    await service.all_end(len(events))
     await assert_whole(service, events)
 
 
 @pytest.mark.slow
 async def test_2_a_redelivered_request_only_counts_as_another_arrival(service: Service) -> None:
-    """Stored, but the offset not committed: the record comes again and changes nothing but `arrivals`."""
     (event,) = await service.announce(*service.add_sessions(1))
     await dies(service.worker("--only", "intake", dies_at="after-accept"))
     service.worker(SCORING_KAFKA_SESSION_TIMEOUT_S="30")  # it comes again for the dead one alone
@@ -68,7 +83,7 @@ async def test_2_a_redelivered_request_only_counts_as_another_arrival(service: S
 
 @pytest.mark.slow
 async def test_3_a_rejected_offset_commit_is_harmless(service: Service) -> None:
-    """The group moved on while a member stood still between storing and committing: its commit is refused."""
+    """The member froze between storing and committing, and the group moved on meanwhile."""
     events = await service.announce(*service.add_sessions(5))
     late = service.worker("--only", "intake", dies_at="before-offset-commit", DYING_SIGNAL="STOP")
     await service.scores_reach(1, "status = 'pending'")
@@ -91,7 +106,6 @@ async def _has_arrived_again(service: Service) -> bool:
 
 
 async def test_5_a_worker_killed_while_the_judge_thinks_costs_one_call_per_score(service: Service) -> None:
-    """kill -9 in the middle of judge calls: the scores are judged anew, and only what was under way is lost."""
     service.judge.script(Fault(kind="hang", times=3))
     events = await service.announce(*service.add_sessions(3))
     worker = service.worker(**STEADY)
@@ -105,7 +119,6 @@ async def test_5_a_worker_killed_while_the_judge_thinks_costs_one_call_per_score
 
 
 async def test_6_a_stored_turn_is_never_paid_for_again(service: Service) -> None:
-    """Killed after the first turn was stored: the next attempt replays it and asks only for the second."""
     service.judge.script(Fault(kind="hang", times=1, turn="missing_tools"))
     events = await service.announce(*service.add_sessions(1))
     worker = service.worker(**STEADY)
@@ -119,7 +132,6 @@ async def test_6_a_stored_turn_is_never_paid_for_again(service: Service) -> None
 
 
 async def test_8_a_dead_relay_is_replaced_by_any_other(service: Service) -> None:
-    """Scores ended with nobody to relay them: whoever starts next publishes all of it."""
     events = await service.announce(*service.add_sessions(3))
     worker = service.worker("--only", "intake,judge")
     await service.all_end(3)
@@ -130,7 +142,6 @@ async def test_8_a_dead_relay_is_replaced_by_any_other(service: Service) -> None
 
 
 async def test_10_an_event_sent_twice_is_the_same_event(service: Service) -> None:
-    """Acknowledged but not marked: the events are sent again with the same ids and the same bytes."""
     events = await service.announce(*service.add_sessions(3))
     await dies(service.worker(dies_at="after-acknowledgement"))
     service.worker()
@@ -145,7 +156,6 @@ CLAIMING, ENDING, ACCEPTING = "attempt = s.attempt + 1", "status = v.status", ".
 
 
 async def test_6a_a_claim_whose_reply_was_lost_lapses(service: Service) -> None:
-    """Leased rows that nobody tracks are in nobody's heartbeat: they lapse and are claimed again."""
     async with DatabaseProxy(service.database_url) as proxy:
         events = await service.announce(*service.add_sessions(3))
         service.worker("--only", "intake,relay")
@@ -160,36 +170,27 @@ async def test_6a_a_claim_whose_reply_was_lost_lapses(service: Service) -> None:
     assert service.judge.calls == 6, "the lost claim cost no call"
 
 
-async def test_7_an_end_whose_reply_was_lost_is_not_written_twice(service: Service) -> None:
-    """The score is completed although its worker never heard so; the repetition matches no lease."""
+async def test_2_and_7_a_write_whose_reply_was_lost_is_not_written_twice(service: Service) -> None:
     async with DatabaseProxy(service.database_url) as proxy:
+        service.hold()
         worker = service.worker(SCORING_DATABASE_URL=proxy.url, **STEADY)
         await worker.ready()
-        proxy.lose_commit_reply(ENDING)
+        proxy.lose_commit_reply(ACCEPTING)
         events = await service.announce(*service.add_sessions(3))
+        await service.asked(3)
+        assert proxy.replies_lost == 1
+        proxy.lose_commit_reply(ENDING)
+        service.judge.clear()
         await service.all_end(3)
         await assert_whole(service, events)
-        assert proxy.replies_lost in (1, 2), "two ends may be written at once"
+        assert proxy.replies_lost in (2, 3), "two ends may be written at once"
         await worker.stop()
     assert await service.count("attempt = 1") == 3
     assert service.judge.calls == 6
 
 
-async def test_2_an_acceptance_whose_reply_was_lost_is_one_request(service: Service) -> None:
-    """Storing is repeated after a lost reply: one request, one score."""
-    async with DatabaseProxy(service.database_url) as proxy:
-        worker = service.worker(SCORING_DATABASE_URL=proxy.url)
-        await worker.ready()
-        proxy.lose_commit_reply(ACCEPTING)
-        events = await service.announce(*service.add_sessions(3))
-        await service.all_end(3)
-        await assert_whole(service, events)
-        assert proxy.replies_lost == 1
-        await worker.stop()
-
-
 async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Service) -> None:
-    """Bells of other processes go unheard: polling finds the work within about a second all the same."""
+    """Polling finds the work within about a second."""
     async with DatabaseProxy(service.database_url) as proxy:
         judging = service.worker("--only", "judge", SCORING_DATABASE_URL=proxy.url)
         service.worker("--only", "relay")
@@ -202,7 +203,7 @@ async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Ser
             events += await service.announce(*service.add_sessions(1, f"session-{nth}"))
             await service.all_end(nth)
         await assert_whole(service, events)
-        assert proxy.bytes_silenced > 0, "there were bells to be missed"
+        assert proxy.bytes_silenced > 0, "there were notifications to be missed"
         await judging.stop()
     # The least of three: what a machine that stands still adds to one of them says nothing.
     waited_s = await service.value("SELECT min(extract(epoch FROM started_at - created_at)) FROM session_scores")
@@ -213,7 +214,6 @@ async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Ser
 
 
 async def test_11_a_zombie_that_wakes_up_writes_nothing(service: Service) -> None:
-    """A worker that stood still for longer than its lease finds its scores with another, and says nothing more."""
     service.hold()
     events = await service.announce(*service.add_sessions(3))
     zombie = service.worker(**STEADY)
@@ -233,7 +233,7 @@ async def test_11_a_zombie_that_wakes_up_writes_nothing(service: Service) -> Non
 
 @pytest.mark.slow
 async def test_12_racing_workers_take_each_lost_score_back_once(service: Service) -> None:
-    """Three workers find the same lapsed leases at the same time: each score loses one attempt, not three."""
+    """Each score loses one attempt, not three."""
     service.judge.script(Fault(kind="hang", times=16))
     events = await service.announce(*service.add_sessions(16))
     doomed = service.worker(**STEADY)
@@ -251,7 +251,6 @@ async def test_12_racing_workers_take_each_lost_score_back_once(service: Service
 
 @pytest.mark.slow
 async def test_13_a_taking_back_that_races_a_completion_has_one_winner(service: Service) -> None:
-    """A worker wakes up with its answers there, just as its leases lapse: a score is completed by one of both."""
     service.judge.latency_s = 0.4
     events = await service.announce(*service.add_sessions(16))
     hasty = {"SCORING_LEASE_S": "1", "SCORING_MAX_ATTEMPTS": "50"}  # a machine that stands still costs attempts
@@ -267,7 +266,6 @@ async def test_13_a_taking_back_that_races_a_completion_has_one_winner(service: 
 
 @pytest.mark.slow
 async def test_19_rebalances_lose_nothing(service: Service) -> None:
-    """Members join and leave, in order and by kill, while events come in."""
     first = service.worker()
     await first.ready()
     events = await service.announce(*service.add_sessions(20, "first"))
@@ -289,7 +287,6 @@ async def test_19_rebalances_lose_nothing(service: Service) -> None:
 
 
 async def test_20_sigterm_lets_running_attempts_finish(service: Service) -> None:
-    """A worker that is told to stop finishes what it runs, publishes it, and exits 0."""
     service.hold()
     events = await service.announce(*service.add_sessions(3))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="40", **STEADY)
@@ -303,7 +300,6 @@ async def test_20_sigterm_lets_running_attempts_finish(service: Service) -> None
 
 
 async def test_20_beyond_the_drain_time_scores_are_given_back_unburned(service: Service) -> None:
-    """What does not finish in time is pending again at once, with no attempt burned; the exit status is 0."""
     service.judge.script(Fault(kind="hang", times=2))
     events = await service.announce(*service.add_sessions(2))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="0.5", SCORING_LEASE_S="60")
@@ -317,7 +313,6 @@ async def test_20_beyond_the_drain_time_scores_are_given_back_unburned(service: 
 
 
 async def test_20_a_second_sigterm_does_not_wait(service: Service) -> None:
-    """Who is in a hurry signals twice; the work is the next worker's."""
     service.judge.script(Fault(kind="hang", times=1))
     events = await service.announce(*service.add_sessions(1))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="60", **STEADY)
@@ -333,7 +328,6 @@ async def test_20_a_second_sigterm_does_not_wait(service: Service) -> None:
 
 
 async def test_22_all_workers_dead_at_once_leave_everything_to_the_next(service: Service) -> None:
-    """No survivor has to tell a newcomer anything."""
     service.judge.latency_s = 0.3
     events = await service.announce(*service.add_sessions(40))
     workers = [service.worker(), service.worker()]
@@ -350,11 +344,7 @@ async def test_22_all_workers_dead_at_once_leave_everything_to_the_next(service:
 
 
 async def test_23_a_judge_that_always_fails_fails_the_score_after_the_last_attempt(service: Service) -> None:
-    """
-    Five attempts, each put back with backoff; then the score is failed and says why.
-
-    It fails for this score alone: were it all of them, the circuit would open, and attempts would be kept.
-    """
+    """Only this score fails; if all scores failed, the circuit would open and keep their attempts."""
     service.judge.script(Fault(kind="status", status=500, headers={"retry-after-ms": "10"}))
     (event,) = await service.announce(*service.add_sessions(1))
     service.worker(SCORING_LEASE_S="60")
@@ -371,7 +361,7 @@ async def test_23_a_judge_that_always_fails_fails_the_score_after_the_last_attem
 
 @pytest.mark.slow
 async def test_24_a_request_that_kills_its_worker_is_quarantined(service: Service) -> None:
-    """Attempts count at the claim, so a score that kills whoever touches it ends as `worker_lost`."""
+    """Attempts are counted at the claim."""
     (event,) = await service.announce(*service.add_sessions(1, "poison"))
     options = {"DYING_MATCH": "poison", "SCORING_LEASE_S": "1", "SCORING_MAX_ATTEMPTS": "3"}
     for _ in range(3):
@@ -399,7 +389,6 @@ async def test_24_a_request_that_kills_its_worker_is_quarantined(service: Servic
 async def test_a_database_that_crashes_costs_no_judge_call(
     service: Service, own_postgres: Postgres, away_s: float, lease_s: str
 ) -> None:
-    """Results are kept in memory until PostgreSQL is back; what was judged is not judged again."""
     service.hold()
     events = await service.announce(*service.add_sessions(8))
     worker = service.worker(SCORING_LEASE_S=lease_s)
@@ -418,7 +407,6 @@ async def test_a_database_that_crashes_costs_no_judge_call(
 async def test_14_events_that_arrive_while_the_database_is_away_wait_in_kafka(
     service: Service, own_postgres: Postgres
 ) -> None:
-    """Nothing is committed that is not stored."""
     worker = service.worker()
     await worker.ready()
     await own_postgres.kill()
@@ -431,7 +419,6 @@ async def test_14_events_that_arrive_while_the_database_is_away_wait_in_kafka(
 
 @pytest.mark.slow
 async def test_14_a_worker_can_be_stopped_while_the_database_is_away(service: Service, own_postgres: Postgres) -> None:
-    """SIGTERM ends a process within bounds also when nothing can be given back; its scores lapse."""
     service.judge.script(Fault(kind="hang", times=2))
     events = await service.announce(*service.add_sessions(2))
     worker = service.worker(SCORING_DRAIN_TIMEOUT_S="0.5")
@@ -447,7 +434,6 @@ async def test_14_a_worker_can_be_stopped_while_the_database_is_away(service: Se
 
 @pytest.mark.slow
 async def test_17_a_worker_can_be_stopped_while_the_broker_is_down(service: Service, own_kafka: Kafka) -> None:
-    """SIGTERM ends a process within bounds, and what was not published is the next relay's."""
     if not own_kafka.survives_restart:
         pytest.skip(f"the broker {own_kafka.name} is not ours to restart, or forgets everything when it ends")
     service.hold()
@@ -467,7 +453,6 @@ async def test_17_a_worker_can_be_stopped_while_the_broker_is_down(service: Serv
 
 @pytest.mark.slow
 async def test_17_judging_goes_on_while_the_broker_is_down(service: Service, own_kafka: Kafka) -> None:
-    """Stored work needs no broker; its events are published when there is one again, and intake resumes."""
     if not own_kafka.survives_restart:
         pytest.skip(f"the broker {own_kafka.name} is not ours to restart, or forgets everything when it ends")
     service.judge.latency_s = 0.5

@@ -123,7 +123,6 @@ WAITING = "scoring.progress:waiting_retry"
 
 
 async def test_events_of_a_completed_score(service: Service) -> None:
-    """From acceptance to the number, each phase once; the last event carries what the stored score says."""
     await service.accept(chain_id="kubernetes", alert_type="PodCrashLooping", labels={"guidance": "v2"})
 
     assert await service.attempt() == "completed"
@@ -157,7 +156,6 @@ async def test_events_of_a_completed_score(service: Service) -> None:
 
 
 async def test_events_of_a_score_without_a_judge(service: Service) -> None:
-    """Where no judge is asked there is no number, and the contracts know that."""
     await service.accept(chain_id="metrics-only")
 
     assert await service.attempt() == "completed"
@@ -169,7 +167,6 @@ async def test_events_of_a_score_without_a_judge(service: Service) -> None:
 
 
 async def test_events_of_a_score_without_a_number_in_the_answer(service: Service, judge: ScriptedJudge) -> None:
-    """What cannot be scored ends in `scoring.failed`, once."""
     judge.script(Fault(kind="no_score"))
     await service.accept(chain_id="kubernetes")
 
@@ -181,7 +178,6 @@ async def test_events_of_a_score_without_a_number_in_the_answer(service: Service
 
 
 async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service, judge: ScriptedJudge) -> None:
-    """A rejected key puts the score back; somebody cancels it; what comes after is another score."""
     judge.script(Fault(kind="status", status=401, times=1))
     await service.accept(chain_id="kubernetes")
 
@@ -214,7 +210,6 @@ async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service
 async def test_events_of_a_score_whose_worker_is_lost(
     service: Service, max_attempts: int, deadline_s: float, end: str
 ) -> None:
-    """A worker that stops answering is spoken for by whoever takes its score back."""
     await service.accept(chain_id="kubernetes")
     await service.claim(SHORT_LEASE_S)
 
@@ -226,7 +221,6 @@ async def test_events_of_a_score_whose_worker_is_lost(
 
 
 async def test_events_of_a_session_that_is_not_there(service: Service) -> None:
-    """An API call for an unknown session fails at once, with chain and criteria as far as they are known."""
     await service.accept(source="api", session="no-such-session", requested_by="somebody")
 
     assert await service.attempt() == "failed"
@@ -240,7 +234,6 @@ async def test_events_of_a_session_that_is_not_there(service: Service) -> None:
 
 
 async def test_score_document_in_every_status(service: Service, judge: ScriptedJudge) -> None:
-    """The stored document satisfies its schema from acceptance to its end."""
     judge.script(Fault(kind="status", status=401, times=1))
     seen = []
 

@@ -61,13 +61,11 @@ WORDS = {
 
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
 def test_every_word_of_the_interface_is_explained(words: set[str]) -> None:
-    """Whoever meets a word in a message, a header or a table finds it on the page."""
     assert len(words) > 1
     assert words <= explained_in(EVENTS)
 
 
 def test_every_message_type_and_field_out_occurs() -> None:
-    """No message and no field of one goes unmentioned."""
     types = {*get_args(EventType), "session.completed", "scoring.rescore_requested"}
     types |= {name.replace("-", ".", 1).replace("-", "_") for name in INSIGHTS}
     fields = {f for model in OUTGOING.values() for f in model.model_fields}
@@ -76,12 +74,10 @@ def test_every_message_type_and_field_out_occurs() -> None:
 
 
 def test_error_kinds_of_the_code_are_known() -> None:
-    """An exception cannot bring a word that the documents do not have."""
     assert kinds_in_code() <= set(ERROR_KINDS)
 
 
 def test_examples_on_the_page_are_json() -> None:
-    """What people copy from the page works."""
     blocks = re.findall(r"```json\n(.*?)```", EVENTS, re.DOTALL)
 
     assert blocks
@@ -91,7 +87,6 @@ def test_examples_on_the_page_are_json() -> None:
 
 @pytest.mark.parametrize("page", ["events.md", "configuration.md"])
 def test_links_of_the_page_lead_somewhere(page: str) -> None:
-    """Relative links name files that are there."""
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "docs" / page).read_text("utf-8"))
 
     assert links
@@ -128,7 +123,6 @@ def keys_in(value: Any, free: tuple[str, ...] = ("providers", "chains"), path: s
 
 
 def test_page_of_settings_has_every_variable() -> None:
-    """Every variable, and for secrets the one that names a file."""
     fields = [f for f in Settings.model_fields if f not in ("config", "unknown_variables")]
     variables = {variable_of(f) for f in fields} | {"SCORING_CONFIG", "OPENAI_API_KEY", "OPENAI_BASE_URL"}
 
@@ -137,7 +131,6 @@ def test_page_of_settings_has_every_variable() -> None:
 
 
 def test_page_of_settings_leaves_no_meaning_out() -> None:
-    """A row without a meaning helps nobody."""
     rows = [line for line in CONFIGURATION.splitlines() if line.startswith("| `")]
 
     assert len(rows) > 70
@@ -147,7 +140,6 @@ def test_page_of_settings_leaves_no_meaning_out() -> None:
 def test_example_file_is_accepted_without_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
-    """A user can start from the example: it loads, and a start with it has nothing to complain about."""
     (tmp_path / "key").write_text("not-a-key\n", "utf-8")
     environ = {
         "SCORING_CONFIG": str(EXAMPLE),
@@ -169,7 +161,6 @@ def test_example_file_is_accepted_without_a_warning(
 
 
 def test_example_file_has_every_key() -> None:
-    """What can be configured can be found in the example."""
     example = yaml.safe_load(EXAMPLE.read_text("utf-8"))
 
     wanted = {key for key in keys_of(Config) if not key.startswith("chains.")}  # the same as below `defaults`
@@ -179,7 +170,6 @@ def test_example_file_has_every_key() -> None:
 
 
 def test_example_file_states_the_defaults() -> None:
-    """Where the example only shows a key, it shows its default, so that a copy changes nothing by itself."""
     example = load_settings({"SCORING_CONFIG": str(EXAMPLE)}).config
     plain = Config()
 
@@ -189,5 +179,4 @@ def test_example_file_states_the_defaults() -> None:
 
 
 def test_schemas_are_the_ones_the_page_speaks_of() -> None:
-    """The folder of schemas holds version 1 of each message and of the score document, and what HTTP speaks."""
     assert {p.name for p in (ROOT / "schemas").glob("*.json")} == {f"{n}.v1.json" for n in ALL} | {"openapi.json"}

@@ -111,7 +111,6 @@ POISON: dict[str, tuple[bytes | None, str]] = {
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
 @pytest.mark.parametrize(("value", "reason"), POISON.values(), ids=POISON)
 def test_poison_is_refused_with_its_word(decode: Decode, value: bytes | None, reason: str) -> None:
-    """No bytes end in anything but a message or `InvalidMessage`, whose word people sort dead letters by."""
     assert reason_of(decode, value) == reason
 
 
@@ -139,7 +138,6 @@ def test_poison_is_refused_with_its_word(decode: Decode, value: bytes | None, re
     ],
 )
 def test_wrong_field_is_refused(decode: Decode, value: bytes) -> None:
-    """A wrong type is a dead letter and never a guess."""
     assert reason_of(decode, value) == "invalid_field"
 
 
@@ -156,7 +154,6 @@ def test_wrong_field_is_refused(decode: Decode, value: bytes) -> None:
     ],
 )
 def test_refusal_repeats_nothing_of_the_message(value: bytes) -> None:
-    """What is said of a message goes into logs and headers: short, and without the producer's text."""
     with pytest.raises(InvalidMessage) as caught:
         decode_session_completed(value)
 
@@ -166,7 +163,7 @@ def test_refusal_repeats_nothing_of_the_message(value: bytes) -> None:
 
 @given(st.binary(max_size=20), st.integers(0, 400), st.integers(0, 400))
 def test_no_bytes_break_the_decoder(junk: bytes, start: int, end: int) -> None:
-    """Whatever arrives is a message or a dead letter; anything else would stop intake for ever."""
+    """Any other exception would stop intake for ever."""
     whole = (SCHEMAS / "examples/session-completed.json").read_bytes()
 
     with contextlib.suppress(InvalidMessage):
@@ -188,25 +185,22 @@ def test_no_bytes_break_the_decoder(junk: bytes, start: int, end: int) -> None:
     ],
 )
 def test_session_id_within_the_rules_is_taken(decode: Decode, session_id: str) -> None:
-    """1-255 of `A-Z a-z 0-9 . _ : @ -`, the first a letter or digit."""
     assert decode(completed(session_id=session_id)).session_id == session_id
 
 
 @pytest.mark.parametrize("event_id", ["e", "e" * 255, "𝄞" * 255, "a\tb c/\x1f"], ids=["1", "255", "wide", "odd"])
 def test_event_id_within_the_rules_is_taken(event_id: str) -> None:
-    """1-255 characters of any kind but NUL; counted as characters, not as bytes."""
     assert decode_session_completed(completed(event_id=event_id)).event_id == event_id
 
 
 def test_absent_fields_have_their_defaults() -> None:
-    """A session id alone is a whole message."""
     assert decode_session_completed(completed()) == SessionCompleted(session_id="s1", status="completed")
     assert decode_rescore_requested(completed()) == RescoreRequested(session_id="s1", requested_by="event", force=True)
 
 
 @pytest.mark.parametrize("name", INCOMING)
 def test_null_counts_as_absent(name: str) -> None:
-    """Producers that always write every field write null; nothing but the session id may be missed for it."""
+    """Producers that always write every field write null."""
     fields = dict.fromkeys(INCOMING[name].model_fields) | {"session_id": "s1"}
 
     message = DECODERS[name](json.dumps(fields).encode())
@@ -216,13 +210,12 @@ def test_null_counts_as_absent(name: str) -> None:
 
 @pytest.mark.parametrize("field", ["chain_id", "alert_type"])
 def test_empty_name_counts_as_absent(field: str) -> None:
-    """An empty chain names no chain."""
     assert getattr(decode_session_completed(completed(**{field: ""})), field) is None
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled", "timed_out", "paused", "COMPLETED", ""])
 def test_status_is_kept_as_it_is(status: str) -> None:
-    """An unknown status is no error of the message: the request is recorded as `status_not_scored`."""
+    """An unknown status is recorded as `status_not_scored`."""
     assert decode_session_completed(completed(status=status)).status == status
 
 
@@ -243,7 +236,6 @@ JSON = st.recursive(
 @pytest.mark.parametrize("name", INCOMING)
 @given(extra=st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="\0")), JSON, max_size=5))
 def test_unknown_fields_change_nothing(name: str, extra: dict[str, Any]) -> None:
-    """A producer may add fields whenever it likes, of any shape."""
     known = EXAMPLES[name]
 
     message = DECODERS[name](json.dumps(extra | known).encode())
@@ -287,7 +279,6 @@ def is_valid_for_model(name: str, document: Any) -> bool:
 @pytest.mark.parametrize("name", INCOMING)
 @given(data=st.data())
 def test_incoming_model_and_schema_agree(name: str, data: st.DataObject) -> None:
-    """A message is valid for the service exactly when it is valid for a producer who checks it against the schema."""
     fields = {f: TIMES if f in ("completed_at", "timestamp") else VALUES for f in INCOMING[name].model_fields}
     mandatory = {"session_id": st.just("s1") | fields.pop("session_id")}
     document = data.draw(st.fixed_dictionaries(mandatory, optional=fields))
@@ -301,7 +292,6 @@ def test_incoming_model_and_schema_agree(name: str, data: st.DataObject) -> None
 @pytest.mark.parametrize("name", OUTGOING)
 @given(data=st.data())
 def test_outgoing_model_and_schema_agree(name: str, data: st.DataObject) -> None:
-    """Wherever an event is changed, model and schema say the same of it."""
     example = next(v for n, v in EXAMPLES.items() if n.startswith(name))
     changed = data.draw(st.sampled_from(sorted(set(example) - {"timestamp", "completed_at"})))
     document = dict(example)
@@ -316,7 +306,6 @@ def test_outgoing_model_and_schema_agree(name: str, data: st.DataObject) -> None
 @pytest.mark.parametrize("name", [*INCOMING, *OUTGOING])
 @pytest.mark.parametrize("document", [None, [], "s1", 1, True], ids=["null", "list", "text", "number", "boolean"])
 def test_only_an_object_is_valid(name: str, document: Any) -> None:
-    """Neither model nor schema takes anything else."""
     assert not is_valid_for_model(name, document)
     assert not validator(name).is_valid(document)
 
@@ -333,12 +322,11 @@ def test_only_an_object_is_valid(name: str, document: Any) -> None:
     ],
 )
 def test_request_id_of_an_event_is_fixed_for_ever(kind: str, session_id: str, event_id: str, request_id: str) -> None:
-    """Stored ids were made by this function: another result would score old events again."""
+    """Stored ids were made by this function; another result would score old events again."""
     assert request_id_of(kind, session_id, event_id) == uuid.UUID(request_id)
 
 
 def test_request_id_of_a_record_is_fixed_for_ever() -> None:
-    """The same for a record that names no event."""
     origin = Origin("session-completed", 3, 17, 1_772_446_531_310)
 
     assert request_id_without_event_id("session.completed", "s1", origin, "ab" * 32) == uuid.UUID(
@@ -347,7 +335,6 @@ def test_request_id_of_a_record_is_fixed_for_ever() -> None:
 
 
 def test_requests_differ_in_each_part_of_their_identity() -> None:
-    """Type, session and event id tell requests apart; so do topic, partition, offset, timestamp and value."""
     by_event = [
         request_id_of(k, s, e)
         for k in ("session.completed", "scoring.rescore_requested")
@@ -368,7 +355,6 @@ def test_requests_differ_in_each_part_of_their_identity() -> None:
 
 
 def test_cloudevents_headers_say_what_the_payload_says() -> None:
-    """A consumer can route by headers alone; every attribute that CloudEvents 1.0 requires is there."""
     payload = json.loads((SCHEMAS / "examples/scoring-failed.json").read_bytes())
 
     assert dict(cloudevents_headers(payload)) == {

@@ -61,7 +61,6 @@ async def one_by(url: str) -> int:
 
 
 async def test_every_connection_speaks_tls(proxy: TlsProxy, authority: Authority) -> None:
-    """The pool, the bells, migrations and the timeline's pool; the proxy lets nobody in without TLS."""
     url = proxy.url(sslmode="verify-full", sslrootcert=authority.file)
     here, there = (Database(url, "public", pool_size=1) for _ in range(2))
     timeline = TarsyDatabase(url)
@@ -90,7 +89,6 @@ async def test_every_connection_speaks_tls(proxy: TlsProxy, authority: Authority
 
 
 async def test_a_client_certificate_is_shown_to_who_asks(database_url: str, authority: Authority) -> None:
-    """`sslcert` and `sslkey`."""
     context = server_context(authority)
     context.load_verify_locations(authority.file)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -114,7 +112,7 @@ async def test_a_client_certificate_is_shown_to_who_asks(database_url: str, auth
 async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
     proxy: TlsProxy, authority: Authority, other: Authority, host: str, options: dict[str, str], says: str
 ) -> None:
-    """Its certificate may be renewed; migrations, which do not wait, fail with the same words."""
+    """The service waits, because a certificate may be renewed; migrations fail at once."""
     files = {"ours": authority.file, "other": other.file, "key": authority.issue("x")[1]}
     url = proxy.url(host, sslmode="verify-full", **{name: value.format(**files) for name, value in options.items()})
 
@@ -129,12 +127,11 @@ async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
 
 
 async def test_names_are_checked_by_verify_full_alone(proxy: TlsProxy, authority: Authority) -> None:
-    """As PostgreSQL's own clients have it."""
     assert await one_by(proxy.url("localhost", sslmode="verify-ca", sslrootcert=authority.file)) == 1
 
 
 async def test_a_server_without_tls_is_refused_where_tls_is_asked_for(database_url: str, authority: Authority) -> None:
-    """Whoever stands in between could say so; nothing is sent to it. Skipped where the server has TLS."""
+    """Skipped where the server has TLS."""
     if await has_tls(database_url):
         pytest.skip("this PostgreSQL has TLS")
     url = f"{database_url}?sslmode=verify-full&sslrootcert={authority.file}"
@@ -151,7 +148,6 @@ async def has_tls(url: str) -> bool:
 
 
 async def test_what_the_driver_cannot_mean_is_asked_wrongly(proxy: TlsProxy) -> None:
-    """Migrations say so as the service does: without what the URL says."""
     url = proxy.url(sslmode="require", ssl_min_protocol_version="planted")
 
     with pytest.raises(ConfigurationError, match=r"SCORING_DATABASE_URL, 127\..*: No such TLS version$"):
@@ -169,7 +165,6 @@ async def service(tmp_path: Path, database_url: str, judge: ScriptedJudge) -> As
 
 
 async def test_processes_reach_a_database_by_tls(service: Service, proxy: TlsProxy, authority: Authority) -> None:
-    """The API takes a request, a worker scores it: by the one URL, from the environment."""
     [session_id] = service.add_sessions(1)
     url = proxy.url(sslmode="verify-full", sslrootcert=authority.file)
     worker = service.worker("--only", "judge", SCORING_DATABASE_URL=url)

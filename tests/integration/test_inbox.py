@@ -2,9 +2,7 @@
 
 import asyncio
 import random
-import uuid
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timezone
 from typing import Any
 
@@ -24,12 +22,11 @@ from builders import (
 )
 from infrastructure import wait_until
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue.admission import Priority, Request
+from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.inbox import NotStorable
 
 
 async def test_a_new_request_is_a_pending_score(scoring: Scoring) -> None:
-    """Accepting stores the request, its score and the event `queued` together."""
     request = rescore(reason="the prompt changed", chain_id="kubernetes", event_id="event-1")
 
     assert await scoring.accept(request) == ["accepted"]
@@ -44,7 +41,6 @@ async def test_a_new_request_is_a_pending_score(scoring: Scoring) -> None:
 
 
 async def test_the_same_request_again(scoring: Scoring) -> None:
-    """A repeat changes nothing but the number of arrivals, also after the score has ended."""
     request = session_completed()
 
     assert await scoring.accept(request) == ["accepted"]
@@ -60,7 +56,6 @@ async def test_the_same_request_again(scoring: Scoring) -> None:
 
 
 async def test_the_same_request_twice_in_one_batch(scoring: Scoring) -> None:
-    """One row that counts both arrivals, and one score."""
     request, other = session_completed("session-1"), session_completed("session-2")
 
     await scoring.accept(request, other, request)
@@ -71,7 +66,6 @@ async def test_the_same_request_twice_in_one_batch(scoring: Scoring) -> None:
 
 
 async def test_the_same_request_over_32_connections_at_once(scoring: Scoring) -> None:
-    """Whoever comes first makes the score; all are counted, and one of them is told that it was new."""
     request = session_completed()
 
     async with open_scoring(scoring.url, pool_size=32) as busy:
@@ -83,7 +77,6 @@ async def test_the_same_request_over_32_connections_at_once(scoring: Scoring) ->
 
 
 async def test_different_requests_for_one_session_over_16_connections(scoring: Scoring) -> None:
-    """The lock on the session lets one of them make the score; the others are answered by it."""
     async with open_scoring(scoring.url, pool_size=16) as busy:
         answers = await asyncio.gather(*(busy.accept(session_completed()) for _ in range(16)))
 
@@ -94,7 +87,6 @@ async def test_different_requests_for_one_session_over_16_connections(scoring: S
 
 
 async def test_batches_in_opposite_orders(scoring: Scoring) -> None:
-    """Overlapping batches in every order, half of them repeats, all come through, and nothing is doubled."""
     requests = [rescore(f"session-{n:02}") for n in range(40)]
     shuffled = random.Random(5)
     batches = [requests, requests[::-1], *(shuffled.sample(requests, 40) for _ in range(6))]
@@ -110,7 +102,7 @@ async def test_batches_in_opposite_orders(scoring: Scoring) -> None:
 
 
 async def test_sessions_are_locked_in_one_order(scoring: Scoring) -> None:
-    """While the first session of a batch is held by somebody else, the batch holds none of the later ones."""
+    """While another transaction holds the first session of a batch, the batch must hold none of the later ones."""
     await scoring.accept(rescore("session-a"), rescore("session-b"))
     async with connected(scoring.url) as somebody:
         held = somebody.transaction()
@@ -126,7 +118,6 @@ async def test_sessions_are_locked_in_one_order(scoring: Scoring) -> None:
 
 
 async def test_what_events_say_of_a_session_adds_up(scoring: Scoring) -> None:
-    """A later word replaces an earlier one, silence replaces nothing, labels are merged by key."""
     ended = datetime(2025, 3, 1, 12, tzinfo=UTC)
     await scoring.accept(
         session_completed(alert_type="disk-full", labels={"guidance": "v1", "team": "a"}, completed_at=ended)
@@ -143,7 +134,6 @@ async def test_what_events_say_of_a_session_adds_up(scoring: Scoring) -> None:
 
 
 async def test_a_rescore_uses_the_stored_chain(scoring: Scoring) -> None:
-    """A request that names no chain has the session's, and criteria are bound from it."""
     async with open_scoring(scoring.url, policy(cli={"criteria": OTHER_CRITERIA, "enabled": False})) as ours:
         assert await ours.accept(session_completed(chain_id="cli")) == ["disabled"]
         assert await ours.accept(rescore()) == ["accepted"]
@@ -152,30 +142,27 @@ async def test_a_rescore_uses_the_stored_chain(scoring: Scoring) -> None:
     assert score == {"chain_id": "cli", "criteria": OTHER_CRITERIA}
 
 
-@pytest.mark.parametrize(
-    "poison",
-    [
-        pytest.param({"labels": {"guidance": "a\0b"}}, id="nul-in-a-label"),
-        pytest.param({"alert_type": "a\0b"}, id="nul-in-a-text"),
-        pytest.param({"reason": "\ud800"}, id="half-a-surrogate-pair"),
-        pytest.param({"labels": {"\ud800": "x"}}, id="half-a-surrogate-pair-in-a-key"),
-        pytest.param({"completed_at": datetime.min.replace(tzinfo=timezone.max)}, id="before-the-calendar"),
-    ],
-)
-async def test_what_no_database_takes(scoring: Scoring, poison: dict[str, Any]) -> None:
-    """A request that cannot be stored is refused with its batch, and never waited for; the rest can go alone."""
-    good, bad = session_completed("session-1"), session_completed("session-2", **poison)
+UNSTORABLE: dict[str, dict[str, Any]] = {
+    "nul in a label": {"labels": {"guidance": "a\0b"}},
+    "nul in a text": {"alert_type": "a\0b"},
+    "half a surrogate pair": {"reason": "\ud800"},
+    "half a surrogate pair in a key": {"labels": {"\ud800": "x"}},
+    "before the calendar": {"completed_at": datetime.min.replace(tzinfo=timezone.max)},
+}
 
-    with pytest.raises(NotStorable) as refused:
-        await asyncio.wait_for(scoring.accept(good, bad), 30)
 
-    assert "a\0b" not in str(refused.value)
-    assert await scoring.value("SELECT count(*) FROM sessions") == 0
+async def test_what_no_database_takes(scoring: Scoring) -> None:
+    """The whole batch is refused at once; retrying it would never end."""
+    good = session_completed("session-1")
+    for what, poison in UNSTORABLE.items():
+        with pytest.raises(NotStorable) as refused:
+            await asyncio.wait_for(scoring.accept(good, session_completed("session-2", **poison)), 30)
+        assert "a\0b" not in str(refused.value), what
+        assert await scoring.value("SELECT count(*) FROM sessions") == 0, what
     assert await scoring.accept(good) == ["accepted"]
 
 
 async def test_every_disposition_can_be_looked_up_by_event_id(scoring: Scoring) -> None:
-    """What became of a request is told under its event id, with the score that answers it, repeats not doubled."""
     of = policy(off={"enabled": False}, none={"sample_rate": 0.0})
     async with open_scoring(scoring.url, of) as ours:
         expected = {
@@ -199,7 +186,6 @@ async def test_every_disposition_can_be_looked_up_by_event_id(scoring: Scoring) 
 
 
 async def test_a_session_scored_under_current_criteria_is_not_scored_again(scoring: Scoring) -> None:
-    """A later `session-completed` names the newest completed score; new criteria make it count for nothing."""
     scores = []
     for _ in range(2):
         claimed = await scoring.claimed()
@@ -214,7 +200,6 @@ async def test_a_session_scored_under_current_criteria_is_not_scored_again(scori
 
 
 async def test_a_newer_deferred_request_supersedes_the_older(scoring: Scoring) -> None:
-    """Across batches and within one there is one deferred request per session: the newest."""
     await scoring.accept(session_completed())
     wishes = [rescore(criteria=OTHER_CRITERIA) for _ in range(4)]
 
@@ -227,65 +212,30 @@ async def test_a_newer_deferred_request_supersedes_the_older(scoring: Scoring) -
     assert answers == ["deferred", "deferred", "superseded", "deferred"]
     dispositions = await scoring.dispositions()
     assert [dispositions[w.request_id] for w in wishes] == ["superseded", "superseded", "superseded", "deferred"]
+    assert await scoring.accept(wishes[0]) == [None], "a redelivery does not bring an older request back"
+    assert await scoring.dispositions() == dispositions
 
 
-async def test_a_superseded_request_that_comes_again_stays_superseded(scoring: Scoring) -> None:
-    """A redelivery does not bring an older wish back."""
-    await scoring.accept(session_completed())
-    older, newer = (rescore(criteria=OTHER_CRITERIA) for _ in range(2))
-    await scoring.accept(older)
-    await scoring.accept(newer)
-
-    assert await scoring.accept(older) == [None]
-    dispositions = await scoring.dispositions()
-    assert (dispositions[older.request_id], dispositions[newer.request_id]) == ("superseded", "deferred")
-
-
-@pytest.mark.parametrize(
-    ("waiting", "asked", "becomes"),
-    [
-        pytest.param(
-            rescore(priority=Priority.BULK),
-            replace(rescore(), source="cli"),
-            Priority.PEOPLE,
-            id="command-for-one-of-a-selection",
-        ),
-        pytest.param(rescore(priority=Priority.BULK), rescore(), Priority.PEOPLE, id="event-for-one-of-a-selection"),
-        pytest.param(session_completed(), rescore(), Priority.PEOPLE, id="person-for-an-automatic-one"),
-        pytest.param(rescore(priority=Priority.BULK), session_completed(), Priority.AUTOMATIC, id="end-of-the-session"),
-        pytest.param(rescore(), rescore(priority=Priority.BULK), Priority.PEOPLE, id="selection-of-what-is-asked-for"),
-        pytest.param(session_completed(), rescore(priority=Priority.BULK), Priority.AUTOMATIC, id="selection-of-due"),
-    ],
-)
-async def test_the_most_urgent_wish_for_a_pending_score_counts(
-    scoring: Scoring, waiting: Request, asked: Request, becomes: Priority
-) -> None:
-    """Whoever asks for what is pending moves it ahead, never back; nothing is announced anew."""
-    waiting, asked = (replace(r, request_id=uuid.uuid4(), chain_id="kubernetes") for r in (waiting, asked))
-    await scoring.accept(waiting, rescore("session-2", priority=Priority.BULK))
-
-    assert await scoring.accept(asked) == ["in_progress"]
-
-    stored = await scoring.rows("SELECT session_id, priority FROM session_scores ORDER BY session_id")
-    assert stored == [
-        {"session_id": "session-1", "priority": becomes},
-        {"session_id": "session-2", "priority": Priority.BULK},
+async def test_the_most_urgent_wish_for_a_pending_score_counts(scoring: Scoring) -> None:
+    people, automatic, bulk = Priority.PEOPLE, Priority.AUTOMATIC, Priority.BULK
+    cases = [
+        (rescore("one", priority=bulk), rescore("one"), people),
+        (session_completed("two"), rescore("two"), people),
+        (rescore("three", priority=bulk), session_completed("three"), automatic),
+        (rescore("four"), rescore("four", priority=bulk), people),
+        (session_completed("five"), rescore("five", priority=bulk), automatic),
     ]
-    assert await scoring.events() == ["queued"] * 2
+    await scoring.accept(*(waiting for waiting, _, _ in cases), rescore("beside", priority=bulk))
 
+    assert await scoring.accept(*(asked for _, asked, _ in cases)) == ["in_progress"] * len(cases)
 
-async def test_what_people_ask_for_is_claimed_before_the_rest_of_the_selection(scoring: Scoring) -> None:
-    """The last of a selection goes first when somebody names it."""
-    await scoring.accept(*(rescore(f"session-{n}", priority=Priority.BULK) for n in range(5)))
-
-    await scoring.accept(rescore("session-4"))
-
-    [claimed] = await scoring.claim(1)
-    assert (claimed.session_id, claimed.priority) == ("session-4", Priority.PEOPLE)
+    stored = await scoring.rows("SELECT session_id, priority FROM session_scores")
+    expected = {waiting.session_id: priority for waiting, _, priority in cases} | {"beside": bulk}
+    assert {r["session_id"]: r["priority"] for r in stored} == expected
+    assert await scoring.events() == ["queued"] * len(expected)
 
 
 async def test_the_most_urgent_wish_of_a_batch_counts(scoring: Scoring) -> None:
-    """Also where the score was made by the same batch, whatever comes first in it."""
     wishes = [rescore(priority=p) for p in (Priority.BULK, Priority.PEOPLE, Priority.AUTOMATIC)]
 
     assert await scoring.accept(*wishes) == ["accepted", "in_progress", "in_progress"]
@@ -293,24 +243,19 @@ async def test_the_most_urgent_wish_of_a_batch_counts(scoring: Scoring) -> None:
     assert await scoring.rows("SELECT priority FROM session_scores") == [{"priority": Priority.PEOPLE}]
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["running", "put-back-since"])
-async def test_a_score_that_runs_is_left_alone(scoring: Scoring, again: bool) -> None:
-    """What is claimed keeps its priority; a wish that comes while it is pending again moves it."""
+async def test_a_running_score_keeps_its_priority_until_it_is_put_back(scoring: Scoring) -> None:
     await scoring.accept(rescore(priority=Priority.BULK))
     [claimed] = await scoring.claim()
-    if again:
-        await scoring.leases.put_back(
-            claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=0, error_kind="internal", error_message="x"
-        )
 
     assert await scoring.accept(rescore()) == ["in_progress"]
+    assert await scoring.value("SELECT priority FROM session_scores") == Priority.BULK
 
-    expected = Priority.PEOPLE if again else Priority.BULK
-    assert await scoring.value("SELECT priority FROM session_scores") == expected
+    await scoring.leases.put_back(claimed, due_s=60, waiting_reason="retry", burns=True, spent_s=0)
+    assert await scoring.accept(rescore()) == ["in_progress"]
+    assert await scoring.value("SELECT priority FROM session_scores") == Priority.PEOPLE
 
 
 async def test_a_repeated_wish_moves_nothing(scoring: Scoring) -> None:
-    """Redelivery of what was answered earlier changes its arrivals alone."""
     wish = rescore()
     await scoring.accept(rescore(priority=Priority.BULK), wish)
     await scoring.rows("UPDATE session_scores SET priority = 2")
@@ -321,7 +266,6 @@ async def test_a_repeated_wish_moves_nothing(scoring: Scoring) -> None:
 
 
 async def test_wishes_and_claims_at_the_same_time(scoring: Scoring) -> None:
-    """Moving scores ahead while workers claim them neither deadlocks nor touches what they have claimed."""
     sessions = [f"session-{n:02}" for n in range(60)]
     await scoring.accept(*(rescore(s, priority=Priority.BULK) for s in sessions))
     shuffled = random.Random(7)
@@ -346,7 +290,6 @@ async def test_wishes_and_claims_at_the_same_time(scoring: Scoring) -> None:
 
 
 async def test_due_work(scoring: Scoring) -> None:
-    """Counted are due pending scores of people and automatic ones, and no further than the limit."""
     await scoring.accept(
         *(session_completed(f"automatic-{n}") for n in range(3)),
         *(rescore(f"asked-{n}") for n in range(3)),
@@ -361,7 +304,6 @@ async def test_due_work(scoring: Scoring) -> None:
 
 
 async def test_a_cancelled_accept_leaves_nothing_half(scoring: Scoring) -> None:
-    """A cancel while the batch waits for a lock rolls it back; the same batch can be accepted afterwards."""
     request = session_completed()
     await scoring.accept(session_completed())
     async with connected(scoring.url) as somebody, somebody.transaction():
@@ -378,7 +320,7 @@ async def test_a_cancelled_accept_leaves_nothing_half(scoring: Scoring) -> None:
 
 
 async def test_new_scores_ring_in_other_processes(scoring: Scoring) -> None:
-    """A request accepted here wakes a worker elsewhere, also in a schema with a name of full length."""
+    """Also in a schema whose name has the maximum length, where channel names are truncated."""
     schema = "s" * 63
     here, there = (Database(scoring.url, schema, pool_size=2) for _ in range(2))
     await here.open()

@@ -31,7 +31,7 @@ async def used_url(database_url: str) -> str:
 
 
 async def test_writers_go_on_while_indexes_are_built(used_url: str) -> None:
-    """The build waits for a transaction that has written; nobody waits for the build."""
+    """The build waits for open transactions; no transaction waits for the build."""
     async with connected(used_url) as slow, connected(used_url) as other:
         held = slow.transaction()
         await held.start()
@@ -47,7 +47,7 @@ async def test_writers_go_on_while_indexes_are_built(used_url: str) -> None:
 
 
 async def test_an_interrupted_build_is_done_again(used_url: str, database_url: str) -> None:
-    """An index that was left half built under its name is replaced, and one that is whole stays."""
+    """An invalid index under the name is replaced; a valid one is kept."""
     async with connected(used_url) as slow, connected(used_url) as other:
         async with slow.transaction():
             await slow.execute(ADD_SESSION, "slow")

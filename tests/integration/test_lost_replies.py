@@ -18,7 +18,7 @@ from builders import (
     session_completed,
     step,
 )
-from infrastructure import Postgres, wait_until
+from infrastructure import wait_until
 from proxy import DatabaseProxy
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
@@ -51,7 +51,6 @@ async def lossy(database_url: str) -> AsyncIterator[Lossy]:
 
 
 async def test_accept(lossy: Lossy) -> None:
-    """A batch that was stored without our knowing is repeated, and found to be there already."""
     requests = [session_completed(f"session-{n}") for n in range(3)]
 
     lossy.lose_next_reply()
@@ -64,7 +63,6 @@ async def test_accept(lossy: Lossy) -> None:
 
 
 async def test_accept_of_a_deferred_request(lossy: Lossy) -> None:
-    """A repeated batch does not supersede its own requests."""
     await lossy.seen.accept(session_completed())
     older, newer = (rescore(criteria=OTHER_CRITERIA) for _ in range(2))
 
@@ -77,7 +75,6 @@ async def test_accept_of_a_deferred_request(lossy: Lossy) -> None:
 
 
 async def test_claim(lossy: Lossy) -> None:
-    """A claim whose reply is lost is held by nobody: it is not repeated, no heartbeat keeps it, and it lapses."""
     await lossy.seen.accept(session_completed("lost"), session_completed("next"))
 
     lossy.lose_next_reply()
@@ -93,7 +90,6 @@ async def test_claim(lossy: Lossy) -> None:
 
 
 async def test_record(lossy: Lossy) -> None:
-    """A step that was stored without our knowing stays one turn and one event, and the attempt goes on."""
     claimed = await lossy.seen.claimed()
 
     lossy.lose_next_reply()
@@ -107,7 +103,7 @@ async def test_record(lossy: Lossy) -> None:
 
 @pytest.mark.parametrize("build", [completion, failure], ids=["completed", "failed"])
 async def test_end(lossy: Lossy, build: Callable[..., Any]) -> None:
-    """An end that was stored without our knowing is known for ours when it is repeated, and has one event."""
+    """A repeated end recognises its own committed transaction."""
     claimed = await lossy.seen.claimed()
     await lossy.seen.accept(waiting := rescore(criteria=OTHER_CRITERIA))
     ending = build(claimed)
@@ -125,7 +121,6 @@ async def test_end(lossy: Lossy, build: Callable[..., Any]) -> None:
 
 
 async def test_ends_of_many_scores(lossy: Lossy) -> None:
-    """The same for a batch: everyone's verdict is stored, nobody's twice."""
     await lossy.seen.accept(*(session_completed(f"session-{n}") for n in range(20)))
     claimed = await lossy.seen.claim()
 
@@ -186,7 +181,7 @@ async def test_an_end_that_was_rolled_back(
     build: Callable[..., Any],
     somebody: Callable[[Scoring, ClaimedScore], Awaitable[None]],
 ) -> None:
-    """What somebody else made of the score meanwhile is not taken for ours, not even where it looks much alike."""
+    """The end of another writer must not be mistaken for our own, however similar it looks."""
     async with open_scoring(database_url) as scoring, open_scoring(database_url) as seen:
         claimed = await scoring.claimed()
         once, tries = scoring.database.once, 0
@@ -214,7 +209,6 @@ async def test_an_end_that_was_rolled_back(
 
 
 async def test_put_back(lossy: Lossy) -> None:
-    """A score that was put back without our knowing burned one attempt, and waits."""
     claimed = await lossy.seen.claimed()
 
     lossy.lose_next_reply()
@@ -228,7 +222,6 @@ async def test_put_back(lossy: Lossy) -> None:
 
 
 async def test_take_back(lossy: Lossy) -> None:
-    """What was taken back without our knowing is not taken twice."""
     claimed = await lossy.seen.claimed()
     await lossy.seen.lapse(claimed)
 
@@ -243,7 +236,6 @@ async def test_take_back(lossy: Lossy) -> None:
 
 
 async def test_cancel(lossy: Lossy) -> None:
-    """A cancel that happened without our knowing is one cancel."""
     claimed = await lossy.seen.claimed()
 
     lossy.lose_next_reply()
@@ -267,7 +259,6 @@ WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: str) -> None:
-    """A transaction that was cut leaves nothing, and is done once over another connection."""
     async with open_scoring(database_url, pool_size=2) as scoring, open_scoring(database_url) as seen:
         claimed = await scoring.claimed()
         async with connected(database_url) as somebody, somebody.transaction():
@@ -281,26 +272,6 @@ async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: s
         assert await seen.events() == ["queued", "started", "gathering_context", *added[name]]
         assert len(await seen.dispositions()) == (2 if name == "accept" else 1)
         assert len(await seen.store.stored_turns(claimed.score_id)) == (name == "record")
-
-
-async def test_a_verdict_survives_a_crash_of_the_server(database_url: str, own_postgres: Postgres) -> None:
-    """Results are kept in memory while the server is away, and stored when it is back, under the old lease."""
-    async with open_scoring(database_url) as scoring:
-        claimed = await scoring.claimed()
-        await own_postgres.kill()
-        work = [
-            asyncio.create_task(scoring.store.record(step(claimed, "storing", 1))),
-            asyncio.create_task(scoring.accept(request := session_completed("session-2"))),
-        ]
-        await wait_until(lambda: not scoring.database.is_available, 30, "the service to notice")
-        await own_postgres.start()
-
-        await asyncio.wait_for(asyncio.gather(*work), 30)
-        await scoring.store.end(completion(claimed))
-
-        assert (await scoring.dispositions())[request.request_id] == "accepted"
-        assert (await scoring.score(claimed.score_id))["status"] == "completed"
-        assert (await scoring.events(claimed.score_id))[-2:] == ["storing", "completed"]
 
 
 async def _waits(seen: Scoring) -> list[dict[str, Any]]:
@@ -317,7 +288,7 @@ async def _cut_whoever_waits(seen: Scoring) -> bool:
 
 
 async def test_locks_of_a_worker_that_stands_still_end(database_url: str) -> None:
-    """Who stops in the middle of a transaction is cut off by the server, so that its scores can be taken back."""
+    """The server ends the transaction of a frozen worker, so that its scores can be taken back."""
     async with open_scoring(database_url) as scoring:
         between = await scoring.value("SHOW idle_in_transaction_session_timeout")
         within = await scoring.value("SHOW statement_timeout")

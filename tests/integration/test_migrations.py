@@ -85,7 +85,6 @@ async def shape(url: str) -> list[Any]:
 
 
 async def test_up_twice(empty_database_url: str) -> None:
-    """The first run makes every table of the specification, the second changes nothing."""
     assert await migrated(empty_database_url) == REVISIONS
     before = await shape(empty_database_url)
 
@@ -95,7 +94,6 @@ async def test_up_twice(empty_database_url: str) -> None:
 
 
 async def test_down_and_up_again(empty_database_url: str) -> None:
-    """Every revision can be undone, and made again to the same shape."""
     await migrated(empty_database_url)
     before = await shape(empty_database_url)
 
@@ -172,7 +170,6 @@ async def fill(url: str) -> None:
 
 
 async def test_up_again_keeps_every_row(database_url: str) -> None:
-    """A migration of a database in use loses nothing."""
     await fill(database_url)
     count = "SELECT {}".format(" || '-' || ".join(f"(SELECT count(*) FROM {t})" for t in sorted(TABLES)))
     before = await rows(database_url, count)
@@ -186,32 +183,31 @@ async def contents(url: str, columns: dict[str, str]) -> dict[str, list[Any]]:
     return {t: await rows(url, f"SELECT ROW({c})::text AS row FROM {t} ORDER BY 1") for t, c in columns.items()}
 
 
-@pytest.mark.parametrize("down", REVISIONS[:-1])
-async def test_the_newest_revisions_undone_on_a_full_database(database_url: str, down: str) -> None:
-    """Down and up again: whatever the earlier revision knows of stays, and tables of later ones come up empty."""
+async def test_each_revision_undone_on_a_full_database(database_url: str) -> None:
+    """Tables that the earlier revision has keep their rows, and those of later revisions come up empty."""
     await fill(database_url)
     newest = await shape(database_url)
 
-    undone = await migrated(database_url, down=down)
-    columns = await rows(
-        database_url,
-        "SELECT table_name, string_agg(quote_ident(column_name), ', ') FROM information_schema.columns "
-        "WHERE table_schema = 'public' GROUP BY 1",
-    )
-    known = {table: names for table, names in columns if table != schema.VERSION_TABLE}
-    before = await contents(database_url, known)
-    again = await migrated(database_url)
+    for down in reversed(REVISIONS[:-1]):
+        undone = await migrated(database_url, down=down)
+        columns = await rows(
+            database_url,
+            "SELECT table_name, string_agg(quote_ident(column_name), ', ') FROM information_schema.columns "
+            "WHERE table_schema = 'public' GROUP BY 1",
+        )
+        known = {table: names for table, names in columns if table != schema.VERSION_TABLE}
+        before = await contents(database_url, known)
+        again = await migrated(database_url)
 
-    assert known.keys() <= TABLES
-    assert all(before.values())
-    assert again == undone
-    assert await shape(database_url) == newest
-    assert await contents(database_url, known) == before
-    assert not any((await contents(database_url, dict.fromkeys(TABLES - known.keys(), "1"))).values())
+        assert known.keys() <= TABLES
+        assert all(before.values()), down
+        assert again == undone
+        assert await shape(database_url) == newest, down
+        assert await contents(database_url, known) == before, down
+        assert not any((await contents(database_url, dict.fromkeys(TABLES - known.keys(), "1"))).values()), down
 
 
 async def test_down_and_up_on_a_full_database(database_url: str) -> None:
-    """Rows that refer to each other keep nobody from going down, and what comes up again is empty and works."""
     await fill(database_url)
 
     await migrated(database_url, down="base")
@@ -222,42 +218,32 @@ async def test_down_and_up_on_a_full_database(database_url: str) -> None:
     await fill(database_url)
 
 
-@pytest.mark.parametrize(
-    ("change", "constraint"),
-    [
-        pytest.param("status = 'failed', total_score = 67", "a_failure_is_never_a_number", id="failed-with-total"),
-        pytest.param("total_score = 67", "a_failure_is_never_a_number", id="pending-with-total"),
-        pytest.param("status = 'completed', total_score = 101", "session_scores_total_score_check", id="over-100"),
-        pytest.param("status = 'completed', total_score = -1", "session_scores_total_score_check", id="below-0"),
-        pytest.param("status = 'in_progress'", "a_lease_belongs_to_an_attempt", id="running-without-lease"),
-        pytest.param("lease_token = gen_random_uuid()", "a_lease_belongs_to_an_attempt", id="lease-without-attempt"),
-        pytest.param("status = 'done'", "session_scores_status_check", id="unknown-status"),
-        pytest.param("purpose = 'fun'", "session_scores_purpose_check", id="unknown-purpose"),
-        pytest.param("priority = 3", "session_scores_priority_check", id="unknown-priority"),
-        pytest.param("outcome = 'maybe'", "session_scores_outcome_check", id="unknown-outcome"),
-    ],
-)
-async def test_what_the_tables_refuse(database_url: str, change: str, constraint: str) -> None:
-    """The laws of a score hold in the database itself, whoever writes."""
+REFUSED = {
+    "status = 'failed', total_score = 67": "a_failure_is_never_a_number",
+    "total_score = 67": "a_failure_is_never_a_number",
+    "status = 'completed', total_score = 101": "session_scores_total_score_check",
+    "status = 'completed', total_score = -1": "session_scores_total_score_check",
+    "status = 'in_progress'": "a_lease_belongs_to_an_attempt",
+    "lease_token = gen_random_uuid()": "a_lease_belongs_to_an_attempt",
+    "status = 'done'": "session_scores_status_check",
+    "purpose = 'fun'": "session_scores_purpose_check",
+    "priority = 3": "session_scores_priority_check",
+    "outcome = 'maybe'": "session_scores_outcome_check",
+}
+
+
+async def test_the_laws_of_a_score_hold_in_the_database(database_url: str) -> None:
     async with open_scoring(database_url) as scoring:
         await scoring.accept(rescore())
 
-        with pytest.raises(asyncpg.CheckViolationError, match=constraint):
-            await scoring.rows(f"UPDATE session_scores SET {change}")
-
-
-@pytest.mark.parametrize("total", [0, 100])
-async def test_both_ends_of_the_range_are_totals(database_url: str, total: int) -> None:
-    """0 and 100 are scores."""
-    async with open_scoring(database_url) as scoring:
-        await scoring.accept(rescore())
-        await scoring.rows("UPDATE session_scores SET status = 'completed', total_score = $1", total)
-
-        assert await scoring.value("SELECT total_score FROM session_scores") == total
+        for change, constraint in REFUSED.items():
+            with pytest.raises(asyncpg.CheckViolationError, match=constraint):
+                await scoring.rows(f"UPDATE session_scores SET {change}")
+        for total in (0, 100):
+            await scoring.rows("UPDATE session_scores SET status = 'completed', total_score = $1", total)
 
 
 async def test_one_open_production_score_per_session(database_url: str) -> None:
-    """A second open production score is refused; one of another purpose, or after the end, is not."""
     add = (
         "INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, purpose, status) "
         "VALUES ('session-1', gen_random_uuid(), 0, 'alice', $1, $2)"
@@ -272,7 +258,6 @@ async def test_one_open_production_score_per_session(database_url: str) -> None:
 
 
 async def test_another_schema(empty_database_url: str) -> None:
-    """Everything goes into the configured schema, also with a name that needs quotes."""
     assert await migrated(empty_database_url, "Team_Scoring") == REVISIONS
 
     assert await tables(empty_database_url, "Team_Scoring") == TABLES
@@ -296,19 +281,16 @@ async def owner_url(empty_database_url: str) -> Any:
 
 
 async def test_a_role_with_rights_in_its_schema_alone(owner_url: str) -> None:
-    """Whoever is given a schema needs no right to make schemas."""
     assert await migrated(owner_url, "scoring") == REVISIONS
     assert await migrated(owner_url, "scoring", down="base") == REVISIONS
 
 
 @pytest.mark.parametrize("query", ["sslmode=prefer", "application_name=migrate"])
 async def test_urls_as_postgresql_spells_them(empty_database_url: str, query: str) -> None:
-    """A URL that serves the worker serves the migration, with its parameters."""
     assert await migrated(f"{empty_database_url}?{query}") == REVISIONS
 
 
 async def test_two_at_once(empty_database_url: str) -> None:
-    """Two processes that migrate at the same time: the later one waits and finds nothing to do."""
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
         runs = [processes.submit(migrate, empty_database_url) for _ in range(2)]
         assert [run.exception(timeout=60) for run in runs] == [None, None]
@@ -318,7 +300,6 @@ async def test_two_at_once(empty_database_url: str) -> None:
 
 
 async def test_a_failed_revision_leaves_nothing_of_itself(empty_database_url: str, revisions: Path) -> None:
-    """A transaction each: those before it stay, and the next run begins with the one that failed."""
     add_revision(revisions, later(1), "pre", "CREATE TABLE left_over ()")
     add_revision(revisions, later(2), "pre", "CREATE TABLE sessions (again int)")
 
@@ -330,7 +311,7 @@ async def test_a_failed_revision_leaves_nothing_of_itself(empty_database_url: st
 
 
 async def test_a_table_in_use_is_waited_for_without_keeping_others(empty_database_url: str, revisions: Path) -> None:
-    """Beside a backup, which holds a lock for hours: others go on reading, and the revision comes when it has ended."""
+    """A backup holds a lock for hours: readers go on, and the revision is applied when the backup ends."""
     await migrated(empty_database_url)
     add_revision(revisions, later(1), "pre", "ALTER TABLE scoring_events ADD COLUMN more text")
     backup, worker = [await asyncpg.connect(empty_database_url) for _ in range(2)]
@@ -374,7 +355,7 @@ def add_revision(versions: Path, revision: str, phase: str, up: str) -> None:
 
 
 async def test_phases(empty_database_url: str, revisions: Path) -> None:
-    """`pre` stops before the first pending `post`, even where a later `pre` waits; then `post` brings the rest."""
+    """`pre` stops before the first pending `post`, even if a later `pre` waits."""
     add_revision(revisions, later(1), "pre", "ALTER TABLE sessions ADD added int")
     add_revision(revisions, later(2), "post", "ALTER TABLE sessions DROP added")
     add_revision(revisions, later(3), "pre", "ALTER TABLE sessions ADD later int")
@@ -386,7 +367,6 @@ async def test_phases(empty_database_url: str, revisions: Path) -> None:
 
 
 async def test_a_start_waits_for_no_post_revision(empty_database_url: str, revisions: Path) -> None:
-    """A pending `post` keeps nobody from starting; a pending `pre` does, with its name and the command to run."""
     add_revision(revisions, later(1), "post", "ALTER TABLE sessions ADD added int")
     async with connected(empty_database_url) as connection:
         with pytest.raises(StartRefused, match=rf"lacks {', '.join(REVISIONS)}\); run: tarsy-scoring migrate"):
@@ -401,7 +381,7 @@ async def test_a_start_waits_for_no_post_revision(empty_database_url: str, revis
 
 
 async def test_a_database_of_a_newer_version(database_url: str) -> None:
-    """During a rollout or after a rollback the older version starts, and its migration changes nothing."""
+    """During a rollout, or after a rollback, the older version starts and migrates nothing."""
     await rows(database_url, f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
 
     async with connected(database_url) as connection:
@@ -413,7 +393,6 @@ async def test_a_database_of_a_newer_version(database_url: str) -> None:
 
 
 async def test_down_to_what_is_not_there(empty_database_url: str) -> None:
-    """A revision nobody knows is asked wrongly; one that was never reached cannot be gone down to."""
     with pytest.raises(ConfigurationError, match="--down 0815: there is no such revision"):
         await migrated(empty_database_url, down="0815")
     with pytest.raises(StartRefused, match="0001"):
@@ -422,7 +401,6 @@ async def test_down_to_what_is_not_there(empty_database_url: str) -> None:
 
 @pytest.mark.parametrize("place", ["127.0.0.1:1/db", "127.0.0.1:1,127.0.0.1:2/db"], ids=["one-host", "two-hosts"])
 def test_an_unreachable_database(place: str) -> None:
-    """The refusal says where it tried, without user and password."""
     with pytest.raises(StartRefused, match=place) as refused:
         migrate(f"postgresql://somebody:hunter2@{place}")
 

@@ -11,7 +11,6 @@ from tarsy_scoring.kafka.topics import ensure_topics, first_offset
 
 
 async def test_the_mark_of_a_transaction_is_no_record(kafka: Kafka) -> None:
-    """Who reads on from there gets the record behind it, and behind the last record nothing."""
     if kafka.name == "tansu":
         pytest.skip("this broker has no transactions")
     topic = f"holes-{uuid.uuid4().hex[:8]}"

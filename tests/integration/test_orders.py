@@ -40,7 +40,6 @@ async def claim_ordered(scoring: Scoring, *orders: Order) -> list[ClaimedScore]:
 
 
 async def test_orders_are_pending_scores_with_their_purpose(scoring: Scoring) -> None:
-    """Several of one session at once, each with its request, its event, and a session that was not known before."""
     ids = await order(scoring, *THREE, Order("session-2", "shadow", OTHER_CRITERIA))
 
     rows = await scoring.rows("SELECT * FROM session_scores")
@@ -58,7 +57,6 @@ async def test_orders_are_pending_scores_with_their_purpose(scoring: Scoring) ->
 
 
 async def test_an_order_of_a_run_is_stored_once(scoring: Scoring) -> None:
-    """Also at once and after its end; another number, criteria, purpose, session or run is another order."""
     async with open_scoring(scoring.url, pool_size=8) as busy:
         first, *repeats = await asyncio.gather(*(order(busy, *THREE) for _ in range(8)))
     assert all(again == first for again in repeats)
@@ -79,7 +77,6 @@ async def test_an_order_of_a_run_is_stored_once(scoring: Scoring) -> None:
 
 
 async def test_an_order_without_criteria_is_under_those_of_its_chain(scoring: Scoring) -> None:
-    """Bound at once where the chain is known, else left to the first claim."""
     async with open_scoring(scoring.url, policy(cli={"criteria": OTHER_CRITERIA})) as ours:
         await ours.accept(rescore("known", chain_id="cli"))
         ids = await order(ours, Order("known", "consistency"), Order("unknown", "consistency"))
@@ -91,7 +88,6 @@ async def test_an_order_without_criteria_is_under_those_of_its_chain(scoring: Sc
 
 
 async def test_an_order_that_no_database_takes(scoring: Scoring) -> None:
-    """Nothing of it is stored."""
     with pytest.raises(NotStorable):
         await order(scoring, THREE[0], Order("session-2", "shadow", "a\0b"))
 
@@ -99,7 +95,6 @@ async def test_an_order_that_no_database_takes(scoring: Scoring) -> None:
 
 
 async def test_orders_of_an_erased_session_are_not_made_again(scoring: Scoring) -> None:
-    """The request is remembered, its score is not."""
     await order(scoring, *THREE)
     await scoring.rows("DELETE FROM session_scores")
 
@@ -110,42 +105,36 @@ async def test_orders_of_an_erased_session_are_not_made_again(scoring: Scoring) 
 # --- beside the score of the session -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("purpose", ["consistency", "anchor", "shadow"])
+PURPOSES: tuple[Any, ...] = ("consistency", "anchor", "shadow")
+
+
 @pytest.mark.parametrize("is_claimed", [False, True], ids=["pending", "in-progress"])
-async def test_orders_block_no_production_request(scoring: Scoring, purpose: Any, is_claimed: bool) -> None:
-    """While they are open a session is scored as if they were not there, and they do not answer for it."""
-    await order(scoring, Order("session-1", purpose, DEFAULT_CRITERIA))
+async def test_orders_block_no_production_request(scoring: Scoring, is_claimed: bool) -> None:
+    await order(scoring, *(Order("session-1", purpose, DEFAULT_CRITERIA) for purpose in PURPOSES))
     if is_claimed:
         await scoring.claim()
 
-    assert await scoring.accept(session_completed(), rescore(), rescore(criteria=OTHER_CRITERIA)) == [
-        "accepted",
-        "in_progress",
-        "deferred",
-    ]
+    requests = (session_completed(), rescore(), rescore(criteria=OTHER_CRITERIA))
+    assert await scoring.accept(*requests) == ["accepted", "in_progress", "deferred"]
     assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'production'") == 1
 
 
 async def test_orders_wait_for_no_production_score(scoring: Scoring) -> None:
-    """A score that is pending, in progress or has a successor waiting is no obstacle."""
     await scoring.accept(rescore(), rescore(criteria=OTHER_CRITERIA))
 
     assert len(await claim_ordered(scoring, *THREE, Order("session-1", "shadow", OTHER_CRITERIA))) == 4
     assert len(await claim_ordered(scoring, Order("session-1", "shadow", DEFAULT_CRITERIA, 2))) == 1
 
 
-@pytest.mark.parametrize("purpose", ["consistency", "anchor", "shadow"])
-async def test_a_completed_order_is_not_the_score_of_its_session(scoring: Scoring, purpose: Any) -> None:
-    """It answers no later request, and no selection for a re-score holds its session."""
-    [claimed] = await claim_ordered(scoring, Order("session-1", purpose, DEFAULT_CRITERIA))
-    await scoring.store.end(completion(claimed))
+async def test_a_completed_order_is_not_the_score_of_its_session(scoring: Scoring) -> None:
+    for claimed in await claim_ordered(scoring, *(Order("session-1", p, DEFAULT_CRITERIA) for p in PURPOSES)):
+        await scoring.store.end(completion(claimed))
 
     assert await scoring.reader.scored_sessions(None, None) == []
     assert await scoring.accept(session_completed()) == ["accepted"]
 
 
 async def test_a_failed_order_is_no_failure_of_its_session(scoring: Scoring) -> None:
-    """Neither of a session that was never scored, nor does it hide a failure or a success."""
     await scoring.store.end(failure(await scoring.claimed("failed")))
     await scoring.store.end(completion(await scoring.claimed("scored")))
     for session in ("failed", "scored", "new"):
@@ -156,20 +145,16 @@ async def test_a_failed_order_is_no_failure_of_its_session(scoring: Scoring) -> 
     assert await scoring.reader.failed_sessions(None, None, None) == ["failed"]
 
 
-@pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "lost"])
-async def test_the_end_of_an_order_promotes_nothing(scoring: Scoring, end: str) -> None:
-    """The deferred request waits for the session's own score, and is promoted by that alone."""
+async def test_the_end_of_an_order_promotes_nothing(scoring: Scoring) -> None:
     own = await scoring.claimed()
     await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
-    [beside] = await claim_ordered(scoring, THREE[0])
+    first, second, third, lost = await claim_ordered(scoring, *THREE, Order("session-1", "shadow"))
 
-    if end == "cancelled":
-        assert await scoring.leases.cancel(beside.score_id, "bob")
-    elif end == "lost":
-        await scoring.lapse(beside)
-        assert await scoring.take_back(max_attempts=1) == {"session-1": "failed"}
-    else:
-        await scoring.store.end(completion(beside) if end == "completed" else failure(beside))
+    await scoring.store.end(completion(first))
+    await scoring.store.end(failure(second))
+    assert await scoring.leases.cancel(third.score_id, "bob")
+    await scoring.lapse(lost)
+    assert await scoring.take_back(max_attempts=1) == {"session-1": "failed"}
 
     assert (await scoring.dispositions())[waiting.request_id] == "deferred"
     await scoring.store.end(completion(own))
@@ -177,7 +162,6 @@ async def test_the_end_of_an_order_promotes_nothing(scoring: Scoring, end: str) 
 
 
 async def test_events_of_an_order_say_its_purpose(scoring: Scoring) -> None:
-    """From the first to the last, so that who wants scores of sessions alone can tell."""
     [claimed] = await claim_ordered(scoring, THREE[0])
     await scoring.store.end(completion(claimed))
 
@@ -194,7 +178,6 @@ async def wait(scoring: Scoring, *ids: UUID, timeout_s: float = 0) -> dict[UUID,
 
 
 async def test_judgements_are_followed_to_their_end(scoring: Scoring, capsys: pytest.CaptureFixture[str]) -> None:
-    """It returns as soon as all have ended, whichever way, with what each came to."""
     completed, failed = await claim_ordered(scoring, *THREE[:2])
     waiting = asyncio.create_task(wait(scoring, completed.score_id, failed.score_id, timeout_s=60))
     await scoring.store.end(completion(completed))
@@ -208,7 +191,6 @@ async def test_judgements_are_followed_to_their_end(scoring: Scoring, capsys: py
 
 
 async def test_bands_are_those_of_the_criteria_as_they_judged(scoring: Scoring) -> None:
-    """Kept under their hash, they outlive the file."""
     content = {"bands": {"right": [60, 100], "wrong": [0, 59]}}
     await scoring.store.keep_criteria(HASHES[DEFAULT_CRITERIA], DEFAULT_CRITERIA, content)
     [claimed] = await claim_ordered(scoring, THREE[0])
@@ -219,7 +201,7 @@ async def test_bands_are_those_of_the_criteria_as_they_judged(scoring: Scoring) 
 
 @pytest.mark.parametrize("state", ["nobody", "busy", "dead-worker", "begun", "waiting-for-a-retry"])
 async def test_why_no_judgement_begins(scoring: Scoring, capsys: pytest.CaptureFixture[str], state: str) -> None:
-    """Said where none was ever picked up, and only there; a lapsed lease is no worker."""
+    """Printed only if none was ever claimed; a lapsed lease does not count as a worker."""
     if state in ("busy", "dead-worker"):
         somebody = await scoring.claimed("another-session")
         if state == "dead-worker":
@@ -239,7 +221,6 @@ async def test_why_no_judgement_begins(scoring: Scoring, capsys: pytest.CaptureF
 
 
 async def test_a_database_that_is_away_is_waited_for(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While there is time; then it is an error, and not an empty answer."""
     [claimed] = await claim_ordered(scoring, THREE[0])
     await scoring.store.end(completion(claimed))
     once, faults = scoring.database.once, [DatabaseAway("restarting")] * 2

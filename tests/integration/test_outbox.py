@@ -43,7 +43,6 @@ def progress(score_id: Any, phase: str = "storing") -> NewEvent:
 
 
 async def test_events_are_what_the_schema_says(scoring: Scoring) -> None:
-    """Every stored event, once placed, is a valid message whose moments agree with each other."""
     claimed = await scoring.claimed(chain_id=None)
     await scoring.store.record(step(claimed, "analyzing_methodology"))
     await scoring.leases.cancel(claimed.score_id, "alice")
@@ -63,7 +62,6 @@ async def test_events_are_what_the_schema_says(scoring: Scoring) -> None:
 
 
 async def test_sequence_grows_by_one_whoever_writes(scoring: Scoring) -> None:
-    """Concurrent writers of one score take turns: no number is left out, none is given twice."""
     claimed = await scoring.claimed()
     async with AsyncExitStack() as stack:
         writers = [await stack.enter_async_context(open_scoring(scoring.url, pool_size=1)) for _ in range(8)]
@@ -76,7 +74,6 @@ async def test_sequence_grows_by_one_whoever_writes(scoring: Scoring) -> None:
 
 
 async def test_events_of_several_scores_in_one_write(scoring: Scoring) -> None:
-    """Each score counts for itself, in the order given."""
     await scoring.accept(session_completed("session-1"), session_completed("session-2"))
     ids = [r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores ORDER BY session_id")]
     events = [progress(ids[n % 2], f"phase-{n}") for n in range(6)]
@@ -89,7 +86,6 @@ async def test_events_of_several_scores_in_one_write(scoring: Scoring) -> None:
 
 
 async def test_there_is_no_event_about_what_did_not_happen(scoring: Scoring) -> None:
-    """A transaction that is rolled back takes its events with it, and leaves no gap in sequence or position."""
     claimed = await scoring.claimed()
 
     async def fail(connection: Connection) -> None:
@@ -111,7 +107,6 @@ async def test_there_is_no_event_about_what_did_not_happen(scoring: Scoring) -> 
 
 
 async def test_positions_have_no_gaps(scoring: Scoring) -> None:
-    """In steps of any size every event gets the next position once; nothing to place changes nothing."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(10)))
 
     assert [await place(scoring, limit) for limit in (3, 1, 100, 100)] == [3, 1, 6, 0]
@@ -123,7 +118,7 @@ async def test_positions_have_no_gaps(scoring: Scoring) -> None:
 
 
 async def test_an_older_transaction_that_commits_late(scoring: Scoring) -> None:
-    """An event written first but committed last gets a later position, and is not skipped."""
+    """An event that is written first and committed last gets a later position and is not skipped."""
     await scoring.accept(session_completed("early"), session_completed("late"))
     await place(scoring)
     late, early = await scoring.rows("SELECT score_id FROM session_scores ORDER BY session_id DESC")
@@ -143,7 +138,6 @@ async def test_an_older_transaction_that_commits_late(scoring: Scoring) -> None:
 
 
 async def test_events_of_a_session_are_placed_in_order(scoring: Scoring) -> None:
-    """The end of a score comes before the beginning of the one that waited for it."""
     claimed = await scoring.claimed()
     await scoring.accept(rescore(criteria=OTHER_CRITERIA))
     await scoring.store.end(completion(claimed))
@@ -160,7 +154,6 @@ async def test_events_of_a_session_are_placed_in_order(scoring: Scoring) -> None
 
 
 async def test_events_being_written_while_they_are_placed(scoring: Scoring) -> None:
-    """Relay and writers at the same time: in the end every event has a position, and each score's are in order."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(20)))
     claimed = await scoring.claim()
     writing = asyncio.gather(
@@ -181,7 +174,7 @@ async def test_events_being_written_while_they_are_placed(scoring: Scoring) -> N
 
 
 async def test_two_that_give_positions_at_once(scoring: Scoring) -> None:
-    """As when a relay has lost its lock and does not know: no event is numbered twice, and no number is left out."""
+    """A relay that lost its lock and has not noticed competes with the new one."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
     async with scoring.database.transaction() as first:
         await outbox.assign_positions(scoring.database, first, 2)
@@ -202,19 +195,7 @@ async def is_waiting(scoring: Scoring) -> bool:
 # --- the relay's share ---------------------------------------------------------------------------------
 
 
-async def test_one_relay_at_a_time(scoring: Scoring) -> None:
-    """The lock belongs to one transaction; it is free again when that ends, however it ends."""
-    async with scoring.database.transaction() as first, scoring.database.transaction() as second:
-        assert await outbox.RELAY_LOCK.try_acquire(first, "public")
-        assert not await outbox.RELAY_LOCK.try_acquire(second, "public")
-        assert await outbox.RELAY_LOCK.try_acquire(second, "elsewhere")
-
-    async with scoring.database.transaction() as third:
-        assert await outbox.RELAY_LOCK.try_acquire(third, "public")
-
-
 async def test_what_was_acknowledged_is_not_sent_again(scoring: Scoring) -> None:
-    """Marked events are gone from the relay's sight; one in the middle that was not acknowledged comes again."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(5)))
     await place(scoring)
 
@@ -228,14 +209,12 @@ async def test_what_was_acknowledged_is_not_sent_again(scoring: Scoring) -> None
 
 
 async def test_what_has_no_position_is_not_published(scoring: Scoring) -> None:
-    """An event is sent with its position or not at all."""
     await scoring.accept(session_completed("session-1"))
 
     assert await unpublished(scoring) == []
 
 
 async def test_backlog(scoring: Scoring) -> None:
-    """What waits for a broker, placed or not, and for how long; nothing once all is acknowledged."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
     await place(scoring, limit=2)
     await mark(scoring, 1)

@@ -66,7 +66,6 @@ class Faulty(Publisher):
 
 
 async def test_every_event_goes_out_once_and_in_order(scoring: Scoring, settings: Settings) -> None:
-    """Per session the topic holds the events in sequence; positions are without gaps."""
     await finish(scoring, *SESSIONS)
 
     sent = await run_dry(Relay(settings, scoring.database, Metrics()))
@@ -85,7 +84,6 @@ async def test_every_event_goes_out_once_and_in_order(scoring: Scoring, settings
 async def test_a_record_is_keyed_by_its_session_and_carries_cloudevents_headers(
     scoring: Scoring, settings: Settings
 ) -> None:
-    """Key, CloudEvents attributes and payload speak of the same event."""
     await finish(scoring, "session-1")
 
     await run_dry(Relay(settings, scoring.database, Metrics()))
@@ -105,7 +103,7 @@ async def test_a_record_is_keyed_by_its_session_and_carries_cloudevents_headers(
 
 
 async def test_nothing_is_marked_that_was_not_acknowledged(scoring: Scoring, settings: Settings) -> None:
-    """A lost acknowledgement repeats an event, and the later ones of its session after it, never the others."""
+    """A lost acknowledgement repeats the event and the later ones of its session, no others."""
     await finish(scoring, "session-1", "session-2")
     relay = Relay(settings, scoring.database, Metrics())
     relay._publisher = Faulty(settings, 0)
@@ -123,7 +121,6 @@ async def test_nothing_is_marked_that_was_not_acknowledged(scoring: Scoring, set
 
 
 async def test_two_relays_do_not_repeat_each_other(scoring: Scoring, settings: Settings) -> None:
-    """Whoever has the lock is the relay; the other one stands by and takes over at once."""
     await finish(scoring, *SESSIONS)
     one, other = (Relay(settings, scoring.database, Metrics()) for _ in range(2))
 
@@ -137,25 +134,8 @@ async def test_two_relays_do_not_repeat_each_other(scoring: Scoring, settings: S
     assert sent == len(await published(settings)) == 5 * len(SESSIONS)
 
 
-async def test_what_is_ended_meanwhile_goes_out_afterwards(scoring: Scoring, settings: Settings) -> None:
-    """The relay keeps no bookmark of its own: whatever is committed and unpublished is found."""
-    relay = Relay(settings, scoring.database, Metrics())
-    await finish(scoring, "session-1")
-    await run_dry(relay)
-    await finish(scoring, "session-2")
-
-    assert await run_dry(relay) == 5
-    assert [e["position"] for e in payloads(await published(settings)) if e["session_id"] == "session-2"] == [
-        6,
-        7,
-        8,
-        9,
-        10,
-    ]
-
-
 async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring, settings: Settings) -> None:
-    """Labels are the producer's and without a limit; an event they make too large goes out without them."""
+    """Labels are the one field without a limit."""
     await finish(scoring, "session-1")
     await scoring.rows(
         "UPDATE scoring_events SET payload = payload || jsonb_build_object('labels', "
@@ -193,7 +173,7 @@ class Standing(Publisher):
 
 @pytest.mark.parametrize("place", [pytest.param("start", id="away"), pytest.param("publish", id="silent")])
 async def test_positions_are_given_while_a_broker_is_waited_for(scoring: Scoring, place: str) -> None:
-    """Gateways read events by their position from the database: what happens in an outage has one at once."""
+    """The gateway reads events by position from the database, so events of an outage need positions at once."""
     publisher = Standing(place)
     relay = Relay(load_settings({}), scoring.database, Metrics())
     relay._publisher = publisher
@@ -215,7 +195,6 @@ async def test_positions_are_given_while_a_broker_is_waited_for(scoring: Scoring
 
 
 async def test_who_stands_by_gives_no_positions_while_its_broker_is_away(scoring: Scoring) -> None:
-    """The lock of another relay counts at every number, and not only at the first."""
     publisher = Standing("start")
     relay = Relay(load_settings({}), scoring.database, Metrics())
     relay._publisher = publisher

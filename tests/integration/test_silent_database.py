@@ -64,7 +64,6 @@ async def one(connection: Connection) -> int:
 async def test_contact_is_given_up_in_time(
     proxy: DatabaseProxy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a connection is there already or not, nobody waits longer than for a contact; then it is there again."""
     monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
     proxy.fall_silent()
 
@@ -82,7 +81,7 @@ async def test_contact_is_given_up_in_time(
 async def test_a_login_without_a_server_is_given_up_in_time(
     proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PgBouncer lets in while its server stands still; a connection that is not ready then is dropped at once."""
+    """PgBouncer accepts connections while its server stands still."""
     database = Database(proxy.url, "public", pool_size=1)
     await database.open()
     monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
@@ -102,7 +101,7 @@ async def test_a_login_without_a_server_is_given_up_in_time(
 async def test_more_callers_than_connections_are_all_given_up(
     proxy: DatabaseProxy, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for a connection waits no longer than who has one: one after another they would take 20 s."""
+    """One after another they would take 20 s."""
     monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)
     proxy.fall_silent()
 
@@ -114,7 +113,7 @@ async def test_more_callers_than_connections_are_all_given_up(
 
 
 async def test_a_caller_who_gives_up_is_let_go(proxy: DatabaseProxy, database: Database) -> None:
-    """In the middle of its work as well: rolling back is tried for a moment, and a cancel stays one."""
+    """A rollback is tried for a moment, and a cancel stays a cancel."""
 
     async def work(connection: Connection) -> None:
         await one(connection)
@@ -134,7 +133,6 @@ async def test_a_caller_who_gives_up_is_let_go(proxy: DatabaseProxy, database: D
 async def test_a_cancel_rolls_back_and_keeps_the_connection(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the server answers, nothing is cut off, and what was under way there has ended."""
     monkeypatch.setattr("tarsy_scoring.postgres.transactions.ROLLBACK_S", 20.0)
 
     async def work(connection: Connection) -> None:
@@ -168,7 +166,7 @@ async def test_a_cancel_rolls_back_and_keeps_the_connection(
 async def test_tarsys_silent_database_is_given_up_in_time(
     proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a piece of work: else a bridge would keep its lock, and a score stay in progress, for ever."""
+    """Otherwise a bridge would keep its lock, and a score stay in progress, for ever."""
     tarsy = tarsy_module.TarsyPool(proxy.url, "X", {}, is_read_only=True)
     monkeypatch.setattr(tarsy, "timeout_s", SHORT_S)
 
@@ -191,7 +189,6 @@ async def test_tarsys_silent_database_is_given_up_in_time(
 async def test_a_session_in_a_silent_database_is_given_up_in_time(
     tarsy_proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its own deadline, and by that of whoever waits for it, whether its connection is new or not."""
     source = TarsyDatabase(tarsy_proxy.url)
     with pytest.raises(SessionNotFound):
         await source.find_session("none")
@@ -220,11 +217,7 @@ async def test_a_session_in_a_silent_database_is_given_up_in_time(
 
 
 async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The first ones too, though connections stand open in the pool: the probe within 3 s, what reads within 10.
-
-    These are their limits; whoever kept to none would be waited for here without an end.
-    """
+    """The readiness probe within 3 s, reads within 10 s."""
     assert READY_TIMEOUT_S <= 3
     assert CONTACT_S <= 10
     monkeypatch.setattr(database_module, "CONTACT_S", 600.0)
@@ -254,7 +247,7 @@ async def test_requests_are_answered_in_time(proxy: DatabaseProxy, monkeypatch: 
 async def test_who_stands_still_before_running_a_statement_loses_its_locks(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prepared and not run: neither idle nor in a statement, so that no other limit ends the transaction."""
+    """The backend is neither idle nor in a statement, so only `transaction_timeout` ends it."""
     monkeypatch.setattr("tarsy_scoring.postgres.transactions.TRANSACTION_S", 1)
     database = Database(database_url, "public", pool_size=1)
     await database.open()

@@ -15,7 +15,6 @@ from tarsy_scoring.queue.store import StoredTurn
 
 
 async def test_steps_are_stored_as_they_happen(scoring: Scoring) -> None:
-    """A turn is kept in full with what it was asked under; a phase is announced when it is entered."""
     claimed = await scoring.claimed()
     reply = 'Reasoned "well"\n\u2028 \U0001f600 \\u0000 {"a": [1]}\n\n67'
 
@@ -34,7 +33,7 @@ async def test_steps_are_stored_as_they_happen(scoring: Scoring) -> None:
 
 
 async def test_the_same_step_again(scoring: Scoring) -> None:
-    """A step that is repeated, because its reply was lost, is one turn and one event."""
+    """A step is repeated after its reply was lost."""
     claimed = await scoring.claimed()
 
     for _ in range(3):
@@ -45,7 +44,6 @@ async def test_the_same_step_again(scoring: Scoring) -> None:
 
 
 async def test_steps_of_one_score_at_once(scoring: Scoring) -> None:
-    """Steps that share a write, as several samples do, are each kept; a phase they agree on is announced once."""
     claimed = await scoring.claimed()
 
     await asyncio.gather(
@@ -61,7 +59,6 @@ async def test_steps_of_one_score_at_once(scoring: Scoring) -> None:
 
 
 async def test_binding(scoring: Scoring) -> None:
-    """What the source says fills what the events left open, and the score keeps its criteria from then on."""
     await scoring.accept(session_completed(chain_id=None, labels={"guidance": "event"}))
     [claimed] = await scoring.claim()
     said: dict[str, Any] = {"chain_id": "cli", "alert_type": "disk-full", "criteria": "c", "criteria_hash": "h"}
@@ -87,20 +84,16 @@ def _put_back(scoring: Scoring, held: ClaimedScore) -> Awaitable[Any]:
     return scoring.leases.put_back(held, due_s=10, waiting_reason="retry", burns=True, spent_s=3)
 
 
+WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
+    "record": lambda scoring, held: scoring.store.record(step(held, "storing", 7)),
+    "end": lambda scoring, held: scoring.store.end(completion(held, total_score=1)),
+    "put-back": _put_back,
+    "bind": _bind,
+}
+
+
 @pytest.mark.parametrize("how_lost", ["taken-back", "claimed-again", "ended", "cancelled"])
-@pytest.mark.parametrize(
-    "write",
-    [
-        pytest.param(lambda s, held: s.store.record(step(held, "storing", 7)), id="record"),
-        pytest.param(lambda s, held: s.store.end(completion(held, total_score=1)), id="end"),
-        pytest.param(_put_back, id="put_back"),
-        pytest.param(_bind, id="bind"),
-    ],
-)
-async def test_without_the_lease_nothing_is_written(
-    scoring: Scoring, how_lost: str, write: Callable[[Scoring, ClaimedScore], Awaitable[Any]]
-) -> None:
-    """Who lost the lease is told so, and leaves no turn, no event and no change, whatever became of the score."""
+async def test_without_the_lease_nothing_is_written(scoring: Scoring, how_lost: str) -> None:
     held = await scoring.claimed()
     if how_lost in ("taken-back", "claimed-again"):
         await scoring.lapse(held)
@@ -113,15 +106,16 @@ async def test_without_the_lease_nothing_is_written(
         assert await scoring.leases.cancel(held.score_id, "alice")
     before = await scoring.everything()
 
-    with pytest.raises(LeaseLost):
-        await write(scoring, held)
+    for write in WRITES.values():
+        with pytest.raises(LeaseLost):
+            await write(scoring, held)
 
     assert await scoring.everything() == before
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["lost-one-first", "holder-first"])
 async def test_a_lost_lease_beside_its_successor(scoring: Scoring, order: int) -> None:
-    """Where both attempts of one score write in the same transaction, only the holder's writes count."""
+    """Both attempts of one score write in the same transaction."""
     old = await scoring.claimed()
     await scoring.lapse(old)
     await scoring.take_back()

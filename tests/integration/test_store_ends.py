@@ -32,7 +32,6 @@ TERMINAL = {"completed", "failed"}
 
 
 async def test_a_judgement_is_read_back_as_it_was_given(scoring: Scoring) -> None:
-    """The document shows the columns, the report's rows and the turns of a completed score."""
     claimed = await scoring.claimed()
     await scoring.store.record(step(claimed, "analyzing_methodology", 1))
     judged: dict[str, Any] = {
@@ -70,7 +69,7 @@ async def test_a_judgement_is_read_back_as_it_was_given(scoring: Scoring) -> Non
 
 
 async def test_sums_of_money_have_the_digits_of_prices(scoring: Scoring) -> None:
-    """Also where the database adds up what the turns of a score took: 0.1 and 0.2 are 0.3."""
+    """The database adds up the cost of the turns: 0.1 and 0.2 are 0.3."""
     claimed = await scoring.claimed()
     for ordinal, cost_usd in enumerate((0.1, 0.2, 0.014785999999999999), 1):
         await scoring.store.record(step(claimed, None, ordinal, cost_usd=cost_usd))
@@ -83,7 +82,7 @@ async def test_sums_of_money_have_the_digits_of_prices(scoring: Scoring) -> None
 
 
 async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
-    """A null in the columns is stored as one, also where the column is JSON."""
+    """A null is stored as SQL NULL in JSON columns, too."""
     claimed = await scoring.claimed()
 
     await scoring.store.end(completion(claimed, total_score=None, score_breakdown=None, coverage=None))
@@ -95,7 +94,6 @@ async def test_a_score_without_a_judge_has_no_number(scoring: Scoring) -> None:
 
 
 async def test_an_end_frees_the_lease_and_settles_the_account(scoring: Scoring) -> None:
-    """Time and attempts are added to what earlier attempts used; nothing of the lease remains."""
     claimed = await scoring.claimed()
     await scoring.leases.put_back(claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=10, error_kind="x")
     [claimed] = await scoring.claim()
@@ -110,7 +108,6 @@ async def test_an_end_frees_the_lease_and_settles_the_account(scoring: Scoring) 
 
 
 async def test_a_completed_score_forgets_the_error_of_an_earlier_attempt(scoring: Scoring) -> None:
-    """What went wrong before the attempt that worked is not told as if it were the outcome."""
     claimed = await scoring.claimed()
     await scoring.leases.put_back(
         claimed, due_s=0, waiting_reason="retry", burns=True, spent_s=1, error_kind="judge_unavailable"
@@ -125,7 +122,6 @@ async def test_a_completed_score_forgets_the_error_of_an_earlier_attempt(scoring
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "one-after-the-other"])
 async def test_a_score_ends_once(scoring: Scoring, at_once: bool) -> None:
-    """The second end under the same lease is told that it is lost; there is one terminal event."""
     claimed = await scoring.claimed()
     ends = [completion(claimed, missing_tools=[MissingTool("a", "b")]), failure(claimed)]
 
@@ -139,7 +135,6 @@ async def test_a_score_ends_once(scoring: Scoring, at_once: bool) -> None:
 
 
 async def test_an_end_may_answer_its_request_otherwise(scoring: Scoring) -> None:
-    """A chain that turns out not to be scored: no score, and the request says why."""
     await scoring.accept(request := session_completed(chain_id=None))
     [claimed] = await scoring.claim()
 
@@ -149,7 +144,6 @@ async def test_an_end_may_answer_its_request_otherwise(scoring: Scoring) -> None
 
 
 async def test_a_hundred_ends_share_writes(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps and ends of many scores at once need a handful of transactions, and each is stored."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(100)))
     claimed = await scoring.claim()
     persist, writes = scoring.database.persist, []
@@ -170,7 +164,6 @@ async def test_a_hundred_ends_share_writes(scoring: Scoring, monkeypatch: pytest
 
 
 async def test_a_bad_end_does_not_fail_its_neighbours(scoring: Scoring) -> None:
-    """What the database refuses of one score is told to that one; the others of the same write are stored."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(4)))
     good, over, nul, last = await scoring.claim()
 
@@ -189,7 +182,6 @@ async def test_a_bad_end_does_not_fail_its_neighbours(scoring: Scoring) -> None:
 
 
 async def test_a_bad_turn_does_not_fail_its_neighbours(scoring: Scoring) -> None:
-    """The same for a turn that no database takes: text from outside cannot stop other scores."""
     await scoring.accept(session_completed("session-1"), session_completed("session-2"))
     good, bad = await scoring.claim()
 
@@ -205,7 +197,7 @@ async def test_a_bad_turn_does_not_fail_its_neighbours(scoring: Scoring) -> None
 
 
 async def test_a_cancelled_caller_leaves_its_end_in(scoring: Scoring) -> None:
-    """A verdict that was handed over is stored although its attempt is cancelled while it waits."""
+    """A verdict that was submitted is stored even if its attempt is cancelled meanwhile."""
     claimed = await scoring.claimed()
     ending = asyncio.create_task(scoring.store.end(completion(claimed)))
     await asyncio.sleep(0)
@@ -250,7 +242,6 @@ async def _cancel_pending(scoring: Scoring, claimed: ClaimedScore) -> None:
 async def test_every_end_promotes_the_deferred_request(
     scoring: Scoring, end: Callable[[Scoring, ClaimedScore], Awaitable[None]]
 ) -> None:
-    """However a score ends, the request that waited for it becomes the next score, told after the end."""
     running = await scoring.claimed()
     waiting = rescore(criteria=OTHER_CRITERIA, requested_by="bob")
     assert await scoring.accept(waiting) == ["deferred"]
@@ -273,7 +264,6 @@ async def test_every_end_promotes_the_deferred_request(
 
 @pytest.mark.parametrize("way", ["put-back", "taken-back"])
 async def test_a_score_that_only_waits_promotes_nobody(scoring: Scoring, way: str) -> None:
-    """While the score is still open the deferred request stays deferred."""
     running = await scoring.claimed()
     await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
 
@@ -288,7 +278,6 @@ async def test_a_score_that_only_waits_promotes_nobody(scoring: Scoring, way: st
 
 
 async def test_an_unforced_request_that_was_answered_meanwhile(scoring: Scoring) -> None:
-    """A deferred request that was not forced is answered by a score under its criteria, and makes none."""
     first = await scoring.claimed(criteria=OTHER_CRITERIA)
     await scoring.store.end(completion(first))
     running = await scoring.claimed()
@@ -301,25 +290,8 @@ async def test_an_unforced_request_that_was_answered_meanwhile(scoring: Scoring)
     assert await scoring.value("SELECT count(*) FROM session_scores") == 2
 
 
-@pytest.mark.parametrize("production", [True, False], ids=["production", "shadow"])
-async def test_only_production_scores_promote(scoring: Scoring, production: bool) -> None:
-    """The end of a score beside the session's own one leaves the deferred request where it is."""
-    own = await scoring.claimed()
-    await scoring.accept(waiting := rescore(criteria=OTHER_CRITERIA))
-    await scoring.rows(
-        "INSERT INTO session_scores (session_id, request_id, priority, score_triggered_by, purpose) "
-        "VALUES ('session-1', gen_random_uuid(), 2, 'alice', 'shadow')"
-    )
-    [shadow] = await scoring.claim()
-
-    await scoring.store.end(failure(own if production else shadow))
-
-    expected = "accepted" if production else "deferred"
-    assert (await scoring.dispositions())[waiting.request_id] == expected
-
-
 async def test_accepting_and_ending_at_the_same_time(scoring: Scoring) -> None:
-    """However a re-score meets the end of the running score, it is never left deferred without a score to wait for."""
+    """No request may stay deferred without an open score to wait for."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(30)))
     running = await scoring.claim()
     wishes = [rescore(f"session-{n}", criteria=OTHER_CRITERIA) for n in range(30)]
@@ -341,7 +313,6 @@ async def test_accepting_and_ending_at_the_same_time(scoring: Scoring) -> None:
 
 
 async def test_cancel_a_pending_score(scoring: Scoring) -> None:
-    """It ends at once, with who cancelled it, and is never claimed."""
     await scoring.accept(rescore())
     [score_id] = [r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores")]
 
@@ -354,7 +325,6 @@ async def test_cancel_a_pending_score(scoring: Scoring) -> None:
 
 
 async def test_cancel_a_running_score(scoring: Scoring) -> None:
-    """Its worker finds its lease gone, at the next heartbeat or the next write."""
     claimed = await scoring.claimed()
 
     assert await scoring.leases.cancel(claimed.score_id, "bob")
@@ -366,7 +336,6 @@ async def test_cancel_a_running_score(scoring: Scoring) -> None:
 
 
 async def test_cancel_what_is_not_open(scoring: Scoring) -> None:
-    """An ended score stays as it is, whoever asks; a score nobody knows cannot be cancelled."""
     claimed = await scoring.claimed()
     await scoring.store.end(completion(claimed))
     before = await scoring.everything()
@@ -377,7 +346,6 @@ async def test_cancel_what_is_not_open(scoring: Scoring) -> None:
 
 
 async def test_cancel_and_end_at_the_same_time(scoring: Scoring) -> None:
-    """One of them wins, and the score has the one terminal event that fits."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(40)))
     running = await scoring.claim()
 
@@ -396,7 +364,7 @@ async def test_cancel_and_end_at_the_same_time(scoring: Scoring) -> None:
 
 
 async def test_a_column_is_added_under_a_running_worker(database_url: str) -> None:
-    """A `pre` migration makes plans of open connections invalid: what waits goes on, a read says "away" once."""
+    """A `pre` migration invalidates the plans of open connections: writes are retried, a read fails once."""
 
     async def migrate(name: str) -> None:
         for table in ("session_scores", "judge_turns", "scoring_requests", "scoring_events", "sessions"):

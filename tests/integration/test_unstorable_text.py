@@ -20,7 +20,6 @@ defaults:
 
 
 async def test_it_is_judged_and_stored(database_url: str, tmp_path: Path) -> None:
-    """Its chain, labels, metrics and gates are there, and so is its total."""
     config = tmp_path / "scoring.yaml"
     config.write_text(YAML, encoding="utf-8")
     async with open_service(database_url, SCORING_CONFIG=str(config)) as service:
@@ -40,7 +39,6 @@ async def test_it_is_judged_and_stored(database_url: str, tmp_path: Path) -> Non
 
 
 async def test_what_is_missing_of_it_is_stored(database_url: str) -> None:
-    """Names stand in the message and in the list of what is missing."""
     async with open_service(database_url, SCORING_MAX_ATTEMPTS="1") as service:
         await service.request()
         claimed = await service.claim()

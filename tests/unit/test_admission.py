@@ -1,13 +1,24 @@
 """What becomes of a request, as tables: every disposition, and which one wins."""
 
 import copy
+import itertools
 import uuid
 from typing import Any
 
 import pytest
 
 from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy, rescore, session_completed
-from tarsy_scoring.queue.admission import OpenScore, Policy, Priority, Request, SessionState, admit, is_sampled, promote
+from tarsy_scoring.queue.admission import (
+    OpenScore,
+    Policy,
+    Priority,
+    Purpose,
+    Request,
+    SessionState,
+    admit,
+    is_sampled,
+    promote,
+)
 
 SCORED = uuid.uuid4()
 RUNNING = OpenScore(uuid.uuid4(), DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])
@@ -53,7 +64,6 @@ def scored(criteria: str = DEFAULT_CRITERIA) -> SessionState:
     ],
 )
 def test_disposition(request_: Request, state: SessionState, of: Policy, disposition: str) -> None:
-    """Rules 1 to 4 of the specification: one disposition for each situation, and a score only for `accepted`."""
     decision = admit(request_, state, of)
 
     assert decision.disposition == disposition
@@ -65,7 +75,6 @@ def test_disposition(request_: Request, state: SessionState, of: Policy, disposi
     [("in_progress", RUNNING.score_id), ("already_scored", SCORED)],
 )
 def test_an_answered_request_names_the_score_that_answers_it(disposition: str, said: uuid.UUID) -> None:
-    """Whoever looks a request up finds the score, whether it was made for that request or not."""
     state = SessionState(open=RUNNING) if disposition == "in_progress" else scored()
 
     decision = admit(session_completed(), state, policy())
@@ -84,7 +93,7 @@ def test_an_answered_request_names_the_score_that_answers_it(disposition: str, s
     ],
 )
 def test_the_first_reason_is_the_one_that_is_told(of: Policy, changes: dict[str, Any], disposition: str) -> None:
-    """An operator who removes the told reason sees the next one: stale, disabled, status, sample, running, scored."""
+    """The order of checks: stale, disabled, status, sample, running, scored."""
     state = running()
     state.completed = scored().completed
 
@@ -95,7 +104,6 @@ def test_the_first_reason_is_the_one_that_is_told(of: Policy, changes: dict[str,
     "of", [policy(enabled=False), policy({"enabled": False}), policy({"sample_rate": 0.0, "auto_score_statuses": ()})]
 )
 def test_whoever_asks_in_particular_is_not_filtered(of: Policy) -> None:
-    """Rule 3: a re-score works whatever the settings for automatic scoring say."""
     assert admit(rescore(session_status="failed"), SessionState(), of).disposition == "accepted"
 
 
@@ -109,7 +117,6 @@ def test_whoever_asks_in_particular_is_not_filtered(of: Policy) -> None:
     ],
 )
 def test_chain_of_a_request(request_chain: str | None, stored_chain: str | None, used: str | None) -> None:
-    """The event's chain, else the stored one; criteria are bound as soon as there is a chain, and not before."""
     of = policy(cli={"criteria": OTHER_CRITERIA})
 
     new = admit(session_completed(chain_id=request_chain), SessionState(chain_id=stored_chain), of).new_score
@@ -121,7 +128,6 @@ def test_chain_of_a_request(request_chain: str | None, stored_chain: str | None,
 
 
 def test_the_chain_of_the_event_decides_about_filters() -> None:
-    """The settings of the request's own chain count, and the defaults only where there is no chain."""
     of = policy({"auto_score_statuses": ["failed"]}, cli={"enabled": False})
 
     answers = [
@@ -133,7 +139,6 @@ def test_the_chain_of_the_event_decides_about_filters() -> None:
 
 
 def test_unknown_criteria_make_a_score_that_can_fail_visibly() -> None:
-    """A request for criteria that do not exist becomes a score with a name and no hash, forced or not."""
     for force in (True, False):
         new = admit(rescore(criteria="no-such", force=force), scored(), policy()).new_score
 
@@ -152,19 +157,17 @@ def test_unknown_criteria_make_a_score_that_can_fail_visibly() -> None:
     ],
 )
 def test_same_criteria_means_same_content(state: SessionState, criteria: str, disposition: str) -> None:
-    """Hashes decide where both are known, since a name may have got new content; names decide otherwise."""
+    """Hashes decide if both are known, because a name may have new content; else names decide."""
     assert admit(rescore(criteria=criteria), state, policy()).disposition == disposition
 
 
 def test_two_requests_that_name_no_criteria_agree_while_nothing_is_bound() -> None:
-    """A score waiting for its chain answers a re-score that leaves the criteria to the same chain."""
     state = SessionState(open=OpenScore(RUNNING.score_id, None, None))
 
     assert admit(rescore(), state, policy()).disposition == "in_progress"
 
 
 def test_only_the_newest_deferred_request_is_kept() -> None:
-    """One deferred request per session: a newer one supersedes the older."""
     state, older, newer = running(), rescore(criteria=OTHER_CRITERIA), rescore(criteria=OTHER_CRITERIA)
 
     first, second = admit(older, state, policy()), admit(newer, state, policy())
@@ -175,7 +178,6 @@ def test_only_the_newest_deferred_request_is_kept() -> None:
 
 
 def test_state_follows_within_a_batch() -> None:
-    """What an earlier request of a batch made is seen by the later ones."""
     state = SessionState(chain_id="kubernetes")
 
     dispositions = [
@@ -186,23 +188,20 @@ def test_state_follows_within_a_batch() -> None:
     assert dispositions == ["accepted", "in_progress", "deferred", "in_progress"]
 
 
-@pytest.mark.parametrize("purpose", ["consistency", "anchor", "shadow"])
-@pytest.mark.parametrize("force", [True, False], ids=["forced", "unforced"])
 @pytest.mark.parametrize("state", [SessionState(), running(), scored()], ids=["new", "running", "scored"])
-def test_another_purpose_stands_beside_the_score(purpose: Any, force: bool, state: SessionState) -> None:
-    """It is always accepted, and leaves everything that decides about production requests as it was."""
+def test_another_purpose_stands_beside_the_score(state: SessionState) -> None:
     before = copy.deepcopy(state)
+    purposes: tuple[Purpose, ...] = ("consistency", "anchor", "shadow")
+    for purpose, force in itertools.product(purposes, (True, False)):
+        decision = admit(rescore(purpose=purpose, force=force), state, policy())
 
-    decision = admit(rescore(purpose=purpose, force=force), state, policy())
-
-    assert (decision.disposition, state) == ("accepted", before)
-    assert decision.new_score is not None
-    assert decision.new_score.score_id == decision.score_id
+        assert (decision.disposition, state) == ("accepted", before)
+        assert decision.new_score is not None
+        assert decision.new_score.score_id == decision.score_id
 
 
 @pytest.mark.parametrize(("force", "disposition"), [(True, "accepted"), (False, "already_scored")])
 def test_promotion(force: bool, disposition: str) -> None:
-    """A deferred request becomes a score, unless it was not forced and has been answered meanwhile."""
     deferred = rescore(force=force, criteria=OTHER_CRITERIA)
     state = scored(OTHER_CRITERIA)
     state.deferred = deferred.request_id
@@ -215,13 +214,12 @@ def test_promotion(force: bool, disposition: str) -> None:
 
 
 def test_priorities_are_ordered_as_they_are_served() -> None:
-    """People, then automatic work, then bulk: the database sorts by the number."""
     assert sorted(Priority) == [Priority.PEOPLE, Priority.AUTOMATIC, Priority.BULK]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.01, 0.25, 0.5, 0.99, 1.0])
 def test_a_sample_has_its_size(rate: float) -> None:
-    """Of 20,000 ids the sample takes its share, within four standard deviations; 0 and 1 are exact."""
+    """Within four standard deviations; 0 and 1 are exact."""
     drawn = sum(is_sampled(f"session-{n}", rate) for n in range(20_000))
 
     tolerance = 4 * (20_000 * rate * (1 - rate)) ** 0.5
@@ -229,7 +227,6 @@ def test_a_sample_has_its_size(rate: float) -> None:
 
 
 def test_samples_are_stable_and_nested() -> None:
-    """The same session always falls the same way, and a larger sample holds every smaller one."""
     ids = [f"session-{n}" for n in range(20_000)]
     samples = [{i for i in ids if is_sampled(i, rate)} for rate in (0.1, 0.3, 0.9)]
 
@@ -240,7 +237,6 @@ def test_samples_are_stable_and_nested() -> None:
 
 
 def test_a_re_score_that_names_no_criteria_means_what_is_running_under_the_defaults() -> None:
-    """Where no chain is known, a bound running score is under the criteria that the request means, too."""
     bound = SessionState(open=OpenScore(RUNNING.score_id, DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA]))
     other = SessionState(open=OpenScore(RUNNING.score_id, OTHER_CRITERIA, HASHES[OTHER_CRITERIA]))
 
@@ -259,7 +255,7 @@ def test_a_re_score_that_names_no_criteria_means_what_is_running_under_the_defau
 def test_an_event_without_a_chain_waits_for_its_session_where_a_chain_may_want_it(
     chains: dict[str, dict[str, bool]], disposition: str
 ) -> None:
-    """Disabled by default, enabled per chain: the source says whose session it is, so the claim decides."""
+    """The first claim learns the chain from the source and decides then."""
     of = policy({"enabled": False}, **chains)
 
     assert admit(session_completed(chain_id=None), SessionState(), of).disposition == disposition

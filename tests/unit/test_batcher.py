@@ -30,7 +30,6 @@ class Writes:
 
 
 async def test_an_idle_batcher_writes_at_once() -> None:
-    """No timer: a single item is a batch of one."""
     writes = Writes()
 
     assert await Batcher(writes).submit(4) == 40
@@ -38,7 +37,6 @@ async def test_an_idle_batcher_writes_at_once() -> None:
 
 
 async def test_what_arrives_during_a_write_goes_into_the_next() -> None:
-    """A hundred callers meet one write under way: they share the next one, and each gets its own result."""
     writes = Writes()
     writes.may_go.clear()
     batcher = Batcher(writes, limit=100)
@@ -54,7 +52,6 @@ async def test_what_arrives_during_a_write_goes_into_the_next() -> None:
 
 
 async def test_a_write_is_never_larger_than_the_limit() -> None:
-    """More callers than the limit are written in their order, in several writes."""
     writes = Writes()
     batcher = Batcher(writes, limit=3)
 
@@ -66,7 +63,6 @@ async def test_a_write_is_never_larger_than_the_limit() -> None:
     "error", [asyncpg.DataError("refused"), ValueError("cannot be encoded")], ids=["database", "anything-else"]
 )
 async def test_a_bad_item_does_not_fail_its_neighbours(error: Exception) -> None:
-    """After a failed write each item is written alone: only the bad one fails, with its own error."""
     writes = Writes()
     writes.bad[1] = error
     batcher = Batcher(writes)
@@ -78,7 +74,6 @@ async def test_a_bad_item_does_not_fail_its_neighbours(error: Exception) -> None
 
 
 async def test_a_failed_write_does_not_strand_who_comes_later() -> None:
-    """Whatever a write raises, callers that were waiting for the next one are served."""
     writes = Writes()
     writes.bad[0] = RuntimeError("unforeseen")
     writes.may_go.clear()
@@ -96,7 +91,7 @@ async def test_a_failed_write_does_not_strand_who_comes_later() -> None:
 
 
 async def test_what_comes_just_as_all_writers_end_is_written() -> None:
-    """Two writes end at the same moment, and their first caller comes again before anything else happens."""
+    """Two writes end at the same moment, and a caller comes again before any other task runs."""
     writes = Writes()
     writes.may_go.clear()
     batcher = Batcher(writes)
@@ -117,7 +112,6 @@ async def test_what_comes_just_as_all_writers_end_is_written() -> None:
 
 
 async def test_a_cancelled_caller_leaves_its_item_in() -> None:
-    """A cancel ends the waiting of that caller alone; its item may be written, its neighbours are."""
     writes = Writes()
     writes.may_go.clear()
     batcher = Batcher(writes)
@@ -134,7 +128,7 @@ async def test_a_cancelled_caller_leaves_its_item_in() -> None:
 
 
 async def test_a_write_belongs_to_none_of_its_callers() -> None:
-    """What is said within it has not the names of whoever came first: it is for others as well, who came later."""
+    """Log lines of a write must not carry the context of its first caller."""
     caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="nobody")
     seen: list[str] = []
 

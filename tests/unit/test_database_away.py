@@ -35,7 +35,6 @@ def url_to(place: str) -> str:
     ],
 )
 def test_place_of_a_url(url: str, place: str) -> None:
-    """Hosts, ports and database, from wherever the URL says them, and nothing else of it."""
     assert place_of(url) == place
 
 
@@ -49,7 +48,6 @@ def test_place_of_a_url(url: str, place: str) -> None:
     ],
 )
 def test_urls_that_may_work(url: str) -> None:
-    """Whether somebody answers there is another question."""
     check_url(url, "SCORING_DATABASE_URL")
 
 
@@ -72,7 +70,6 @@ def test_urls_that_may_work(url: str) -> None:
     ],
 )
 async def test_urls_that_can_never_work(url: str, says: str) -> None:
-    """Opening says so at once, with the variable and without the URL."""
     with pytest.raises(ConfigurationError) as told:
         await Database(url, "public", pool_size=1).open()
 
@@ -134,7 +131,7 @@ async def nothing(_connection: Connection) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 async def test_a_database_that_is_away(error: Exception, reason: str, advice: str) -> None:
-    """Where it is, what happened and what would help; the server's own words may name the user, so they stay out."""
+    """The server's own message may name the user, so it stays out."""
     with pytest.raises(DatabaseAway) as told:
         await FailingDatabase(error).once(nothing)
 
@@ -148,7 +145,6 @@ async def test_a_database_that_is_away(error: Exception, reason: str, advice: st
 
 
 async def test_nobody_listens_there() -> None:
-    """The same with the driver itself, which has words of its own for it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused, and nobody else's
         port = taken.getsockname()[1]
@@ -163,7 +159,6 @@ async def test_nobody_listens_there() -> None:
 
 
 async def test_what_the_driver_cannot_mean_is_a_configuration_error() -> None:
-    """What no wait can change is refused at the first contact, and nothing is waited for."""
     wrong = asyncpg.ClientConfigurationError(f"No such TLS version: x;password={PASSWORD}\nHINT: more")
     database = FailingDatabase(wrong)
 
@@ -175,7 +170,7 @@ async def test_what_the_driver_cannot_mean_is_a_configuration_error() -> None:
 
 
 async def test_what_worked_once_is_not_the_configuration() -> None:
-    """A certificate that is being exchanged is away for a moment: results in memory wait for it."""
+    """A certificate file may be missing while it is replaced."""
     gone = asyncpg.ClientConfigurationError('root certificate file "/tls/ca.crt" does not exist')
     database = FailingDatabase(None, gone, None)
 

@@ -42,7 +42,6 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     "arguments", [["list"], ["list", "--json"], ["show", "0:1"], ["replay", "--all"]], ids="-".join
 )
 def test_brokers_where_nobody_answers(nobody: str, arguments: list[str]) -> None:
-    """One sentence with their address, the topic and the variable, and nothing of the client's own words."""
     told = CliRunner().invoke(dead_letters, arguments)
 
     assert isinstance(told.exception, BrokerAway)
@@ -56,8 +55,6 @@ def test_brokers_where_nobody_answers(nobody: str, arguments: list[str]) -> None
 
 
 def test_brokers_that_refuse_say_why(nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kind of the refusal, which tells an address from a right that is missing."""
-
     class TopicAuthorizationFailedError(Exception):
         """As the client calls it."""
 
@@ -75,7 +72,6 @@ def test_brokers_that_refuse_say_why(nobody: str, topics: list[str], monkeypatch
 
 
 def test_brokers_that_go_away_before_a_replay(nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sending says the same as reading."""
     headers = [("scoring-error", b"invalid_json"), ("scoring-original-topic", b"session-completed")]
 
     async def one(_settings: Settings, topic: str) -> AsyncIterator[Record]:
@@ -98,7 +94,7 @@ def test_brokers_that_go_away_before_a_replay(nobody: str, topics: list[str], mo
 def test_a_topic_that_nobody_made(
     nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
-    """It is not read, which would take 10 s to fail; its name is told, and how it is made."""
+    """Reading an absent topic would take 10 s to fail, so its existence is checked first."""
 
     async def never(_settings: Settings, _topic: str) -> AsyncIterator[Record]:
         raise AssertionError
@@ -118,7 +114,6 @@ def test_a_topic_that_nobody_made(
 @pytest.mark.parametrize("place", ["x", "0", "0:", "0:-1", "0:1 ", "0:1:2"])
 @pytest.mark.parametrize("command", ["show", "replay"])
 def test_what_is_no_place_is_asked_wrongly(nobody: str, command: str, place: str) -> None:
-    """Status 2 with what a place looks like, before any broker is asked."""
     told = CliRunner().invoke(dead_letters, [command, "--", place])
 
     assert told.exit_code == 2

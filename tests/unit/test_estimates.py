@@ -8,7 +8,6 @@ KNOWN, AVERAGE = Usage(1000, 0.02), Usage(3000, 0.04)
 
 
 def test_nothing_selected() -> None:
-    """No session, no amount."""
     estimate = add_up({}, {}, {})
 
     assert (estimate.sessions, estimate.chains) == (0, {})
@@ -16,7 +15,6 @@ def test_nothing_selected() -> None:
 
 
 def test_own_scores_before_the_average_before_nothing() -> None:
-    """Each session rests on the best that is known of it, and what rests on nothing is counted as unknown."""
     chains = {"a": "kubernetes", "b": "kubernetes", "c": "billing", "d": None}
 
     estimate = add_up(chains, {"a": KNOWN}, {"kubernetes": AVERAGE})
@@ -27,7 +25,6 @@ def test_own_scores_before_the_average_before_nothing() -> None:
 
 
 def test_sessions_without_a_chain_have_an_average_of_their_own() -> None:
-    """It is not that of all chains."""
     assert add_up({"a": None}, {}, {None: AVERAGE}).tokens == Amount(3000, 0, 1, 0)
 
 
@@ -40,7 +37,6 @@ def test_sessions_without_a_chain_have_an_average_of_their_own() -> None:
     ],
 )
 def test_tokens_and_cost_are_known_apart(own: Usage, average: Usage | None, cost: Amount) -> None:
-    """Tokens without a price are tokens; a cost of nothing is a cost, and none is not nothing."""
     estimate = add_up({"a": "kubernetes"}, {"a": own}, {"kubernetes": average} if average else {})
 
     assert estimate.tokens == Amount(1000, 1, 0, 0)
