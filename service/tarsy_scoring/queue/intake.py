@@ -9,7 +9,7 @@ queue has shrunk to 80 % of that.
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -133,19 +133,14 @@ class Intake:
 
     async def store(self, records: Sequence[Record]) -> None:
         """Store the requests of `records` and dead-letter the others; idempotent. Raises: BrokerAway."""
-        requests: list[Request] = []
-        by_request: dict[int, Record] = {}
+        decoded: list[tuple[Record, Request]] = []
         invalid: list[tuple[Record, InvalidMessage]] = []
         for record in records:
             try:
-                request = self.decode(record)
+                decoded.append((record, self.decode(record)))
             except InvalidMessage as error:
                 invalid.append((record, error))
-            else:
-                by_request[id(request)] = record
-                requests.append(request)
-        for refused, reason in await self._accept(requests, by_request):
-            invalid.append((by_request[id(refused)], reason))
+        invalid += await self._accept(decoded)
         for record, reason in invalid:
             await self._dead_letter(record, reason)
 
@@ -190,22 +185,20 @@ class Intake:
             traceparent=traceparent_of(record.headers),
         )
 
-    async def _accept(
-        self, requests: Sequence[Request], records: Mapping[int, Record]
-    ) -> list[tuple[Request, InvalidMessage]]:
-        """Store requests; returns those that the database refuses even alone, with the reason."""
-        if not requests:
+    async def _accept(self, decoded: Sequence[tuple[Record, Request]]) -> list[tuple[Record, InvalidMessage]]:
+        """Store requests; returns the records that the database refuses even alone, with the reason."""
+        if not decoded:
             return []
         try:
-            dispositions = await self._inbox.accept(requests)
+            dispositions = await self._inbox.accept([request for _, request in decoded])
         except NotStorable as error:
-            if len(requests) == 1:
-                return [(requests[0], InvalidMessage("not_storable", str(error)))]
-            return [refused for one in requests for refused in await self._accept([one], records)]
-        for request in {r.request_id: r for r in requests}.values():
+            if len(decoded) == 1:
+                return [(decoded[0][0], InvalidMessage("not_storable", str(error)))]
+            return [refused for one in decoded for refused in await self._accept([one])]
+        for record, request in {request.request_id: (record, request) for record, request in decoded}.values():
             disposition = dispositions.get(request.request_id, "repeated")
             self._metrics.requests.labels(request.source, disposition).inc()
-            sent_at = records[id(request)].timestamp_ms / 1000
+            sent_at = record.timestamp_ms / 1000
             if disposition == "accepted" and sent_at > 0:
                 self._metrics.request_delay.labels(request.source).observe(max(0.0, self._clock() - sent_at))
         return []

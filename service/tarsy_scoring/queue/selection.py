@@ -5,16 +5,15 @@ An estimate rests on earlier scores only. Without any it is unknown.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 
 import asyncpg
 
 from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
@@ -144,7 +143,7 @@ async def never_scored(database: Database, listed: AsyncIterator[FoundSession]) 
     """
     found: list[FoundSession] = []
     async for batch in _batches(listed):
-        rows = await _in_batches(database, NEVER_SCORED, list(batch))
+        rows = await database.once(lambda c, ids=list(batch): c.fetch(database.sql(NEVER_SCORED), ids))  # type: ignore[misc]
         found += [batch[r["session_id"]] for r in rows]
     return sorted(found, key=lambda session: (session.completed_at or _EARLIEST, session.session_id))
 
@@ -169,25 +168,16 @@ async def estimate_of(database: Database, sessions: Mapping[str, str | None]) ->
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await _in_batches(database, USAGE_OF_SESSIONS, list(sessions))
+    rows: list[asyncpg.Record] = []
+    ids = list(sessions)
+    for at in range(0, len(ids), _BATCH):
+        batch = ids[at : at + _BATCH]
+        rows += await database.once(lambda c, batch=batch: c.fetch(database.sql(USAGE_OF_SESSIONS), batch))  # type: ignore[misc]
     own = {r["session_id"]: Usage(r["tokens"], r["cost_usd"]) for r in rows}
     chains = {r["session_id"]: sessions[r["session_id"]] or r["chain_id"] for r in rows}
     lacking = {chains[s] for s, usage in own.items() if usage.tokens is None or usage.cost_usd is None}
     averages = await database.once(lambda c: c.fetch(database.sql(USAGE_OF_CHAINS), list(lacking)))
     return add_up(chains, own, {r["chain_id"]: Usage(r["tokens"], r["cost_usd"]) for r in averages})
-
-
-async def _in_batches(database: Database, statement: str, sessions: Sequence[str]) -> list[asyncpg.Record]:
-    """Run a statement over sessions, a batch of them at a time."""
-
-    def fetch(batch: list[str]) -> Callable[[Connection], Awaitable[list[asyncpg.Record]]]:
-        return lambda connection: connection.fetch(database.sql(statement), batch)
-
-    rows: list[asyncpg.Record] = []
-    waiting = iter(sessions)
-    while batch := list(islice(waiting, _BATCH)):
-        rows += await database.once(fetch(batch))
-    return rows
 
 
 def add_up(
