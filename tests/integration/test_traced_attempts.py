@@ -1,4 +1,4 @@
-"""Traces along the real path of a score: what an attempt tells, and what its events are sent with."""
+"""Traces along the real path of a score: spans of an attempt, and the trace of its events."""
 
 import asyncio
 import uuid
@@ -74,7 +74,7 @@ Line = Mapping[str, Any]
 
 
 async def attempt(service: Service, tracing: Tracing, timeline: Timeline | Exception | None = None) -> Line:
-    """Let a worker claim what is due and see it through; gives its line in the log."""
+    """Let a worker claim and finish a due score; returns its log line."""
     clients = create_clients(service.settings, {"OPENAI_API_KEY": KEY}, tracing)
     sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
     scorer = Scorer(
@@ -128,7 +128,7 @@ def of(span: ReadableSpan) -> dict[str, Any]:
 
 
 def place(span: ReadableSpan) -> str:
-    """As the header of an event says it."""
+    """The traceparent of a span."""
     assert span.context is not None
     return f"00-{trace.format_trace_id(span.context.trace_id)}-{trace.format_span_id(span.context.span_id)}-01"
 
@@ -177,7 +177,7 @@ async def test_each_question_says_what_it_used(service: Service, spans: Spans, e
 
 
 async def test_no_span_holds_what_was_said(service: Service, spans: Spans, exported: InMemorySpanExporter) -> None:
-    """Neither session nor answer nor key nor an endpoint's own words, however the attempt ends."""
+    """No text of session, answer, key or endpoint, however the attempt ends."""
     await service.request()
     await attempt(service, spans, TimelineUnavailable("the password is planted-in-an-error"))
     await attempt(service, spans)
@@ -193,7 +193,7 @@ async def test_no_span_holds_what_was_said(service: Service, spans: Spans, expor
 async def test_an_attempt_that_fails(
     service: Service, spans: Spans, exported: InMemorySpanExporter, judge: ScriptedJudge
 ) -> None:
-    """The question that failed and the attempt say so, each in its words; there is no evaluation to tell of."""
+    """Both the question that failed and the attempt have the error; there is no evaluation."""
     judge.script(Fault(kind="status", status=400, json={"error": {"message": "planted-words"}}))
     await service.request(traceparent=SAMPLED)
     line = await attempt(service, spans)
@@ -239,7 +239,7 @@ async def test_gates_are_a_phase_where_there_are_any(
 
 
 class EndsLike:
-    """Stands where `Scorer` stands; each session's attempt ends as its name says."""
+    """In place of `Scorer`: each attempt ends as the name of its session says."""
 
     def __init__(self, service: Service) -> None:
         self._leases = service.leases
@@ -248,7 +248,7 @@ class EndsLike:
     async def attempt(self, claimed: ClaimedScore, **_: Any) -> Finished:
         structlog.get_logger().info("within", session_id=claimed.session_id)
         if claimed.session_id == "lost":
-            raise LeaseLost("somebody else has it")
+            raise LeaseLost("another worker has it")
         if claimed.session_id == "breaks":
             raise ZeroDivisionError
         self.hanging.add(claimed.session_id)
@@ -282,12 +282,12 @@ async def test_attempts_that_nobody_wanted_to_end(
         stopping.set()
         await asyncio.wait_for(running, 30)
 
-    told = {of(s)["tarsy_scoring.session_id"]: s for s in exported.get_finished_spans()}
+    ended = {of(s)["tarsy_scoring.session_id"]: s for s in exported.get_finished_spans()}
     outcomes = {"lost": "lease_lost", "taken": "lease_lost", "breaks": "put_back", "drained": "released"}
-    assert {session: of(s)["tarsy_scoring.outcome"] for session, s in told.items()} == outcomes
+    assert {session: of(s)["tarsy_scoring.outcome"] for session, s in ended.items()} == outcomes
     assert {session: line["outcome"] for session, line in finished(lines).items()} == outcomes
-    assert {session for session, s in told.items() if s.status.status_code is trace.StatusCode.ERROR} == {"breaks"}
-    assert {session: of(s).get("error.type") for session, s in told.items() if "error.type" in of(s)} == {
+    assert {session for session, s in ended.items() if s.status.status_code is trace.StatusCode.ERROR} == {"breaks"}
+    assert {session: of(s).get("error.type") for session, s in ended.items() if "error.type" in of(s)} == {
         "breaks": "internal_error"
     }
     about = [line for line in lines if "session_id" in line]
@@ -300,11 +300,11 @@ async def test_attempts_that_nobody_wanted_to_end(
     assert [line for line in about if line["trace_id"] != of_session[line["session_id"]].split("-")[1]] == []
     assert [line for line in lines if "session_id" not in line and "trace_id" in line] == []
     back = {e.session_id: e.traceparent for e in await sent(service) if told_of(e) == "waiting_retry"}
-    assert back == {session: place(told[session]) for session in ("breaks", "drained")}
+    assert back == {session: place(ended[session]) for session in ("breaks", "drained")}
 
 
 async def test_lines_of_an_attempt_carry_its_trace(service: Service, spans: Spans) -> None:
-    """Where traces are off, they have none."""
+    """Without traces they have none."""
     await service.request(traceparent=SAMPLED)
     away = TimelineUnavailable("away")
     lines = [await attempt(service, tracing, away) for tracing in (spans, OFF)]
@@ -316,7 +316,7 @@ async def test_lines_of_an_attempt_carry_its_trace(service: Service, spans: Span
 async def test_a_write_for_many_is_in_nobodys_trace(
     service: Service, spans: Spans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is said of a database that is away while steps of several attempts are stored has no `trace_id`."""
+    """A log line about the write of several attempts' steps has no `trace_id`."""
     await service.request(traceparent=SAMPLED)
     claimed = await service.claim()
     once, is_away = service.database.once, True
@@ -337,7 +337,7 @@ async def test_a_write_for_many_is_in_nobodys_trace(
 
 
 async def test_without_traces_what_came_is_passed_on(service: Service, exported: InMemorySpanExporter) -> None:
-    """Every event of the score is sent with the producer's own place; nothing is made up where there is none."""
+    """Every event has the producer's traceparent; without one it has none."""
     await service.request(traceparent=SAMPLED)
     await attempt(service, OFF)
     await service.request("two")
@@ -349,7 +349,7 @@ async def test_without_traces_what_came_is_passed_on(service: Service, exported:
 
 
 async def test_a_deferred_request_keeps_its_trace(service: Service) -> None:
-    """It waits in the database until the running score has ended, and then that one's trace is not its own."""
+    """It waits in the database until the running score has ended, and keeps its own trace."""
     of_another = SAMPLED.replace(TRACE_ID, "f" * 32)
     await service.request(traceparent=SAMPLED)
     claimed = await service.claim()
@@ -365,7 +365,7 @@ async def test_a_deferred_request_keeps_its_trace(service: Service) -> None:
 
 
 async def test_a_score_that_is_taken_back_keeps_its_trace(service: Service) -> None:
-    """Whoever takes it back has not seen its request."""
+    """The worker that takes it back has not seen its request."""
     await service.request(traceparent=SAMPLED)
     claimed = await service.claim()
     lapse = "UPDATE session_scores SET lease_expires_at = now() - interval '1 second'"
@@ -407,7 +407,7 @@ async def test_a_repeat_changes_no_trace(service: Service) -> None:
 async def test_who_asks_over_http_may_be_in_a_trace(
     database_url: str, path: str, headers: list[tuple[str, str]], kept: str | None
 ) -> None:
-    """The score belongs to it as to an event's; what is no trace refuses nobody."""
+    """As with an event; a malformed trace is no reason to refuse a request."""
     ended = Sessions(session_1=FoundSession("session-1", "kubernetes", "completed", None))
     async with open_api(database_url, ended) as api:
         answer = await api.client.post(f"/api/v1/{path}", headers=[("X-Forwarded-User", "alice"), *headers])

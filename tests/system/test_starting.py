@@ -1,4 +1,4 @@
-"""What refuses a start, with which status and which words; and what is waited for instead."""
+"""Starts that are refused, with status and message, and starts that wait."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ FAILED, ASKED_WRONGLY = 1, 2
 
 
 def one_sentence(ended: Finished) -> str:
-    """The complaint on standard error: one line for people, and no traceback."""
+    """The error on stderr: one line, and no traceback."""
     assert "Traceback" not in ended.stderr
     return ended.stderr.strip().splitlines()[-1]
 
@@ -104,7 +104,7 @@ async def test_a_database_that_refuses_us_is_not_waited_for(
 
 
 async def test_the_tables_may_live_in_a_schema_of_their_own(service: Service) -> None:
-    """SCORING_DATABASE_SCHEMA: made by `migrate`, used by everything, and `public` stays untouched."""
+    """SCORING_DATABASE_SCHEMA: created by `migrate`, used by every statement; `public` stays untouched."""
     env = {"SCORING_DATABASE_SCHEMA": "own"}
     assert (await service.run("migrate", **env)).status == 0
     service.worker(**env)
@@ -116,7 +116,7 @@ async def test_the_tables_may_live_in_a_schema_of_their_own(service: Service) ->
         )
         return int(await service.value(statement)) == 2
 
-    await wait_until(both_are_published, 60, "both are scored and told")
+    await wait_until(both_are_published, 60, "both are scored and published")
     assert await service.count("true") == 0
 
 
@@ -143,7 +143,7 @@ async def test_missing_topics_refuse_the_start_or_are_made(service: Service) -> 
 
 
 async def test_a_broker_that_is_away_is_waited_for_and_judging_begins_without_it(service: Service) -> None:
-    """Not ready and loud, but what is stored is judged meanwhile, and told live; SIGTERM ends the waiting."""
+    """Not ready, but stored scores are judged and their events delivered live; SIGTERM ends the wait."""
     asked = await service.run("rescore", *service.add_sessions(2))
     assert asked.status == 0
     worker = service.worker(SCORING_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:9")
@@ -183,7 +183,7 @@ async def test_secrets_come_from_files(service: Service, tmp_path: Path) -> None
 
 
 async def test_a_port_that_is_taken_is_named(service: Service) -> None:
-    """A metrics port somebody asked for and that is taken refuses the start; the default one moves."""
+    """A configured metrics port that is taken refuses the start; the default one moves."""
     first = service.worker()
     port = (await first.says("service.starting"))["metrics_port"]
     ended = await service.run("worker", SCORING_METRICS_PORT=str(port))
@@ -192,7 +192,7 @@ async def test_a_port_that_is_taken_is_named(service: Service) -> None:
 
 
 async def test_unknown_variables_are_told_and_harmless(service: Service) -> None:
-    """A misspelt variable is worth a warning, not a refusal."""
+    """With a warning."""
     worker = service.worker(SCORING_SLOTZ="3")
     line = await worker.says("settings.unknown_variable")
     assert line["variable"] == "SCORING_SLOTZ"
@@ -200,7 +200,7 @@ async def test_unknown_variables_are_told_and_harmless(service: Service) -> None
 
 
 async def test_check_config_shows_what_is_in_force_and_no_secret(service: Service) -> None:
-    """Everything but secrets, for people and for programs; 2 for what is wrong."""
+    """As text and as JSON, without secrets; status 2 for invalid settings."""
     env = configured(service, {"chains": {"kubernetes": {"sample_rate": 0.5}}})
     shown = await service.run("check-config", "--json", **env)
     assert shown.status == 0

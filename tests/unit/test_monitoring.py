@@ -1,4 +1,4 @@
-"""Dashboard and alert rules ask for what there is, say where to look, and fire when they should and only then."""
+"""Dashboard and alert rules: every series exists, every alert has a runbook, and fires when it should and only then."""
 
 import json
 import re
@@ -39,7 +39,7 @@ _MATCHER = re.compile(rf"(\w+)\s*(=~|!~|!=|=)\s*({_TEXT})")
 
 
 def series() -> dict[str, set[str]]:
-    """Every series that there is, with its labels."""
+    """Every exported series, with its labels."""
     metrics = Metrics()
     known: dict[str, set[str]] = {}
     for one in vars(metrics).values():
@@ -78,7 +78,7 @@ VALUES = {
 
 
 def unknown_parts(expression: str) -> list[str]:
-    """Names of series and labels, and values of closed sets, that no process of ours exports."""
+    """Names of series and labels, and values of closed sets, that no process exports."""
     wrong: list[str] = []
     grouped = [label.strip() for group in _GROUPING.findall(expression) for label in group.split(",")]
     bare = _SPAN.sub("", _GROUPING.sub("", _SELECTOR.sub(r"\1", expression)))
@@ -130,12 +130,11 @@ def test_an_expression_asks_only_for_what_there_is(expression: str) -> None:
     ],
 )
 def test_the_check_sees_what_is_unknown(expression: str, expected: list[str]) -> None:
-    """What reads the expressions above can itself be trusted."""
+    """The reader of expressions above finds what is wrong."""
     assert unknown_parts(expression) == expected
 
 
 def test_routes_in_rules_are_routes_of_the_api() -> None:
-    """The alert on reading scores watches the two routes by which a score is read."""
     paths = json.loads((ROOT / "schemas" / "openapi.json").read_text(encoding="utf-8"))["paths"]
     found = re.findall(rf"route=~({_TEXT})", ALERTS["TarsyScoringApiSlow"]["expr"])
     patterns = [json.loads(text) for text in found]
@@ -151,7 +150,7 @@ def test_routes_in_rules_are_routes_of_the_api() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=[r.get("alert") or r["record"] for r in RULES])
 def test_a_rule_looks_at_each_installation_by_itself(rule: dict[str, Any]) -> None:
-    """What one has says nothing of another; `absent` would be quiet for all of them as long as one is there."""
+    """`absent` is quiet for all installations as long as one has the series."""
     expression = rule["expr"]
     joined = re.findall(
         r"\b(?:and|unless|[-/])\s+(on \(namespace(?:, instance)?\)|sum by \(namespace\)|\()?", expression
@@ -163,27 +162,26 @@ def test_a_rule_looks_at_each_installation_by_itself(rule: dict[str, Any]) -> No
 
 
 def anchors(page: str) -> set[str]:
-    """What its headings can be linked by."""
+    """Anchors of its headings."""
     headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS.keys())
 def test_an_alert_says_how_bad_it_is_and_where_to_look(alert: dict[str, Any]) -> None:
-    """Whoever is woken needs a sentence, a first look, and a page that exists."""
-    told = alert["annotations"]
-    page, _, anchor = told["runbook"].partition("#")
+    """A short summary, a first look, and a section that exists."""
+    notes = alert["annotations"]
+    page, _, anchor = notes["runbook"].partition("#")
 
     assert alert["labels"]["severity"] in ("warning", "critical")
     assert re.fullmatch(r"\d+m", alert["for"])
-    assert len(told["summary"]) <= 80
-    assert re.search(r"\b[Ll]ook (at|for)\b", told["description"])
+    assert len(notes["summary"]) <= 80
+    assert re.search(r"\b[Ll]ook (at|for)\b", notes["description"])
     assert page == "docs/operations.md"
     assert anchor in anchors(OPERATIONS)
 
 
 def test_the_page_lists_every_alert_with_its_severity_and_section() -> None:
-    """Table and rules say the same."""
     rows = re.findall(r"^\| `(TarsyScoring\w+)` \| (\w+) \| .* \| \[.*\]\(#([\w-]+)\) \|$", OPERATIONS, re.MULTILINE)
 
     assert sorted(rows) == sorted(
@@ -211,7 +209,7 @@ def test_every_alert_is_tested_both_ways() -> None:
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian's package prometheus has it)")
 @pytest.mark.parametrize("arguments", [("check", "alerts.yaml"), ("test", "alerts_test.yaml")], ids=["check", "test"])
 def test_promtool_accepts_the_rules(arguments: tuple[str, str]) -> None:
-    """Prometheus' own tool reads them, and plays them through."""
+    """With Prometheus' own tool."""
     assert PROMTOOL is not None
     what, file = arguments
 
@@ -225,7 +223,6 @@ def test_promtool_accepts_the_rules(arguments: tuple[str, str]) -> None:
 
 
 def test_the_rows_tell_the_story_in_order() -> None:
-    """Promises first, then what they depend on, then what it is all for."""
     rows = [p["title"] for p in DASHBOARD["panels"] if p["type"] == "row"]
 
     assert rows == [
@@ -252,7 +249,7 @@ def test_ids_are_unique_and_nothing_overlaps() -> None:
 
 @pytest.mark.parametrize("panel", PANELS, ids=[p["title"] for p in PANELS])
 def test_a_panel_explains_itself(panel: dict[str, Any]) -> None:
-    """A sentence, a unit, and series with names; data from the chosen source and namespace alone."""
+    """Description, unit and legend; data from the chosen source and namespace only."""
     source = {"type": "prometheus", "uid": "${datasource}"}
 
     assert panel["description"].endswith(".")
@@ -270,7 +267,7 @@ def test_a_panel_explains_itself(panel: dict[str, Any]) -> None:
 
 
 def test_source_and_namespace_are_chosen_above_the_panels() -> None:
-    """One file serves every Prometheus; where nothing has a namespace, All still matches."""
+    """One file serves every Prometheus; `All` also matches series without a namespace."""
     chosen = {v["name"]: v for v in DASHBOARD["templating"]["list"]}
 
     assert chosen["datasource"]["query"] == "prometheus"

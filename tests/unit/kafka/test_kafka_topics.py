@@ -133,7 +133,7 @@ async def test_reading_closes_the_reader(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_brokers_that_go_away_before_they_answer_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judging has begun by then, so only an error that waiting cannot mend ends the worker."""
     answers: list[Any] = [KafkaConnectionError("hung up"), ["mine"]]
-    obstacles: list[Obstacle | None] = [Obstacle("nobody answers", is_refusal=False)]
+    obstacles: list[Obstacle | None] = [Obstacle("no answer", is_refusal=False)]
 
     def answer() -> Any:
         if isinstance(given := answers.pop(0), Exception):

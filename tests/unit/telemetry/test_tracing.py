@@ -42,7 +42,7 @@ SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{TRACE_ID}-{SPAN_ID}-00
     [
         pytest.param(SAMPLED, SAMPLED, id="sampled"),
         pytest.param(UNSAMPLED, UNSAMPLED, id="unsampled"),
-        pytest.param(f"00-{TRACE_ID}-{SPAN_ID}-ff", f"00-{TRACE_ID}-{SPAN_ID}-03", id="flags-nobody-knows"),
+        pytest.param(f"00-{TRACE_ID}-{SPAN_ID}-ff", f"00-{TRACE_ID}-{SPAN_ID}-03", id="unknown-flags"),
         pytest.param(f"cc-{TRACE_ID}-{SPAN_ID}-01-and-more", SAMPLED, id="later-version"),
         pytest.param(f"{SAMPLED}-more", None, id="more-than-this-version-has"),
         pytest.param(f"ff-{TRACE_ID}-{SPAN_ID}-01", None, id="forbidden-version"),
