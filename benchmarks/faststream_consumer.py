@@ -1,7 +1,7 @@
 """
 A minimal FastStream consumer that scores sessions: `python -m benchmarks.faststream_consumer`.
 
-What it leaves out is told in docs/benchmarks.md.
+docs/benchmarks.md lists what it leaves out.
 """
 
 import logging

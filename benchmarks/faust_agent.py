@@ -1,7 +1,7 @@
 """
 A minimal Faust agent that scores sessions: `python -m benchmarks.faust_agent`.
 
-What it leaves out is told in docs/benchmarks.md.
+docs/benchmarks.md lists what it leaves out.
 """
 
 import json

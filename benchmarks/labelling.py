@@ -1,4 +1,4 @@
-"""Simulated labels and judgements, for what a trust card and a review queue promise; `benchmarks.years` shows it."""
+"""Simulated labels and judgements, to check trust cards and review queues; `benchmarks.years` prints the results."""
 
 import math
 import random
@@ -67,7 +67,7 @@ def true_card(ratings: Sequence[Rating]) -> tuple[float, float, float]:
 
 
 def chance_of_label(rating: Rating) -> float:
-    """A queue that prefers what is near an edge between bands: labels of very different weight."""
+    """A queue that prefers totals near the edge of a band, so that labels have very different weights."""
     return 0.8 if min(abs(rating.total - 50), abs(rating.total - 75)) <= 3 else 0.2
 
 

@@ -1,4 +1,4 @@
-"""What processes cost while something is measured, and what a series of completions says about throughput."""
+"""CPU and memory of processes during a measurement, and the throughput of a series of completions."""
 
 import asyncio
 import contextlib

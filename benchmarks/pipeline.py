@@ -1,5 +1,5 @@
 """
-What the minimal Faust and FastStream programs do per message, with the same parts as the service.
+The work of the minimal Faust and FastStream programs per message, with the same parts as the service.
 
 Timeline from its file, the same rendering, two calls through the same judge client, one row, and an event
 for the caller to send. No checkpoint between the calls, no lease, no retry across restarts, no outbox.

@@ -1,4 +1,4 @@
-"""The processes that are measured, and the scripted judge in a process of its own; each ends with its context."""
+"""The measured processes, and the scripted judge in a process of its own; each ends with its context."""
 
 import asyncio
 import os

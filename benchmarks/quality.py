@@ -1,8 +1,8 @@
 """
 The pages about quality over time while many scores are stored: `python -m benchmarks.quality`.
 
-PostgreSQL and the API are processes of their own. Each page is asked for once after a start of the API (cold), then
-again and again, one request after the other, as somebody does who looks around.
+PostgreSQL and the API are processes of their own. Each page is requested once after a start of the API (cold), then
+repeatedly, one request after the other, as a browsing user would.
 """
 
 import argparse
@@ -28,8 +28,8 @@ API = "/api/v1/scoring"
 
 # A year of scores; one session in five was scored twice. Three judges, one after the other, under two criteria. Up to
 # three missing tools of 400, written in three ways, the few wanted by most. Agents had one of 40 sets of tools, where
-# more of the wanted ones appear from month to month. People label all that is picked, ten a day of each judge; of the
-# day before nobody has drawn yet.
+# more of the wanted ones appear from month to month. People label all that is picked, ten a day of each judge; no
+# sample of the day before has been drawn yet.
 FILL = """
 INSERT INTO sessions (session_id, chain_id, alert_type, status, completed_at)
 SELECT 'session-' || n, 'chain-' || n % {chains}, 'Alert-' || n % 40, 'completed',
@@ -144,7 +144,7 @@ async def ask(client: aiohttp.ClientSession, address: str, path: str) -> tuple[f
 
 
 async def measure_page(address: str, path: str, times: int) -> Page:
-    """One request at a time; the first `SETTLED_S` after the start, when nobody has asked for anything."""
+    """One request at a time; the first `SETTLED_S` after the start, before any other request."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as client:
         await asyncio.sleep(SETTLED_S)
         cold_ms, size = await ask(client, address, path)

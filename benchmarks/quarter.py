@@ -102,7 +102,7 @@ def make_sessions(seed: int) -> list[Session]:
 
 
 class Rows:
-    """What is put into the tables, made of seeded draws."""
+    """Rows of the tables, made of seeded draws."""
 
     def __init__(self, seed: int, criteria: Criteria, beginning: datetime) -> None:
         self._draw = draws(seed, "rows")
@@ -200,7 +200,7 @@ async def fill(url: str, seed: int = 1) -> None:
 
 
 def statements(rows: Rows, anchors: Sequence[str]) -> list[tuple[str, Sequence[tuple[Any, ...]]]]:
-    """What is inserted, in order."""
+    """The INSERT statements with their rows, in order."""
     return [
         (
             "INSERT INTO sessions (session_id, chain_id, alert_type, labels, status, completed_at, first_seen_at) "

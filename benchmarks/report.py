@@ -11,7 +11,7 @@ from rich.table import Table
 
 from benchmarks.scenarios import TURNS, Result
 
-# What the service is held to: share of the ideal at 2 s per turn, share of the bare client at 200 ms, memory.
+# Targets of the service: share of the ideal at 2 s per turn, share of the bare client at 200 ms, memory.
 LEAST_SHARE_OF_IDEAL, LEAST_SHARE_OF_BARE, MOST_RSS = 0.95, 0.6, 300 * 2**20
 TARGET_SLOTS = 200
 NOISY = 0.05  # share of the machine that bystanders may use before the numbers are doubtful

@@ -1,4 +1,4 @@
-"""What is measured: the bare client, the service, and two stream frameworks, on the same sessions and judge."""
+"""The measured programs: the bare client, the service, and two stream frameworks, on the same sessions and judge."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ PUBLISH_TIMEOUT_S = 60.0
 _FAKE_NONCE = "0123456789abcdef"
 
 Progress = Callable[[int], None]
-"""Told how many scores are done."""
+"""Called with the number of finished scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Bench:
     async def measure(self, scenario: Scenario, progress: Progress) -> Result:
         """
         Raises:
-            ProgramFailed: What is measured ended early, failed scores, or stood still.
+            ProgramFailed: The measured program ended early, failed scores, or made no progress.
         """
         async with AsyncExitStack() as stack:
             asked = await stack.enter_async_context(judge(scenario.latency_s or 0.0, self.folder))
@@ -145,15 +145,15 @@ class Bench:
             metered({"measured": process.pid, "judge": asked.pid, "driver": os.getpid()}) as meter,
         ):
             assert process.stdout is not None
-            said = asyncio.create_task(process.stdout.read())
-            while not said.done():
-                await asyncio.wait([said], timeout=POLL_S)
+            output = asyncio.create_task(process.stdout.read())
+            while not output.done():
+                await asyncio.wait([output], timeout=POLL_S)
                 progress(await asked.calls() // TURNS)
         if process.returncode:
             require_running(process, log_file)
-        told = json.loads(await said)
+        printed = json.loads(await output)
         calls = scenario.scores * TURNS  # as it counts itself; it raises where a call fails
-        return _result(scenario, told["started"], told["started"], told["completions"], meter, calls)
+        return _result(scenario, printed["started"], printed["started"], printed["completions"], meter, calls)
 
     # --- consumers of Kafka ----------------------------------------------------------------------------
 

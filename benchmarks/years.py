@@ -226,9 +226,9 @@ def show_new_judge(console: Console, runs: int, seed: int, error: float) -> None
         for judge, agents in ((0.0, 0.0), (SHIFT, 0.0), (0.0, SHIFT), (SHIFT, SHIFT), (SHIFT, -SHIFT), (0.0, -SHIFT)):
             planted = NewJudge(judge, agents, spread, judgements=judgements, error=error)
             found = causes_found(planted, runs, seed)
-            told = ", ".join(f"{cause} {count}" for cause, count in found.most_common())
+            listed = ", ".join(f"{cause} {count}" for cause, count in found.most_common())
             console.print(
-                f"    judge {judge:+g}, agents {agents:+g}: {found[planted.cause] / runs:6.1%} right   {told}"
+                f"    judge {judge:+g}, agents {agents:+g}: {found[planted.cause] / runs:6.1%} right   {listed}"
             )
 
 
@@ -239,10 +239,10 @@ def show_versions(console: Console, runs: int, seed: int) -> None:
         for agents, judge in ((0.0, SHIFT), (0.0, -SHIFT), (SHIFT, -SHIFT), (SHIFT, SHIFT), (SHIFT, 0.0)):
             for spread, anchors in ((15.0, ANCHORS), (20.0, ANCHORS), (15.0, 10), (15.0, 0)):
                 found = verdicts_found(TwoVersions(agents, judge, mix, spread, anchors), runs, seed)
-                told = ", ".join(f"{verdict} {count}" for verdict, count in found.most_common())
+                listed = ", ".join(f"{verdict} {count}" for verdict, count in found.most_common())
                 console.print(
                     f"    new judge scored {mix[0]:.0%} and {mix[1]:.0%}, {anchors} anchors, SD {spread:g}: "
-                    f"agents {agents:+g}, judge {judge:+g}: {told}"
+                    f"agents {agents:+g}, judge {judge:+g}: {listed}"
                 )
 
 
@@ -278,11 +278,11 @@ def show_trust(console: Console, runs: int, seed: int) -> None:
         )
         for labels, how in cases:
             found = coverages(agreement, labels, runs, seed, how)
-            told = ", ".join(
+            listed = ", ".join(
                 f"{name} {c.share:.1%}{'' if c.intervals == runs else f' of {c.intervals}'}"
                 for name, c in zip(("kappa", "Spearman", "mean difference"), found, strict=True)
             )
-            console.print(f"    {agreement.name}, {labels} labels, {how}: {told}")
+            console.print(f"    {agreement.name}, {labels} labels, {how}: {listed}")
     console.print("\nAs many labels as the card asks for: half the interval of kappa afterwards")
     for agreement in AGREEMENTS:
         for labels in (40, 80):
@@ -321,7 +321,7 @@ def show_queue(console: Console, runs: int, seed: int) -> None:
     )
     for size, picks in ((60, 20), (100, 40), (300, 40), (1000, 40)):
         found = queue_estimates(size, picks, runs, seed)
-        told = "; ".join(
+        listed = "; ".join(
             f"{name} bias {found.bias(values):+.3f} error {found.error(values):.3f}"
             for name, values in (
                 ("random share", found.random_share),
@@ -329,7 +329,7 @@ def show_queue(console: Console, runs: int, seed: int) -> None:
                 ("all, weighed", found.all_weighed),
             )
         )
-        console.print(f"    {picks} of {size}, truth {found.truth:.3f}: {told}")
+        console.print(f"    {picks} of {size}, truth {found.truth:.3f}: {listed}")
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ CLOUDEVENTS_HEADERS = {
     "content-type": "application/json",
 }
 TRACE_HEADER = {"traceparent": "Where in a trace it belongs (W3C Trace Context); may be missing."}
-INCOMING = {SOURCE_COMPLETED: "A session has ended.", SOURCE_RESCORE: "Somebody wants a session scored again."}
+INCOMING = {SOURCE_COMPLETED: "A session has ended.", SOURCE_RESCORE: "A request to score a session again."}
 OUTGOING: Mapping[str, str] = {
     "scoring.started": "An attempt at a score began.",
     "scoring.progress": "A score entered a phase.",
@@ -94,14 +94,16 @@ def asyncapi_document(examples: Mapping[str, Any]) -> dict[str, Any]:
         "operations": {
             "takeSessionCompleted": _operation("receive", "sessionCompleted", "Take in sessions that have ended."),
             "takeRescoreRequested": _operation("receive", "rescoreRequested", "Take in requests to score again."),
-            "announceScores": _operation("send", "scoringEvents", "Announce what happens to scores, at least once."),
-            "publishInsights": _operation("send", "scoringInsights", "Publish rolling figures, and tell of drift."),
-            "buryMessage": _operation("send", "deadLetters", "Keep what could not be understood, before its commit."),
+            "announceScores": _operation("send", "scoringEvents", "Publish the events of scores, at least once."),
+            "publishInsights": _operation("send", "scoringInsights", "Publish rolling figures and findings of drift."),
+            "buryMessage": _operation(
+                "send", "deadLetters", "Keep messages that cannot be decoded, before their offset is committed."
+            ),
         },
         "components": {
             "messages": {_camel(name): _incoming(name, what, examples) for name, what in INCOMING.items()}
             | {_camel(_dashed(t)): _outgoing(t, what, examples) for t, what in OUTGOING.items()}
-            | {_camel(name): _insight(name, *told, examples) for name, told in INSIGHTS.items()}
+            | {_camel(name): _insight(name, *texts, examples) for name, texts in INSIGHTS.items()}
             | {"deadLetter": _dead_letter()}
         },
     }
@@ -153,8 +155,8 @@ def _outgoing(event_type: str, what: str, examples: Mapping[str, Any]) -> dict[s
     return _message(_dashed(event_type), what, headers, examples) | {"bindings": _key(SESSION_KEY)}
 
 
-def _insight(name: str, what: str, key: str, told: str, examples: Mapping[str, Any]) -> dict[str, Any]:
-    headers = {"type": "object", "description": told}
+def _insight(name: str, what: str, key: str, headers_text: str, examples: Mapping[str, Any]) -> dict[str, Any]:
+    headers = {"type": "object", "description": headers_text}
     return _message(name, what, headers, examples) | {"bindings": _key({"type": "string", "description": key})}
 
 
@@ -165,7 +167,7 @@ def _dead_letter() -> dict[str, Any]:
     key = {"type": "string", "description": "The original key as it was, which may be none."}
     return {
         "name": "dead-letter",
-        "summary": "A message that could not be understood: the original bytes, key and headers.",
+        "summary": "A message that could not be decoded: the original bytes, key and headers.",
         "contentType": "application/octet-stream",
         "headers": headers,
         "payload": {"type": "string", "format": "binary", "description": "The original bytes, whatever they are."},

@@ -1,8 +1,8 @@
 """
-Everything that is generated from the code: JSON Schemas, the AsyncAPI and OpenAPI documents, the page of settings.
+Generates files from the code: JSON Schemas, the AsyncAPI and OpenAPI documents, the page of settings.
 
-`python schemas/generate.py` writes; with `--check` it writes nothing and ends with 1 where a file differs,
-naming each. The examples in `examples/` are written by hand and go into the AsyncAPI document.
+`python schemas/generate.py` writes; with `--check` it writes nothing, names each file that differs, and
+then ends with status 1. The examples in `examples/` are written by hand and go into the AsyncAPI document.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def _as_json(value: Any) -> str:
 
 
 def main() -> str | None:
-    """Returns what is wrong, or None."""
+    """Write or check the files; returns the names of stale files, or None."""
     parser = argparse.ArgumentParser(description="Generate schemas/ and parts of docs/ from the code.")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 and the names of what differs")
     is_check = parser.parse_args().check

@@ -1,4 +1,4 @@
-"""Brokers without Docker: Apache Kafka where Java and Maven are, else Tansu, which keeps everything in memory."""
+"""Brokers without Docker: Apache Kafka where Java and Maven are installed, else Tansu, which keeps data in memory."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""`stack` and `demo`: everything on this machine, out of packages."""
+"""The commands `stack` and `demo`, which run all parts on this machine."""
 
 import asyncio
 import json

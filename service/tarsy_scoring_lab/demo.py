@@ -1,8 +1,8 @@
 """
 `tarsy-scoring demo`: the whole service on one machine, with example sessions, scored while you watch.
 
-Nothing in here is special to the demo but the parts: it runs the same `worker` as production, as a
-process of its own, reads sessions from a TARSy-shaped database, and shows what arrives on Kafka.
+It runs the same `worker` as production in a process of its own, reads sessions from a TARSy-shaped
+database, and shows the events that arrive on Kafka. Only the parts around the service are stand-ins.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def _program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of ours; stopped as in production, by SIGTERM, and killed where nobody waits for that any longer."""
+    """A process of the service. It gets SIGTERM at the end, and SIGKILL after `STOP_WITHIN_S` or a second signal."""
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
     with (logs / f"{command}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""PostgreSQL out of a Python package: a server of our own, for as long as we run."""
+"""PostgreSQL from a Python package: a server that runs as long as this process."""
 
 import contextlib
 import importlib.util

@@ -1,5 +1,5 @@
 """
-A server program that keeps its port and data over crashes and cannot outlive us.
+A server program that keeps its port and data over crashes and ends with this process.
 
 Shared by the embedded PostgreSQL and the embedded brokers; belongs to no event loop.
 """
@@ -100,7 +100,7 @@ class EmbeddedServer(ABC):
             undo.push_async_callback(self.close)
             self._open_directory()
             await self._prepare()
-            if not _is_free(self.port):  # else whoever is there would answer in our server's place
+            if not _is_free(self.port):  # another program would answer in our server's place
                 raise StartRefused(f"{self.name}: port {self.port} on {HOST} is taken by another program")
             self._process = self._spawn(await self._command())
             self._watch(str(self._process.pid))
@@ -237,11 +237,11 @@ class EmbeddedServer(ABC):
 
     def _last_words(self) -> str:
         lines = self._log_file.read_text(errors="replace").strip().splitlines()
-        return " | ".join(lines[-3:])[-800:] or "it said nothing"
+        return " | ".join(lines[-3:])[-800:] or "it printed nothing"
 
 
 def free_port() -> int:
-    """A TCP port on loopback on which nobody listens now."""
+    """A TCP port on loopback on which no program listens now."""
     while not _is_free(port := secrets.choice(_PORTS)):
         pass
     return port

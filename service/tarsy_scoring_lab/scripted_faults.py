@@ -1,4 +1,4 @@
-"""What can be ordered to go wrong in calls of the scripted judge, and what each fault makes of an answer."""
+"""Faults of the scripted judge: which can be ordered, and how each changes an answer."""
 
 import asyncio
 import json
@@ -92,9 +92,9 @@ def spoil(answer: dict[str, Any], fault: Fault) -> None:
             choice["finish_reason"] = "length"
             message["content"] = text[: len(text) // 2]
         case "no_score":
-            message["content"] = f"{STAND_IN} It was told to state no total."
+            message["content"] = f"{STAND_IN} It was instructed to state no total."
         case "refusal":
-            message |= {"content": None, "refusal": f"{STAND_IN} It was told to refuse."}
+            message |= {"content": None, "refusal": f"{STAND_IN} It was instructed to refuse."}
         case "content_filter":
             choice["finish_reason"] = "content_filter"
             message["content"] = ""

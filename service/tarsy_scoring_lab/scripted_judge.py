@@ -1,8 +1,8 @@
 """
 A stand-in for the judge: an OpenAI-compatible endpoint that answers by a script and judges nothing.
 
-Its answers follow from the bytes of the transcript, so the same session gets the same answer, and each
-of them says that it is made up. Faults, noise and obedience are ordered from it, in the process or over
+Answers depend only on the bytes of the transcript, so the same session gets the same answer, and each
+answer states that it is made up. Faults, noise and obedience are set by a script, in the process or over
 HTTP (`/script`).
 """
 

@@ -1,7 +1,7 @@
 """
-What the scripted judge makes of a request, and what it answers: numbers from a checksum, words made in advance.
+Replies of the scripted judge: numbers from a checksum of the transcript, sentences written in advance.
 
-Pure. It reads messages as a language model would get them, and knows nothing else about the service's state.
+It reads only the messages that a language model would get, and has no other knowledge of the service.
 """
 
 import functools
@@ -331,7 +331,7 @@ def _json_answer(task: Task, schema: dict[str, Any], reading: Reading, total: in
         "alternative_approaches": list(_alternatives(reading)),
         "scores": scores,
         "weighted_score": weighted,
-        "confidence": 0.0,  # nobody judged
+        "confidence": 0.0,  # no model judged
         "issues": [f"{STAND_IN} The values were computed from a checksum of the transcript."],
         "highlights": [f"{_where(reading)}."],
     } | ({"outcome": outcome} if outcome else {})
@@ -382,7 +382,7 @@ def _alternatives(reading: Reading) -> Iterator[dict[str, Any]]:
         tools = dict.fromkeys(reading.tools[(first + i) % len(reading.tools)] for i in range(3))
         yield {
             "name": f"Made-up approach {number}",
-            "description": "A checksum chose these tools and their order. Nobody asked whether this way is better.",
+            "description": "A checksum chose these tools and their order. No model compared this way with the agent's.",
             "steps": [f"{tool}: a judge would say here what it is expected to show" for tool in tools],
         }
 
@@ -477,7 +477,7 @@ def demanded_total(message: str, bands: Mapping[str, tuple[int, int]], *, obeys_
     for the closing one.
 
     Args:
-        obeys_fenced: Obey what is marked as data too.
+        obeys_fenced: Also obey text that is marked as data.
     """
     text = message if obeys_fenced else "\n".join(_unmarked(message))
     found = sorted((m for pattern in _DEMANDS for m in pattern.finditer(text)), key=lambda m: m.start())

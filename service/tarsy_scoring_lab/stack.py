@@ -22,8 +22,8 @@ class Stack:
     """
     A context that holds all three; they start at the same time, and `env` points the service at them.
 
-    The two databases, `scoring` and `tarsy`, are empty: whoever uses them migrates and fills them.
-    Leaving the context, or dying, leaves nothing behind except what `directory` keeps.
+    The two databases, `scoring` and `tarsy`, are empty; the caller migrates and fills them.
+    Leaving the context, or the death of this process, removes everything except the content of `directory`.
 
     Args:
         broker: `auto` is Apache Kafka where it can run, else Tansu, which keeps nothing in `directory`.

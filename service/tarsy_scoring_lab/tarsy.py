@@ -1,5 +1,5 @@
 """
-A TARSy database to read from where there is none: its tables, and sessions written as TARSy writes them.
+A stand-in for TARSy's database: its tables, and sessions written as TARSy writes them.
 
 For demos and tests. The service itself never writes to TARSy's database.
 """

@@ -24,7 +24,7 @@ topologySpreadConstraints:
   {{- end }}
 {{- end -}}
 
-{{/* Where somebody wants these pods. */}}
+{{/* Where the operator wants these pods. */}}
 {{- define "tarsy-scoring.placing" -}}
 {{- $values := index .root.Values .component -}}
 {{- range $name := list "nodeSelector" "tolerations" "affinity" }}
@@ -131,7 +131,7 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* What every program but `migrate` is told: whatever `config` may name, since each of them reads it. */}}
+{{/* Variables of every program but `migrate`. Each of them reads `config`, which may name any of these variables. */}}
 {{- define "tarsy-scoring.variables" -}}
 {{- include "tarsy-scoring.databaseVariables" . }}
 {{- include "tarsy-scoring.kafkaVariables" . }}

@@ -343,7 +343,7 @@ class Gateway:
         assert self._order is not None, "clients wait until the gateway has its place"
         has_reader = await _acquired(self._readers, READER_WAIT_S)
         try:
-            # No await between these three: what is held back must begin where the catch-up ends.
+            # No await between these three: events are held back from the exact position at which the catch-up ends.
             if is_subscription:
                 self._subscribe(client, channel)
             client.hold()

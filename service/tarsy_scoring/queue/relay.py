@@ -66,7 +66,7 @@ class Relay:
 
     async def run_once(self) -> int:
         """
-        Assign positions and publish what is waiting; returns the number of acknowledged events.
+        Assign positions and publish waiting events; returns the number of acknowledged events.
 
         Raises:
             DatabaseAway, BrokerAway: Only acknowledged events are marked.

@@ -185,7 +185,7 @@ class Coverage(Part):
 
 
 class Evidence(Part):
-    """What the source declared, what could be read, what is missing."""
+    """Evidence that the source declared, that could be read, and that is missing."""
 
     expected: dict[str, Any]
     read: dict[str, Any]

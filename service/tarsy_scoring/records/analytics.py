@@ -217,7 +217,7 @@ class Distribution:
 
 async def distribution(database: Database, selection: Selection, bands: Sequence[Band]) -> Distribution:
     """
-    Scores by band. Flagged totals count: the distribution shows what is stored, not how quality moves.
+    Scores by band. Flagged totals count: the distribution shows stored scores, not a trend of quality.
 
     Raises:
         DatabaseAway: See `Database.once`.

@@ -22,8 +22,8 @@ Why = Literal["asked", "deleted_upstream"]
 
 RELAY_WAIT_S = 5.0  # for the relay, which polls every second, to publish that open scores were cancelled
 POLL_S = 0.1
-# Each cancel may promote a deferred request, which is cancelled in the next round. What is open after the last round
-# is deleted without a cancel.
+# Each cancel may promote a deferred request, which is cancelled in the next round. Scores that are open after the
+# last round are deleted without a cancel.
 CANCEL_ROUNDS = 5
 
 # Bodies of dead letters about a session: the message has its id as key or contains it, even where it is not valid JSON.
@@ -118,7 +118,7 @@ class Inventory:
 
 
 async def inventory(database: Database, session_id: str) -> Inventory:
-    """Count what is stored about a session. Raises: DatabaseAway."""
+    """Count the stored rows about a session. Raises: DatabaseAway."""
     bodies = await _bodies(database, session_id)
     return await database.once(lambda c: _inventory(database, c, session_id, bodies))
 

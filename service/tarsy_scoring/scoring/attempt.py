@@ -276,7 +276,7 @@ class Scorer:
         def is_final(error: Exception) -> bool:
             burned = attempt.claimed.attempts_burned + 1
             spent_s = attempt.claimed.spent_s + attempt.spent_s
-            # Other providers may use up what is left of this attempt before it ends.
+            # Other providers may use up the remaining time of this attempt before it ends.
             latest_s = spent_s + max(0.0, attempt.left_s)
             if isinstance(error, WaitFor):
                 return latest_s >= self._settings.deadline_s

@@ -121,7 +121,7 @@ class TarsyPool:
 
         Raises:
             TarsyAway: The work took longer than the timeout, or the database cannot be used right now.
-            TarsyUnfit: The database lacks what is needed.
+            TarsyUnfit: The database lacks a table or a right.
         """
         try:
             async with asyncio.timeout(self.timeout_s), self._transaction() as connection:

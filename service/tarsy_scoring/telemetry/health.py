@@ -91,7 +91,7 @@ Check = Callable[[], Awaitable[str | None]]
 
 class Health:
     """
-    Readiness of a process: a list of checks, each of which names what is missing, or returns None.
+    Readiness of a process: a list of checks, each of which names the missing part, or returns None.
 
     Args:
         starting: The reason given until the first check is added.
