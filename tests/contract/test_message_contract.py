@@ -303,13 +303,6 @@ def test_outgoing_model_and_schema_agree(name: str, data: st.DataObject) -> None
     assert validator(name).is_valid(document) == is_valid_for_model(name, document)
 
 
-@pytest.mark.parametrize("name", [*INCOMING, *OUTGOING])
-@pytest.mark.parametrize("document", [None, [], "s1", 1, True], ids=["null", "list", "text", "number", "boolean"])
-def test_only_an_object_is_valid(name: str, document: Any) -> None:
-    assert not is_valid_for_model(name, document)
-    assert not validator(name).is_valid(document)
-
-
 # --- identity ------------------------------------------------------------------------------------------
 
 

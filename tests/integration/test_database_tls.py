@@ -6,17 +6,14 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 
-from infrastructure import Topics, wait_until
-from processes import Service
+from infrastructure import wait_until
 from secured_kafka import Authority
 from tarsy_scoring.errors import ConfigurationError, StartRefused, TimelineUnavailable
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
-from tarsy_scoring_lab.scripted_judge import ScriptedJudge
 from tls_proxy import TlsProxy
 
 HOST = "127.0.0.1"
@@ -152,33 +149,3 @@ async def test_what_the_driver_cannot_mean_is_asked_wrongly(proxy: TlsProxy) -> 
 
     with pytest.raises(ConfigurationError, match=r"SCORING_DATABASE_URL, 127\..*: No such TLS version$"):
         await asyncio.to_thread(migrate, url)
-
-
-@pytest.fixture
-async def service(tmp_path: Path, database_url: str, judge: ScriptedJudge) -> AsyncIterator[Service]:
-    """An installation without Kafka."""
-    installation = Service(tmp_path, database_url, Topics("", "", "", "", "", ""), judge)
-    try:
-        yield installation
-    finally:
-        await installation.close()
-
-
-async def test_processes_reach_a_database_by_tls(service: Service, proxy: TlsProxy, authority: Authority) -> None:
-    [session_id] = service.add_sessions(1)
-    url = proxy.url(sslmode="verify-full", sslrootcert=authority.file)
-    worker = service.worker("--only", "judge", SCORING_DATABASE_URL=url)
-    api = service.command("api", SCORING_API_PORT="0", SCORING_DATABASE_URL=url)
-    await wait_until(lambda: "listening on" in api.stdout, 60, "the API listens")
-    async with aiohttp.ClientSession(base_url=api.stdout.split()[-1]) as client:
-
-        async def is_taken() -> bool:
-            async with client.post(f"/api/v1/scoring/sessions/{session_id}/score") as answer:
-                return answer.status < 300
-
-        await wait_until(is_taken, 60, "the API takes a request")
-    await service.score_becomes(session_id, "completed")
-
-    assert await worker.stop() == 0
-    assert await api.stop() == 0
-    assert not service.all_lines("database.away")

@@ -255,16 +255,6 @@ async def test_a_running_score_keeps_its_priority_until_it_is_put_back(scoring: 
     assert await scoring.value("SELECT priority FROM session_scores") == Priority.PEOPLE
 
 
-async def test_a_repeated_wish_moves_nothing(scoring: Scoring) -> None:
-    wish = rescore()
-    await scoring.accept(rescore(priority=Priority.BULK), wish)
-    await scoring.rows("UPDATE session_scores SET priority = 2")
-
-    assert await scoring.accept(wish) == [None]
-
-    assert await scoring.value("SELECT priority FROM session_scores") == Priority.BULK
-
-
 async def test_wishes_and_claims_at_the_same_time(scoring: Scoring) -> None:
     sessions = [f"session-{n:02}" for n in range(60)]
     await scoring.accept(*(rescore(s, priority=Priority.BULK) for s in sessions))

@@ -232,16 +232,6 @@ async def test_put_back(scoring: Scoring, burns: bool) -> None:
     assert (again.attempt, again.attempts_burned, again.nonce) == (2, int(burns), claimed.nonce)
 
 
-async def test_a_released_score_is_claimed_at_once(scoring: Scoring) -> None:
-    claimed = await scoring.claimed()
-
-    await _put_back(scoring, claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
-
-    row = await scoring.score(claimed.score_id)
-    assert (row["attempts_burned"], row["spent_s"], row["waiting_reason"]) == (0, 0, None)
-    assert len(await scoring.claim()) == 1
-
-
 def _put_back(scoring: Scoring, held: ClaimedScore, **changes: Any) -> Awaitable[Any]:
     how: dict[str, Any] = {"due_s": 10, "waiting_reason": "retry", "burns": True, "spent_s": 3}
     return scoring.leases.put_back(held, **how | changes)

@@ -251,13 +251,11 @@ async def test_cancel(lossy: Lossy) -> None:
 
 WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
     "accept": lambda scoring, _: scoring.accept(session_completed()),
-    "record": lambda scoring, claimed: scoring.store.record(step(claimed, "storing", 1)),
     "end": lambda scoring, claimed: scoring.store.end(completion(claimed)),
-    "cancel": lambda scoring, claimed: scoring.leases.cancel(claimed.score_id, "bob"),
 }
 
 
-@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("name", ["accept", "end"])
 async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: str) -> None:
     async with open_scoring(database_url, pool_size=2) as scoring, open_scoring(database_url) as seen:
         claimed = await scoring.claimed()
@@ -268,10 +266,9 @@ async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: s
             await wait_until(lambda: _waits(seen), 30, "the same work on another connection")
         await asyncio.wait_for(writing, 30)
 
-        added = {"accept": [], "record": ["storing"], "end": ["completed"], "cancel": ["failed"]}
+        added = {"accept": [], "end": ["completed"]}
         assert await seen.events() == ["queued", "started", "gathering_context", *added[name]]
         assert len(await seen.dispositions()) == (2 if name == "accept" else 1)
-        assert len(await seen.store.stored_turns(claimed.score_id)) == (name == "record")
 
 
 async def _waits(seen: Scoring) -> list[dict[str, Any]]:

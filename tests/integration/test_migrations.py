@@ -93,17 +93,6 @@ async def test_up_twice(empty_database_url: str) -> None:
     assert await shape(empty_database_url) == before
 
 
-async def test_down_and_up_again(empty_database_url: str) -> None:
-    await migrated(empty_database_url)
-    before = await shape(empty_database_url)
-
-    assert await migrated(empty_database_url, down="base") == REVISIONS
-    assert await tables(empty_database_url) == set()
-
-    assert await migrated(empty_database_url) == REVISIONS
-    assert await shape(empty_database_url) == before
-
-
 async def fill(url: str) -> None:
     """A row in every table."""
     async with open_scoring(url) as scoring:
@@ -167,15 +156,6 @@ async def fill(url: str) -> None:
         )
         await scoring.rows("INSERT INTO drift_watches VALUES ('k', 'c', now())")
         assert all([await scoring.value(f"SELECT count(*) FROM {table}") for table in TABLES])
-
-
-async def test_up_again_keeps_every_row(database_url: str) -> None:
-    await fill(database_url)
-    count = "SELECT {}".format(" || '-' || ".join(f"(SELECT count(*) FROM {t})" for t in sorted(TABLES)))
-    before = await rows(database_url, count)
-
-    assert await migrated(database_url) == []
-    assert await rows(database_url, count) == before
 
 
 async def contents(url: str, columns: dict[str, str]) -> dict[str, list[Any]]:

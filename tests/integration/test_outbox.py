@@ -153,26 +153,6 @@ async def test_events_of_a_session_are_placed_in_order(scoring: Scoring) -> None
     ]
 
 
-async def test_events_being_written_while_they_are_placed(scoring: Scoring) -> None:
-    await scoring.accept(*(session_completed(f"session-{n}") for n in range(20)))
-    claimed = await scoring.claim()
-    writing = asyncio.gather(
-        *(scoring.store.record(step(c, f"phase-{n}")) for n in range(10) for c in claimed),
-        *(scoring.accept(rescore(f"more-{n}")) for n in range(20)),
-    )
-    while not writing.done():
-        await place(scoring, limit=7)
-    await writing
-    while await place(scoring):
-        pass
-
-    rows = await scoring.rows("SELECT score_id, sequence, position FROM scoring_events ORDER BY position")
-    assert [r["position"] for r in rows] == list(range(1, len(rows) + 1))
-    for score in claimed:
-        sequences = [r["sequence"] for r in rows if r["score_id"] == score.score_id]
-        assert sequences == list(range(1, 14))
-
-
 async def test_two_that_give_positions_at_once(scoring: Scoring) -> None:
     """A relay that lost its lock and has not noticed competes with the new one."""
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(3)))
@@ -197,6 +177,7 @@ async def is_waiting(scoring: Scoring) -> bool:
 
 async def test_what_was_acknowledged_is_not_sent_again(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(5)))
+    assert await unpublished(scoring) == [], "without a position"
     await place(scoring)
 
     assert [e.position for e in await unpublished(scoring, limit=3)] == [1, 2, 3]
@@ -206,12 +187,6 @@ async def test_what_was_acknowledged_is_not_sent_again(scoring: Scoring) -> None
     first = await scoring.value("SELECT published_at FROM scoring_events WHERE position = 1")
     await mark(scoring, 1, 2)
     assert await scoring.value("SELECT published_at FROM scoring_events WHERE position = 1") == first
-
-
-async def test_what_has_no_position_is_not_published(scoring: Scoring) -> None:
-    await scoring.accept(session_completed("session-1"))
-
-    assert await unpublished(scoring) == []
 
 
 async def test_backlog(scoring: Scoring) -> None:

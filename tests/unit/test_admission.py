@@ -11,7 +11,6 @@ from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy, rescore, 
 from tarsy_scoring.queue.admission import (
     OpenScore,
     Policy,
-    Priority,
     Purpose,
     Request,
     SessionState,
@@ -154,17 +153,12 @@ def test_unknown_criteria_make_a_score_that_can_fail_visibly() -> None:
         pytest.param(running("no-such", None), "no-such", "in_progress", id="same-unknown-name"),
         pytest.param(running("no-such", None), DEFAULT_CRITERIA, "deferred", id="other-name"),
         pytest.param(running(None, None), DEFAULT_CRITERIA, "deferred", id="running-not-bound-yet"),
+        pytest.param(SessionState(open=OpenScore(SCORED, None, None)), None, "in_progress", id="neither-is-bound-yet"),
     ],
 )
-def test_same_criteria_means_same_content(state: SessionState, criteria: str, disposition: str) -> None:
+def test_same_criteria_means_same_content(state: SessionState, criteria: str | None, disposition: str) -> None:
     """Hashes decide if both are known, because a name may have new content; else names decide."""
     assert admit(rescore(criteria=criteria), state, policy()).disposition == disposition
-
-
-def test_two_requests_that_name_no_criteria_agree_while_nothing_is_bound() -> None:
-    state = SessionState(open=OpenScore(RUNNING.score_id, None, None))
-
-    assert admit(rescore(), state, policy()).disposition == "in_progress"
 
 
 def test_only_the_newest_deferred_request_is_kept() -> None:
@@ -211,10 +205,6 @@ def test_promotion(force: bool, disposition: str) -> None:
     assert decision.disposition == disposition
     assert state.deferred is None
     assert (decision.score_id == SCORED) == (not force)
-
-
-def test_priorities_are_ordered_as_they_are_served() -> None:
-    assert sorted(Priority) == [Priority.PEOPLE, Priority.AUTOMATIC, Priority.BULK]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.01, 0.25, 0.5, 0.99, 1.0])
