@@ -1,4 +1,4 @@
-"""The HTTP application on a real database, in this process, and a client that speaks to it as a proxied user."""
+"""The HTTP application on a real database in this process, with a client that names users as a proxy does."""
 
 import contextlib
 import uuid
@@ -17,7 +17,7 @@ from tarsy_scoring.timeline.model import FoundSession, TimelineSource
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
 
-# Whoever speaks from this machine says for whom; and nobody asks too often.
+# Every caller on this machine is a trusted proxy, and no test reaches the rate limit.
 SETTINGS = Settings(trusted_proxies="127.0.0.0/8", api_rate_per_minute=1_000_000)
 
 
@@ -49,7 +49,7 @@ class Api:
 async def open_api(
     url: str, source: TimelineSource | None = None, of: Policy | None = None, *, pool_size: int = 10
 ) -> AsyncIterator[Api]:
-    """The application on a migrated database; without a source it knows the sessions that somebody asked about."""
+    """The application on a migrated database. Without a source it knows only sessions of stored requests."""
     async with open_scoring(url, of or policy(), pool_size=pool_size) as scoring:
         site = AppContext(SETTINGS, load_criteria(), scoring.inbox, scoring.leases, scoring.reader, Metrics(), source)
         transport = httpx.ASGITransport(create_app(site), raise_app_exceptions=True)
@@ -58,7 +58,7 @@ async def open_api(
 
 
 class Sessions:
-    """A source that knows which sessions have ended, and no timelines; an exception is raised in place of one."""
+    """A source with sessions and without timelines. An exception in place of a session is raised."""
 
     may_change = True
 
@@ -74,10 +74,10 @@ class Sessions:
         return found
 
     async def fetch_timeline(self, session_id: str) -> Any:
-        raise AssertionError(f"nobody needs the timeline of {session_id}")
+        raise AssertionError(f"the API must not read the timeline of {session_id}")
 
     def finished_sessions(self, since: Any) -> Any:
-        raise AssertionError("nobody lists sessions")
+        raise AssertionError("the API must not list sessions")
 
     async def close(self) -> None:
         """Nothing to give back."""

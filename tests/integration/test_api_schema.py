@@ -107,7 +107,7 @@ def _is_of_meaning(response: schemathesis.Response) -> bool:
     Whether a refusal is about what no schema can say: a problem of its own kind (unknown criteria, a key used before),
     parameters that do not go together, or one of `BEYOND_SCHEMA`.
 
-    What is wrong with another parameter by itself is told at its place, and does not count.
+    A fault of another parameter is reported at its own place, and does not count.
     """
     if response.status_code not in (400, 422):
         return False

@@ -408,7 +408,7 @@ async def test_two_that_keep_answers_at_once(api: Api) -> None:
     together = asyncio.Barrier(2)
 
     class InStep:
-        """A connection on which nobody goes on until both have come so far."""
+        """A connection whose statements wait until both tasks have executed theirs."""
 
         def __init__(self, connection: Any) -> None:
             self._connection = connection
@@ -560,15 +560,15 @@ async def test_asked_while_a_score_ends(database_url: str) -> None:
 
 
 async def test_what_is_decided_is_decided_under_the_lock(database_url: str) -> None:
-    async with open_api(database_url, Sessions(session_1=FOUND)) as api, connected(database_url) as somebody:
+    async with open_api(database_url, Sessions(session_1=FOUND)) as api, connected(database_url) as other:
         claimed = await api.scoring.claimed()
-        held = somebody.transaction()
+        held = other.transaction()
         await held.start()
-        await somebody.execute("SELECT FROM sessions FOR UPDATE")
+        await other.execute("SELECT FROM sessions FOR UPDATE")
         asking = asyncio.create_task(api.ask())
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        await wait_until(lambda: somebody.fetchval(waits), 30, "the API to wait for the lock")
-        await somebody.execute(
+        await wait_until(lambda: other.fetchval(waits), 30, "the API to wait for the lock")
+        await other.execute(
             "UPDATE session_scores SET status = 'completed', total_score = 50, completed_at = now(), "
             "lease_token = NULL, lease_owner = NULL, lease_expires_at = NULL"
         )

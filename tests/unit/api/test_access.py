@@ -239,9 +239,9 @@ def test_people_through_the_proxy_and_programs_with_tokens(with_tokens: dict[str
     claim = {"x-forwarded-user": "alice"}
     assert rules.admit(request(claim, peer=PROXY, method="POST")) == Caller("alice", BOTH)
     assert refusal(rules, request(claim, peer=STRANGER)).status == 401
-    nobody = refusal(rules, request({}, peer=PROXY))
-    assert (nobody.status, nobody.headers["WWW-Authenticate"]) == (401, 'Bearer realm="tarsy-scoring"')
-    assert [way for way in ("Authorization: Bearer TOKEN", "through the proxy") if way not in nobody.detail] == []
+    unnamed = refusal(rules, request({}, peer=PROXY))
+    assert (unnamed.status, unnamed.headers["WWW-Authenticate"]) == (401, 'Bearer realm="tarsy-scoring"')
+    assert [way for way in ("Authorization: Bearer TOKEN", "through the proxy") if way not in unnamed.detail] == []
     assert refusal(rules, request(claim | {"authorization": "Bearer wrong"}, peer=PROXY)).status == 401
     assert rules.admit(request(claim | bearer("reads"), peer=PROXY)) == Caller("alice", READ)
     assert rules.admit(request(claim | bearer("reads"), peer=STRANGER)) == Caller("dashboard", READ)
