@@ -18,12 +18,12 @@ from tarsy_scoring.postgres.database import DatabaseAway
 
 # Module under `commands`, and the name there, of each command. A command is imported when it is called or listed.
 COMMANDS = {
-    "worker": "service.worker",
+    "worker": "worker.worker",
     "api": "api.api",
     "bridge": "bridge.bridge",
     "insights": "insights.insights",
-    "migrate": "service.migrate",
-    "check-config": "service.check_config",
+    "migrate": "migrate.migrate",
+    "check-config": "check_config.check_config",
     "pause": "pause.pause",
     "resume": "pause.resume",
     "dead-letters": "dead_letters.dead_letters",

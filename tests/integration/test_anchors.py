@@ -243,7 +243,7 @@ async def test_from_drawing_to_removing(scoring: Scoring) -> None:
     again = await command(scoring, "anchors", "add", *added["added"])
     assert "0 anchors added, 3 were anchors already" in again.stdout
     rest = await command(scoring, "anchors", "add", "--sample", "10")
-    assert "2 anchors added: no more than 2 scored sessions" in rest.stdout
+    assert "2 anchors added: only 2 scored sessions" in rest.stdout
 
     shown = await command(scoring, "anchors", "run")
     assert shown.exit_code == 0

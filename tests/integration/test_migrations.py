@@ -11,13 +11,16 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from alembic.script import ScriptDirectory
 
 from builders import completion, connected, open_scoring, rescore
 from infrastructure import wait_until
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.postgres import migrate as schema
-from tarsy_scoring.postgres.migrate import check_migrated, migrate
+from tarsy_scoring.postgres.migrate import migrate
+from tarsy_scoring.postgres.revisions import VERSION_TABLE, check_migrated
+from tarsy_scoring.postgres.revisions import revisions as known_revisions
 
 TABLES = {
     "sessions",
@@ -67,7 +70,7 @@ async def rows(url: str, sql: str, *arguments: Any) -> list[Any]:
 
 async def tables(url: str, of_schema: str = "public") -> set[str]:
     found = await rows(url, "SELECT tablename FROM pg_tables WHERE schemaname = $1", of_schema)
-    return {r["tablename"] for r in found} - {schema.VERSION_TABLE}
+    return {r["tablename"] for r in found} - {VERSION_TABLE}
 
 
 async def shape(url: str) -> list[Any]:
@@ -175,7 +178,7 @@ async def test_each_revision_undone_on_a_full_database(database_url: str) -> Non
             "SELECT table_name, string_agg(quote_ident(column_name), ', ') FROM information_schema.columns "
             "WHERE table_schema = 'public' GROUP BY 1",
         )
-        known = {table: names for table, names in columns if table != schema.VERSION_TABLE}
+        known = {table: names for table, names in columns if table != VERSION_TABLE}
         before = await contents(database_url, known)
         again = await migrated(database_url)
 
@@ -276,7 +279,7 @@ async def test_two_at_once(empty_database_url: str) -> None:
         assert [run.exception(timeout=60) for run in runs] == [None, None]
 
     assert await tables(empty_database_url) == TABLES
-    assert await rows(empty_database_url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [(NEWEST,)]
+    assert await rows(empty_database_url, f"SELECT version_num FROM {VERSION_TABLE}") == [(NEWEST,)]
 
 
 async def test_a_failed_revision_leaves_nothing_of_itself(empty_database_url: str, revisions: Path) -> None:
@@ -287,7 +290,7 @@ async def test_a_failed_revision_leaves_nothing_of_itself(empty_database_url: st
         await migrated(empty_database_url)
 
     assert await tables(empty_database_url) == TABLES | {"left_over"}
-    assert await rows(empty_database_url, f"SELECT version_num FROM {schema.VERSION_TABLE}") == [(later(1),)]
+    assert await rows(empty_database_url, f"SELECT version_num FROM {VERSION_TABLE}") == [(later(1),)]
 
 
 async def test_a_table_in_use_is_waited_for_without_keeping_others(empty_database_url: str, revisions: Path) -> None:
@@ -317,8 +320,16 @@ async def test_a_table_in_use_is_waited_for_without_keeping_others(empty_databas
 def revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the migrations that a test may add to."""
     copy = shutil.copytree(schema.migrations_dir(), tmp_path / "migrations")
-    monkeypatch.setattr(schema, "migrations_dir", lambda: copy)
+    for module in ("migrate", "revisions"):
+        monkeypatch.setattr(f"tarsy_scoring.postgres.{module}.migrations_dir", lambda: copy)
     return copy / "versions"
+
+
+async def test_file_names_tell_the_revisions() -> None:
+    """The check at start reads file names; Alembic reads the files."""
+    read = [(s.revision, s.module.phase) for s in ScriptDirectory(str(schema.migrations_dir())).walk_revisions()]
+
+    assert known_revisions() == read[::-1]
 
 
 def later(steps: int) -> str:
@@ -362,7 +373,7 @@ async def test_a_start_waits_for_no_post_revision(empty_database_url: str, revis
 
 async def test_a_database_of_a_newer_version(database_url: str) -> None:
     """During a rollout, or after a rollback, the older version starts and migrates nothing."""
-    await rows(database_url, f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
+    await rows(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
 
     async with connected(database_url) as connection:
         await check_migrated(connection, "public")

@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.config.settings import Settings, variable_of
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.judge.criteria import CriteriaRegistry
+from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.telemetry.logging import set_up_logging
 from tarsy_scoring.timeline.text import without_invisible
 
@@ -129,3 +130,10 @@ def moment(text: str) -> datetime:
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def check_database_urls(settings: Settings) -> None:
+    """Raises: ConfigurationError: a URL can never work. A connection attempt would report a database that is away."""
+    for name in ("database_url", "timeline_database_url", "write_back_database_url"):
+        if (url := getattr(settings, name)) is not None:
+            check_url(url.get_secret_value(), variable_of(name))

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from pathlib import Path
 from typing import Literal
 
 import asyncpg
@@ -13,11 +12,10 @@ from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import misconfigured, why_away
+from tarsy_scoring.postgres.revisions import VERSION_TABLE, migrations_dir
 from tarsy_scoring.postgres.url import place_of
 
-VERSION_TABLE = "tarsy_scoring_version"
 Phase = Literal["pre", "post"]
 
 
@@ -69,33 +67,6 @@ def migrate(
     order = [s.revision for s in reversed(list(script.walk_revisions()))]
     low, high = sorted((_height(order, before), _height(order, after)))
     return order[low:high]
-
-
-async def check_migrated(connection: Connection, schema: str) -> None:
-    """
-    Check that the database has every `pre` revision of this version.
-
-    An unknown revision is a newer one: during a rollout the old version keeps working.
-
-    Raises:
-        StartRefused: A revision is missing; the message has the command to run.
-    """
-    exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}')
-    stored = await connection.fetchval(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}') if exists else None
-    script = ScriptDirectory(str(migrations_dir()))
-    if stored is not None and stored not in {s.revision for s in script.walk_revisions()}:
-        return
-    lacking = [s.revision for s in _pending(script, stored) if _phase(s) == "pre"]
-    if lacking:
-        raise StartRefused(
-            f"the database is not migrated (schema {schema!r} lacks {', '.join(lacking)}); run: tarsy-scoring migrate"
-        )
-
-
-def migrations_dir() -> Path:
-    """Folder of the revisions: inside an installed package, or beside the sources."""
-    packaged = Path(__file__).parents[1] / "migrations"
-    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "migrations"
 
 
 def _config(database_url: str, schema: str) -> Config:

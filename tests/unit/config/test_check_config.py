@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tarsy_scoring.commands.service import check_config, migrate, worker
+from tarsy_scoring.commands.check_config import check_config
+from tarsy_scoring.commands.migrate import migrate
+from tarsy_scoring.commands.worker import worker
 from tarsy_scoring.errors import ConfigurationError
 
 PLANTED = "planted7Secret"

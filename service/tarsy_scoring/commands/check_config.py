@@ -1,4 +1,4 @@
-"""`worker`, `migrate` and `check-config`: the commands of an operator."""
+"""`check-config`: shows the settings in force and reports errors in them."""
 
 import json
 import os
@@ -10,66 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tarsy_scoring.commands.shared import print_json, run, settings_of_environment
+from tarsy_scoring.commands.shared import check_database_urls, print_json, settings_of_environment
 from tarsy_scoring.config.settings import SECRETS, Config, Settings, variable_of
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.postgres import migrate as schema
-from tarsy_scoring.postgres.url import check_url
-from tarsy_scoring.telemetry.health import run_until_signalled
 from tarsy_scoring.timeline.masking import mask_secrets
-from tarsy_scoring.wiring import ROLES, Role, check_settings, run_worker
+from tarsy_scoring.wiring import ROLES, check_settings
 
 HIDDEN = "***"
 _SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2}|https?:)[/\\]*")
 _USERINFO = re.compile(r"(?<=//)\S*@")
-
-
-@click.command()
-@click.option(
-    "--only", metavar="ROLE,...", help="Run only these roles: intake, judging (or judge), relay. Default: all three."
-)
-def worker(only: str | None) -> None:
-    """
-    Take in requests, judge sessions and publish scoring events, until SIGTERM.
-
-    Workers are identical: start as many as you like. On SIGTERM running attempts may finish within
-    SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
-    SCORING_METRICS_PORT.
-    """
-    roles = _roles(only)
-    settings = settings_of_environment()
-    _check_database_urls(settings)
-    check_settings(settings, roles, os.environ)
-    run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
-
-
-def _roles(only: str | None) -> tuple[Role, ...]:
-    if only is None:
-        return ROLES
-    wanted = ["judging" if part.strip() == "judge" else part.strip() for part in only.split(",")]
-    for role in wanted:
-        if role not in ROLES:
-            raise click.BadParameter(f"no role is called {role!r} (known: intake, judge, relay)", param_hint="--only")
-    return tuple(r for r in ROLES if r in wanted)
-
-
-@click.command()
-@click.option("--phase", type=click.Choice(["pre", "post"]), help="`pre`: stop before the first clean-up revision.")
-@click.option("--down", metavar="REV", help="Go down to this revision; `base` removes every table and all scores.")
-def migrate(phase: Any, down: str | None) -> None:
-    """
-    Migrate the tables of SCORING_DATABASE_URL to the newest revision.
-
-    Run `--phase pre` before a rollout and `--phase post` after it. Safe to repeat and to run concurrently.
-    """
-    if phase and down:
-        raise click.UsageError("--phase and --down exclude each other")
-    settings = settings_of_environment()
-    database_url = settings.require_database()
-    check_url(database_url, variable_of("database_url"))
-    done = schema.migrate(database_url, settings.database_schema, phase=phase, down=down)
-    what = "undone" if down else "applied"
-    click.echo(f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date")
 
 
 @click.command("check-config")
@@ -83,7 +32,7 @@ def check_config(as_json: bool) -> None:
     from tarsy_scoring.web.access import Access
 
     settings = settings_of_environment()
-    _check_database_urls(settings)
+    check_database_urls(settings)
     check_settings(settings, ROLES, os.environ)
     Access(settings)  # raises for settings that `api` refuses
     registry = load_criteria(settings.config.criteria_dirs)
@@ -151,10 +100,3 @@ def _masked(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _masked(item) for name, item in value.items()}
     return [_masked(item) for item in value] if isinstance(value, list) else value
-
-
-def _check_database_urls(settings: Settings) -> None:
-    """Raises: ConfigurationError: a URL can never work. A connection attempt would report a database that is away."""
-    for name in ("database_url", "timeline_database_url", "write_back_database_url"):
-        if (url := getattr(settings, name)) is not None:
-            check_url(url.get_secret_value(), variable_of(name))

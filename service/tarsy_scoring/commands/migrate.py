@@ -1,0 +1,29 @@
+"""`migrate`: brings the tables to the newest revision, or down to an older one."""
+
+from typing import Any
+
+import click
+
+from tarsy_scoring.commands.shared import settings_of_environment
+from tarsy_scoring.config.settings import variable_of
+from tarsy_scoring.postgres.migrate import migrate as migrate_tables
+from tarsy_scoring.postgres.url import check_url
+
+
+@click.command()
+@click.option("--phase", type=click.Choice(["pre", "post"]), help="`pre`: stop before the first clean-up revision.")
+@click.option("--down", metavar="REV", help="Go down to this revision; `base` removes every table and all scores.")
+def migrate(phase: Any, down: str | None) -> None:
+    """
+    Migrate the tables of SCORING_DATABASE_URL to the newest revision.
+
+    Run `--phase pre` before a rollout and `--phase post` after it. Safe to repeat and to run concurrently.
+    """
+    if phase and down:
+        raise click.UsageError("--phase and --down exclude each other")
+    settings = settings_of_environment()
+    database_url = settings.require_database()
+    check_url(database_url, variable_of("database_url"))
+    done = migrate_tables(database_url, settings.database_schema, phase=phase, down=down)
+    what = "undone" if down else "applied"
+    click.echo(f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date")

@@ -1,0 +1,255 @@
+"""`worker`: runs intake, judging and relay until SIGTERM."""
+
+import asyncio
+import os
+
+import click
+import structlog
+
+from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.drift.loop import DriftLoop
+from tarsy_scoring.errors import TimelineUnavailable
+from tarsy_scoring.judge.llm import create_clients
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.queue.backlog import unpublished_events
+from tarsy_scoring.queue.intake import Intake
+from tarsy_scoring.queue.relay import Relay
+from tarsy_scoring.scoring.attempt import Scorer
+from tarsy_scoring.scoring.providers import is_self_judged
+from tarsy_scoring.scoring.worker import Worker
+from tarsy_scoring.tarsy.write_back import WriteBack, open_write_back_tarsy
+from tarsy_scoring.telemetry.health import (
+    Health,
+    HealthServer,
+    calm_garbage_collector,
+    run_until_signalled,
+    unless_stopped,
+)
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.telemetry.tracing import OFF, Tracing, wants_traces
+from tarsy_scoring.timeline.model import TimelineSource
+from tarsy_scoring.timeline.sources import open_timeline_source
+from tarsy_scoring.wiring import ROLES, Parts, Role, check_settings, open_parts, require_migrated
+
+log = structlog.get_logger()
+
+BACKLOG_EVERY_S = 5.0
+READY_TIMEOUT_S = 2.0
+AGENT_MODELS_TIMEOUT_S = 30.0
+
+
+@click.command()
+@click.option(
+    "--only", metavar="ROLE,...", help="Run only these roles: intake, judging (or judge), relay. Default: all three."
+)
+def worker(only: str | None) -> None:
+    """
+    Take in requests, judge sessions and publish scoring events, until SIGTERM.
+
+    Workers are identical: start as many as you like. On SIGTERM running attempts may finish within
+    SCORING_DRAIN_TIMEOUT_S; the others return to the queue. Serves /metrics, /healthz and /readyz on
+    SCORING_METRICS_PORT.
+    """
+    roles = _roles(only)
+    settings = settings_of_environment()
+    check_database_urls(settings)
+    check_settings(settings, roles, os.environ)
+    run(run_until_signalled(lambda stopping: run_worker(settings, roles, stopping)))
+
+
+def _roles(only: str | None) -> tuple[Role, ...]:
+    if only is None:
+        return ROLES
+    wanted = ["judging" if part.strip() == "judge" else part.strip() for part in only.split(",")]
+    for role in wanted:
+        if role not in ROLES:
+            raise click.BadParameter(f"no role is called {role!r} (known: intake, judge, relay)", param_hint="--only")
+    return tuple(r for r in ROLES if r in wanted)
+
+
+# Order of a stop: intake and worker end first (SIGTERM), attempts drain, the relay flushes, notifications and health
+# end. A loop that dies ends the process: a worker without one of its loops would look healthy.
+
+
+async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
+    """
+    Run the given roles until `stopping`, then drain and flush.
+
+    Judging begins as soon as the database answers, even while the brokers are away.
+
+    Raises:
+        ConfigurationError, StartRefused: The start is refused.
+        ExceptionGroup: A loop died.
+    """
+    metrics = Metrics(settings.config.chains)
+    metrics.begin(*roles)
+    health = Health("the database has not answered yet")
+    server = HealthServer(settings, metrics.registry, health)
+    await server.start()
+    log.info("service.starting", roles=roles, metrics_port=server.port)
+    try:
+        async with open_parts(settings, metrics) as parts:
+            if await unless_stopped(require_migrated(parts.database, wait=True), stopping):
+                await _run_roles(parts, roles, health, stopping)
+    finally:
+        await server.stop()
+    log.info("service.stopped")
+
+
+async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event) -> None:
+    intake = Intake(parts.settings, parts.inbox, parts.metrics) if "intake" in roles else None
+    relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
+    write_back = None
+    if "relay" in roles and parts.settings.write_back:
+        write_back = WriteBack(parts.database, open_write_back_tarsy(parts.settings), parts.metrics)
+        await write_back.require_fit()
+    _watch_readiness(health, parts.database, intake)
+    judged = asyncio.Event()  # set when judging has ended, so that the relay may flush
+
+    async def run_kafka_roles() -> None:
+        topics = topics_of(parts.settings, roles)
+        if not topics:
+            return
+        checking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
+        # The relay gives positions to events while the brokers are away, so that the gateway can deliver them.
+        if not await (checking if relay is None else relay.assign_positions_during(checking)):
+            return
+        async with asyncio.TaskGroup() as group:
+            if relay is not None:
+                group.create_task(relay.run(judged))
+            if intake is not None:
+                group.create_task(intake.run(stopping))
+
+    async with asyncio.TaskGroup() as service:
+        background = [
+            service.create_task(parts.database.exchange_notifications()),
+            service.create_task(_watch_backlog(parts)),
+        ]
+        kafka = service.create_task(run_kafka_roles())
+        if write_back is not None:
+            service.create_task(write_back.run(judged))
+        if "relay" in roles:
+            service.create_task(DriftLoop(parts.settings, parts.inbox, parts.metrics).run(stopping))
+        tracing = OFF
+        if "judging" in roles:
+            tracing = _tracing(parts.settings)
+            await _judge(parts, stopping, tracing)
+        else:
+            await stopping.wait()
+        judged.set()
+        await asyncio.gather(kafka, tracing.close())
+        for task in background:
+            task.cancel()
+
+
+def _tracing(settings: Settings) -> Tracing:
+    """Raises: ConfigurationError: Traces are wanted and cannot be exported."""
+    if not wants_traces(settings, os.environ):
+        return OFF
+    from tarsy_scoring.telemetry.otel import open_spans
+
+    return open_spans()
+
+
+async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> None:
+    source = open_timeline_source(parts.settings)
+    clients = create_clients(parts.settings, tracing=tracing)
+    try:
+        scorer = Scorer(
+            settings=parts.settings,
+            leases=parts.leases,
+            store=parts.store,
+            source=source,
+            registry=parts.registry,
+            clients=clients,
+            metrics=parts.metrics,
+            limits=parts.limits,
+            tracing=tracing,
+        )
+        worker = Worker(
+            settings=parts.settings,
+            leases=parts.leases,
+            scorer=scorer,
+            metrics=parts.metrics,
+            limits=parts.limits,
+            tracing=tracing,
+        )
+        log.info("worker.started", owner=str(worker.owner), slots=parts.settings.slots)
+        calm_garbage_collector()
+        warning = asyncio.create_task(warn_of_self_judging(parts.settings, source))
+        try:
+            await worker.run(stopping)
+        finally:
+            warning.cancel()
+    finally:
+        for client in clients.values():
+            await client.close()
+        await source.close()
+
+
+async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> None:
+    """
+    Warn once of judge models that also work as agents: their scores carry the flag `self_judged`.
+
+    Runs beside the work for at most 30 s, and ignores a source that cannot be read. Reads no timeline: one that kills
+    its reader must not keep a worker from starting.
+    """
+    agents: frozenset[str] = frozenset()
+    try:
+        async with asyncio.timeout(AGENT_MODELS_TIMEOUT_S):
+            agents = await source.recent_agent_models()
+    except (TimelineUnavailable, TimeoutError) as error:
+        log.debug("judge.agents_unknown", reason=str(error))
+    for name, provider in settings.config.providers.items():
+        if is_self_judged([provider.model], agents):
+            log.warning(
+                "judge.self_judged",
+                provider=name,
+                model=provider.model,
+                advice="the model also works as an agent, so its scores are flagged: use another model as the judge",
+            )
+
+
+def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
+    """Topics that these roles use."""
+    topics = []
+    if "intake" in roles:
+        topics += [settings.topic_session_completed, settings.topic_rescore_requested, settings.topic_dead_letters]
+    if "relay" in roles:
+        topics.append(settings.topic_scoring_events)
+    return topics
+
+
+async def _watch_backlog(parts: Parts) -> None:
+    """Keep the metrics of database and outbox up to date."""
+    while True:
+        try:
+            unpublished = await unpublished_events(parts.database)
+            parts.metrics.database_up.set(1)
+            parts.metrics.outbox_backlog.set(unpublished.events)
+            parts.metrics.outbox_age.set(unpublished.oldest_s)
+        except DatabaseAway:
+            parts.metrics.database_up.set(0)
+        await asyncio.sleep(BACKLOG_EVERY_S)
+
+
+def _watch_readiness(health: Health, database: Database, intake: Intake | None) -> None:
+    """Ready while the database answers, and once intake has joined its group. A broker outage shows in metrics."""
+
+    async def database_answers() -> str | None:
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await database.once(lambda c: c.execute("SELECT 1"))
+        except (DatabaseAway, TimeoutError):
+            return "the database does not answer"
+        return None
+
+    async def intake_has_joined() -> str | None:
+        if intake is None or intake.has_joined:
+            return None
+        return "the consumer group has not been joined yet"
+
+    health.add(database_answers)
+    health.add(intake_has_joined)
