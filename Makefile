@@ -1,27 +1,27 @@
-# The verbs of this project. `make help` prints them. Everything runs in .venv, which the verbs make themselves.
+# `make help` lists the targets. All of them run in .venv, which they create.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# pip says something about itself once per run; nobody who types `make demo` needs to read it.
+# Without pip's notice about its own version.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check fast golden audit stack bench schemas requirements clean
 
-help:  ## print this
+help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo  ## the whole service on this machine: example sessions, scored while you watch
 	@$(BIN)/tarsy-scoring demo $(ARGS)
 
-# Three processes on two cores: many tests wait for other processes. Each file stays in one of them.
+# Three processes on two cores, because many tests wait for other processes. The tests of a file share a process.
 PARALLEL ?= -n 3 --dist loadfile
-# What is long by nature: kill -9, outages, browsers, brokers with TLS and logins, charts.
+# Long tests: kill -9, outages, browsers, brokers with TLS and logins, charts.
 LONG := tests/chaos tests/browser tests/deployment tests/integration/test_kafka_security.py
 test: $(VENV)/.dev  ## tests on real PostgreSQL and a real broker; ARGS="PATH -k WORD" runs some of them
 	@$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(PARALLEL) $(addprefix --ignore=,$(LONG)))
 
-test-all: test  ## also what is long by nature: chaos, browsers, deployment, secured brokers
+test-all: test  ## all tests: also chaos, browsers, deployment, secured brokers
 	@$(BIN)/python -m pytest $(PARALLEL) $(LONG)
 
 fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
@@ -48,23 +48,23 @@ schemas: $(VENV)/.dev  ## generate schemas/ and docs/configuration.md from the c
 	$(BIN)/python schemas/generate.py
 
 COMPILE := $(BIN)/pip-compile --quiet --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --allow-unsafe
-# Without tarsy-scoring itself, which no index has to know.
+# Without tarsy-scoring itself, which need not be on a package index.
 LAB := $(VENV)/lab.in
-requirements:  ## pin the requirements anew
+requirements:  ## pin the requirements again
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/python -c 'import tomllib; print(*(d for d in tomllib.load(open("service/tarsy_scoring_lab/pyproject.toml", "rb"))["project"]["dependencies"] if d != "tarsy-scoring"), sep="\n")' > $(LAB)
 	$(COMPILE) --extra=dev --extra=editable --extra=insights --extra=tracing --output-file=requirements/dev.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=editable --constraint=requirements/dev.txt --output-file=requirements/demo.txt pyproject.toml $(LAB)
 	$(COMPILE) --extra=insights --extra=tracing --constraint=requirements/dev.txt --output-file=requirements/runtime.txt pyproject.toml
 
-clean:  ## remove what the verbs made
+clean:  ## remove the files that targets created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; say make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed; run make PYTHON=python3.11 ...")'
 	@$(PYTHON) -m venv $(VENV)
 
-# The package itself is installed last and without dependencies, so that only pinned ones are ever used.
+# The package itself is installed last and without dependencies, so that only pinned dependencies are used.
 $(VENV)/.demo: requirements/demo.txt pyproject.toml service/tarsy_scoring_lab/pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) ..."
 	@$(PIP) -r requirements/demo.txt
