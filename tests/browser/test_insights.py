@@ -62,7 +62,7 @@ async def test_a_trend_breaks_where_the_judge_changes(scored: House, visit: Visi
     assert "72 scores from" in (await image.locator("desc").text_content() or "")
     await expect(visitor.page.locator("ul.judges li")).to_have_count(3)
 
-    await visitor.page.get_by_text("The same numbers as a table").click()
+    await visitor.page.get_by_text("Numbers as a table").click()
     rows = visitor.page.locator("#numbers tbody tr")
     await expect(rows).to_have_count(DAYS)
     await expect(visitor.page.locator("#numbers").get_by_text("another judge")).to_have_count(2)
@@ -83,7 +83,7 @@ async def test_filters_narrow_the_picture(scored: House, visit: Visits) -> None:
     assert await visitor.open("/trends?since=yesterday") == 422
     await expect(visitor.page.get_by_role("alert")).to_contain_text("a day such as 2026-01-31")
     await expect(visitor.page.locator("svg.chart")).to_have_count(0)
-    await visitor.open("/trends?chain=nobody")
+    await visitor.open("/trends?chain=unknown")
     await expect(visitor.page.locator("main")).to_contain_text("No score in this period")
 
 
@@ -116,7 +116,7 @@ async def test_the_distribution_leads_to_the_sessions(scored: House, visit: Visi
 
 
 async def test_criteria_with_bands_of_their_own_show_these(scored: House, visit: Visits) -> None:
-    """Where criteria are chosen that have bands, they are the bands; here nobody was scored under them."""
+    """Where criteria are chosen that have bands, they are the bands; no score has them here."""
     visitor = await visit("/distribution?criteria=investigation-outcome")
     await expect(visitor.page.locator("main")).to_contain_text("No total in this period")
 

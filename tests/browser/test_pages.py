@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 NARROW = {"width": 375, "height": 740}
 
-# Every text that a badge of a session has shown, kept on the page itself: whoever reloads the page loses it.
+# Every text that a badge of a session has shown, kept on the page itself: a reload loses it.
 WATCH_BADGE = """id => {
   const read = () => document.querySelector(`.badge[data-session="${id}"]`)?.textContent.trim().replace(/\\s+/g, " ");
   window.shown = [read()];
@@ -115,7 +115,7 @@ async def test_the_list_is_searched_filtered_and_sorted(house: House, visit: Vis
     assert await visitor.read_rows() == ["list-1"]
     assert not await visitor.page.get_by_label("Label").is_hidden(), "what is asked for is not folded up"
     await visitor.open("/?q=list-&since=2000-01-01&until=2000-01-02")
-    await expect(visitor.page.locator("main")).to_contain_text("No session fits")
+    await expect(visitor.page.locator("main")).to_contain_text("No session matches")
     await visitor.open("/?q=list-")
     await expect(visitor.page.get_by_label("Outcome")).to_be_hidden()
     await visitor.page.get_by_text("More filters").click()
@@ -124,9 +124,9 @@ async def test_the_list_is_searched_filtered_and_sorted(house: House, visit: Vis
     assert len(await visitor.read_rows()) == 3
     await expect(visitor.page.get_by_label("Ended from")).to_have_value("2000-01-01")
     await visitor.open("/?q=list-&status=failed")
-    await expect(visitor.page.locator("main")).to_contain_text("No session fits")
+    await expect(visitor.page.locator("main")).to_contain_text("No session matches")
     assert await visitor.open("/?min=much") == 422
-    await expect(visitor.page.get_by_role("alert")).to_contain_text("a whole number of points")
+    await expect(visitor.page.get_by_role("alert")).to_contain_text("Input should be a valid integer")
 
 
 async def test_a_long_list_goes_on(house: House, visit: Visits) -> None:
@@ -178,7 +178,7 @@ async def test_a_flag_is_explained_to_everybody(house: House, visit: Visits) -> 
 
 
 async def test_from_click_to_badge_without_reload(house: House, visit: Visits) -> None:
-    """A session that nobody has scored: asked for by a click, its phases show, then its number and its analysis."""
+    """A click requests a score; the page shows its phases, then its total and analysis."""
     house.service.add_session("watched-1")
     house.service.hold("watched-1", "analysis")
     visitor = await visit("/sessions/watched-1")
@@ -293,7 +293,7 @@ async def test_a_running_score_can_be_cancelled(house: House, visit: Visits) -> 
     ("status", "word", "kind", "reason"),
     [
         ("timed_out", "Timed out", "deadline_passed", "All attempts together took too long."),
-        ("cancelled", "Cancelled", "cancelled", "Somebody cancelled it."),
+        ("cancelled", "Cancelled", "cancelled", "A user cancelled the score."),
     ],
     ids=["timed out", "cancelled"],
 )
@@ -418,7 +418,7 @@ async def test_a_small_screen_scrolls_down_only(house: House, visit: Visits) -> 
 
 async def test_a_refusal_is_a_page_with_its_words(visit: Visits) -> None:
     """Somebody who looks at pages is told in a page, with a way back."""
-    visitor = await visit("/sessions/nobody-knows-it")
+    visitor = await visit("/sessions/unknown-session")
     assert visitor.refused[0][0] == 404
     await expect(visitor.page.locator("h1")).to_have_text("Unknown session")
     await visitor.picture("problem")

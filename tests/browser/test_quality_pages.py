@@ -41,12 +41,12 @@ async def test_a_label_moves_the_trust_card(scored: House, visit: Visits) -> Non
     visitor = await visit("/review")
     link = visitor.page.locator('th a[href*="#labels"]').first
     await visitor.follow(link)
-    card = visitor.page.locator("section", has=visitor.page.get_by_role("heading", name="How far to trust this number"))
+    card = visitor.page.locator("section", has=visitor.page.get_by_role("heading", name="Agreement of the judge with reviewers"))
     count = card.locator("dt", has_text="Labels that count").locator("xpath=following-sibling::dd")
     await expect(count).to_have_text("0")
 
     form = visitor.page.locator("#label-form")
-    await form.get_by_label("Is it right?").select_option(label="Yes, band and total are right")
+    await form.get_by_label("Is this score right?").select_option(label="Yes, band and total are right")
     await form.get_by_label("Why").fill(HOSTILE)
     await visitor.follow(form.get_by_role("button"))
 
@@ -65,10 +65,10 @@ async def test_a_label_by_keyboard_alone(scored: House, visit: Visits) -> None:
     visitor = await visit("/sessions/quality-2")
     page = visitor.page
     form = page.locator("#label-form")
-    await form.get_by_label("Is it right?").focus()
+    await form.get_by_label("Is this score right?").focus()
     await page.keyboard.press("ArrowDown")
     await page.keyboard.press("ArrowDown")
-    chosen = await form.get_by_label("Is it right?").input_value()
+    chosen = await form.get_by_label("Is this score right?").input_value()
     await page.keyboard.press("Tab")
     await expect(form.get_by_label("Right number")).to_be_focused()
     await page.keyboard.type("12.5")
@@ -76,7 +76,7 @@ async def test_a_label_by_keyboard_alone(scored: House, visit: Visits) -> None:
         await page.keyboard.press("Enter")
 
     said = page.locator("#labels li").first
-    await expect(said).to_contain_text("says 12.5 points")
+    await expect(said).to_contain_text("right: 12.5 points")
     assert chosen.startswith("outcome:")
 
     await form.get_by_label("Right number").fill("1,000")
@@ -108,27 +108,27 @@ async def test_a_merge_is_undone_and_a_state_is_said(scored: House, visit: Visit
     pressure = page.locator("table.list > tbody > tr", has_text="written as")
     await pressure.locator("summary").focus()
     await page.keyboard.press("Enter")
-    await expect(pressure).to_contain_text("joined by its spelling")
+    await expect(pressure).to_contain_text("merged by its spelling")
     async with page.expect_navigation():
-        await pressure.get_by_role("button", name="Keep apart").press("Enter")
+        await pressure.get_by_role("button", name="Separate").press("Enter")
     await expect(tool(page, "node_pressures")).to_have_count(1)
     await expect(tool(page, "node_pressure")).to_have_count(1)
 
     single = tool(page, "node_pressure")
     await single.locator("summary").click()
     await single.get_by_label("State").select_option("planned")
-    await single.get_by_label("Since (UTC)").fill("2026-01-05")
+    await single.get_by_label("improved since (UTC)").fill("2026-01-05")
     await single.get_by_label("Note").fill(HOSTILE)
     async with page.expect_navigation():
         await single.get_by_label("Note").press("Enter")
     await expect(single.locator(".chip", has_text="planned")).to_have_count(1)
     await single.locator("summary").click()
-    await expect(single).to_contain_text("says planned since 2026-01-05")
+    await expect(single).to_contain_text("set planned since 2026-01-05")
     await expect(single).to_contain_text(HOSTILE)
 
     await single.get_by_label("Is the same as").fill("node_pressures")
     async with page.expect_navigation():
-        await single.get_by_role("button", name="Join").click()
+        await single.get_by_role("button", name="Merge").click()
     await expect(page.locator("table.list > tbody > tr", has_text="written as")).to_have_count(1)
     await expect(page.locator("main img, main script")).to_have_count(0)
     await visitor.picture("missing-tools-decided")

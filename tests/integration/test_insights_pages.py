@@ -1,4 +1,4 @@
-"""The pages across sessions on a real database: they answer, narrow, and say what they cannot mean."""
+"""The pages across sessions on a real database: they show scores, and filters narrow them."""
 
 from collections.abc import AsyncIterator
 
@@ -31,7 +31,7 @@ async def look(api: Api, path: str, status: int = 200) -> str:
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_an_empty_database_says_so(api: Api, path: str) -> None:
-    """No picture of nothing, and no fault."""
+    """Without a chart."""
     html = await look(api, path)
     assert "in this period" in html
     assert "<polygon" not in html
@@ -39,10 +39,10 @@ async def test_an_empty_database_says_so(api: Api, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_what_cannot_be_meant_is_a_page_with_422(api: Api, path: str) -> None:
-    """The form keeps what was written, as text, and nothing was looked for."""
+async def test_a_wrong_filter_is_a_page_with_422(api: Api, path: str) -> None:
+    """The form keeps what was given, as text."""
     html = await look(api, path + "?since=%22%3E%3Cscript%3E", 422)
-    assert "From: a day such as 2026-01-31" in html
+    assert "Since: expected a day such as 2026-01-31" in html
     assert "<script>" not in html
     assert "&#34;&gt;&lt;script&gt;" in html
 

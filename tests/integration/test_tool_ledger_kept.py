@@ -500,10 +500,10 @@ async def test_the_page_has_names_states_and_forms(api: Api) -> None:
     after = (await api.client.get("/missing-tools", headers=AS_BROWSER)).text
 
     assert "<b>" not in page.replace("<b>0", "")
-    assert "joined by its spelling" in page
+    assert "merged by its spelling" in page
     assert [said.status_code, apart.status_code, refused.status_code] == [303, 303, 422]
     assert '<span class="chip ">planned</span>' in after
-    assert "alice says planned since" in after
+    assert "alice set planned since" in after
     assert "kept apart by alice" in after
 
 

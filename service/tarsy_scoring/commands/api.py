@@ -51,7 +51,7 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     from tarsy_scoring.live.gateway import Gateway
     from tarsy_scoring.web.app import create_app
     from tarsy_scoring.web.context import AppContext
-    from tarsy_scoring.web.pages.warming import warm
+    from tarsy_scoring.web.pages import warm
     from tarsy_scoring.web.server import address_of, listen, serve
 
     source = open_timeline_source(settings) if settings.timeline_source else None

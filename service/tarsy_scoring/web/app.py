@@ -42,7 +42,7 @@ def application() -> FastAPI:
         separate_input_output_schemas=False,
         generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}" if route.tags else route.name,
     )
-    for router in (*api.ROUTERS, *pages.ROUTERS):
+    for router in (*api.ROUTERS, *pages.routers()):
         app.include_router(router)
     app.state.problem_page = pages.problem_page
     add_problem_handlers(app)

@@ -288,13 +288,20 @@ def read_form(query_string: bytes, model: type[Q], fields: Mapping[str, str]) ->
         if parameter in DAYS and (value := _start_of_range(value, is_end=parameter == "until")) is None:
             faults.append(f"{name}: expected a day such as 2026-01-31")
             continue
-        given[parameter] = [value] if parameter == "label" else value
+        if parameter == "label":
+            value = ["=".join(part.strip() for part in value.split("=", 1))]
+        given[parameter] = value
     try:
         query = model.model_validate(given)
     except ValidationError as error:
         form_names = {parameter: name for name, parameter in fields.items()}
+        seen: set[str] = set()
         for found in error.errors(include_url=False, include_input=False):
             where = form_names.get(str(found["loc"][0])) if found["loc"] else None
+            if where in seen:  # one error per alternative of an optional field, the last one about None
+                continue
+            if where:
+                seen.add(where)
             message = str(found["msg"]).removeprefix("Value error, ")
             faults.append(f"{where}: {message}" if where else message)
         return Form(values, None, faults)

@@ -52,7 +52,7 @@ def words(picture: Markup, name: str) -> list[str]:
     return [e.text or "" for e in of_class(picture, name)]
 
 
-def told(runs_of: str) -> list[str]:
+def run_names(runs_of: str) -> list[str]:
     """The runs of days, each as its fingerprint and how many days it has."""
     return [f"{r.fingerprint}{len(r.days)}" for r in split_into_runs(days(runs_of))]
 
@@ -72,11 +72,11 @@ def told(runs_of: str) -> list[str]:
 )
 def test_a_line_is_the_days_of_one_judge(judges: str, runs: list[str]) -> None:
     """Two fingerprints are never joined, and no line passes over the days of another one."""
-    assert told(judges) == runs
+    assert run_names(judges) == runs
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), unique=True))
-def test_runs_are_a_partition_that_passes_over_nobody(places: list[tuple[int, str]]) -> None:
+def test_runs_partition_the_days_and_skip_no_judge(places: list[tuple[int, str]]) -> None:
     """Whatever the days: each is in exactly one run, in order, and between its days lie none of others alone."""
     given_days = [day(n, f) for n, f in places]
     runs = split_into_runs(given_days)
@@ -209,10 +209,10 @@ def test_everything_stays_within_the_picture() -> None:
                     assert 0 <= y <= height
 
 
-def test_a_trend_is_told_in_words() -> None:
-    """Who cannot see it hears who judged when and how it went."""
-    told = describe_trend([day(0, "a", 50), day(1, "a", 70, count=1), day(2, "b", 90, count=1)])
-    assert told == (
+def test_a_trend_in_words() -> None:
+    """For screen readers."""
+    text = describe_trend([day(0, "a", 50), day(1, "a", 70, count=1), day(2, "b", 90, count=1)])
+    assert text == (
         "5 scores from 2026-01-05 to 2026-01-07. "
         "Judge 1: on average 50 on 2026-01-05, 70 on 2026-01-06; between 40 and 80. "
         "Judge 2: on average 90 on 2026-01-07."

@@ -1,24 +1,16 @@
-"""What the form for labels means, and how a trust card is told."""
+"""Labels, trust cards and the review queue on pages."""
 
 import re
 from datetime import UTC, datetime
-from urllib.parse import urlencode
-
-import pytest
 
 from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, calibrate
 from tarsy_scoring.web.pages import rendering
-from tarsy_scoring.web.pages.labelling import REASONS, read_form
+from tarsy_scoring.web.pages.labelling import REASONS
 from tarsy_scoring.web.pages.rendering import page
-from tarsy_scoring.web.problems import Problem
 
 BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
-
-
-def form(**fields: str) -> bytes:
-    return urlencode(fields).encode()
 
 
 def card(labels: int) -> Calibration:
@@ -37,53 +29,9 @@ def shown(template: str, **values: object) -> str:
 
 
 def alone(**values: object) -> str:
-    """What people say of a score, without the page around it."""
+    """The labels of a score without the page around them."""
     source = '{% import "parts.html" as parts %}{% include "labels.html" %}'
-    return rendering._templates().from_string(source).render(values)
-
-
-# --- the form ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        pytest.param({"said": "agrees"}, (True, None, None, None), id="agrees"),
-        pytest.param({"said": "agrees", "reason": " shown "}, (True, None, None, "shown"), id="with-a-reason"),
-        pytest.param({"said": "outcome:wrong", "number": "12.5"}, (False, "wrong", 12.5, None), id="own-outcome"),
-        pytest.param({"said": "", "number": "12,5"}, (None, None, 12.5, None), id="a-number-alone"),
-        pytest.param({"said": "", "number": "0"}, (None, None, 0.0, None), id="nothing-is-a-number"),
-    ],
-)
-def test_what_the_form_says(fields: dict[str, str], said: tuple[object, ...]) -> None:
-    """Agreement, or the outcome and number that would be right; empty fields say nothing."""
-    found = read_form(form(**fields))
-    assert (found.agrees, found.outcome, found.number, found.reason) == said
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        pytest.param(form(reason="hm"), "label is empty", id="nothing"),
-        pytest.param(form(said="agrees", number="50"), "choose one of them", id="agrees-with-a-number"),
-        pytest.param(form(number="101"), "number", id="too-high"),
-        pytest.param(form(number="nan"), "number", id="no-number"),
-        pytest.param(form(number="much"), "0 to 100", id="a-word"),
-        pytest.param(form(said="agrees", reason="x" * 4001), "reason", id="too-long"),
-        pytest.param(form(said="agrees", reason="\0"), "reason", id="not-storable"),
-        pytest.param(b"\xff", "reload", id="no-form"),
-    ],
-)
-def test_what_the_form_cannot_say(body: bytes, told: str) -> None:
-    """It is refused with the field, and nothing that was written stands in the refusal."""
-    with pytest.raises(Problem) as refused:
-        read_form(body)
-    assert refused.value.status == 422
-    assert told in refused.value.detail
-    assert "xxx" not in refused.value.detail
-
-
-# --- pages ---------------------------------------------------------------------------------------------
+    return rendering.templates().from_string(source).render(values)
 
 
 def test_a_card_tells_its_numbers_and_the_table() -> None:
@@ -100,7 +48,6 @@ def test_a_card_tells_its_numbers_and_the_table() -> None:
 
 
 def test_a_card_without_labels_says_how_many_it_takes() -> None:
-    """And shows no table of nothing."""
     found = card(0)
     text = shown("trust_card.html", card=found, card_id="card")
     assert "Agreement is unknown" in text
@@ -110,7 +57,7 @@ def test_a_card_without_labels_says_how_many_it_takes() -> None:
 
 
 def test_a_queue_says_why_each_score_is_in_it() -> None:
-    """What makes it worth a look, that it was drawn by chance, both, or neither; text from outside stays text."""
+    """A reason, a random draw, both or neither; text from outside stays text."""
     pick = {"score_id": "id", "session_id": "s", "alert_type": "<b>disk</b>", "chain_id": None, "total_score": 50}
     pick |= {"criteria": None, "scored_at": NOW, "labels": 0}
     picks = [
@@ -125,29 +72,29 @@ def test_a_queue_says_why_each_score_is_in_it() -> None:
     whys = re.findall(r'<td data-name="Why">(.*?)</td>', text)
     assert whys == [
         ", ".join(REASONS.values()),
-        "drawn by chance",
-        f"drawn by chance, {REASONS['flag']}",
-        "next in line: too few stand out",
+        "random",
+        f"random, {REASONS['flag']}",
+        "next in order: too few suspicious scores",
     ]
     assert text.count("none yet") == 1
     assert "<b>disk" not in text
-    assert text.count("How far this judge can be trusted") == 2
-    assert "More judges have judged" in text
+    assert text.count("Agreement of this judge with reviewers") == 2
+    assert "More judges were active" in text
 
 
-def test_labels_are_shown_with_who_and_what() -> None:
+def test_labels_show_their_author_and_content() -> None:
     """Agreement, own outcome and number, the reason as text, and whether it counts; the form has every band."""
     one = {"by": "alice", "at": NOW, "agrees": True, "outcome": None, "number": None, "reason": None}
     own = one | {"by": "bob", "agrees": False, "outcome": "wrong", "number": 12.5, "reason": "<i>no</i>"}
     given = [one | {"inclusion_probability": 0.5}, own | {"inclusion_probability": None}]
     about = {"labels": given, "has_more_labels": False, "outcomes": ["correct", "wrong"], "doc": {"score_id": "id"}}
-    text = alone(may_ask=True, **about)
+    text = alone(may_score=True, **about)
     assert "agrees</span>" in text
-    assert "says wrong" in text
-    assert "says 12.5 points" in text
-    assert "says 74.499 points" in alone(may_ask=False, **about | {"labels": [given[0] | {"number": 74.499}]})
-    assert "says 1 point<" in alone(may_ask=False, **about | {"labels": [given[0] | {"number": 1.0}]})
+    assert "right: wrong" in text
+    assert "right: 12.5 points" in text
+    assert "right: 74.499 points" in alone(may_score=False, **about | {"labels": [given[0] | {"number": 74.499}]})
+    assert "right: 1 point<" in alone(may_score=False, **about | {"labels": [given[0] | {"number": 1.0}]})
     assert "&lt;i&gt;no" in text
-    assert text.count("counts in no trust card") == 1
+    assert text.count("no trust card counts it") == 1
     assert text.count("<option") == 4
-    assert "<form" not in alone(may_ask=False, **about)
+    assert "<form" not in alone(may_score=False, **about)

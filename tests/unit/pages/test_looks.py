@@ -1,4 +1,4 @@
-"""Colours that can be read in light and dark, by the sheet's own numbers; and a long list in no time."""
+"""Contrast of colours in light and dark, from the style sheets; and the cost of a long list."""
 
 import re
 import time
@@ -10,6 +10,7 @@ import pytest
 from tarsy_scoring.records.session_list import ListedScore, ListedSession
 from tarsy_scoring.web.pages import sessions_view
 from tarsy_scoring.web.pages.rendering import page, static_files
+from tarsy_scoring.web.pages.sessions_view import read_list_form
 
 SHEETS = [static_files()[name].content.decode() for name in ("pages.css", "charts.css")]
 DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}\s*\}", re.DOTALL)
@@ -129,7 +130,7 @@ def test_a_list_of_fifty_is_rendered_in_fifty_milliseconds() -> None:
         began = time.process_time()
         rows = [sessions_view.row(session) for session in listed]
         page(
-            "sessions.html", here="/", live=None, asked=sessions_view.asked({}), faults=[], may_ask=True, rows=rows,
+            "sessions.html", here="/", live=None, form=read_list_form(b""), faults=[], may_score=True, rows=rows,
             explained=sessions_view.explained(rows), next_query=None, is_continued=False, sorts=sessions_view.SORTS,
             outcomes=sessions_view.OUTCOMES, chains=[], criteria_names=[],
         )  # fmt: skip

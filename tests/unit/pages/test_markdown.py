@@ -1,4 +1,4 @@
-"""Text of judges and agents on a page: readable, and harmless whoever wrote it."""
+"""Text of judges and agents on a page: readable, and harmless even if it is hostile."""
 
 import time
 from html.parser import HTMLParser
@@ -94,7 +94,7 @@ def test_a_link_leads_away_without_a_word_of_us() -> None:
 
 
 def test_an_image_is_not_loaded() -> None:
-    """The page asks nobody for anything."""
+    """The page loads nothing from other hosts."""
     assert "img" not in render("![a](https://a.example/pixel.png)")
 
 
@@ -117,7 +117,7 @@ def test_citations_lead_to_their_entries(text: str, linked: list[str]) -> None:
     assert links(render(text, {"E3", "E7"})) == linked
 
 
-def test_cited_entries_are_told_once_in_their_order() -> None:
+def test_cited_entries_are_listed_once_in_order() -> None:
     assert cited_entries("E10 and E2, E10", None, "[E7]") == ["E2", "E7", "E10"]
 
 
@@ -138,7 +138,7 @@ def test_headings_are_an_outline_below_that_of_the_page(levels: tuple[int, ...],
     assert found == [f"h{level}" for level in shown]
 
 
-def test_what_nobody_sees_is_taken_out() -> None:
+def test_invisible_characters_are_removed() -> None:
     """NUL, escape sequences, and what turns the rest of a line round."""
     assert legible("a\0b\x1b[31m\u202ec\u2066\n\td\x85") == "ab[31mc\n\td"
     assert "\u202e" not in render("x \u202e y\0")

@@ -1,4 +1,4 @@
-"""Frame, static files, values as text, and the two scripts' sizes that a reader can still take in."""
+"""Frame, static files, values as text, and criteria as text."""
 
 import re
 from datetime import datetime, timedelta, timezone
@@ -14,47 +14,47 @@ STATIC = resources.files("tarsy_scoring.web.pages").joinpath("static")
 TEMPLATES = resources.files("tarsy_scoring.web.pages").joinpath("templates")
 
 
-def test_times_are_told_in_utc() -> None:
+def test_times_are_shown_in_utc() -> None:
     at = datetime(2026, 3, 2, 12, 0, 5, tzinfo=timezone(timedelta(hours=2)))
     assert rendering.when(at) == "2026-03-02 10:00:05 UTC"
 
 
 @pytest.mark.parametrize(
-    ("amount", "told"),
+    ("amount", "shown"),
     [
         *((None, "unknown"), (0.0, "$0.00"), (0.0473, "$0.0473"), (1234.5, "$1,234.50")),
         *((0.00004, "less than $0.0001"), (0.99996, "$1.00"), (0.1 + 0.2, "$0.30"), (0.5001, "$0.50")),
     ],
 )
-def test_unknown_cost_is_not_nothing(amount: float | None, told: str) -> None:
+def test_unknown_cost_is_not_nothing(amount: float | None, shown: str) -> None:
     """Nor is a small one; from ten cents on, cents are enough."""
-    assert rendering.usd(amount) == told
+    assert rendering.usd(amount) == shown
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "shown"),
     [
         *((None, "–"), (17, "17"), (17.0, "17"), (16.5, "16.5"), (17.3333333, "17.33"), (59.0005, "59")),
         *((1e6, "1000000"), (-0.0, "0"), (-0.001, "0"), (-2.5, "-2.5")),
     ],
 )
-def test_points_have_two_decimals_at_most(number: float | None, told: str) -> None:
+def test_points_have_two_decimals_at_most(number: float | None, shown: str) -> None:
     """And none where they are whole; nothing is not less than nothing."""
-    assert rendering.points(number) == told
+    assert rendering.points(number) == shown
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "shown"),
     [(74.999, "74.999"), (74.4999999, "74.4999999"), (75.0, "75"), (100, "100"), (-0.0, "0"), (1e-7, "0.0000001")],
 )
-def test_what_somebody_said_is_not_rounded(number: float, told: str) -> None:
-    """Else a number would be seen in another band than the one in which it counts."""
-    assert rendering.exactly(number) == told
+def test_entered_numbers_are_not_rounded(number: float, shown: str) -> None:
+    """A rounded number could be in another band."""
+    assert rendering.exactly(number) == shown
 
 
-@pytest.mark.parametrize(("amount", "told"), [(None, "–"), (1.25, "1.2 s"), (600, "10 min 0 s"), (7260, "2 h 1 min")])
-def test_durations_have_the_unit_that_suits_them(amount: float | None, told: str) -> None:
-    assert rendering.seconds(amount) == told
+@pytest.mark.parametrize(("amount", "shown"), [(None, "–"), (1.25, "1.2 s"), (600, "10 min 0 s"), (7260, "2 h 1 min")])
+def test_durations_have_the_unit_that_suits_them(amount: float | None, shown: str) -> None:
+    assert rendering.seconds(amount) == shown
 
 
 @pytest.mark.parametrize("name", sorted(static_files()))
@@ -96,13 +96,13 @@ def test_every_value_is_escaped_and_legible() -> None:
     assert "&lt;r&gt;" in html
 
 
-def test_criteria_are_told_key_by_key() -> None:
+def test_criteria_are_listed_key_by_key() -> None:
     content = {"name": "c", "prompt": "ask", "bands": {"a": [0, 1]}, "added_by_code": {"x": "y"}, "prompt_hashes": {}}
     assert in_sections(content) == [("prompt", "ask"), ("bands", "a:\n- 0\n- 1"), ("added by code: x", "y")]
 
 
-def test_changes_of_criteria_are_told_line_by_line() -> None:
-    """Also keys that only one of them has; what is the same is not told."""
+def test_changes_of_criteria_are_listed_line_by_line() -> None:
+    """Including keys that only one of them has."""
     [prompt, system] = changes({"prompt": "a\nb", "strategy": "s"}, {"prompt": "a\nc", "strategy": "s", "system": "n"})
     assert prompt.key == "prompt"
     assert [(mark, line) for _, mark, line in prompt.lines if mark in "+-"] == [("-", "b"), ("+", "c")]

@@ -1,8 +1,9 @@
 """
-Pictures of numbers: SVG text that stands in a page.
+Pictures of numbers as inline SVG.
 
-Pure. Looks come from classes alone (`static/charts.css`), so a picture needs no inline style, is light or dark with
-its page, and is told apart by shape and words as well as by colour. What it shows stands beside it as a table.
+Colours come from CSS classes (`static/charts.css`): the content security policy forbids inline styles, and a picture
+follows the light or dark scheme of its page. Series differ by shape as well as by colour. The page has a table with the
+same numbers.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,9 +19,9 @@ from tarsy_scoring.web.pages.markdown import legible
 
 Tone = Literal["weak", "fair", "good", "plain"]
 
-LOOKS = 6  # as many lines have a colour and a shape of their own; later ones begin again
-GUIDES = (0, 50, 75, 100)  # where a total changes the colour of its badge
-LETTER = 6.4  # width of a small letter in the picture's units, rather too much than too little
+LOOKS = 6  # number of colours; the seventh line has the first colour again
+GUIDES = (0, 50, 75, 100)  # borders of the bands of badges
+LETTER = 6.4  # upper estimate of the width of a small letter, in units of the picture
 
 _LEFT, _RIGHT, _WIDTH = 44.0, 708.0, 720.0
 _TOP, _BOTTOM = 30.0, 216.0
@@ -52,14 +53,14 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Days of one fingerprint, in order, between which no day belongs to others alone."""
+    """Consecutive days of one fingerprint: no day between them has scores of other judges only."""
 
     fingerprint: str
     days: tuple[Day, ...]
 
 
 def number_judges(days: Iterable[Day]) -> dict[str, int]:
-    """A small number for each fingerprint, from 1 in the order in which they first appear."""
+    """A number for each fingerprint, from 1 in the order of their first days."""
     first: dict[str, date] = {}
     for day in days:
         first[day.fingerprint] = min(day.day, first.get(day.fingerprint, day.day))
@@ -68,10 +69,10 @@ def number_judges(days: Iterable[Day]) -> dict[str, int]:
 
 def split_into_runs(days: Iterable[Day]) -> list[Run]:
     """
-    The lines of a picture, by their first day.
+    Split days into the lines of a picture, sorted by first day.
 
-    No line holds two fingerprints, and none passes over a day that belongs to others alone. Days without
-    any score part nothing: nobody else judged meanwhile.
+    A line has one fingerprint, and ends where a day has scores of other judges only. Days without any score do not
+    end a line, because no other judge was at work.
     """
     by_fingerprint: defaultdict[str, list[Day]] = defaultdict(list)
     for day in sorted(days, key=lambda d: d.day):
@@ -93,13 +94,13 @@ def _lies_between(days: Sequence[date], first: date, last: date) -> bool:
 
 def trend_picture(days: Sequence[Day], title: str, name: str = "trend") -> Markup:
     """
-    Average totals per day with the band from lowest to highest, and below them how many scores that were.
+    Draw average totals per day with the range from lowest to highest, and bars with the number of scores.
 
-    One line per fingerprint; a dashed line and a word stand wherever a judge begins, except on the first day of all.
+    A dashed line and a word mark each day on which a judge begins, except the first day of the picture.
 
     Args:
-        days: In any order, each (day, fingerprint) once. None: an empty picture.
-        name: What the ids in it begin with; once per page.
+        days: In any order, each (day, fingerprint) once. Without days the result is empty.
+        name: Prefix of the ids in the picture; unique on the page.
     """
     if not days:
         return Markup("")
@@ -114,25 +115,25 @@ def trend_picture(days: Sequence[Day], title: str, name: str = "trend") -> Marku
 
 
 def describe_trend(days: Sequence[Day]) -> str:
-    """A trend in a sentence or two, for who cannot see it."""
+    """The trend in sentences, for screen readers."""
     runs = split_into_runs(days)
     numbers = number_judges(days)
     count = sum(d.count for d in days)
-    told = [f"{_some(count, 'score')} from {runs[0].days[0].day} to {max(d.day for d in days)}."]
+    sentences = [f"{_some(count, 'score')} from {runs[0].days[0].day} to {max(d.day for d in days)}."]
     for run in runs:
         who, first, last = f"Judge {numbers[run.fingerprint]}", run.days[0], run.days[-1]
         if first is last:
-            told.append(f"{who}: on average {first.average:.0f} on {first.day}.")
+            sentences.append(f"{who}: on average {first.average:.0f} on {first.day}.")
         else:
-            told.append(
+            sentences.append(
                 f"{who}: on average {first.average:.0f} on {first.day}, {last.average:.0f} on {last.day}; "
                 f"between {min(d.lowest for d in run.days):.0f} and {max(d.highest for d in run.days):.0f}."
             )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 class _Scale:
-    """Where days and totals stand; each day owns an equal share of the width and is drawn in its middle."""
+    """Horizontal positions: each day has an equal share of the width and is drawn in its middle."""
 
     def __init__(self, first: date, last: date) -> None:
         self.first, self.last = first, last
@@ -174,7 +175,7 @@ def _dates(scale: _Scale) -> list[Markup]:
 
 
 def _counts(days: Sequence[Day], numbers: Mapping[str, int], scale: _Scale) -> list[Markup]:
-    """Bars of how many scores, those of one day on top of each other."""
+    """Bars with the number of scores, stacked per day."""
     per_day: defaultdict[date, list[Day]] = defaultdict(list)
     for day in days:
         per_day[day.day].append(day)
@@ -199,7 +200,7 @@ def _run(run: Run, number: int, scale: _Scale) -> list[Markup]:
     at = [(scale.middle(d.day), d) for d in run.days]
     upper = [(x, _height(d.highest)) for x, d in at]
     lower = [(x, _height(d.lowest)) for x, d in reversed(at)]
-    if len(at) == 1:  # an area of one day would have no width
+    if len(at) == 1:  # the area of a single day would have no width
         parts = [tag("line", f"whisker {look}", x1=at[0][0], x2=at[0][0], y1=upper[0][1], y2=lower[0][1])]
     else:
         parts = [
@@ -213,7 +214,7 @@ def _run(run: Run, number: int, scale: _Scale) -> list[Markup]:
 
 
 def _beginnings(runs: Sequence[Run], numbers: Mapping[str, int], scale: _Scale) -> list[Markup]:
-    """The word where each judge begins, if it has room; with a dashed line, unless nothing came before."""
+    """A dashed line where each judge but the first begins, with its number where there is room."""
     by_day: dict[date, list[int]] = {}
     for run in runs:
         by_day.setdefault(run.days[0].day, []).append(numbers[run.fingerprint])
@@ -233,13 +234,13 @@ def _beginnings(runs: Sequence[Run], numbers: Mapping[str, int], scale: _Scale) 
 
 
 def _hint(day: Day, numbers: Mapping[str, int]) -> Markup:
-    """What a pointer over a day is told."""
+    """Tooltip of a day."""
     totals = f"average {day.average:.1f}, {day.lowest:.0f} to {day.highest:.0f}, {_some(day.count, 'score')}"
     return tag("title", None, f"{day.day}, judge {numbers[day.fingerprint]}: {totals}")
 
 
 def judge_mark(number: int) -> Markup:
-    """The shape and colour that a judge has in the trend, to stand before its name."""
+    """The shape and colour of a judge's line, for the list of judges."""
     mark = _mark(number, 6, 6, 4)
     return tag("svg", "mark", mark, viewBox="0 0 12 12", width=12, height=12, aria_hidden="true", focusable="false")
 
@@ -272,8 +273,8 @@ class Bar:
     One row of a bar chart.
 
     Args:
-        value: Of `most`, from 0.
-        text: What stands behind the bar, e.g. "12 (40 %)".
+        value: From 0 to `most`.
+        text: Text after the bar, e.g. "12 (40 %)".
     """
 
     label: str
@@ -285,10 +286,10 @@ class Bar:
 
 def bar_picture(bars: Sequence[Bar], title: str, name: str) -> Markup:
     """
-    Bars with their words, one under the other; each fills its share of `most`. No bars: an empty picture.
+    Draw horizontal bars that fill their share of `most`. Without bars the result is empty.
 
     Args:
-        name: What the ids in it begin with; once per page.
+        name: Prefix of the ids in the picture; unique on the page.
     """
     if not bars:
         return Markup("")
@@ -303,12 +304,12 @@ def bar_picture(bars: Sequence[Bar], title: str, name: str) -> Markup:
             tag("rect", f"filled {bar.tone}", x=_LABEL_WIDTH, y=y, width=length, height=_BAR, rx=2),
             words_at(bar.text, "value", _LABEL_WIDTH + room + 10, y + 12),
         ]
-    told = "; ".join(f"{shorten(bar.label)}: {bar.text}" for bar in bars) + "."
-    return picture_of(name, title, told, len(bars) * _ROW, parts)
+    description = "; ".join(f"{shorten(bar.label)}: {bar.text}" for bar in bars) + "."
+    return picture_of(name, title, description, len(bars) * _ROW, parts)
 
 
 def shorten(label: str) -> str:
-    """A label that fits beside its bar: one line, its end left out where it is long."""
+    """A label that fits beside its bar: one line, shortened at its end."""
     words = " ".join(legible(label).split())
     return words if len(words) <= _LONGEST_LABEL else words[: _LONGEST_LABEL - 1] + "…"
 
@@ -317,37 +318,37 @@ def shorten(label: str) -> str:
 
 
 def picture_of(name: str, title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
-    """A picture, 720 units wide, with a title and a description that a screen reader tells in place of the shapes."""
-    told = (
+    """A picture, 720 units wide, with a title and a description for screen readers."""
+    heading = (
         tag("title", None, title, id=f"{name}-title"),
-        tag("desc", None, description, id=f"{name}-told"),
+        tag("desc", None, description, id=f"{name}-description"),
     )
     return tag(
         "svg",
         "chart",
-        *told,
+        *heading,
         *parts,
         viewBox=f"0 0 {_number(_WIDTH)} {_number(height)}",
         role="img",
         aria_labelledby=f"{name}-title",
-        aria_describedby=f"{name}-told",
+        aria_describedby=f"{name}-description",
         focusable="false",
     )
 
 
 def words_at(text: object, look: str, x: float, y: float) -> Markup:
-    """Text in a picture; escaped."""
+    """Escaped text in a picture."""
     return tag("text", look, str(text), x=x, y=y)
 
 
 def tag(name: str, look: str | None, *inside: str, **attributes: str | float) -> Markup:
-    """An element; text that is not markup is escaped, in attributes too. `aria_x` is written `aria-x`."""
+    """An element. Text that is not `Markup` is escaped, also in attributes. `aria_x` becomes `aria-x`."""
     written = {"class": look} if look else {}
     written |= {
         key.replace("_", "-"): value if isinstance(value, str) else _number(value) for key, value in attributes.items()
     }
-    told = Markup("").join(Markup(' {}="{}"').format(key, value) for key, value in written.items())
-    return Markup("<{0}{1}>{2}</{0}>").format(name, told, Markup("").join(inside))
+    listed = Markup("").join(Markup(' {}="{}"').format(key, value) for key, value in written.items())
+    return Markup("<{0}{1}>{2}</{0}>").format(name, listed, Markup("").join(inside))
 
 
 def _points(corners: Iterable[tuple[float, float]]) -> str:
@@ -355,7 +356,7 @@ def _points(corners: Iterable[tuple[float, float]]) -> str:
 
 
 def _number(value: float) -> str:
-    """A tenth of a unit is less than an eye can see."""
+    """One decimal: smaller differences are not visible."""
     return f"{value:.1f}".removesuffix(".0")
 
 

@@ -1,6 +1,4 @@
-"""
-Criteria as people read them: key by key, and what changed from one content to another. Pure.
-"""
+"""Stored criteria key by key, and the changes between two contents."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -9,7 +7,7 @@ from typing import Any
 
 import yaml
 
-MAX_LINES = 2_000  # of one key; comparing takes the square of it at the worst
+MAX_LINES = 2_000  # per key; comparing takes quadratic time in the worst case
 
 Line = tuple[str, str, str]
 _LOOKS = {"+": "added", "-": "gone", "@": "place", " ": ""}
@@ -17,25 +15,21 @@ _LOOKS = {"+": "added", "-": "gone", "@": "place", " ": ""}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A key with its lines: CSS class, mark, text."""
+    """A key and its changed lines: CSS class, mark, text."""
 
     key: str
     lines: list[Line]
 
 
-def in_sections(content: Any) -> list[tuple[str, str]]:
-    """What is stored under a hash as keys with their text; hashes of prompts follow from it and stay out."""
-    if not isinstance(content, Mapping):
-        return [("content", _as_text(content))]
+def in_sections(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Keys and texts of a content, without the name and the hashes of prompts."""
     sections = {key: value for key, value in content.items() if key not in ("prompt_hashes", "added_by_code", "name")}
-    added = content.get("added_by_code")
-    if isinstance(added, Mapping):
-        sections |= {f"added by code: {key}": text for key, text in added.items()}
+    sections |= {f"added by code: {key}": text for key, text in content.get("added_by_code", {}).items()}
     return [(key, _as_text(value)) for key, value in sections.items()]
 
 
-def changes(before: Any, after: Any) -> list[Change]:
-    """What the second asks that the first does not, and the other way round."""
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Keys whose text differs, including keys that only one content has."""
     old, new = dict(in_sections(before)), dict(in_sections(after))
     return [
         Change(key, list(_compare(old.get(key, ""), new.get(key, ""))))

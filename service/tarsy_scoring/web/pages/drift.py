@@ -1,12 +1,9 @@
-"""
-The page of drift: totals per day with their judges, what of a change is the judge's, and what may be concluded.
-"""
+"""The page of drift: whether a change of totals comes from the judge or from the agents."""
 
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -18,10 +15,9 @@ from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, daily_totals
 from tarsy_scoring.web.access import may_read
 from tarsy_scoring.web.context import AppContext, Caller, context_of
 from tarsy_scoring.web.pages import insights_view
-from tarsy_scoring.web.pages.chains import chain_names
 from tarsy_scoring.web.pages.charts import Tone, picture_of, tag, words_at
-from tarsy_scoring.web.pages.insights_view import Asked, TrendView
-from tarsy_scoring.web.pages.rendering import page
+from tarsy_scoring.web.pages.insights_view import TrendView
+from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
 
 router = APIRouter(include_in_schema=False)
 
@@ -30,29 +26,23 @@ PAGE = "/drift"
 TONES: Mapping[str | None, Tone] = {"judge": "fair", "agents": "weak", "both": "weak"}
 
 _ROW, _LABEL_WIDTH, _VALUE_WIDTH, _WIDTH = 30.0, 130.0, 190.0, 720.0
-_LEAST_SCALE = 5.0  # points: a change of one must not look like one of twenty
+_LEAST_SCALE = 5.0  # points; a smaller scale would make a change of one point look large
 
 Reading = Annotated[Caller, Depends(may_read)]
 
 
 @router.get(PAGE, response_model=None)
 async def drift_page(request: Request, _: Reading) -> HTMLResponse:
-    """Whether the agents changed, or the judge."""
-    context, asked = context_of(request), insights_view.asked(request.query_params, datetime.now(UTC).date())
-    report = newest = None
-    shown: tuple[str, TrendView] | None = None
-    if not asked.faults:
-        report, shown = await _read(context, asked)
-        newest = next((f for f in report.findings if f.is_event), None)
-    return await asyncio.to_thread(
-        page,
+    """Findings, their meaning, and the totals per day of one chain."""
+    form = requested_period(request)
+    if form.faults:
+        return await period_page(request, "drift.html", form)
+    report, shown = await _read(context_of(request), form)
+    newest = next((f for f in report.findings if f.is_event), None)
+    return await period_page(
+        request,
         "drift.html",
-        422 if asked.faults else 200,
-        here=PAGE,
-        asked=asked,
-        choice=None,
-        chains=await chain_names(context),
-        criteria_names=sorted(context.policy.hashes),
+        form,
         shown=shown,
         report=report,
         newest=newest,
@@ -64,24 +54,24 @@ async def drift_page(request: Request, _: Reading) -> HTMLResponse:
     )
 
 
-async def _read(context: AppContext, asked: Asked) -> tuple[DriftReport, tuple[str, TrendView] | None]:
-    """What is known, and the totals of the chain that was asked for, else of the one that was found to drift last."""
-    chosen = asked.selection
+async def _read(context: AppContext, form: PeriodForm) -> tuple[DriftReport, tuple[str, TrendView] | None]:
+    """The report, and the totals of the form's chain, else of the chain of the newest finding."""
+    chosen = form.selection
     reading = read_report(context.inbox, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN)
     if chosen.chain is not None:
-        return await asyncio.gather(reading, _totals(context, asked, chosen.chain))
+        return await asyncio.gather(reading, _totals(context, form, chosen.chain))
     report = await reading
     chain = next((f.chain_id for f in report.findings if f.is_event), None)
-    return report, None if chain is None else await _totals(context, asked, chain)
+    return report, None if chain is None else await _totals(context, form, chain)
 
 
-async def _totals(context: AppContext, asked: Asked, chain: str) -> tuple[str, TrendView]:
-    points = await daily_totals(context.reader.database, replace(asked.selection, chain=chain))
-    return chain, insights_view.trend_view(points, f"Totals per day, {asked.period}")
+async def _totals(context: AppContext, form: PeriodForm, chain: str) -> tuple[str, TrendView]:
+    points = await daily_totals(context.reader.database, replace(form.selection, chain=chain))
+    return chain, insights_view.trend_view(points, f"Totals per day, {form.period}")
 
 
 def parts_picture(finding: Finding) -> Markup:
-    """The whole change and its parts, each a dot with its interval on one scale of points."""
+    """The whole change and its parts on one scale of points, each a dot with its interval."""
     rows = [
         ("Whole change", finding.whole),
         ("Judge's part", finding.judge),
@@ -105,10 +95,10 @@ def parts_picture(finding: Finding) -> Markup:
         if part.low is not None and part.high is not None:
             drawn.append(tag("line", f"whisker look-{number + 1}", x1=place(part.low), x2=place(part.high), y1=y, y2=y))
         drawn.append(tag("circle", f"point look-{number + 1}", cx=place(part.value), cy=y, r=4.5))
-    told = "; ".join(f"{name}: {in_points(part)}" for name, part in rows) + "."
-    return picture_of("parts", "The change in points, and whose it is", told, height + 20, drawn)
+    description = "; ".join(f"{name}: {in_points(part)}" for name, part in rows) + "."
+    return picture_of("parts", "The change in points, and its parts", description, height + 20, drawn)
 
 
 def _scale_of(ends: Sequence[float]) -> float:
-    """The next five points that hold all of it."""
+    """Half the width of the scale in points: the next multiple of five above the largest value."""
     return max(_LEAST_SCALE, 5 * math.ceil(max(ends, default=0.0) / 5))

@@ -1,49 +1,27 @@
-"""
-What somebody sends with a form of a page, or in the address of one: its fields, and what they say.
-"""
+"""Forms that pages send with POST, and the names of chains that forms suggest."""
 
-import re
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, parse_qsl
+from urllib.parse import parse_qs
 
 from pydantic import BaseModel, ValidationError
 
+from tarsy_scoring.records.session_list import chains_of_sessions
+from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.problems import Problem
 
 T = TypeVar("T", bound=BaseModel)
 
 MAX_FIELDS = 20
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-def faults_of_address(query: bytes, known: Collection[str]) -> list[str]:
-    """
-    What an address asks for that its page would pass over, and so show more than was asked for. Pure.
-
-    Args:
-        query: As it came.
-        known: The fields that the page knows; of each one is looked at.
-    """
-    try:
-        given = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
-    except ValueError:
-        return ["address: what stands behind its ? cannot be read"]
-    times = Counter(name for name, _ in given)
-    faults = [f"{name}: it stands in the address more than once" for name in known if times[name] > 1]
-    if unknown := {name for name, value in given if value and name not in known}:
-        names = ", ".join(sorted(name for name in unknown if _PLAIN_NAME.fullmatch(name))) or "a field of the address"
-        faults.append(f"{names}: this page knows no such field; those it knows are in the form")
-    return faults
+MAX_SUGGESTED = 100  # stored chains in a list of suggestions; events may name any number of chains
 
 
 def form_fields(body: bytes) -> dict[str, str]:
     """
-    The fields of a form, of those with one name the last; one that was left empty is not in it. Pure.
+    The non-empty fields of a submitted form. The last value of a repeated field counts.
 
     Raises:
-        Problem: 422, it is none of ours.
+        Problem: 422, the body is not a form, or has more than `MAX_FIELDS` fields.
     """
     try:
         given = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS)
@@ -52,16 +30,27 @@ def form_fields(body: bytes) -> dict[str, str]:
     return {name: values[-1] for name, values in given.items()}
 
 
-def read_as(kind: type[T], said: Mapping[str, Any]) -> T:
+def read_as(model: type[T], fields: Mapping[str, Any]) -> T:
     """
-    What a form says, as the API takes it. Pure.
+    The fields of a form as a request of the API.
 
     Raises:
-        Problem: 422, with the field that is wrong and not with what it holds.
+        Problem: 422, names the first wrong field without its value.
     """
     try:
-        return kind.model_validate(said)
+        return model.model_validate(fields)
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False)[0]
         where = "".join(f"`{part}`: " for part in fault["loc"])
         raise Problem(422, "Malformed request", where + str(fault["msg"]).removeprefix("Value error, ")) from None
+
+
+async def chain_names(context: AppContext) -> list[str]:
+    """
+    Names to suggest, sorted: chains of the configuration and of stored sessions.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    stored = await chains_of_sessions(context.reader.database, MAX_SUGGESTED)
+    return sorted({*context.settings.config.chains, *stored})

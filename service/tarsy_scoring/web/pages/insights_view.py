@@ -1,108 +1,19 @@
-"""
-What the pages across sessions show: the form above each of them, and their numbers as pictures and rows. Pure.
-"""
+"""Numbers of the pages of trends and the distribution, as pictures and rows of tables."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, time, timedelta
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.records.analytics import BandCount, Distribution, Selection, TrendPoint
+from tarsy_scoring.records.analytics import BandCount, Distribution, TrendPoint
 from tarsy_scoring.web.pages.charts import Bar, Day, Tone, bar_picture, judge_mark, number_judges, trend_picture
-from tarsy_scoring.web.pages.days import read_day
-from tarsy_scoring.web.pages.markdown import legible
+from tarsy_scoring.web.pages.period import FIELDS, PeriodForm
 from tarsy_scoring.web.pages.words import band_of
 
-DAYS_SHOWN = 90  # where a form says nothing about time
-MAX_FIELD = 255
-FIELDS = ("chain", "criteria", "since", "until")
 UNKNOWN_JUDGE = "unknown"
-
-
-# --- the form ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A further field of a page's form: its options by value, the first of them where nothing is chosen."""
-
-    name: str
-    label: str
-    options: Mapping[str, str]
-
-
-DAY_OF = Choice("day_of", "Day on which", {"scored": "it was scored", "ended": "its session ended"})
-SORT = Choice("sort", "Most wanted by", {"sessions": "sessions", "points_lost": "points lost"})
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """
-    What the form of a page asks for.
-
-    Args:
-        values: As given, to fill the form again.
-        chosen: Option of the page's own field.
-        faults: What cannot be meant; nothing is looked for then.
-    """
-
-    values: Mapping[str, str]
-    selection: Selection
-    chosen: str = ""
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def period(self) -> str:
-        """The form's days, in words."""
-        since, until = self.values["since"], self.values["until"]
-        if since and until:
-            return f"{since} to {until}"
-        return f"since {since}" if since else f"until {until}" if until else "all time"
-
-    @property
-    def all_time(self) -> str:
-        """The form without its days, as a query string."""
-        return urlencode({**self.values, "since": "", "until": ""})
-
-
-def asked(query: Mapping[str, str], today: date, choice: Choice | None = None) -> Asked:
-    """
-    Read a form's fields: an empty one asks for nothing, days are of UTC and belong to the period.
-
-    Without any word about time it is the last `DAYS_SHOWN` days.
-    """
-    values = {name: query.get(name, "").strip() for name in FIELDS}
-    if "since" not in query and "until" not in query:
-        values["since"] = str(today - timedelta(days=DAYS_SHOWN - 1))
-    faults = [
-        f"{name}: at most {MAX_FIELD} characters, all of them visible"
-        for name, value in values.items()
-        if len(value) > MAX_FIELD or not _is_plain(value)
-    ]
-    since, until = (read_day(values[name], name, faults) for name in ("since", "until"))
-    if since is not None and until is not None and since > until:
-        faults.append("from: the earlier day comes first")
-    chosen = ""
-    if choice is not None:
-        chosen = query.get(choice.name, "") or next(iter(choice.options))
-        if chosen not in choice.options:
-            faults.append(f"{choice.label.lower()}: there is no such choice")
-    selection = Selection(
-        values["chain"] or None,
-        values["criteria"] or None,
-        datetime.combine(since, time(), UTC) if since else None,
-        datetime.combine(until + timedelta(days=1), time(), UTC) if until else None,
-    )
-    return Asked(values, selection, chosen, faults)
-
-
-def _is_plain(text: str) -> bool:
-    """Whether it can be looked for: a lone half of a character can be in no database."""
-    return legible(text) == text and text.encode(errors="ignore").decode() == text
 
 
 # --- trends --------------------------------------------------------------------------------------------
@@ -110,7 +21,7 @@ def _is_plain(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Who gave the totals of a line, with the mark that it has in the picture."""
+    """A judge of the picture, with the mark of its line."""
 
     number: int
     mark: Markup
@@ -121,7 +32,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class TrendRow:
-    """A point of the picture in the table beside it; `is_break` where its judge is not the one of the row before."""
+    """A point of the picture as a row; `is_break` if its judge differs from that of the previous row."""
 
     number: int
     mark: Markup
@@ -140,7 +51,7 @@ class TrendView:
 
 
 def trend_view(points: Sequence[TrendPoint], title: str) -> TrendView:
-    """Points as a picture, the judges in it and a table."""
+    """Points as a picture, a list of judges and a table."""
     days = [Day(p.day, _judge_of(p), p.average, p.minimum, p.maximum, p.count) for p in points]
     numbers = number_judges(days)
     counts: defaultdict[str, int] = defaultdict(int)
@@ -165,7 +76,7 @@ def _judge_of(point: TrendPoint) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BandRow:
-    """A band, its share of all totals, and where its sessions are listed: there days are those on which they ended."""
+    """A band, its share of all totals, and the address of its sessions in the list."""
 
     name: str
     range: str
@@ -177,10 +88,10 @@ class BandRow:
 @dataclass(frozen=True, slots=True)
 class CategoryRow:
     """
-    Averages of a category: over all totals, and in each band, null where none of its scores states it.
+    Averages of a category over all totals and in each band; None in a band whose scores lack the category.
 
     Args:
-        most: What it could have been; null where nobody here knows the criteria.
+        most: Its highest possible value; None if the criteria are not configured here.
     """
 
     category: str
@@ -192,7 +103,7 @@ class CategoryRow:
 
 @dataclass(frozen=True, slots=True)
 class DistributionView:
-    """The page of the distribution; categories are by criteria, as no two of these can be compared."""
+    """The page of the distribution. Categories are grouped by criteria, because criteria cannot be compared."""
 
     picture: Markup
     bands: list[BandRow]
@@ -201,16 +112,16 @@ class DistributionView:
 
 
 def distribution_view(
-    found: Distribution, registry: Iterable[Criteria], asked: Asked, title: str, *, is_default: bool
+    found: Distribution, registry: Iterable[Criteria], form: PeriodForm, title: str, *, is_default: bool
 ) -> DistributionView:
     """
-    Bands as a picture and a table, the highest first.
+    Bands as a picture and a table, highest first.
 
     Args:
-        is_default: Whether the bands are those of the badges, and have their colours.
+        is_default: Whether the bands are those of the badges; only then they have their colours and names.
     """
     count = sum(band.count for band in found.bands) + found.between_bands
-    bands = [_band_row(band, count, asked, is_default=is_default) for band in reversed(found.bands)]
+    bands = [_band_row(band, count, form, is_default=is_default) for band in reversed(found.bands)]
     most = max((row.count for row in bands), default=0)
     tones: list[Tone] = [_tone(band) if is_default else "plain" for band in reversed(found.bands)]
     bars = [
@@ -221,8 +132,8 @@ def distribution_view(
     return DistributionView(picture, bands, _categories(found, registry), count)
 
 
-def _band_row(band: BandCount, count: int, asked: Asked, *, is_default: bool) -> BandRow:
-    kept = {name: asked.values[name] for name in FIELDS}
+def _band_row(band: BandCount, count: int, form: PeriodForm, *, is_default: bool) -> BandRow:
+    kept = {name: form.values[name] for name in FIELDS}
     sought = {"min": band.low, "max": band.high, **kept}
     return BandRow(
         band_of(band.low) if is_default else band.band.replace("_", " "),
@@ -255,12 +166,12 @@ def _categories(found: Distribution, registry: Iterable[Criteria]) -> list[tuple
 
 
 def _most_of(criteria: Criteria) -> dict[str, float]:
-    """Highest values by category, in the order of the criteria: points, or 1 in a rubric."""
+    """Highest value of each category, in the order of the criteria: its points, or 1 for a rubric item."""
     return {**criteria.max_points, **{item.id: 1.0 for item in criteria.rubric}}
 
 
 def _without_impossible(row: CategoryRow) -> CategoryRow:
-    """Criteria of that name once had more points to give: a share of today's would be none."""
+    """Drop `most` if earlier criteria of that name allowed more points, since the share would exceed 1."""
     return replace(row, most=None) if row.most is not None and row.average > row.most else row
 
 
@@ -273,5 +184,5 @@ def _in_order(rows: Iterable[CategoryRow], known: Mapping[str, float]) -> list[C
 
 
 def meanings(registry: Iterable[Criteria]) -> dict[str, str]:
-    """What failure tags mean, out of the criteria that know them."""
+    """Meanings of failure tags from the vocabularies of all criteria."""
     return {tag: meaning for criteria in registry for tag, meaning in criteria.failure_vocabulary.items()}

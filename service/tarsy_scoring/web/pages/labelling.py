@@ -1,6 +1,4 @@
-"""
-What people say of scores, on the pages: the form and the trust card beside a score, and the list of scores to review.
-"""
+"""Labels on the pages: the form and the trust card of a score, and the review queue."""
 
 import asyncio
 import re
@@ -29,7 +27,7 @@ LABELS_SHOWN = 20
 CARDS_SHOWN = 4
 AGREES, OUTCOME = "agrees", "outcome:"
 REASONS = {
-    "contradiction": "what it says does not fit together",
+    "contradiction": "its parts contradict each other",
     "flag": "it carries a flag",
     "samples apart": "its samples lie far apart",
     "band edge": "its total lies near the edge of a band",
@@ -41,7 +39,7 @@ Scoring = Annotated[Caller, Depends(may_score)]
 
 @router.get("/review", response_model=None)
 async def review_page(request: Request, _: Reading) -> HTMLResponse:
-    """The scores that people are asked to label, and the trust cards of the judges that gave them."""
+    """The scores of the review queue, and the trust cards of the judges that gave them."""
     database = context_of(request).reader.database
     found = await review.queue(database)
     return await asyncio.to_thread(
@@ -57,50 +55,50 @@ async def review_page(request: Request, _: Reading) -> HTMLResponse:
 
 
 async def cards_of(database: Database, queue: Queue) -> list[Calibration]:
-    """The trust cards of those who judged last, at most `CARDS_SHOWN`. Raises: DatabaseAway."""
+    """Trust cards of the judges that judged last, at most `CARDS_SHOWN`. Raises: DatabaseAway."""
     return [await labels.trust_card_of(database, *judge) for judge in queue.judges[:CARDS_SHOWN]]
 
 
 @router.post("/scores/{score_id}/labels", response_model=None)
 async def label(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
-    """Keep what somebody says, as `POST /api/v1/scoring/scores/{score_id}/labels` does, and go back to the score."""
-    await keep_label(context_of(request), score_id, read_form(await request.body()), caller.name)
+    """Store a label as `POST /api/v1/scoring/scores/{score_id}/labels` does, and return to the score."""
+    await keep_label(context_of(request), score_id, read_label_form(await request.body()), caller.name)
     return RedirectResponse(f"/scores/{score_id}#labels", 303)
 
 
-def read_form(body: bytes) -> LabelRequest:
+def read_label_form(body: bytes) -> LabelRequest:
     """
-    What the form says. Pure.
+    Read the form of a label.
 
     Raises:
-        Problem: 422, it is none of ours, or says nothing.
+        Problem: 422, the body is not a form, or the label is empty or contradicts itself.
     """
     fields = {name: value.strip() for name, value in form_fields(body).items()}
     said, number = fields.get("said", ""), fields.get("number", "")
     if said == AGREES and number:
-        raise Problem(422, "Malformed request", "a label either agrees, or has a number of its own: choose one of them")
-    told = {
+        raise Problem(422, "Malformed request", "a label either agrees or gives another number: choose one of them")
+    label = {
         "agrees": said == AGREES if said else None,
         "outcome": said.removeprefix(OUTCOME) if said.startswith(OUTCOME) else None,
         "number": _read_number(number) if number else None,
         "reason": fields.get("reason") or None,
     }
-    return read_as(LabelRequest, told)
+    return read_as(LabelRequest, label)
 
 
 def _read_number(text: str) -> float:
-    """A number with a point or a comma before at most two digits: 1,000 is none. Raises: Problem: 422."""
+    """A number with a point or comma and at most two decimals; `1,000` is refused. Raises: Problem: 422."""
     if not _NUMBER.fullmatch(text):
         raise Problem(422, "Malformed request", "`number`: a number from 0 to 100")
     return float(text.replace(",", "."))
 
 
-async def about(context: AppContext, document: Mapping[str, Any] | None) -> dict[str, Any]:
+async def label_values(context: AppContext, document: Mapping[str, Any] | None) -> dict[str, Any]:
     """
-    What the page of a score says of labels and trust: `can_label`, `labels`, `outcomes` and `card`.
+    Values of `labels.html` and of the trust card on the page of a score.
 
     Args:
-        document: Of the score; None: there is none.
+        document: None: the session has no score.
     """
     nothing = {"can_label": False, "labels": [], "has_more_labels": False, "outcomes": [], "card": None}
     if document is None or document["status"] != "completed" or document["total_score"] is None:

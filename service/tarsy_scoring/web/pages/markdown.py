@@ -1,8 +1,8 @@
 """
-Text of judges and agents as HTML. Pure.
+Markdown of judges and agents as safe HTML.
 
-Whoever wrote it may be hostile: two walls stand between it and the page. The parser knows no HTML and no address
-but http and https; what it gives is then cut down to a short list of tags by a parser of another make.
+The text may be hostile, so two independent libraries check it. The Markdown parser passes no HTML and only http and
+https links. A sanitizer then removes every tag and attribute outside a short list.
 """
 
 import re
@@ -17,12 +17,12 @@ from markupsafe import Markup, escape
 
 from tarsy_scoring.timeline.text import without_invisible
 
-MAX_CHARACTERS = 50_000  # less than a second of parsing at the worst; an answer of 8,000 tokens has some 32,000
-OURS = "h2"  # headings in a text begin below this one
+MAX_CHARACTERS = 50_000  # parses in under a second in the worst case; a reply of 8,000 tokens has about 32,000
+PAGE_HEADING = "h2"  # headings of the text begin one level below
 
 _HTTP = re.compile(r"https?://[^\s/?#]", re.IGNORECASE)
 _ANCHOR = re.compile(r"#E[1-9][0-9]{0,5}")
-# Not inside words, versions, paths: the narrow half of what `judge.grounding` takes for a citation.
+# Not inside words, versions or paths. `judge.grounding` accepts more forms of citations.
 _CITATION = re.compile(r"(?<![\w.\\/@$%#=+&])E[1-9][0-9]{0,5}(?![\w%]|\.[0-9])")
 _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127, *range(0x80, 0xA0)])
 _TAGS = {
@@ -32,12 +32,12 @@ _TAGS = {
 
 
 def legible(text: str) -> str:
-    """The text without what nobody sees: control characters, NUL, marks that reorder what stands behind them."""
+    """The text without invisible characters: controls, NUL, and marks that reorder the text after them."""
     return without_invisible(text.translate(_CONTROLS))
 
 
 def cited_entries(*texts: str | None) -> list[str]:
-    """Ids of the entries that texts cite, each once, in order of their numbers."""
+    """Ids of the entries that the texts cite, each once, by number."""
     found = {entry for text in texts if text for entry in _CITATION.findall(legible(text)[:MAX_CHARACTERS])}
     return sorted(found, key=lambda entry: int(entry[1:]))
 
@@ -46,18 +46,19 @@ def render(text: str, entries: Container[str] = (), *, keeps_lines: bool = True)
     """
     Markdown as HTML that is safe to show.
 
-    Raw HTML and images stay text; links are http or https and pass no standing on. A text longer than
-    `MAX_CHARACTERS` is shown as it is.
+    Raw HTML and images stay text. Links are http or https, without referrer and opener. A text longer than
+    `MAX_CHARACTERS` is shown unformatted.
 
     Args:
-        entries: Ids that are links to their quotation on this page.
-        keeps_lines: Judges put one part of the breakdown on each line; agents may break lines at a width.
+        entries: Ids of entries on the page; citations of them become links.
+        keeps_lines: Whether a line break is kept. Judges write one part of the breakdown per line, while agents may
+            wrap lines at a width.
     """
     text = legible(text)
     if len(text) > MAX_CHARACTERS:
         return Markup("<pre>") + escape(text) + Markup("</pre>")
     html = (_PARSER if keeps_lines else _FLOWING).render(text, {"entries": entries})
-    # What may be put into the page as it stands is made here and nowhere else.
+    # The only text from outside that becomes markup without escaping.
     return Markup(_CLEANER.clean(html))  # noqa: S704
 
 
@@ -70,14 +71,14 @@ def _keep_attribute(_tag: str, name: str, value: str) -> str | None:
 
 
 def _lower_headings(state: StateCore) -> None:
-    """A text has no say in the outline of the page around it: it begins below `OURS` and leaves no level out."""
+    """Renumber headings so that the outline of the text begins below `PAGE_HEADING` and skips no level."""
     above: list[int] = []
     for token in state.tokens:
         if token.type == "heading_open":
             level = int(token.tag[1])
             above = [*(one for one in above if one < level), level]
         if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(6, len(above) + int(OURS[1]))}"
+            token.tag = f"h{min(6, len(above) + int(PAGE_HEADING[1]))}"
 
 
 def _link_citations(state: StateCore) -> None:

@@ -1,8 +1,7 @@
 """
-Templates and the values they are given: a page is made here, with the headers that keep it harmless.
+Templates, filters and static files of the pages, and the response with its security headers.
 
-Every value is text: it is escaped, and characters that nobody sees are taken out. Only `markdown.render` and the
-pictures make HTML.
+Every printed value is escaped and stripped of invisible characters. Only `markdown.render` and `charts` produce HTML.
 """
 
 import hashlib
@@ -19,18 +18,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from tarsy_scoring.web.pages import markdown, words
+from tarsy_scoring.web.pages import markdown, registry, words
 
-SECTIONS = (
-    ("/", "Sessions"),
-    ("/trends", "Trends"),
-    ("/drift", "Drift"),
-    ("/distribution", "Distribution"),
-    ("/missing-tools", "Missing tools"),
-    ("/failure-tags", "Failure tags"),
-    ("/review", "Review"),
-)
-# Nothing from elsewhere, nothing inline: what hostile text may ever get past the escaping does not run.
+# No other origin and nothing inline, so hostile text that passed the escaping by a defect would still not run.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -41,11 +31,11 @@ STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg
 @dataclass(frozen=True, slots=True)
 class Live:
     """
-    What a page follows while it is open.
+    The events that an open page follows.
 
     Args:
-        channel: As the gateway names it.
-        position: Of the last event before the page was read: whatever comes behind it may be news to the page.
+        channel: A channel of the gateway.
+        position: Position of the newest event when the page was read. Later events may be news to the page.
     """
 
     channel: str
@@ -54,7 +44,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """A file as it is served; its address changes with its content."""
+    """A served file. Its address contains the digest of its content."""
 
     content: bytes
     media_type: str
@@ -74,20 +64,21 @@ def static_files() -> Mapping[str, StaticFile]:
 
 def page(template: str, status: int = 200, *, headers: Mapping[str, str] | None = None, **values: Any) -> HTMLResponse:
     """
-    A page as an answer.
+    Render a page.
 
     Args:
-        template: Name of a file in `templates`, which extends `frame.html`.
-        values: For the template; `here` (path of the section) and `live` are the frame's.
+        template: Name of a template that extends `frame.html`.
+        values: Values of the template, and of the frame `here` (path of the page in the navigation) and `live`.
     """
-    html = _templates().get_template(template).render({"here": "", "live": None} | values)
+    frame = {"here": "", "live": None, "pages": registry.PAGES}
+    html = templates().get_template(template).render(frame | values)
     return HTMLResponse(html, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY} | dict(headers or {}))
 
 
 def read_templates() -> None:
-    """Every template made ready, so that nobody waits for it at the first page."""
-    for name in _templates().list_templates(extensions=["html"]):
-        _templates().get_template(name)
+    """Compile every template, so that the first visitor does not wait for it."""
+    for name in templates().list_templates(extensions=["html"]):
+        templates().get_template(name)
 
 
 # --- values as text ------------------------------------------------------------------------------------
@@ -107,17 +98,17 @@ def count(number: int | None) -> str:
 
 
 def points(number: float | None) -> str:
-    """Two decimals at most, and none where it is whole."""
+    """At most two decimals, and none for a whole number."""
     return "–" if number is None else exactly(round(number, 2))
 
 
 def exactly(number: float) -> str:
-    """All decimals that somebody gave, none where it is whole; without exponent, and nothing has no sign."""
+    """All given decimals, without exponent; -0 is 0. For numbers that users entered."""
     return f"{Decimal(repr(number + 0.0)).normalize():f}"
 
 
 def usd(amount: float | None) -> str:
-    """Dollars, from ten cents on to the cent; small amounts are not rounded away, and unknown is not nothing."""
+    """Dollars, rounded to cents from ten cents on. Unknown is not zero."""
     if amount is None:
         return "unknown"
     if 0 < amount < 0.0001:
@@ -126,7 +117,7 @@ def usd(amount: float | None) -> str:
 
 
 def seconds(amount: float | None) -> str:
-    """A duration in the unit that suits it."""
+    """A duration in seconds, minutes or hours."""
     if amount is None:
         return "–"
     if amount < 90:
@@ -145,7 +136,7 @@ def capitalize_first(sentence: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """What every value that a template prints passes through."""
+    """Applied to every value that a template prints."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else markdown.legible(value)
 
 
@@ -154,7 +145,8 @@ def _static(name: str) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """The template environment of all pages."""
     environment = Environment(
         loader=PackageLoader("tarsy_scoring.web.pages"),
         autoescape=True,
@@ -177,7 +169,6 @@ def _templates() -> Environment:
         "markdown": markdown.render,
     }
     environment.globals |= {
-        "sections": SECTIONS,
         "static": _static,
         "badge_of": words.badge_of,
         "badge_for": words.badge,

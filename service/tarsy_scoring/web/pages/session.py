@@ -1,8 +1,8 @@
 """
-What a session itself says, for the page of its score: alert, final analysis and the entries that the judge cites.
+The session on the page of its score: alert, final analysis and the entries that the judge cites.
 
-It is read from the source when the page is asked for and shown as the judge is shown it: the same ids, secrets
-masked. Nothing of it is stored.
+Each request reads the session from its source. Entry ids and masked secrets are the same as for the judge. Nothing is
+stored.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from tarsy_scoring.timeline.fence import new_nonce
 from tarsy_scoring.timeline.masking import mask_secrets
 from tarsy_scoring.timeline.model import Timeline, TimelineSource
 
-READ_S = 5.0  # a page is better without its session than late
-NO_LIMIT_TOKENS = 10**12  # people have no window: nothing is shortened for them here
+READ_S = 5.0  # after this the page is shown without its session
+NO_LIMIT_TOKENS = 10**12  # a page has no context window, so nothing is shortened
 MAX_ENTRY_CHARACTERS = 20_000
 MAX_ENTRIES = 100
 MAX_REASON_CHARACTERS = 500
@@ -26,11 +26,11 @@ ALERT = "E1"
 @dataclass(frozen=True, slots=True)
 class Entry:
     """
-    A piece of the session as the judge may cite it.
+    An entry of the session under the id that the judge cites.
 
     Args:
-        was_cut: The judge saw it shortened.
-        left_out: Characters at its end that are not shown here.
+        was_cut: It was shortened for the judge.
+        left_out: Number of characters at its end that the page leaves out.
     """
 
     entry_id: str
@@ -43,9 +43,11 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class ShownSession:
     """
+    The parts of a session that a page shows.
+
     Args:
-        cited: In the order of their numbers; the alert is not among them.
-        not_there: Cited ids that the session does not hold.
+        cited: Cited entries in the order of their numbers, without the alert.
+        not_there: Cited ids that the session does not have.
     """
 
     status: str
@@ -58,13 +60,13 @@ class ShownSession:
 
     @property
     def anchors(self) -> frozenset[str]:
-        """Ids that a link on the page can lead to."""
+        """Ids that links on the page can lead to."""
         return frozenset({ALERT, *(entry.entry_id for entry in self.cited)})
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why a session cannot be shown; `is_gone` and `is_running`: the source says that there is none, or no end yet."""
+    """Why a session cannot be shown. `is_gone`: the source has none; `is_running`: it has not ended."""
 
     reason: str
     is_gone: bool = False
@@ -75,28 +77,28 @@ async def read_session(
     source: TimelineSource | None, session_id: str, cited: Sequence[str] = (), cut: Collection[str] = ()
 ) -> ShownSession | Unreadable:
     """
-    What can be shown of a session now; never fails because its source does.
+    Read what a page shows of a session. A failure of the source is a result, not an exception.
 
     Args:
-        cited: Ids to show.
-        cut: Ids of what the judge saw shortened.
+        cited: Ids of the entries to show.
+        cut: Ids of entries that were shortened for the judge.
     """
     if source is None:
-        return Unreadable("this process has no source of sessions")
+        return Unreadable("this process has no timeline source")
     try:
         async with asyncio.timeout(READ_S):
             timeline = await source.fetch_timeline(session_id)
     except SessionNotFound:
-        return Unreadable("the source has no such session any more", is_gone=True)
+        return Unreadable("the source no longer has the session", is_gone=True)
     except SessionNotTerminal as error:
-        return Unreadable(str(error)[:MAX_REASON_CHARACTERS], is_running=True)  # it names the status
+        return Unreadable(str(error)[:MAX_REASON_CHARACTERS], is_running=True)  # the text names the status
     except (TimelineUnavailable, TimeoutError):
-        return Unreadable("the source of sessions cannot be read now")
+        return Unreadable("the timeline source cannot be read now")
     return await asyncio.to_thread(show, timeline, cited, cut)
 
 
 def show(timeline: Timeline, cited: Sequence[str], cut: Collection[str] = ()) -> ShownSession:
-    """The pieces of a timeline that a page shows. Pure; takes as long as the session is large."""
+    """The parts of a timeline that a page shows. Blocks for a time that grows with the session."""
     context = build_context(timeline, new_nonce(), NO_LIMIT_TOKENS)
     wanted = [entry for entry in cited if entry != ALERT][:MAX_ENTRIES]
     found = [entry for entry in wanted if entry in context.entries]

@@ -1,22 +1,22 @@
 """
-What states, phases and flags of a score are called on the pages, and the badge that stands for one. Pure.
+Texts for the states, phases and flags of a score, and its badge.
 
-A word we do not know is shown as it is: the lists behind it may grow before this page knows of it.
+An unknown identifier is shown as words, because the lists may grow before these texts do.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-GOOD_FROM, FAIR_FROM = 75, 50  # of 100 points; below the second a score is weak
+GOOD_FROM, FAIR_FROM = 75, 50  # of 100 points; a lower total is weak
 
 PHASES = {
     "queued": "Queued",
-    "waiting_retry": "Waiting to try again",
+    "waiting_retry": "Waiting to retry",
     "gathering_context": "Reading the session",
     "evaluating_gates": "Checking the gates",
     "analyzing_methodology": "Judging",
-    "repairing": "Having the answer repaired",
+    "repairing": "Repairing the reply",
     "sampling": "Judging once more",
     "identifying_missing_tools": "Looking for missing tools",
     "storing": "Storing the score",
@@ -33,50 +33,50 @@ STATUSES = {
 OPEN = frozenset({"pending", "in_progress"})
 
 WAITING_FOR = {
-    "pause": "scoring is paused: somebody has to resume it",
-    "circuit": "the judge does not answer: it is tried again in a moment",
-    "key": "the judge refuses our key: an operator has to look at it",
+    "pause": "scoring is paused until an operator resumes it",
+    "circuit": "the judge does not answer; the next attempt follows soon",
+    "key": "the judge's provider rejects the API key; an operator has to correct it",
     "quota": "the quota at the judge's provider is used up",
-    "budget": "today's budget is used up: it goes on at midnight UTC",
-    "rate_limit": "as many calls as the judge's rate limit allows are under way",
-    "session": "the session could not be found, or has not ended, yet",
-    "retry": "the last attempt failed: it is tried again in a moment",
+    "budget": "today's budget is used up; scoring continues at midnight UTC",
+    "rate_limit": "the judge's rate limit is reached",
+    "session": "the session was not found or has not ended yet",
+    "retry": "the last attempt failed; the next one follows soon",
 }
 FLAGS = {
     "injection_suspected": "Text in the session tries to steer the judge.",
     "tampering_suspected": (
-        "Text in the session moved the total by 10 points or more. The total shown is the one with that text masked."
+        "Suspicious text in the session moved the total by 10 points or more. The total shown is the one without it."
     ),
     "breakdown_mismatch": "The parts do not add up to the total.",
-    "outcome_score_mismatch": "The total does not fit the outcome that the judge stated. It stays out of trends.",
-    "ungrounded": "Most of what the analysis cites does not stand in the session.",
+    "outcome_score_mismatch": "The total contradicts the outcome that the judge stated. Trends leave it out.",
+    "ungrounded": "Most citations of the analysis are not found in the session.",
     "self_judged": "The judge is the same model as one of the judged agents.",
-    "missing_tools_unavailable": "The judge gave a score and then no usable list of missing tools.",
-    "context_shortened": "The session was too long for the judge: parts of it were shortened.",
-    "input_truncated_by_provider": "The judge's provider cut what it was sent.",
-    "model_changed": "Another model than the one asked for answered some of the turns.",
+    "missing_tools_unavailable": "The judge gave a score but no usable list of missing tools.",
+    "context_shortened": "The session was too long for the judge, so parts of it were shortened.",
+    "input_truncated_by_provider": "The judge's provider shortened the prompt.",
+    "model_changed": "A model other than the requested one answered some of the turns.",
 }
 ERROR_KINDS = {
-    "session_not_found": "There is no such session, or it was deleted.",
+    "session_not_found": "The session does not exist or was deleted.",
     "session_not_terminal": "The session has not ended.",
-    "evidence_incomplete": "Too much of the session could not be read to judge it.",
-    "context_too_long": "The session does not fit into the judge's window.",
-    "no_score_in_answer": "The judge gave no total, also when it was reminded.",
+    "evidence_incomplete": "Too much of the session is missing to judge it.",
+    "context_too_long": "The session does not fit into the judge's context window.",
+    "no_score_in_answer": "The judge gave no total, even after a reminder.",
     "refused": "The judge refused to answer.",
-    "content_filtered": "The judge's provider filtered the answer.",
-    "answer_cut": "The judge's answer was cut at its limit.",
-    "empty_answer": "The judge's answer was empty.",
-    "invalid_structured_answer": "The judge's answer was not in the form that was asked for.",
+    "content_filtered": "The judge's provider filtered the reply.",
+    "answer_cut": "The judge's reply was cut at its length limit.",
+    "empty_answer": "The judge's reply was empty.",
+    "invalid_structured_answer": "The judge's reply did not have the required structure.",
     "judge_unavailable": "The judge could not be reached.",
     "judge_rejected_request": "The judge's provider rejected the request.",
     "judge_auth": "The judge's provider rejected the key.",
     "attempt_timed_out": "The last attempt took too long.",
     "deadline_passed": "All attempts together took too long.",
-    "worker_lost": "The workers that held it stopped answering.",
+    "worker_lost": "The workers that held the score stopped.",
     "timeline_unavailable": "The session could not be read.",
-    "unknown_criteria": "There are no criteria of that name.",
-    "cancelled": "Somebody cancelled it.",
-    "internal": "It failed for a reason that is in our log.",
+    "unknown_criteria": "No criteria of that name are configured.",
+    "cancelled": "A user cancelled the score.",
+    "internal": "An internal error occurred. The service's log has the details.",
 }
 TURN_KINDS = {
     "analysis": "Analysis",
@@ -88,7 +88,7 @@ TURN_KINDS = {
 }
 PURPOSES = {
     "production": "the session's score",
-    "consistency": "a repeat, to see the spread",
+    "consistency": "a repeat that measures the spread",
     "anchor": "a check of the judge on a known session",
     "shadow": "a comparison of criteria",
 }
@@ -101,10 +101,10 @@ class Badge:
     A score at a glance.
 
     Args:
-        look: CSS class and nothing else; `text` says the same to those who do not see it.
+        look: CSS class. `text` says the same in words.
         number: Total of a completed score.
-        more: What a pending one waits for, in words.
-        state: As `live.js` knows it: a phase, a status, or a band.
+        more: Why a pending score waits, in words.
+        state: Key of the badge in `live.js`: a phase, a status or a band.
     """
 
     look: str
@@ -128,7 +128,7 @@ def badge(
 
     Args:
         status: None: the session has no score.
-        phase: `current_stage` of one that is in progress.
+        phase: `current_stage` of a score in progress.
     """
     if status == "completed" and total is not None:
         band = band_of(total)
@@ -140,7 +140,7 @@ def badge(
         return Badge("queued", STATUSES["pending"], "queued", more=in_words(WAITING_FOR, waiting_for or ""))
     if status is None or status == "not_scored":
         return Badge("none", STATUSES["not_scored"], "not_scored")
-    # A completed score without a judge has no number.
+    # A completed score without a judge has no total.
     look = "plain" if status == "completed" else "ended"
     return Badge(look, in_words(STATUSES, status), status)
 
@@ -153,7 +153,7 @@ def badge_of(document: Mapping[str, Any]) -> Badge:
 
 
 def every_badge() -> list[Badge]:
-    """One of each state, for `live.js` to copy; where there is a number it is replaced."""
+    """One badge of each state, which `live.js` copies. It replaces the number."""
     phases = [badge("in_progress", phase=p) for p in PHASES if p not in ("queued", "waiting_retry")]
     waiting = Badge("queued", PHASES["waiting_retry"], "waiting_retry")
     ended = [badge(status) for status in ("completed", "failed", "timed_out", "cancelled")]
@@ -162,5 +162,5 @@ def every_badge() -> list[Badge]:
 
 
 def in_words(words: Mapping[str, str], word: str) -> str:
-    """What a word means; one that nobody has described is spelt out."""
+    """Text of an identifier; without one, the identifier as words."""
     return words.get(word) or word.replace("_", " ")

@@ -1,5 +1,5 @@
-// Keeps a page as it would be read anew: badges at once, out of events; the rest by reading the page again.
-// Without this script, or without a connection, the page is as it was when it was loaded.
+// Keeps an open page up to date: events change badges at once, and the rest follows by fetching the page again.
+// Without this script or without a connection the page stays as it was loaded.
 
 const main = document.getElementById("main");
 const said = document.getElementById("said");
@@ -7,27 +7,27 @@ const state = document.getElementById("live-state");
 const badges = document.getElementById("badges").content;
 const channel = main.dataset.channel;
 const isList = channel === "sessions";
-const INSIGHTS = "insights"; // without positions; what it tells is shown by strip.js, where a page has that
+const INSIGHTS = "insights"; // has no positions; strip.js shows its messages
 const strip = document.getElementById("strip");
 const ENDED = new Set(["scoring.completed", "scoring.failed"]);
 const WAITING = new Set(["queued", "waiting_retry"]);
 const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 30000, GONE_AFTER = 4; // attempts
 const PING_MS = 20000, PONG_MS = 10000, READ_AGAIN_MS = 1500, FAILED_WAIT_MS = 5000, SHOW_MS = 80;
-const LONGEST_READING_MS = 60000; // a connection that is gone without a word would keep the page as it is
-const BACK_MS = 5000; // after an outage all pages come back at once: they are read again spread over this
-const MOST_FOLLOWED = 60; // sessions of a list whose phases are followed, of the 100 channels a client may have
+const LONGEST_READING_MS = 60000; // a fetch over a dead connection would otherwise block all later ones
+const BACK_MS = 5000; // after an outage all pages reconnect at once; their fetches are spread over this
+const MOST_FOLLOWED = 60; // sessions of a list whose channels are followed; a client may have 100 channels
 
 let socket = null;
 let position = Number(main.dataset.position);
-let readAt = position; // where events stood when the page was read
-const toldAt = new WeakMap(); // badge -> position of the last event that it was told, if any
+let readAt = position; // position of the newest event when the page was fetched
+const shownAt = new WeakMap(); // badge -> position of the last event that changed it
 let attempts = 0;
 let pending = new Map(); // score id -> its last event, not shown yet
-let hasMore = false; // whether events told what no badge shows; a later event of the same score must not hide that
+let hasMore = false; // whether an event changes more than badges; a later event of the same score must not clear it
 let showing = 0, reading = 0, isReading = false, isStale = false;
-let meanwhile = new Map(); // score id -> its last event since the page began to be read again, which may not know it
+let meanwhile = new Map(); // score id -> its last event since a fetch began; the fetched page may lack it
 
-// --- what events do ----------------------------------------------------------------------------------
+// --- events ------------------------------------------------------------------------------------------
 
 function stateOf(event) {
   if (event.type === "scoring.progress") return event.phase;
@@ -42,10 +42,10 @@ function concerns(badge, event) {
   return event.purpose === "production" && badge.dataset.session === event.session_id;
 }
 
-// Whether the page tells of it beside the badge.
-function tellsMore(event) {
+// Whether the event changes more on the page than badges.
+function changesMore(event) {
   if (ENDED.has(event.type) || event.phase === "queued") return true;
-  // A page of one session also tells when an attempt began and what it waits for.
+  // The page of one session also shows when an attempt started and what it waits for.
   return !isList && (event.type === "scoring.started" || WAITING.has(event.phase));
 }
 
@@ -58,7 +58,7 @@ function show() {
   for (const event of events) {
     const found = replaceAll(event);
     if (!isList && !found.length) isNews = true;
-    if (found.length && (!isList || ENDED.has(event.type))) say(found[0].isConnected ? found[0] : null, event);
+    if (found.length && (!isList || ENDED.has(event.type))) announce(found[0].isConnected ? found[0] : null, event);
   }
   if (isList) follow();
   if (isNews) readAgain();
@@ -71,7 +71,7 @@ function replaceAll(event) {
 }
 
 function replace(badge, event) {
-  toldAt.set(badge, event.position);
+  shownAt.set(badge, event.position);
   const wanted = stateOf(event);
   const model = badges.querySelector(`[data-state="${CSS.escape(wanted)}"]`);
   if (!model || (badge.dataset.state === wanted && !ENDED.has(event.type))) return;
@@ -79,17 +79,17 @@ function replace(badge, event) {
   badge.replaceChildren(...[...model.cloneNode(true).childNodes]);
   badge.dataset.state = wanted;
   badge.toggleAttribute("data-busy", model.hasAttribute("data-busy"));
-  badge.parentElement.querySelector("[data-waits]")?.remove(); // it told what the one before waited for
+  badge.parentElement.querySelector("[data-waits]")?.remove(); // the reason belongs to the previous state
   const number = badge.querySelector("b");
   if (number) number.textContent = String(event.total_score);
 }
 
-function say(badge, event) {
+function announce(badge, event) {
   const words = badge ? badge.textContent.trim().replace(/\s+/g, " ") : "";
   if (words) said.textContent = isList ? `${event.session_id}: ${words}` : words;
 }
 
-// --- reading the page again --------------------------------------------------------------------------
+// --- fetching the page again -------------------------------------------------------------------------
 
 function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AGAIN_MS / 5) {
   isStale = true;
@@ -108,7 +108,7 @@ function readAgain(wait = isList ? READ_AGAIN_MS * (1 + Math.random()) : READ_AG
       if (answer.ok) swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
       hasFailed = !answer.ok;
     } catch {
-      // Busy, cut off or silent: what came is not forgotten.
+      // The server is busy or unreachable: the fetch is repeated below.
     } finally {
       clearTimeout(limit);
       isReading = false;
@@ -124,9 +124,9 @@ function swap(fresh) {
     if (!next || withoutKeys(next) === withoutKeys(region)) continue;
     const focused = region.contains(document.activeElement) ? document.activeElement : null;
     if (focused && focused.matches("input:not([type=hidden]), select, textarea")) {
-      continue; // somebody is writing there
+      continue; // the user is typing there
     }
-    if ([...region.querySelectorAll("select, input:not([type=hidden])")].some(isChanged)) continue; // or has chosen
+    if ([...region.querySelectorAll("select, input:not([type=hidden])")].some(isChanged)) continue; // or has changed a field
     for (const details of region.querySelectorAll("details[id]")) {
       const same = [...next.querySelectorAll("details[id]")].find((d) => d.id === details.id);
       if (same) same.open = details.open;
@@ -141,7 +141,7 @@ function swap(fresh) {
   if (isList) follow();
 }
 
-// Each rendering gives its forms new keys, which is no news.
+// Each response has new idempotency keys, which are not a change.
 function withoutKeys(region) {
   return region.innerHTML.replaceAll(/name="key" value="[^"]*"/g, "");
 }
@@ -154,10 +154,10 @@ function isChanged(field) {
 // --- the connection ----------------------------------------------------------------------------------
 
 const followed = new Set();
-const unconfirmed = new Map(); // channels asked for, and from where: until they are here, other channels' positions hide their events
+const unconfirmed = new Map(); // requested channels -> first position; until they are confirmed, positions of other channels must not pass theirs
 
-// Phases come on the channel of each session: follow the ones that are being scored. What is known of those that were
-// followed `before` an outage is known up to `position`, and of others what their badges tell.
+// Phases arrive on the channel of each session, so follow the sessions that are being scored. Sessions that were followed
+// `before` an outage are known up to `position`, the others up to the last event of their badge.
 function follow(before = new Set()) {
   const busy = new Map([...main.querySelectorAll(".badge[data-busy][data-session]")].map((b) => [b.dataset.session, b]));
   for (const id of followed) {
@@ -165,7 +165,7 @@ function follow(before = new Set()) {
   }
   for (const [id, badge] of busy) {
     if (followed.has(id) || followed.size >= MOST_FOLLOWED) continue;
-    const from = before.has(id) ? position : (toldAt.get(badge) ?? readAt);
+    const from = before.has(id) ? position : (shownAt.get(badge) ?? readAt);
     if (subscribe(`session:${id}`, from)) followed.add(id);
   }
 }
@@ -195,7 +195,7 @@ function connect() {
     if (isList) follow(before);
     ping = setInterval(() => {
       send({ action: "ping" });
-      pong ||= setTimeout(() => lost({ reason: "" }), PONG_MS); // the other side is gone without a word
+      pong ||= setTimeout(() => lost({ reason: "" }), PONG_MS); // the connection is dead
     }, PING_MS);
   };
   own.onmessage = (message) => {
@@ -213,7 +213,7 @@ function connect() {
       setTimeout(() => location.reload(), LONGEST_WAIT_MS / 10 * Math.random());
       return;
     }
-    tell(++attempts >= GONE_AFTER ? "gone" : "off");
+    showState(++attempts >= GONE_AFTER ? "gone" : "off");
     const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** (attempts - 1));
     setTimeout(connect, wait * (0.5 + Math.random() / 2));
   };
@@ -224,29 +224,29 @@ function take(event) {
   if (event.type === "subscription.confirmed") position = Math.min(position, unconfirmed.get(event.channel) ?? position);
   if (event.type === "subscription.confirmed" || event.type === "subscription.error") unconfirmed.delete(event.channel);
   if (event.type === "subscription.confirmed" && event.channel === channel) {
-    if (attempts && channel !== INSIGHTS) readAgain(BACK_MS * Math.random()); // we were away: what we missed comes now, and what no event tells with the page
+    if (attempts && channel !== INSIGHTS) readAgain(BACK_MS * Math.random()); // missed events arrive now; the fetch brings what no event carries
     attempts = 0;
-    tell("on");
+    showState("on");
   } else if (event.type === "catchup.overflow") {
     readAgain();
   } else if (event.type === "scoring.windows" || event.type === "scoring.drift_detected") {
     document.dispatchEvent(new CustomEvent("insight", { detail: event }));
   } else if (event.score_id && event.position) {
     if (!unconfirmed.size) position = Math.max(position, event.position);
-    pending.delete(event.score_id); // so that they stand in the order of their last events
+    pending.delete(event.score_id); // keeps the order of last events
     pending.set(event.score_id, event);
     if (isReading) {
       meanwhile.delete(event.score_id);
       meanwhile.set(event.score_id, event);
     }
-    hasMore ||= tellsMore(event);
+    hasMore ||= changesMore(event);
     showing ||= setTimeout(show, SHOW_MS);
   }
 }
 
-function tell(how) {
+function showState(how) {
   state.hidden = false;
-  // That it is live is news only to somebody who was told that it is not.
+  // Screen readers announce "Live" only after an interruption.
   state.ariaLive = how === "on" && !state.textContent ? "off" : "polite";
   state.classList.toggle("on", how === "on");
   state.textContent = state.dataset[how];

@@ -1,5 +1,5 @@
-// Fills the strip of rolling signals: a row for each chain, its newest hour and its newest day, and the last drift.
-// live.js brings the messages. Their texts come from anywhere: they are set as text, and numbers are checked.
+// Fills the strip of rolling signals: a row per chain with its newest hour and day, and the newest drift finding.
+// live.js passes the messages on. Their texts are untrusted: they are set as text, and numbers are checked.
 
 const strip = document.getElementById("strip");
 const rows = document.getElementById("strip-rows");
@@ -7,19 +7,19 @@ const drift = document.getElementById("strip-drift");
 const driftText = document.getElementById("strip-finding");
 const said = document.getElementById("strip-said");
 const counted = document.getElementById("strip-count");
-const only = strip.dataset.chain || null; // the chain that the page is about; null: all
+const only = strip.dataset.chain || null; // chain of the form; null: all
 const LENGTHS = [["1h", "1 hour"], ["24h", "24 hours"]];
 const CAUSES = { judge: "the judge changed", agents: "the agents changed", both: "judge and agents changed" };
 const LONGEST = 80; // characters of a name
 const SHOW_MS = 200, SAY_MS = 10000, LOOK_MS = 60000;
-const GONE_MS = 24 * 3600 * 1000; // a chain whose newest day ended so long ago has nothing to do with now
+const GONE_MS = 24 * 3600 * 1000; // chains whose newest day ended earlier are removed
 
 const chains = new Map(); // chain id, null for none -> its newest message
-const lines = new Map(); // chain id -> its row, and the bands that were told of it
+const lines = new Map(); // chain id -> its row and its last band
 const openedAt = Date.now();
-let finding = null; // the newest drift, as it came
+let finding = null; // newest drift message
 let showing = 0, saying = 0, saidAt = -SAY_MS;
-let news = new Map(); // what -> a sentence that was not said yet
+let news = new Map(); // subject -> sentence that was not announced yet
 
 // --- values as text ----------------------------------------------------------------------------------
 
@@ -28,13 +28,13 @@ const oneDecimal = (value) => String(Math.round(value * 10) / 10);
 const count = (value) => (isNumber(value) ? value.toLocaleString("en-US") : "–");
 const plural = (value, one, many) => `${count(value)} ${value === 1 ? one : many}`;
 
-// What nobody sees, or what turns the direction of what stands behind it, is no part of a name.
+// Removes invisible characters and marks that change the direction of the following text.
 function legible(text) {
   const seen = [...String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Default_Ignorable_Code_Point}]/gu, "").trim()];
   return seen.length > LONGEST ? `${seen.slice(0, LONGEST).join("")}…` : seen.join("");
 }
 
-const nameOf = (chain) => (chain === null ? "no chain" : legible(chain) || "(a name that cannot be seen)");
+const nameOf = (chain) => (chain === null ? "no chain" : legible(chain) || "(invisible name)");
 
 function when(text) {
   const at = new Date(text);
@@ -106,7 +106,7 @@ function rowFor(chain, windows) {
   return element("tr", {}, name, ...LENGTHS.map(([length, title]) => cellFor(windows[length], title)));
 }
 
-// A row that says the same as before stays, so that whoever reads or clicks there is not disturbed.
+// An unchanged row stays in place, so that reading or clicking in it is not interrupted.
 function put(chain, message) {
   const row = rowFor(chain, message.windows);
   const line = lines.get(chain);
@@ -152,9 +152,9 @@ function show() {
   const wanted = [...lines.keys()].sort(inOrder).map((chain) => lines.get(chain).row);
   const focused = document.activeElement;
   wanted.forEach((row, place) => rows.children[place] !== row && rows.insertBefore(row, rows.children[place] ?? null));
-  if (rows.contains(focused)) focused.focus({ preventScroll: true }); // a row that is moved loses it
-  const told = plural(lines.size, "chain", "chains");
-  if (counted.textContent !== told) counted.textContent = told;
+  if (rows.contains(focused)) focused.focus({ preventScroll: true }); // a moved row loses the focus
+  const total = plural(lines.size, "chain", "chains");
+  if (counted.textContent !== total) counted.textContent = total;
   showDrift();
   strip.querySelector(".scroll").hidden = !lines.size;
   strip.hidden = !lines.size && !finding;
@@ -168,7 +168,7 @@ function showDrift() {
   const text = finding ? driftInWords(finding) : "";
   if (driftText.textContent === text) return;
   driftText.textContent = text;
-  if (finding.timestamp_us / 1000 > openedAt) news.set(drift, text); // one from before is found by whoever reads
+  if (finding.timestamp_us / 1000 > openedAt) news.set(drift, text); // announce only findings since the page was opened
 }
 
 function driftInWords(event) {
@@ -189,9 +189,9 @@ function signed(points) {
   return `${points > 0 ? "+" : points < 0 ? "−" : ""}${oneDecimal(Math.abs(points))}`;
 }
 
-// --- saying it ---------------------------------------------------------------------------------------
+// --- announcing --------------------------------------------------------------------------------------
 
-// Aloud goes only what is another band or a new drift, and all of ten seconds at once.
+// Screen readers hear changes of band and new drift, collected over ten seconds.
 function speak() {
   if (!news.size || saying) return;
   saying = setTimeout(() => {

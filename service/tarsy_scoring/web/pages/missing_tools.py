@@ -1,0 +1,79 @@
+"""The page of missing tools, and its forms: the state of a tool, and which names mean the same tool."""
+
+from contextlib import suppress
+from datetime import date
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BeforeValidator
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from tarsy_scoring.missing_tools.ledger import State
+from tarsy_scoring.missing_tools.report import demand_in_words
+from tarsy_scoring.records.analytics import ToolSort
+from tarsy_scoring.web.access import may_read, may_score
+from tarsy_scoring.web.api import ledger
+from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
+from tarsy_scoring.web.context import Caller
+from tarsy_scoring.web.pages.forms import form_fields, read_as
+from tarsy_scoring.web.pages.period import SORT, period_page, requested_period
+from tarsy_scoring.web.queries import Moment
+
+router = APIRouter(include_in_schema=False)
+
+PAGE = "/missing-tools"
+TOOLS_SHOWN = 100
+# Label and CSS class of each state's chip. A tool in the state `open` has no chip.
+STATES: dict[State, tuple[str, str]] = {
+    "planned": ("planned", ""),
+    "built": ("built, being measured", "fair"),
+    "confirmed": ("built, no longer asked for", "good"),
+    "still_missed": ("built, still missed", "weak"),
+}
+
+Reading = Annotated[Caller, Depends(may_read)]
+Scoring = Annotated[Caller, Depends(may_score)]
+
+
+@router.get(PAGE, response_model=None)
+async def missing_tools_page(request: Request, caller: Reading) -> HTMLResponse:
+    """Which tools judges missed, with merged spellings and the state of each tool."""
+    form = requested_period(request, SORT)
+    if form.faults:
+        return await period_page(request, "missing_tools.html", form)
+    return await period_page(
+        request,
+        "missing_tools.html",
+        form,
+        found=await ledger.look_up(request, form.selection, cast(ToolSort, form.chosen), TOOLS_SHOWN),
+        states=STATES,
+        in_words=demand_in_words,
+        may_edit="score" in caller.scopes,
+    )
+
+
+def _start_of_day(value: Any) -> Any:
+    """Midnight (UTC) of a day as browsers write it; any other value unchanged."""
+    with suppress(TypeError, ValueError):
+        return f"{date.fromisoformat(value)}T00:00:00Z"
+    return value
+
+
+class StateForm(SayingRequest):
+    """The state of a tool, since a day."""
+
+    since: Annotated[Moment | None, BeforeValidator(_start_of_day)] = None
+
+
+@router.post(f"{PAGE}/states", response_model=None)
+async def set_state(request: Request, caller: Scoring) -> RedirectResponse:
+    """Store the state of a tool as `POST /api/v1/scoring/missing-tools/states` does, and return to the page."""
+    await ledger.set_state(request, caller, read_as(StateForm, form_fields(await request.body())))
+    return RedirectResponse(PAGE, 303)
+
+
+@router.post(f"{PAGE}/merges", response_model=None)
+async def merge_names(request: Request, caller: Scoring) -> RedirectResponse:
+    """Merge or separate names as `POST /api/v1/scoring/missing-tools/merges` does, and return to the page."""
+    await ledger.merge_names(request, caller, read_as(MergeRequest, form_fields(await request.body())))
+    return RedirectResponse(PAGE, 303)

@@ -1,0 +1,118 @@
+"""The form of the pages across sessions (chain, criteria, days), and the response that these pages share."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from fastapi import Request
+from starlette.responses import HTMLResponse
+
+from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.pages.forms import chain_names
+from tarsy_scoring.web.pages.rendering import page
+from tarsy_scoring.web.queries import DAYS, MissingToolsQuery, SelectionQuery, TrendsQuery, read_form
+
+DAYS_SHOWN = 90  # when the address names no day
+FIELDS = ("chain", "criteria", "since", "until")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """
+    One more field of a page's form.
+
+    Args:
+        model: Query of the API that has the field.
+        options: Label of each value. The first is the default.
+    """
+
+    model: type[SelectionQuery]
+    name: str
+    label: str
+    options: Mapping[str, str]
+
+
+DAY_OF = Choice(TrendsQuery, "day_of", "Day on which", {"scored": "it was scored", "ended": "its session ended"})
+SORT = Choice(MissingToolsQuery, "sort", "Most wanted by", {"sessions": "sessions", "points_lost": "points lost"})
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodForm:
+    """
+    The form as read from the address of a page.
+
+    Args:
+        values: Text of each field as given, to fill the form again.
+        selection: All scores if there are faults.
+        choice: The page's own field, if it has one.
+        chosen: Value of that field.
+        faults: Errors for the user. The page shows no numbers then.
+    """
+
+    values: Mapping[str, str]
+    selection: Selection
+    choice: Choice | None = None
+    chosen: str = ""
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def period(self) -> str:
+        """The form's days in words."""
+        since, until = self.values["since"], self.values["until"]
+        if since and until:
+            return f"{since} to {until}"
+        return f"since {since}" if since else f"until {until}" if until else "all time"
+
+    @property
+    def all_time(self) -> str:
+        """Query string of the same form without days."""
+        return urlencode({**self.values, "since": "", "until": ""})
+
+
+def read_period_form(query_string: bytes, today: date, choice: Choice | None = None) -> PeriodForm:
+    """
+    Read the address of a page. An address without `since` and `until` means the last `DAYS_SHOWN` days.
+
+    An empty `since` means all time, so that users can clear the day.
+    """
+    pairs = parse_qsl(query_string.decode("ascii", "replace"), keep_blank_values=True, errors="replace")
+    if not {name for name, _ in pairs} & set(DAYS):
+        first = f"since={today - timedelta(days=DAYS_SHOWN - 1)}".encode()
+        query_string = query_string + b"&" + first if query_string else first
+    names = (*FIELDS, choice.name) if choice else FIELDS
+    form = read_form(query_string, choice.model if choice else SelectionQuery, {name: name for name in names})
+    chosen = form.values[choice.name] or next(iter(choice.options)) if choice else ""
+    values = {name: form.values[name] for name in FIELDS}
+    return PeriodForm(values, (form.query or SelectionQuery()).selection(), choice, chosen, form.faults)
+
+
+def requested_period(request: Request, choice: Choice | None = None) -> PeriodForm:
+    """The form of a request, with days relative to the current UTC day."""
+    return read_period_form(request.scope["query_string"], datetime.now(UTC).date(), choice)
+
+
+async def period_page(request: Request, template: str, form: PeriodForm, **values: Any) -> HTMLResponse:
+    """
+    A page that extends `insights.html`; 422 if the form has faults.
+
+    Args:
+        template: Its name is the page's path, with `_` for `-`.
+
+    Raises:
+        DatabaseAway: See `Database.once`.
+    """
+    context = context_of(request)
+    return await asyncio.to_thread(  # rendering many rows would block the event loop
+        page,
+        template,
+        422 if form.faults else 200,
+        here="/" + template.removesuffix(".html").replace("_", "-"),
+        form=form,
+        chains=await chain_names(context),
+        criteria_names=sorted(context.policy.hashes),
+        **values,
+    )

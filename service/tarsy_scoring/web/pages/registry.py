@@ -1,0 +1,39 @@
+"""The pages of the navigation. A page is a module with a `router`, a template, and one entry in `PAGES`."""
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from fastapi import APIRouter
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """
+    A page of the navigation.
+
+    Args:
+        module: Dotted name of the module whose `router` serves the page. Named and not imported, because the modules
+            import `rendering`, which prints the navigation.
+    """
+
+    path: str
+    title: str
+    module: str
+
+
+_HERE = "tarsy_scoring.web.pages"
+PAGES = [
+    Page("/", "Sessions", f"{_HERE}.scores"),
+    Page("/trends", "Trends", f"{_HERE}.insights"),
+    Page("/drift", "Drift", f"{_HERE}.drift"),
+    Page("/distribution", "Distribution", f"{_HERE}.insights"),
+    Page("/missing-tools", "Missing tools", f"{_HERE}.missing_tools"),
+    Page("/failure-tags", "Failure tags", f"{_HERE}.insights"),
+    Page("/review", "Review", f"{_HERE}.labelling"),
+]
+"""In the order of the navigation."""
+
+
+def routers() -> list[APIRouter]:
+    """The routers of all pages, each once."""
+    return [import_module(module).router for module in dict.fromkeys(page.module for page in PAGES)]

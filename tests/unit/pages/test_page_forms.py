@@ -1,0 +1,196 @@
+"""Forms of pages: what they mean, and which mistakes they report."""
+
+from datetime import UTC, date, datetime
+from urllib.parse import parse_qsl, urlencode
+
+import pytest
+
+from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.records.session_list import Filters
+from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
+from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
+from tarsy_scoring.web.pages.labelling import read_label_form
+from tarsy_scoring.web.pages.period import DAY_OF, SORT, PeriodForm, read_period_form
+from tarsy_scoring.web.pages.sessions_view import ListForm, read_list_form
+from tarsy_scoring.web.problems import Problem
+
+TODAY = date(2026, 3, 31)
+
+
+def list_form(**fields: str) -> ListForm:
+    return read_list_form(urlencode(fields).encode())
+
+
+def period_form(**fields: str) -> PeriodForm:
+    return read_period_form(urlencode(fields).encode(), TODAY, SORT)
+
+
+# --- the list of sessions ------------------------------------------------------------------------------
+
+
+def test_empty_fields_are_no_filters() -> None:
+    found = list_form(q="", chain=" ", status="", min="", max="", label="", flag="", sort="", other="")
+    assert (found.filters, found.sort, found.faults, found.is_narrowed) == (Filters(), "newest", [], False)
+
+
+def test_every_field_is_a_filter() -> None:
+    fields = {"q": "pod", "chain": "k", "status": "failed", "min": "10", "max": "49", "criteria": "c"}
+    fields |= {"label": "team = a=b", "flag": "ungrounded", "outcome": "fail", "sort": "score_asc", "cursor": "x"}
+    found = list_form(**fields, since="2026-03-01", until="2026-03-01")
+    assert (found.faults, found.sort, found.cursor, found.shows_folded) == ([], "score_asc", "x", True)
+    assert found.filters == Filters(
+        chain="k",
+        status="failed",
+        min_score=10,
+        max_score=49,
+        criteria="c",
+        labels={"team": "a=b"},
+        flag="ungrounded",
+        outcome="fail",
+        since=datetime(2026, 3, 1, tzinfo=UTC),
+        until=datetime(2026, 3, 2, tzinfo=UTC),
+        prefix="pod",
+    )
+
+
+def test_mistakes_are_reported_with_their_field() -> None:
+    """The form keeps what was given."""
+    mistakes = [
+        *(("min", "101"), ("min", "-1"), ("max", "5.5"), ("max", "٣"), ("max", "9" * 300), ("label", "team")),
+        *(("label", "=a"), ("status", "lost"), ("sort", "random"), ("outcome", "maybe"), ("since", "yesterday")),
+        *(("until", "2026-02-30"), ("until", "9999-12-31"), ("since", "0001-01-01"), ("q", "a\0b"), ("q", "x" * 256)),
+    ]
+    for name, value in mistakes:
+        found = list_form(**{name: value})
+        assert [fault.partition(":")[0] for fault in found.faults] == [name], value
+        assert found.values[name] == value
+        assert (found.filters, found.session) == (Filters(), None)
+    assert list_form(min="60", max="40").faults == ["`min_score` must not be above `max_score`"]
+    assert list_form(since="2026-03-02", until="2026-03-01").faults == ["`since` must be before `until`"]
+
+
+def test_an_address_that_the_page_would_misread_is_a_fault() -> None:
+    """An ignored filter would make the list look narrower than it is."""
+    for query, fault in (
+        (b"min_score=90", "min_score: this page has no such field"),
+        (b"b=1&a=1&min=3", "a, b: this page has no such field"),
+        (b"%3Cb%3E=1", "the address: this page has no such field"),
+        (b"label=a%3Db&label=a%3Dc", "label: given more than once"),
+        (b"label=a%3Db&label=", "label: given more than once"),
+        (b"q=%FF", "address: the query is not UTF-8"),
+        (b"q=%ED%A0%80", "address: the query is not UTF-8"),
+    ):
+        assert read_list_form(query).faults == [fault], query
+
+
+def test_rare_filters_are_folded_until_one_is_set() -> None:
+    assert not list_form(q="a", chain="k", min="1", sort="newest").shows_folded
+    assert list_form(label="a=b").shows_folded
+
+
+def test_a_search_for_an_id_can_be_looked_up_at_the_source() -> None:
+    assert list_form(q="session-1").session == "session-1"
+    assert [list_form(q=text).session for text in ("", "two words", "../x", "x" * 256)] == [None] * 4
+
+
+def test_a_query_leaves_out_empty_fields() -> None:
+    assert list_form(q="a b&c", min="").query(cursor="x=") == "q=a+b%26c&cursor=x%3D"
+
+
+# --- pages across sessions -----------------------------------------------------------------------------
+
+
+def test_without_days_it_is_the_last_ninety() -> None:
+    found = period_form(chain=" databases ")
+    assert found.values == {"chain": "databases", "criteria": "", "since": "2026-01-01", "until": ""}
+    assert found.selection == Selection("databases", None, datetime(2026, 1, 1, tzinfo=UTC), None)
+    assert read_period_form(b"", TODAY).values["since"] == "2026-01-01"
+
+
+def test_both_days_are_included() -> None:
+    found = period_form(since="2026-02-28", until="2026-02-28")
+    assert (found.selection.since, found.selection.until) == (
+        datetime(2026, 2, 28, tzinfo=UTC),
+        datetime(2026, 3, 1, tzinfo=UTC),
+    )
+
+
+def test_a_period_in_words() -> None:
+    assert period_form(since="2026-01-01", until="2026-01-31").period == "2026-01-01 to 2026-01-31"
+    assert period_form(since="2026-01-01").period == "since 2026-01-01"
+    assert period_form(until="2026-01-31").period == "until 2026-01-31"
+    assert period_form(since="", until="").period == "all time"
+
+
+def test_all_time_keeps_the_other_fields() -> None:
+    again = period_form(**dict(parse_qsl(period_form(chain="a&b").all_time, keep_blank_values=True)))
+    assert (again.values["chain"], again.selection.since) == ("a&b", None)
+
+
+def test_the_first_option_is_the_default() -> None:
+    chosen = [read_period_form(query, TODAY, DAY_OF).chosen for query in (b"", b"day_of=", b"day_of=ended")]
+    assert chosen == ["scored", "scored", "ended"]
+
+
+def test_a_page_knows_the_fields_of_its_own_form_only() -> None:
+    assert read_period_form(b"day_of=ended", TODAY, SORT).faults == ["day_of: this page has no such field"]
+    assert [fault.partition(":")[0] for fault in period_form(sort="beauty", since="soon").faults] == ["since", "sort"]
+    assert read_period_form(b"\xff", TODAY).faults == ["address: the query is not UTF-8"]
+
+
+# --- forms that are sent with POST ---------------------------------------------------------------------
+
+
+def test_a_tool_form_is_a_request_of_the_api() -> None:
+    found = read_as(SayingRequest, form_fields(b"tool=Node+Pressure&state=planned&note="))
+    assert (found.tool, found.state, found.note, found.since) == ("Node Pressure", "planned", None, None)
+    merge = read_as(MergeRequest, form_fields(b"name=tail%5Flogs&tool="))
+    assert (merge.name, merge.tool) == ("tail_logs", None)
+
+
+def test_a_wrong_tool_form_is_refused() -> None:
+    for body, says in (
+        (b"state=planned", "`tool`"),
+        (b"tool=x&state=confirmed", "`state`"),
+        (b"tool=x&state=open&by=eve", "`by`"),
+        (b"tool=%00&state=open", "`tool`"),
+        (b"tool=x&state=built&since=soon", "`since`"),
+        (b"tool=\xff&state=open", "cannot be read"),
+        (b"&".join([b"a=1"] * (MAX_FIELDS + 1)), "cannot be read"),
+    ):
+        with pytest.raises(Problem, match=says) as refused:
+            read_as(SayingRequest, form_fields(body))
+        assert refused.value.status == 422
+
+
+def label(**fields: str) -> bytes:
+    return urlencode(fields).encode()
+
+
+def test_a_label_form_is_a_label() -> None:
+    for fields, expected in (
+        ({"said": "agrees"}, (True, None, None, None)),
+        ({"said": "agrees", "reason": " shown "}, (True, None, None, "shown")),
+        ({"said": "outcome:wrong", "number": "12.5"}, (False, "wrong", 12.5, None)),
+        ({"said": "", "number": "12,5"}, (None, None, 12.5, None)),
+        ({"said": "", "number": "0"}, (None, None, 0.0, None)),
+    ):
+        found = read_label_form(label(**fields))
+        assert (found.agrees, found.outcome, found.number, found.reason) == expected
+
+
+def test_a_wrong_label_form_is_refused_without_its_values() -> None:
+    for body, says in (
+        (label(reason="hm"), "label is empty"),
+        (label(said="agrees", number="50"), "choose one of them"),
+        (label(number="101"), "number"),
+        (label(number="1,000"), "0 to 100"),
+        (label(number="much"), "0 to 100"),
+        (label(said="agrees", reason="x" * 4001), "reason"),
+        (label(said="agrees", reason="\0"), "reason"),
+        (b"\xff", "reload"),
+    ):
+        with pytest.raises(Problem, match=says) as refused:
+            read_label_form(body)
+        assert refused.value.status == 422
+        assert "xxx" not in refused.value.detail

@@ -1,0 +1,205 @@
+"""Every template renders with everything that a page can show, and with nothing of it."""
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from attempting import a_timeline
+from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.missing_tools.decisions import Merge, Saying
+from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
+from tarsy_scoring.missing_tools.report import demand_in_words
+from tarsy_scoring.missing_tools.tool_effect import ChainDemand, measure_demand
+from tarsy_scoring.queue.score_fields import no_results
+from tarsy_scoring.records.analytics import (
+    BandCount,
+    CategoryAverage,
+    ChainShare,
+    Distribution,
+    FailureTags,
+    Spelling,
+    TagCount,
+    ToolChain,
+    TrendPoint,
+)
+from tarsy_scoring.records.scores import REPLY
+from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt
+from tarsy_scoring.scoring.document import NO_USAGE
+from tarsy_scoring.web.documents import EXAMPLE_SCORE
+from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions_view
+from tarsy_scoring.web.pages.missing_tools import STATES
+from tarsy_scoring.web.pages.period import SORT, read_period_form
+from tarsy_scoring.web.pages.rendering import Live, page
+from tarsy_scoring.web.pages.score_view import in_order
+from tarsy_scoring.web.pages.session import Unreadable, show
+
+TODAY, NOW = date(2026, 3, 2), datetime(2026, 3, 2, tzinfo=UTC)
+COUNTS = {
+    **dict.fromkeys(("total_commands", "unique_commands", "error_count", "retry_count", "help_invocations"), 1),
+    **dict.fromkeys(("error_rate", "retry_rate"), 0.3),
+    "first_try_success_rate": None,
+}
+FULL: dict[str, Any] = EXAMPLE_SCORE | {
+    "score_id": uuid.UUID(int=7),
+    **dict.fromkeys(("created_at", "started_at", "completed_at"), NOW),
+    "score_breakdown": {"consistency": 10.5, "logical_flow": 20},
+    "rubric": {
+        "scores": {"efficiency": 0.5},
+        "weighted_score": 0.5,
+        "confidence": 0.7,
+        "issues": ["slow"],
+        "highlights": ["E2 was right"],
+    },
+    "samples": [{"total_score": 60}, {"total_score": 66}],
+    "flags": ["ungrounded"],
+    "interaction": COUNTS
+    | {
+        "repeated_after_failure": 1,
+        "longest_identical_run": {"tool": "k.get", "length": 3},
+        "duration_s": 61.5,
+        "agent_tokens": {"input": 10, "output": 20},
+        "by_tool": {"k.get": COUNTS},
+        "by_subcommand": {"get": COUNTS},
+    },
+    "diagnosis": [{"pattern": "loops", "likely_cause": "no help", "evidence": "calls: 3"}],
+    "gates": [{"name": "looked", "gate_type": "tool_called", "passed": False, "message": "0 calls"}],
+    "coverage": {"shown_share": 0.5, "cut_entries": ["E2"]},
+    "evidence": {"expected": {"stages": 2}, "read": {}, "missing": ["stage 2"]},
+    "alternative_approaches": [{"name": "ask", "description": "E2", "steps": ["look"]}],
+    "composite_score": 66.5,
+}
+UNKNOWN = dict.fromkeys(
+    ("criteria", "criteria_hash", "judge_fingerprint", "started_at", "completed_at", "error_message")
+)
+PENDING = FULL | no_results() | UNKNOWN | {"status": "pending", "usage": NO_USAGE, "waiting_for": "something_new"}
+PENDING |= {"missing_tools": [], "alternative_approaches": []}
+CONTENT = {
+    "name": "investigation-methodology",
+    "prompt": "ask\nthis",
+    "categories": [{"id": "logical_flow", "max_points": 25}, {"id": "consistency", "max_points": 25}],
+    "rubric": [{"id": "efficiency", "weight": 0.3, "description": "d"}],
+    "added_by_code": {"fence": "f"},
+}
+TURN = dict.fromkeys(REPLY) | {
+    **dict.fromkeys(("kind", "provider", "model_requested"), "m"),
+    **dict.fromkeys(("ordinal", "attempt"), 1),
+    "latency_ms": 61_000,
+    "refusal": "no",
+}
+
+
+class Text(HTMLParser):
+    """The text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words = ""
+        self.feed(html)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def shown(template: str, **values: Any) -> str:
+    """The text of the page; a missing value is a word or left out, never None."""
+    words = " ".join(Text(bytes(page(template, here="/", **values).body).decode()).words.split())
+    assert "None" not in words
+    return words
+
+
+def score_page(document: dict[str, Any], content: Any, *, is_readable: bool) -> str:
+    timeline = replace(a_timeline(), chain_id=None, alert_type=None)
+    cited, cut = score_view.cited(document), score_view.cut_entries(document)
+    values = score_view.values(
+        "session-1",
+        document,
+        show(timeline, cited, cut) if is_readable else Unreadable("away"),
+        row={"alert_type": None, "chain_id": None, "labels": {"team": "edge"}},
+        history=[document, document],
+        newest=document | {"score_id": uuid.UUID(int=8)},
+        turns=[TURN],
+        criteria_content=content,
+    )
+    values |= {"is_of_session": True, "may_score": True, "has_more": True, "current_hash": "c", "key": "k"}
+    values |= {"criteria_names": ["one"], "meanings": {"wrong_conclusion": "w"}, "can_label": False, "card": None}
+    return shown("score.html", live=Live("session:session-1", 1), **values)
+
+
+@pytest.mark.parametrize("is_readable", [True, False], ids=["with-session", "without-session"])
+def test_a_full_score(is_readable: bool) -> None:
+    text = score_page(FULL, CONTENT, is_readable=is_readable)
+    for expected in (
+        *("67 / 100", "team: edge", "Logical flow 20 / 25 Consistency 10.5 / 25", "confidence 0.7", "weight 0.3"),
+        *("60, 66", "4 of 4 citations", "calls: 3", "3 times", "› get", "50 %", "stage 2"),
+        *("66.5 / 100", "The judge refused: no", "61.0 s"),
+    ):
+        assert expected in text, expected
+
+
+def test_a_score_without_results() -> None:
+    text = score_page(PENDING, {}, is_readable=True)
+    assert "Waiting: something new" in text
+    assert "About this score" in text
+
+
+def test_a_list_with_and_without_scores() -> None:
+    score = ListedScore(
+        uuid.UUID(int=7), None, None, None, None, None, False, None, ["ungrounded"], ["a_tag"], "auto", None
+    )
+    newest = NewestAttempt(uuid.UUID(int=7), "timed_out", 1, NOW, None, "something_new", "something_new", None)
+    sessions = [
+        ListedSession("s-1", None, None, {"team": "edge"}, None, NOW, "completed", score, newest),
+        ListedSession("s-2", None, None, {}, None, NOW, "not_scored", None, None),
+    ]
+    rows = [sessions_view.row(session) for session in sessions]
+    values = {"rows": rows, "explained": sessions_view.explained(rows), "next_query": "x=y", "is_continued": True}
+    values |= {"sorts": sessions_view.SORTS, "outcomes": sessions_view.OUTCOMES, "chains": [], "criteria_names": []}
+    form = sessions_view.read_list_form(b"")
+    text = shown("sessions.html", live=None, form=form, faults=[], may_score=True, **values)
+    assert all(expected in text for expected in ("s-1", "team: edge", "a tag", "something new", "s-2"))
+
+
+def test_criteria_with_and_without_changes() -> None:
+    values = {"name": "c", "criteria_hash": "h", "first_used_at": None, "is_current": False}
+    before = {"name": "c", "criteria_hash": "g"}
+    for older in ({}, CONTENT):
+        changes = criteria_view.changes(older, CONTENT)
+        text = shown(
+            "criteria.html", before=before, changes=changes, content=criteria_view.in_sections(CONTENT), **values
+        )
+        assert ("No changes" in text) is (older == CONTENT)
+
+
+@pytest.mark.parametrize("name", ["<b>", None], ids=["named", "unnamed"])
+def test_pages_across_sessions(name: str | None) -> None:
+    form = read_period_form(b"", TODAY)
+    shared: dict[str, Any] = {"chains": [], "criteria_names": []}
+    category = CategoryAverage(name, "logical_flow", 1e9, 3)
+    found: Any = Distribution(
+        [BandCount("low", 0, 49, 0, []), BandCount("high", 50, 100, 3, [category])], 1, 1, [category]
+    )
+    view: Any = insights_view.distribution_view(found, load_criteria(), form, "t", is_default=False)
+    shown("distribution.html", form=form, view=view, found=found, **shared)
+    points = [TrendPoint(TODAY, name, name, 50.0, 0, 100, 1)]
+    shown("trends.html", form=form, view=insights_view.trend_view(points, "t"), left_out=1, **shared)
+    tag = TagCount("a_tag", 1, 1.0, 1, [ChainShare(name, 1, 1.0)])
+    shown("failure_tags.html", form=form, found=FailureTags(1, [tag]), meanings={"a_tag": "m"}, **shared)
+    counts: Any = "a_tool", [Spelling("a_tool", 1)], 1, 1, [ToolChain(name, 1)], 0, True
+    merge = Merge("another", "a_tool", is_automatic=True, decided_by="automatic", decided_at=None)
+    said = Saying("a_tool", "built", NOW, "ada", NOW, name)
+    demand = measure_demand([ChainDemand(100, 30, 10, 0)])
+    tools = [
+        LedgerEntry(*counts, state="open", said=None, demand=None, has_other_judge=False, merges=[]),
+        LedgerEntry(*counts, state="built", said=said, demand=demand, has_other_judge=True, merges=[merge]),
+    ]
+    values = {"found": Ledger(NOW, tools, 1, 1), "states": STATES, "in_words": demand_in_words}
+    for may_edit in (True, False):
+        shown("missing_tools.html", form=read_period_form(b"", TODAY, SORT), may_edit=may_edit, **values, **shared)
+
+
+def test_categories_are_in_the_order_of_their_criteria() -> None:
+    assert list(in_order({"b": 1, "new": 2, "a": 3}, ["a", "gone", "b"])) == ["a", "b", "new"]
