@@ -170,7 +170,7 @@ async def test_a_flag_is_explained_to_everybody(house: House, visit: Visits) -> 
     await expect(meaning).to_contain_text("The judge is the same model as one of the judged agents.")
     await expect(visitor.page.locator("table.list")).to_contain_text("a new flag")
     assert await visitor.page.locator("main [title]:not(code)").count() == 0, "nothing stands in a hint alone"
-    await visitor.follow(visitor.page.get_by_role("link", name="Show all with it"))
+    await visitor.follow(visitor.page.get_by_role("link", name="Show all sessions with this flag"))
     assert await visitor.read_rows() == ["flagged-1"]
 
 

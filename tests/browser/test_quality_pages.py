@@ -41,7 +41,9 @@ async def test_a_label_moves_the_trust_card(scored: House, visit: Visits) -> Non
     visitor = await visit("/review")
     link = visitor.page.locator('th a[href*="#labels"]').first
     await visitor.follow(link)
-    card = visitor.page.locator("section", has=visitor.page.get_by_role("heading", name="Agreement of the judge with reviewers"))
+    card = visitor.page.locator(
+        "section", has=visitor.page.get_by_role("heading", name="Agreement of the judge with reviewers")
+    )
     count = card.locator("dt", has_text="Labels that count").locator("xpath=following-sibling::dd")
     await expect(count).to_have_text("0")
 

@@ -504,7 +504,7 @@ async def test_the_page_has_names_states_and_forms(api: Api) -> None:
     assert [said.status_code, apart.status_code, refused.status_code] == [303, 303, 422]
     assert '<span class="chip ">planned</span>' in after
     assert "alice set planned since" in after
-    assert "kept apart by alice" in after
+    assert "separated by alice" in after
 
 
 @pytest.mark.parametrize(
