@@ -60,7 +60,6 @@ def variables(container: Object) -> dict[str, Object]:
 
 @pytest.mark.parametrize("name", sorted(VALUE_SETS))
 def test_lint_finds_nothing(helm: Render, name: str) -> None:
-    """`helm lint --strict` passes for every set of values."""
     helm("lint", "--strict", str(CHART), "--values", str(VALUE_SETS[name]))
 
 
@@ -78,7 +77,6 @@ def test_every_object_is_valid(chart: Objects, version: str) -> None:
 
 
 def test_every_template_is_rendered_by_some_values(charts: dict[str, Objects]) -> None:
-    """A kind that no set of values renders would be tested by nothing."""
     kinds = {item["kind"] for chart in charts.values() for item in chart.everything}
     assert kinds == {
         *("Deployment", "Service", "ServiceAccount", "ConfigMap", "Job", "PodDisruptionBudget", "NetworkPolicy"),
@@ -87,7 +85,6 @@ def test_every_template_is_rendered_by_some_values(charts: dict[str, Objects]) -
 
 
 def test_names_are_unique(chart: Objects) -> None:
-    """Two objects of one kind and name would overwrite each other."""
     names = [(item["kind"], item["metadata"]["name"]) for item in chart.everything]
     assert len(names) == len(set(names))
 
@@ -132,7 +129,6 @@ def test_selectors_match_their_pods(chart: Objects) -> None:
 
 
 def test_ports_are_served(chart: Objects) -> None:
-    """Probes, Services, monitors and policies name ports of the container, and the program is told the same ones."""
     ports: dict[str, int] = {}
     for item, _, container in chart.containers():
         own = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
@@ -164,7 +160,6 @@ def test_probes_mean_something(chart: Objects) -> None:
 
 
 def test_programs_are_ones_there_are(chart: Objects) -> None:
-    """Every pod's arguments are a command of this service with options that it has."""
     commands = {parse(container["args"]) for _, _, container in chart.containers()}
     assert "worker" in commands
     assert all("command" not in container for _, _, container in chart.containers())
@@ -180,7 +175,6 @@ def test_variables_exist(chart: Objects) -> None:
 
 
 def test_secrets_are_only_named(chart: Objects) -> None:
-    """The chart makes no Secret; every reference is to one that the values name."""
     assert not chart.of("Secret")
     text = json.dumps(chart.everything)
     named = set(re.findall(r'"secretName": "([^"]+)"', text))
@@ -192,7 +186,6 @@ def test_secrets_are_only_named(chart: Objects) -> None:
 
 
 def test_keys_go_to_workers_alone(charts: dict[str, Objects]) -> None:
-    """Who judges and writes back holds the keys for it; API, bridge and migrations do not."""
     holders = {
         item["metadata"]["name"]
         for item, _, container in charts["everything"].containers()
@@ -228,7 +221,6 @@ def test_pods_may_do_nothing_more(chart: Objects) -> None:
 
 
 def test_accounts_exist_and_have_no_token(chart: Objects) -> None:
-    """Deployments use the chart's account, or the one that the values say exists."""
     made = {item["metadata"]["name"] for item in chart.of("ServiceAccount")}
     assert all(item["automountServiceAccountToken"] is False for item in chart.of("ServiceAccount"))
     used = {item["spec"]["template"]["spec"]["serviceAccountName"] for item in chart.of("Deployment")}
@@ -236,7 +228,6 @@ def test_accounts_exist_and_have_no_token(chart: Objects) -> None:
 
 
 def test_grace_is_longer_than_the_drain(chart: Objects) -> None:
-    """No pod is killed while it does what it does after SIGTERM."""
     for item, spec, container in chart.containers():
         grace_s = spec.get("terminationGracePeriodSeconds")
         if item["metadata"]["name"] == "scoring-worker":
@@ -262,7 +253,6 @@ def test_hooks_need_nothing_of_the_release(chart: Objects) -> None:
 
 
 def test_migrations_come_before_and_after(charts: dict[str, Objects]) -> None:
-    """`pre` runs before pods change, `post` afterwards; both also at the first installation."""
     phases = {
         item["metadata"]["annotations"]["helm.sh/hook"]: item["spec"]["template"]["spec"]["containers"][0]["args"]
         for item in charts["minimal"].hooks
@@ -306,7 +296,6 @@ def test_keda_asks_for_depth_and_age(charts: dict[str, Objects]) -> None:
 
 
 def test_budgets_let_nodes_be_drained(chart: Objects) -> None:
-    """Pods that are not healthy may always go, and a single pod may go, too."""
     for item in chart.of("PodDisruptionBudget"):
         assert item["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
         assert item["spec"]["maxUnavailable"] == 1
@@ -347,7 +336,6 @@ def test_configuration_is_what_was_given(charts: dict[str, Objects]) -> None:
 
 
 def test_rules_and_dashboard_are_the_shipped_files(charts: dict[str, Objects]) -> None:
-    """Templates of alerts and panels go through helm unchanged."""
     chart = charts["everything"]
     alerts = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     assert chart.one("PrometheusRule", "scoring")["spec"] == alerts
@@ -359,7 +347,6 @@ def test_rules_and_dashboard_are_the_shipped_files(charts: dict[str, Objects]) -
 
 
 def test_bridge_runs_once(charts: dict[str, Objects]) -> None:
-    """One bridge, and never two during a rollout."""
     spec = charts["bridge"].one("Deployment", "scoring-bridge")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     everything = charts["everything"].one("Deployment", "scoring-bridge")["spec"]["template"]["spec"]
@@ -383,7 +370,6 @@ def test_rolling_signals_run_where_they_are_wanted(charts: dict[str, Objects], r
 
 
 def test_prune_runs_alone_and_to_an_end(charts: dict[str, Objects]) -> None:
-    """What is older than the days of the values goes, once a day; nobody prunes who did not ask for it."""
     spec = charts["everything"].one("CronJob", "scoring-prune")["spec"]
     assert spec["concurrencyPolicy"] == "Forbid"
     pod = spec["jobTemplate"]["spec"]["template"]["spec"]
@@ -396,7 +382,6 @@ def test_prune_runs_alone_and_to_an_end(charts: dict[str, Objects]) -> None:
 
 @pytest.mark.parametrize("name", ["tokens", "proxies", "keda"])
 def test_access_is_what_was_asked_for(charts: dict[str, Objects], name: str) -> None:
-    """The API beyond loopback has the rule of the values, and no other."""
     rules = {"SCORING_API_TOKENS_FILE", "SCORING_TRUSTED_PROXIES", "SCORING_API_OPEN"}
     wanted = {
         "tokens": {"SCORING_API_TOKENS_FILE": "/etc/tarsy-scoring/tokens/api.yaml"},
@@ -410,7 +395,6 @@ def test_access_is_what_was_asked_for(charts: dict[str, Objects], name: str) -> 
 
 
 def test_own_variables_are_all_guarded(charts: dict[str, Objects]) -> None:
-    """Whatever variable the chart sets cannot be set a second time through `env`."""
     checks = (CHART / "templates" / "checks.yaml").read_text()
     guarded = set(re.findall(r'"([A-Z][A-Z0-9_]+)"', checks))
     for chart in charts.values():

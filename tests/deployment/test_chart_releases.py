@@ -82,7 +82,6 @@ def test_every_tag_makes_a_label(render: RenderObjects, tag: str) -> None:
     ],
 )
 def test_eviction_policy_is_said_where_it_is_known(render: RenderObjects, version: str | None, is_there: bool) -> None:
-    """An older Kubernetes would refuse, or warn of, a field that it does not know."""
     chart = render(*MINIMAL, OPEN, *([] if version is None else [f"--kube-version={version}"]))
     budgets = chart.of("PodDisruptionBudget")
     assert len(budgets) == 2
@@ -90,7 +89,6 @@ def test_eviction_policy_is_said_where_it_is_known(render: RenderObjects, versio
 
 
 def test_labels_of_the_house_stand_everywhere(render: RenderObjects) -> None:
-    """`commonLabels` on objects and pods, `podLabels` on pods alone; neither selects anything."""
     chart = render(EVERYTHING, "--set=commonLabels.team=sre", "--set-string=podLabels.mesh=2")
     assert all(item["metadata"]["labels"]["team"] == "sre" for item in chart.everything)
     for item, template in chart.templates():

@@ -33,7 +33,6 @@ def test_every_part_that_is_deployed_is_missed(render: RenderObjects, charts: di
 
 
 def test_rules_look_at_this_release_alone(render: RenderObjects, charts: dict[str, Objects]) -> None:
-    """The namespace, and the job that the release's own monitor makes; without that nobody knows the job's name."""
     for alert, rule in rules_of(charts["everything"]).items():
         role, part = OURS[alert]
         where = f'namespace="sre",job="scoring-{part}",role="{role}"'
@@ -45,7 +44,6 @@ def test_rules_look_at_this_release_alone(render: RenderObjects, charts: dict[st
 
 
 def test_runbooks_exist(charts: dict[str, Objects]) -> None:
-    """Each rule says where to look, on a page that has that part."""
     operations = (REPOSITORY / "docs" / "operations.md").read_text()
     parts = {line.lstrip("# ").lower().replace(" ", "-") for line in operations.splitlines() if line.startswith("#")}
     for rule in rules_of(charts["everything"]).values():

@@ -19,6 +19,7 @@ from deploying import REPOSITORY, known_variables, parse
 from prometheus_client import CollectorRegistry
 
 from infrastructure import wait_until
+from tables import table
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import decode_session_completed
@@ -95,51 +96,44 @@ def specification() -> dict[str, Any]:
 
 
 def test_it_is_valid(specification: dict[str, Any]) -> None:
-    """The schema of the compose specification accepts it, as it is and as the demo fills it."""
     validator = jsonschema.Draft7Validator(specification)
     for document in (COMPOSE, filled(COMPOSE, {}), filled(COMPOSE, demo_environment())):
         validator.validate(document)
 
 
 def test_the_schema_can_refuse(specification: dict[str, Any]) -> None:
-    """A key that compose does not know is found."""
     wrong = {**COMPOSE, "services": {**SERVICES, "worker": {**SERVICES["worker"], "memlimit": "1g"}}}
     assert not jsonschema.Draft7Validator(specification).is_valid(wrong)
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES))
-def test_services_are_contained(name: str) -> None:
+def test_services_are_contained() -> None:
     """No service may write, grow or gain rights without bounds; Kafka's start script alone writes where it lies."""
-    service = SERVICES[name]
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["read_only"] is (name != "kafka")
-    assert "/tmp" in service["tmpfs"]
-    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
-    assert service["pids_limit"]
+    for name, service in SERVICES.items():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["read_only"] is (name != "kafka")
+        assert "/tmp" in service["tmpfs"]
+        assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+        assert service["pids_limit"]
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES))
-def test_services_come_back_and_say_how_they_are(name: str) -> None:
-    """What serves is restarted and has a health check; what runs once may try again, and ends."""
-    service = SERVICES[name]
-    if name in ONCE:
-        assert service["restart"] == "on-failure:3"
-        assert service["healthcheck"] == {"disable": True}
-    else:
-        assert service["restart"] == "unless-stopped"
-        assert service["healthcheck"]["test"][0] == "CMD"
+def test_services_come_back_and_say_how_they_are() -> None:
+    for name, service in SERVICES.items():
+        if name in ONCE:
+            assert service["restart"] == "on-failure:3"
+            assert service["healthcheck"] == {"disable": True}
+        else:
+            assert service["restart"] == "unless-stopped"
+            assert service["healthcheck"]["test"][0] == "CMD"
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES))
-def test_images_are_pinned(name: str) -> None:
-    """An exact version, or our own build."""
-    tag = SERVICES[name]["image"].rpartition(":")[2]
-    assert re.match(r"v?\d+\.\d+", tag) or SERVICES[name].get("build", {}).get("context") == "."
+def test_images_are_pinned() -> None:
+    for service in SERVICES.values():
+        tag = service["image"].rpartition(":")[2]
+        assert re.match(r"v?\d+\.\d+", tag) or service.get("build", {}).get("context") == "."
 
 
 def test_nothing_listens_beyond_this_machine() -> None:
-    """Every published port is one of loopback, each once."""
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert all(port.startswith("127.0.0.1:") for port in ports)
     assert len({port.split(":")[1] for port in ports}) == len(ports)
@@ -159,7 +153,6 @@ def test_files_that_are_mounted_exist() -> None:
 
 
 def test_order_can_be_kept() -> None:
-    """Who waits for health waits for something with a health check, who waits for an end for something that ends."""
     waits = {name: service.get("depends_on", {}) for name, service in SERVICES.items()}
     for name, others in waits.items():
         for other, how in others.items():
@@ -173,7 +166,6 @@ def test_order_can_be_kept() -> None:
 
 
 def test_migrations_come_before_and_after() -> None:
-    """`pre` before anything of ours runs, `post` when all of it does."""
     assert SERVICES["migrate"]["command"] == ["migrate", "--phase", "pre"]
     assert SERVICES["migrate-after"]["command"] == ["migrate", "--phase", "post"]
     assert set(SERVICES["migrate-after"]["depends_on"]) == {"worker", "api"}
@@ -181,14 +173,12 @@ def test_migrations_come_before_and_after() -> None:
 
 
 def test_grace_is_longer_than_the_drain() -> None:
-    """Nobody is killed while they finish."""
     assert SERVICES["worker"]["stop_grace_period"] == "80s"
     assert int(SERVICES["worker"]["environment"]["SCORING_DRAIN_TIMEOUT_S"]) + 20 == 80
     assert int(SERVICES["api"]["stop_grace_period"].removesuffix("s")) > LONGEST_STOP_S
 
 
 def test_the_api_may_open_enough_files() -> None:
-    """As many as docs/api.md asks for."""
     page = (REPOSITORY / "docs" / "api.md").read_text()
     (needed,) = re.findall(r"at least ([\d,]+) files", page)
     assert SERVICES["api"]["ulimits"]["nofile"] >= int(needed.replace(",", ""))
@@ -196,7 +186,6 @@ def test_the_api_may_open_enough_files() -> None:
 
 @pytest.mark.parametrize("name", ["docker-compose.yml", "docs/deployment.md"])
 def test_every_start_that_is_told_has_a_judge(name: str) -> None:
-    """Without a key workers end at once, so each line to type gives one, or the demo's."""
     lines = re.findall(r"[^\n`]*docker compose[^\n`]*\bup\b[^\n`]*", (REPOSITORY / name).read_text())
     assert len(lines) >= 3
     for line in lines:
@@ -208,24 +197,17 @@ def test_every_start_that_is_told_has_a_judge(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(OURS) - {"judge"}))
 def test_commands_are_ones_there_are(name: str) -> None:
-    """The command line understands what the service is started with."""
     assert parse(OURS[name]["command"]) in ("worker", "api", "insights", "migrate")
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_variables_exist(name: str) -> None:
-    """No `SCORING_*` variable that the service does not know."""
     given = {variable for variable in OURS[name]["environment"] if variable.startswith("SCORING_")}
     assert given <= known_variables()
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [demo_environment(), {"OPENAI_API_KEY": "k"}],
-    ids=["the demo", "a judge of one's own"],
-)
+@table
 def test_settings_are_accepted(environment: Environment) -> None:
-    """Worker and API would start with what they are told."""
     settings, given = settings_of("worker", environment)
     check_settings(settings, ("intake", "judging", "relay"), given)
     assert settings.unknown_variables == ()
@@ -246,7 +228,6 @@ def test_the_demo_asks_the_scripted_judge() -> None:
 
 
 async def test_the_scripted_judge_starts_and_is_healthy() -> None:
-    """Its very command, but for the port, serves what its health check asks for."""
     service = SERVICES["judge"]
     command = [*service["entrypoint"], *service["command"]]
     assert command[0] == "python"
@@ -263,7 +244,6 @@ async def test_the_scripted_judge_starts_and_is_healthy() -> None:
 
 
 async def test_health_checks_see_readiness() -> None:
-    """The commands of worker, API and rolling signals tell what is ready from what is not."""
     missing: str | None = "the database does not answer"
 
     async def check() -> str | None:
@@ -341,7 +321,6 @@ def test_all_topics_are_made(kafka_tool: Callable[[str], list[str]]) -> None:
 
 
 def test_the_demo_announces_the_example_sessions() -> None:
-    """One event for each, under its session's id, and saying what the session says."""
     announced = {}
     for line in (FOLDER / "demo-events.txt").read_text().splitlines():
         key, _, value = line.partition("|")
@@ -359,7 +338,6 @@ def test_the_demo_announces_the_example_sessions() -> None:
 
 
 def test_prometheus_scrapes_what_is_served() -> None:
-    """Workers, rolling signals and API at the ports that they are told, with the shipped rules."""
     scraping = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     *several, api = scraping["scrape_configs"]
     assert [(s["names"], str(s["port"])) for scraped in several for s in scraped["dns_sd_configs"]] == [
@@ -372,7 +350,6 @@ def test_prometheus_scrapes_what_is_served() -> None:
 
 
 def test_prometheus_accepts_its_configuration() -> None:
-    """Prometheus' own tool finds nothing wrong with it."""
     if shutil.which("promtool") is None:
         pytest.skip("there is no promtool: it is in Debian's package prometheus")
     command = ["promtool", "check", "config", "--syntax-only", str(FOLDER / "prometheus.yml")]

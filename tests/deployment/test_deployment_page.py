@@ -17,7 +17,6 @@ def blocks(language: str) -> list[str]:
 
 
 def test_values_exist() -> None:
-    """Every value that the page names in its text is one of the chart."""
     named = re.findall(rf"`((?:{'|'.join(VALUES)})\.[A-Za-z.]+)", PAGE)
     assert len(named) > 15
     for path in named:
@@ -28,20 +27,17 @@ def test_values_exist() -> None:
 
 
 def test_variables_exist() -> None:
-    """Every `SCORING_*` variable on the page is one that the service knows."""
     named = set(re.findall(r"\bSCORING_[A-Z_]+\b", PAGE))
     assert named
     assert named <= known_variables()
 
 
 def test_services_are_all_told() -> None:
-    """The table of services names each of them."""
     (table,) = re.findall(r"\| service \|.*?\n\n", PAGE, flags=re.DOTALL)
     assert set(re.findall(r"`([a-z-]+)`", table)) >= set(COMPOSE["services"])
 
 
 def test_files_exist() -> None:
-    """Paths of this repository, and pages that are linked, are there."""
     paths = set(re.findall(r"(?:compose|helm)/[\w./-]+\w", PAGE))
     assert {"compose/demo.env", "helm/tarsy-scoring"} <= paths
     for path in paths:
@@ -51,7 +47,6 @@ def test_files_exist() -> None:
 
 
 def test_overrides_are_settings_that_are_accepted() -> None:
-    """What the page puts over docker-compose.yml goes together with what stands there."""
     overrides = [yaml.safe_load(block) for block in blocks("yaml")]
     services = [override["services"] for override in overrides if "services" in override]
     assert len(services) == 2

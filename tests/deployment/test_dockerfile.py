@@ -69,7 +69,6 @@ def is_ignored(path: str) -> bool:
 
 
 def test_everything_copied_is_there() -> None:
-    """Each source of a COPY exists and is let into the build."""
     copied = [shlex.split(arguments) for name, arguments in instructions() if name == "COPY"]
     sources = [part for parts in copied if not parts[0].startswith("--") for part in parts[:-1]]
 
@@ -83,12 +82,10 @@ def test_everything_copied_is_there() -> None:
     "path", [".git/config", ".env", "service/.env.local", "tests/x.py", "service/__pycache__/a.pyc"]
 )
 def test_the_rest_stays_outside(path: str) -> None:
-    """No history, no environment and no test gets into a layer."""
     assert is_ignored(path)
 
 
 def test_the_wheel_is_whole() -> None:
-    """What the package is built from according to pyproject.toml is copied."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     wanted = {path.split("/")[0] for path in project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]}
     wanted |= {project["project"]["readme"], *project["project"]["license-files"]}
@@ -97,7 +94,6 @@ def test_the_wheel_is_whole() -> None:
 
 
 def test_nobody_is_root() -> None:
-    """The user is a number that is not 0, made in the image, and named before anything runs."""
     user, group = argument("USER").split(":")
     assert int(user) > 0
     assert int(group) > 0
@@ -106,7 +102,6 @@ def test_nobody_is_root() -> None:
 
 
 def test_the_programs_are_ours() -> None:
-    """What starts is a script of this project with one of its commands, and gets signals itself."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     (program,) = json.loads(argument("ENTRYPOINT"))
     assert program in project["project"]["scripts"]
@@ -114,7 +109,6 @@ def test_the_programs_are_ours() -> None:
 
 
 def test_images_are_pinned() -> None:
-    """Every stage stands on one image of an exact version, of a Python that the package accepts."""
     (base,) = [arguments for name, arguments in instructions() if name == "ARG" and arguments.startswith("PYTHON=")]
     assert re.fullmatch(r"PYTHON=python:3\.(1[1-9])\.\d+-slim-\w+", base)
     bases = {name: stage[0][1].split()[0] for name, stage in stages().items()}
@@ -129,7 +123,6 @@ def test_the_lab_is_only_in_its_own_target() -> None:
 
 
 def test_dependencies_are_pinned() -> None:
-    """Nothing is installed without a hash, but what was just built."""
     for name, arguments in instructions():
         for install in re.findall(r"install (.*?)(?:&&|$)", arguments) if name == "RUN" else ():
             assert "--require-hashes" in install or ("--no-deps" in install and "dist/*.whl" in install)
@@ -143,7 +136,6 @@ def test_labels_name_this_version() -> None:
 
 
 def test_no_secret_is_baked_in() -> None:
-    """Neither variables nor arguments of the build carry keys, passwords or addresses."""
     for name, arguments in instructions():
         if name in ("ARG", "ENV"):
             assert not re.search(r"KEY|PASSWORD|TOKEN|SECRET|URL|SCORING_", arguments), arguments

@@ -50,12 +50,10 @@ def queries(charts: dict[str, Objects]) -> list[str]:
 
 
 async def test_depth_counts_what_needs_a_slot(connection: asyncpg.Connection, queries: list[str]) -> None:
-    """What is due and what is being judged; what waits for its time needs no worker yet."""
     assert await connection.fetchval(queries[0]) == 7 + 3
 
 
 async def test_age_is_that_of_the_oldest_due_score(connection: asyncpg.Connection, queries: list[str]) -> None:
-    """In seconds, as one number; bulk may wait."""
     assert 120 <= await connection.fetchval(queries[1]) < 300
 
 
@@ -75,7 +73,6 @@ async def test_age_asks_for_no_more_workers_than_scores(connection: asyncpg.Conn
 
 
 async def test_nothing_waits(database_url: str, queries: list[str]) -> None:
-    """Without work both are 0, and not null, which KEDA would take for a failure."""
     async with connected(database_url) as connection:
         assert [await connection.fetchval(query) for query in queries] == [0, 0]
 
@@ -83,7 +80,6 @@ async def test_nothing_waits(database_url: str, queries: list[str]) -> None:
 async def test_a_role_for_the_scaler_needs_no_more_than_the_page_says(
     connection: asyncpg.Connection, queries: list[str]
 ) -> None:
-    """It may count and date what waits, and read nothing of it."""
     page = (REPOSITORY / "docs" / "deployment.md").read_text()
     (grants,) = re.findall(r"```sql\n(.*?)```", page, flags=re.DOTALL)
     transaction = connection.transaction()
@@ -99,7 +95,6 @@ async def test_a_role_for_the_scaler_needs_no_more_than_the_page_says(
 
 
 async def test_asking_is_cheap(connection: asyncpg.Connection, queries: list[str]) -> None:
-    """KEDA asks every few seconds, so nothing reads the scores that have ended."""
     for query in queries:
         plan = json.dumps(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {query}"))
         assert "Seq Scan" not in plan

@@ -63,7 +63,6 @@ async def consume(servers: str, topic: str, count: int) -> list[bytes]:
 
 
 async def test_postgres_answers_over_tcp(postgres: Postgres) -> None:
-    """Any process can connect with the URL alone."""
     connection = await asyncpg.connect(postgres.url)
     assert await connection.fetchval("SELECT 1") == 1
     await connection.close()
@@ -71,7 +70,6 @@ async def test_postgres_answers_over_tcp(postgres: Postgres) -> None:
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
 async def test_postgres_comes_back_with_its_rows(end: str) -> None:
-    """What was committed is there after a crash as after a stop, under the same URL."""
     async with EmbeddedPostgres() as server:
         url = server.url
         connection = await asyncpg.connect(url)
@@ -89,7 +87,6 @@ async def test_postgres_comes_back_with_its_rows(end: str) -> None:
 
 
 async def test_postgres_ends_busy_sessions_when_stopped() -> None:
-    """A statement that runs does not hold a stop up."""
     async with EmbeddedPostgres() as server:
         connection = await asyncpg.connect(server.url)
         busy = asyncio.create_task(connection.execute("SELECT pg_sleep(600)"))
@@ -107,7 +104,6 @@ async def test_postgres_ends_busy_sessions_when_stopped() -> None:
 
 
 async def test_postgres_wants_its_password(postgres: Postgres) -> None:
-    """Loopback belongs to every account of the machine, so an address is not enough."""
     if postgres.embedded is None:
         pytest.skip("this PostgreSQL is not ours")
     with pytest.raises(asyncpg.InvalidPasswordError):
@@ -115,7 +111,6 @@ async def test_postgres_wants_its_password(postgres: Postgres) -> None:
 
 
 async def test_given_directory_keeps_databases_between_servers() -> None:
-    """A directory outlives its server; the next one there has the same password and data."""
     # Not `tmp_path`: its parents are private, and PostgreSQL started by root runs as another account.
     with tempfile.TemporaryDirectory() as room:
         os.chmod(room, 0o755)
@@ -130,7 +125,6 @@ async def test_given_directory_keeps_databases_between_servers() -> None:
 
 @pytest.mark.parametrize("kind", [EmbeddedPostgres, EmbeddedTansu], ids=["postgresql", "tansu"])
 async def test_leaving_the_context_leaves_nothing(kind: type[EmbeddedPostgres] | type[EmbeddedTansu]) -> None:
-    """Neither a process nor a file remains of a temporary server."""
     async with kind() as server:
         directory, tree = server.directory, children_of(server.pid)
     assert not directory.exists()
@@ -138,7 +132,6 @@ async def test_leaving_the_context_leaves_nothing(kind: type[EmbeddedPostgres] |
 
 
 async def test_nothing_outlives_a_killed_parent() -> None:
-    """SIGKILL gives no chance to clean up, and still server and directory go."""
     script = (
         "import asyncio, sys\n"
         "from tarsy_scoring_lab.postgres import EmbeddedPostgres\n"
@@ -162,7 +155,6 @@ async def test_nothing_outlives_a_killed_parent() -> None:
 
 
 async def test_taken_port_is_refused_and_leaves_nothing() -> None:
-    """Another server on the port is never taken for ours."""
     async with EmbeddedPostgres() as holder:
         late = EmbeddedPostgres()
         late.port = holder.port
@@ -174,8 +166,6 @@ async def test_taken_port_is_refused_and_leaves_nothing() -> None:
 
 
 async def test_failed_start_gives_the_servers_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that ends while it starts is not waited for, and its last words are in the error."""
-
     async def refuse(_: EmbeddedTansu) -> list[str]:
         return ["/bin/sh", "-c", "echo no such storage engine; exit 3"]
 
@@ -185,12 +175,10 @@ async def test_failed_start_gives_the_servers_own_words(monkeypatch: pytest.Monk
 
 
 def test_free_port_is_below_outgoing_ports() -> None:
-    """A client that retries cannot be given the port of the server that it waits for."""
     assert all(20_000 <= free_port() < 32_000 for _ in range(50))
 
 
 async def test_broker_carries_messages(kafka: Kafka, topics: Topics) -> None:
-    """What is produced is consumed, in order."""
     values = [b"first", b"second", b"third"]
     await produce(kafka.bootstrap_servers, topics.session_completed, *values)
     assert await consume(kafka.bootstrap_servers, topics.session_completed, 3) == values
@@ -217,7 +205,6 @@ async def test_broker_comes_back(broker: EmbeddedBroker, end: str) -> None:
 
 
 async def test_auto_falls_back_to_tansu_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without Java there is a broker still, and the reason names the remedy."""
     monkeypatch.setenv("PATH", str(tmp_path))
     broker, reason = await choose_broker("auto")
     assert (broker.name, broker.survives_restart) == ("tansu", False)
@@ -225,14 +212,12 @@ async def test_auto_falls_back_to_tansu_and_says_why(monkeypatch: pytest.MonkeyP
 
 
 async def test_kafka_asked_for_without_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Who asks for Apache Kafka does not silently get something else."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StartRefused, match="apache-kafka cannot run here: there is no `java`"):
         await choose_broker("apache-kafka")
 
 
 def test_failing_maven_leaves_no_half_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A download that broke off is not taken for a whole one the next time."""
     maven = tmp_path / "mvn"
     maven.write_text("#!/bin/sh\necho '[ERROR] no route to the repository'\nexit 1\n")
     maven.chmod(0o755)
@@ -246,7 +231,6 @@ def test_failing_maven_leaves_no_half_folder(monkeypatch: pytest.MonkeyPatch, tm
 
 
 async def test_stack_gives_an_environment_that_works() -> None:
-    """Every address in `env` answers, and the settings accept it."""
     async with Stack(broker="tansu") as stack:
         settings = load_settings(stack.env)
         assert settings.unknown_variables == ()
@@ -259,8 +243,6 @@ async def test_stack_gives_an_environment_that_works() -> None:
 
 
 async def test_stack_names_the_part_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One part that cannot start stops the others, and the error says which it was."""
-
     async def missing(_: EmbeddedTansu) -> list[str]:
         return ["/no/such/program"]
 

@@ -1,6 +1,5 @@
 """Every way an endpoint may answer, played by the scripted judge, and how the attempt ends, on a real database."""
 
-import json
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ providers:
     api_key_env: null
     model: scripted-judge
     temperature: 0.2
-    timeout_s: {timeout_s}
 chains:
   free: {{criteria: investigation-methodology}}
   json: {{criteria: investigation-structured}}
@@ -66,15 +64,9 @@ class Service:
 
 
 @pytest.fixture
-def timeout_s() -> float:
-    """Of one call; a test whose judge does not answer has another."""
-    return 600
-
-
-@pytest.fixture
-async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path, timeout_s: float) -> AsyncIterator[Service]:
+async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> AsyncIterator[Service]:
     config = tmp_path / "config.yaml"
-    config.write_text(CONFIG.format(base_url=judge.base_url, timeout_s=timeout_s), "utf-8")
+    config.write_text(CONFIG.format(base_url=judge.base_url), "utf-8")
     settings = load_settings({"SCORING_DATABASE_URL": database_url, "SCORING_CONFIG": str(config)})
     slept_s: list[float] = []
 
@@ -112,73 +104,19 @@ def in_an_hour_less(seconds: float) -> str:
     return format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)
 
 
-TOTALS = {
-    "out of a hundred": ("85/100", 85),
-    "bold": ("**85**", 85),
-    "zero-width characters and a unicode line end": ("\u200b85\u200d\u2028", 85),
-    "a plain one behind a quoted score line": ("The agent wrote `Total: 99`.\n\n67", 67),
-}
-NO_TOTALS = {
-    "half points": "85.5",
-    "below zero": "-5",
-    "above a hundred": "101",
-    "not applicable": "N/A",
-    "null": "null",
-    "two numbers": "80 or 90",
-}
-
-
-@pytest.mark.parametrize(("line", "total"), TOTALS.values(), ids=TOTALS.keys())
-async def test_a_total_is_read_as_it_was_meant(service: Service, line: str, total: int) -> None:
-    """Decoration does not count; what the analysis quotes does not either."""
-    _, row = await service.attempt("free", reply(f"{PROSE}\n\n{line}"))
-
-    assert (row["status"], row["total_score"]) == ("completed", total)
-
-
-@pytest.mark.parametrize("line", NO_TOTALS.values(), ids=NO_TOTALS.keys())
-async def test_what_is_no_total_is_never_made_one(service: Service, line: str) -> None:
-    """Reminded twice, then the score has failed, without a number."""
-    finished, row = await service.attempt("free", reply(f"{PROSE}\n\n{line}", "any"))
-
-    assert finished.outcome == "failed"
-    assert (row["status"], row["error_kind"], row["total_score"]) == ("failed", "no_score_in_answer", None)
-    assert service.judge.calls_by_turn == {"analysis": 1, "reminder": 2}
-
-
 COMPLETED: dict[str, tuple[str, list[Callable[[], Fault]], set[str]]] = {
     "strict JSON": ("json", [], set()),
-    "JSON in fences": ("json", [lambda: reply(f"```json\n{json.dumps(JUDGEMENT)}\n```")], set()),
-    "JSON with text around": ("json", [lambda: reply(f"Here it is: {json.dumps(JUDGEMENT)} Done.")], set()),
-    "cut text once": ("free", [lambda: Fault(kind="cut", times=1)], set()),
     "cut JSON once": ("json", [lambda: Fault(kind="cut", times=1)], set()),
-    "tool calls once": ("free", [lambda: Fault(kind="tool_calls", times=1)], set()),
-    "schema ignored once": ("json", [lambda: Fault(kind="ignore_schema", times=1)], set()),
-    "no json_schema": ("json", [lambda: Fault(kind="no_response_format", match="json_schema")], set()),
     "no response_format at all": ("json", [lambda: Fault(kind="no_response_format")], set()),
-    "no temperature": ("free", [lambda: status(400, 1, code="unsupported_value", param="temperature")], set()),
-    "no max_tokens": ("free", [lambda: status(400, 1, code="unsupported_parameter", param="max_tokens")], set()),
-    "429 in seconds": ("free", [lambda: status(429, 1, headers={"retry-after": "2"})], set()),
-    "429 as a float": ("free", [lambda: status(429, 1, headers={"retry-after": "1.5"})], set()),
-    "429 in milliseconds": ("free", [lambda: status(429, 1, headers={"retry-after-ms": "1500"})], set()),
     "429 as a date": ("free", [lambda: status(429, 1, headers={"retry-after": in_an_hour_less(3)})], set()),
-    "429 with zero": ("free", [lambda: status(429, 1, headers={"retry-after": "0"})], set()),
-    "429 below zero": ("free", [lambda: status(429, 1, headers={"retry-after": "-1"})], set()),
-    "429 without a word": ("free", [lambda: status(429, 1)], set()),
     "500 twice": ("free", [lambda: status(500, 2)], set()),
-    "an error in a success": ("free", [lambda: Fault(kind="error_body", times=1)], set()),
-    "no choices": ("free", [lambda: Fault(kind="no_choices", times=1)], set()),
-    "a connection cut in the middle": ("free", [lambda: Fault(kind="drop", times=1)], set()),
-    "no usage": ("free", [lambda: Fault(kind="no_usage")], set()),
     "an input silently cut": ("free", [lambda: Fault(kind="truncated_input")], {"input_truncated_by_provider"}),
     "a model that changes": (
         "free",
         [lambda: Fault(kind="served_model", turn="missing_tools", model="another")],
         {"model_changed"},
     ),
-    "another model than requested": ("free", [lambda: Fault(kind="served_model", model="another")], set()),
     "numbers that never agree": ("json", [lambda: Fault(kind="breakdown_mismatch")], {"breakdown_mismatch"}),
-    "numbers that agree when asked": ("json", [lambda: Fault(kind="breakdown_mismatch", times=1)], set()),
     "missing tools refused": (
         "free",
         [lambda: Fault(kind="refusal", turn="missing_tools")],
@@ -189,16 +127,6 @@ COMPLETED: dict[str, tuple[str, list[Callable[[], Fault]], set[str]]] = {
         [lambda: status(400, 1, code="context_length_exceeded", message="too long")],
         {"context_shortened"},
     ),
-    "too long, in prose": (
-        "free",
-        [lambda: status(400, 1, message="This model's maximum context length is 128000 tokens.")],
-        {"context_shortened"},
-    ),
-    "too long, as a 500": (
-        "free",
-        [lambda: status(500, 1, message="Context size has been exceeded.")],
-        {"context_shortened"},
-    ),
 }
 
 
@@ -206,7 +134,6 @@ COMPLETED: dict[str, tuple[str, list[Callable[[], Fault]], set[str]]] = {
 async def test_what_can_be_mended_ends_in_a_score(
     service: Service, chain: str, faults: list[Callable[[], Fault]], flags: set[str]
 ) -> None:
-    """Asked again, in another form or with less, and what the score cannot stand for is flagged."""
     finished, row = await service.attempt(chain, *(make() for make in faults))
 
     assert (finished.outcome, row["error_message"]) == ("completed", None)
@@ -218,7 +145,6 @@ async def test_what_can_be_mended_ends_in_a_score(
 FAILED: dict[str, tuple[str, list[Callable[[], Fault]], str]] = {
     "a refusal": ("free", [lambda: Fault(kind="refusal")], "refused"),
     "a filter": ("free", [lambda: Fault(kind="content_filter")], "content_filtered"),
-    "cut text": ("free", [lambda: Fault(kind="cut")], "answer_cut"),
     "cut JSON": ("json", [lambda: Fault(kind="cut")], "answer_cut"),
     "thinking up to the limit": (
         "free",
@@ -238,14 +164,7 @@ FAILED: dict[str, tuple[str, list[Callable[[], Fault]], str]] = {
         ],
         "answer_cut",
     ),
-    "nothing": ("free", [lambda: Fault(kind="empty")], "empty_answer"),
     "tool calls for ever": ("free", [lambda: Fault(kind="tool_calls")], "no_score_in_answer"),
-    "the schema ignored for ever": ("json", [lambda: Fault(kind="ignore_schema")], "invalid_structured_answer"),
-    "a total that is text": (
-        "json",
-        [lambda: reply(json.dumps(JUDGEMENT | {"total_score": "67"}), "any")],
-        "invalid_structured_answer",
-    ),
     "neither spelling of the limit": (
         "free",
         [
@@ -262,7 +181,6 @@ FAILED: dict[str, tuple[str, list[Callable[[], Fault]], str]] = {
 async def test_what_cannot_be_mended_ends_without_a_number(
     service: Service, chain: str, faults: list[Callable[[], Fault]], kind: str
 ) -> None:
-    """Each with the word for what happened, and a sentence."""
     finished, row = await service.attempt(chain, *(make() for make in faults))
 
     assert (finished.outcome, row["status"], row["error_kind"], row["total_score"]) == ("failed", "failed", kind, None)
@@ -271,13 +189,9 @@ async def test_what_cannot_be_mended_ends_without_a_number(
 
 PUT_BACK: dict[str, tuple[list[Callable[[], Fault]], str, int]] = {
     "429 for ten minutes": ([lambda: status(429, headers={"retry-after": "600"})], "rate_limit", 0),
-    "429 four times": ([lambda: status(429, headers={"retry-after": "1"})], "rate_limit", 0),
     "no quota": ([lambda: status(429, code="insufficient_quota")], "quota", 0),
     "a wrong key": ([lambda: status(401)], "key", 0),
-    "a forbidden model": ([lambda: status(403)], "key", 0),
     "500 for ever": ([lambda: status(500)], "retry", 1),
-    "errors in successes": ([lambda: Fault(kind="error_body")], "retry", 1),
-    "no choices for ever": ([lambda: Fault(kind="no_choices")], "retry", 1),
 }
 
 
@@ -285,30 +199,12 @@ PUT_BACK: dict[str, tuple[list[Callable[[], Fault]], str, int]] = {
 async def test_what_may_pass_is_waited_for(
     service: Service, faults: list[Callable[[], Fault]], waiting_for: str, burned: int
 ) -> None:
-    """The score goes back with a due time; only an error of the attempt's own burns it."""
     began = datetime.now(UTC)
     finished, row = await service.attempt("free", *(make() for make in faults))
 
     assert finished.outcome == "put_back"
     assert (row["status"], row["waiting_reason"], row["attempts_burned"]) == ("pending", waiting_for, burned)
     assert row["next_attempt_at"] > began + timedelta(seconds=1)
-
-
-@pytest.mark.parametrize("timeout_s", [0.5], ids=["half-a-second"])
-@pytest.mark.parametrize("fault", [{"kind": "hang"}, {"kind": "latency", "seconds": 5}], ids=["none", "slow"])
-async def test_an_answer_that_takes_too_long_is_asked_for_again(service: Service, fault: dict[str, Any]) -> None:
-    """The score goes back like after an error."""
-    finished, row = await service.attempt("free", Fault(times=1, **fault))
-
-    assert finished.outcome == "put_back"
-    assert (row["status"], row["waiting_reason"], row["attempts_burned"]) == ("pending", "retry", 1)
-
-
-async def test_unknown_usage_is_unknown(service: Service) -> None:
-    """Never zero."""
-    _, row = await service.attempt("free", Fault(kind="no_usage"))
-
-    assert row["usage"] == dict.fromkeys(("input_tokens", "cached_input_tokens", "output_tokens", "cost_usd"))
 
 
 async def test_a_wrong_key_stops_the_next_score_before_it_calls(service: Service) -> None:

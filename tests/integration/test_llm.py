@@ -122,6 +122,10 @@ class Endpoint:
         step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         return await step(request)
 
+    def forget(self) -> None:
+        self.requests.clear()
+        self.waits.clear()
+
     async def is_asked(self) -> None:
         await until(lambda: bool(self.requests))
 
@@ -193,7 +197,6 @@ class Ledger:
 
 
 async def test_a_call_sends_the_conversation_and_reads_the_turn(endpoint: Endpoint, connect: Connect) -> None:
-    """What is sent, to where, with which key; text, usage, cost and names of what comes back."""
     turn = await ask(connect(prices_usd_per_million_tokens=PRICES, extra_headers={"X-Team": "sre"}))
 
     assert endpoint.paths == ["/v1/chat/completions"]
@@ -224,13 +227,11 @@ async def test_a_call_sends_the_conversation_and_reads_the_turn(endpoint: Endpoi
 
 
 async def test_temperature_is_sent_only_where_it_is_configured(endpoint: Endpoint, connect: Connect) -> None:
-    """Zero is a temperature, null is none."""
     await ask(connect(temperature=0))
     assert endpoint.requests[0]["temperature"] == 0
 
 
 async def test_a_repeated_cut_answer_gets_a_larger_limit(endpoint: Endpoint, connect: Connect) -> None:
-    """`reply_limit_factor` times `max_reply_tokens`."""
     await ask(connect(max_reply_tokens=1000), factor=2)
     assert endpoint.requests[0]["max_tokens"] == 2000
 
@@ -238,7 +239,6 @@ async def test_a_repeated_cut_answer_gets_a_larger_limit(endpoint: Endpoint, con
 async def test_an_endpoint_without_keys_gets_none(
     endpoint: Endpoint, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even the one that the environment holds for another provider."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     await ask(connect(key=None))
     await ask(connect(key=None, extra_headers={"authorization": "Basic abc"}))
@@ -291,7 +291,6 @@ async def test_every_end_of_an_answer_is_a_turn(
 
 
 async def test_an_answer_under_another_content_type_is_read(endpoint: Endpoint, connect: Connect) -> None:
-    """Some servers say text/plain."""
     endpoint.script = [replies(text=json.dumps(completion()))]
     assert (await ask(connect())).reply == "67"
 
@@ -319,34 +318,27 @@ TRANSIENT = {
 }
 
 
-@pytest.mark.parametrize("step", TRANSIENT.values(), ids=TRANSIENT.keys())
-async def test_a_transient_error_is_tried_again(endpoint: Endpoint, connect: Connect, step: Step) -> None:
-    """After 1 s and 2 s, give or take a fifth, with the same request; then the answer counts as if nothing was."""
-    endpoint.script = [step, step, replies()]
-
-    assert (await ask(connect())).reply == "67"
-
-    assert len(endpoint.requests) == 3
-    assert endpoint.requests[0] == endpoint.requests[2]
-    assert endpoint.waits == [pytest.approx(base, rel=0.2) for base in (1, 2)]
-
-
-@pytest.mark.parametrize("step", TRANSIENT.values(), ids=TRANSIENT.keys())
-async def test_a_transient_error_that_stays_is_an_unavailable_judge(
-    endpoint: Endpoint, connect: Connect, step: Step
+async def test_a_transient_error_is_tried_again_and_then_an_unavailable_judge(
+    endpoint: Endpoint, connect: Connect
 ) -> None:
-    """Four calls with 1 s, 2 s and 4 s between them, and no more."""
-    endpoint.script = [step]
+    client = connect()
+    for name, step in TRANSIENT.items():
+        endpoint.script = [step, step, replies()]
+        assert (await ask(client)).reply == "67", name
+        assert len(endpoint.requests) == 3, name
+        assert endpoint.requests[0] == endpoint.requests[2], name
+        assert endpoint.waits == [pytest.approx(base, rel=0.2) for base in (1, 2)], name
+        endpoint.forget()
 
-    with pytest.raises(JudgeUnavailable, match="'judge-1' at 'main'"):
-        await ask(connect())
-
-    assert len(endpoint.requests) == 4
-    assert endpoint.waits == [pytest.approx(base, rel=0.2) for base in (1, 2, 4)]
+        endpoint.script = [step]
+        with pytest.raises(JudgeUnavailable, match="'judge-1' at 'main'"):
+            await ask(client)
+        assert len(endpoint.requests) == 4, name
+        assert endpoint.waits == [pytest.approx(base, rel=0.2) for base in (1, 2, 4)], name
+        endpoint.forget()
 
 
 async def test_nobody_listening_is_an_unavailable_judge(connect: Connect, unused_tcp_port: int) -> None:
-    """A refused connection is transient like a broken one."""
     with pytest.raises(JudgeUnavailable, match="could not be reached"):
         await ask(connect(base_url=f"http://127.0.0.1:{unused_tcp_port}/v1"))
 
@@ -424,8 +416,6 @@ async def test_an_attempts_end_takes_nothing_back(
 
 
 async def test_a_gate_that_takes_too_long_to_admit_ends_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
-    """Before anything is paid for there is nothing to keep."""
-
     class Closed(Ledger):
         async def admit(self, provider: str, tokens: int, most_usd: float | None) -> int:
             await asyncio.Event().wait()
@@ -446,11 +436,8 @@ NOTHING = {"tokens": 0, "cost_usd": 0.0}
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        pytest.param(fails(500), {"failed": True, "reason": "HTTP 500", **NOTHING}, id="internal_error"),
         pytest.param(fails(502), {"failed": True, "reason": "HTTP 502", **UNKNOWN}, id="bad_gateway"),
-        pytest.param(fails(504), {"failed": True, "reason": "HTTP 504", **UNKNOWN}, id="gateway_timeout"),
         pytest.param(replies({"usage": USAGE}, 504), {"failed": True, "reason": "HTTP 504", **BILLED}, id="504_billed"),
-        pytest.param(fails(200), {"failed": True, "reason": "HTTP 200", **UNKNOWN}, id="error_in_200"),
         pytest.param(
             replies({"error": {"message": "upstream"}, "usage": USAGE}),
             {"failed": True, "reason": "HTTP 200", **BILLED},
@@ -459,13 +446,8 @@ NOTHING = {"tokens": 0, "cost_usd": 0.0}
         pytest.param(
             replies({"choices": [], "usage": USAGE}), {"failed": True, "reason": "no answer", **BILLED}, id="no_choice"
         ),
-        pytest.param(replies(text=""), {"failed": True, "reason": "HTTP 200", **UNKNOWN}, id="empty_body"),
         pytest.param(breaks_off, {"failed": True, "reason": "no answer"}, id="breaks_off"),
         pytest.param(fails(400), {"is_refused": True, "reason": "HTTP 400", **NOTHING}, id="rejected"),
-        pytest.param(fails(401), {"opens": "key", "reason": "HTTP 401", **NOTHING}, id="key"),
-        pytest.param(
-            fails(403, code="content_filter"), {"is_refused": True, "reason": "HTTP 403", **NOTHING}, id="filtered"
-        ),
         pytest.param(
             fails(429, headers={"Retry-After": "60"}),
             {"is_refused": True, "blocked_s": 60.0, "reason": "HTTP 429", **NOTHING},
@@ -513,7 +495,6 @@ async def test_what_the_gate_is_told_of_an_answer(
 
 
 async def test_without_usage_the_estimate_says_what_a_call_needs(endpoint: Endpoint, connect: Connect) -> None:
-    """Prompt and reply limit."""
     headers: dict[str, Any] = {"x_ratelimit_remaining_tokens": "8000", "x_ratelimit_reset_tokens": "9s"}
     endpoint.script, ledger = [replies(completion(usage=None), **headers)], Ledger()
     await ask(connect(), gate=ledger)
@@ -523,7 +504,6 @@ async def test_without_usage_the_estimate_says_what_a_call_needs(endpoint: Endpo
 async def test_a_failing_endpoint_that_asks_for_a_long_pause_burns_no_attempt(
     endpoint: Endpoint, connect: Connect
 ) -> None:
-    """The wait is given back as a due time."""
     endpoint.script = [fails(503, headers={"Retry-After": "60"})]
     with pytest.raises(RateLimited) as limited:
         await ask(connect(), deadline_s=600)
@@ -531,7 +511,6 @@ async def test_a_failing_endpoint_that_asks_for_a_long_pause_burns_no_attempt(
 
 
 async def test_waiting_for_a_free_call_counts_against_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
-    """The deadline covers the queue in front of `max_concurrency` too."""
     endpoint.script = [hangs]
     client = connect(max_concurrency=1)
     first = asyncio.create_task(ask(client))
@@ -562,7 +541,6 @@ async def test_waiting_for_a_free_call_counts_against_the_attempt(endpoint: Endp
 async def test_a_wait_that_the_provider_asks_for_is_kept(
     endpoint: Endpoint, connect: Connect, status: int, headers: dict[str, str], least: float, most: float
 ) -> None:
-    """Up to 30 s within the call: never earlier than asked, and a little spread."""
     endpoint.script = [fails(status, headers=headers), replies()]
     assert (await ask(connect(), deadline_s=100)).reply == "67"
     assert len(endpoint.waits) == 1
@@ -575,7 +553,6 @@ async def test_a_wait_that_the_provider_asks_for_is_kept(
 async def test_a_longer_wait_gives_the_score_back(
     endpoint: Endpoint, connect: Connect, asked: str, due_s: float
 ) -> None:
-    """Nobody sleeps in a slot for minutes; the due time says when to come back, within an hour."""
     endpoint.script = [fails(429, headers={"Retry-After": asked})]
     with pytest.raises(RateLimited) as limited:
         await ask(connect(), deadline_s=10_000)
@@ -584,7 +561,6 @@ async def test_a_longer_wait_gives_the_score_back(
 
 
 async def test_a_rate_limit_that_stays_gives_the_score_back(endpoint: Endpoint, connect: Connect) -> None:
-    """After four calls; never due so soon that the queue would spin."""
     endpoint.script = [fails(429, code="rate_limit_exceeded")]
     with pytest.raises(RateLimited) as limited:
         await ask(connect())
@@ -604,7 +580,6 @@ async def test_a_wait_beyond_the_attempt_is_not_begun(
     step: Step,
     error: type[ScoringError],
 ) -> None:
-    """What cannot be waited out is given back as what it is, at once."""
     monkeypatch.setattr(llm_module, "RETRY_WAITS_S", (25.0,))
     endpoint.script = [step]
     with pytest.raises(error):
@@ -616,30 +591,17 @@ async def test_a_wait_beyond_the_attempt_is_not_begun(
     ("step", "error"),
     [
         pytest.param(fails(401, code="invalid_api_key"), KeyRejected, id="unauthorized"),
-        pytest.param(fails(403), KeyRejected, id="forbidden"),
         pytest.param(fails(429, code="insufficient_quota"), QuotaExhausted, id="quota"),
-        pytest.param(fails(200, code="insufficient_quota"), QuotaExhausted, id="quota_in_200"),
-        pytest.param(fails(402), QuotaExhausted, id="payment_required"),
         pytest.param(fails(400, code="context_length_exceeded"), ContextTooLong, id="too_long"),
-        pytest.param(fails(400, type="exceed_context_size_error"), ContextTooLong, id="too_long_for_llama_cpp"),
-        pytest.param(fails(400, "maximum context length is 4096", code=400), ContextTooLong, id="too_long_for_vllm"),
-        pytest.param(fails(500, "Context size has been exceeded."), ContextTooLong, id="too_long_as_500"),
         pytest.param(fails(400, code="content_filter"), ContentFiltered, id="prompt_filtered"),
-        pytest.param(fails(403, code="content_filter"), ContentFiltered, id="prompt_filtered_as_403"),
         pytest.param(fails(400, code="invalid_value"), JudgeRejectedRequest, id="bad_request"),
-        pytest.param(
-            fails(400, code="invalid_value", headers={"Retry-After": "99"}), JudgeRejectedRequest, id="with_a_wait"
-        ),
-        pytest.param(fails(404, code="model_not_found"), JudgeRejectedRequest, id="no_such_model"),
         pytest.param(replies(text="Request Entity Too Large", status=413), JudgeRejectedRequest, id="body_too_large"),
-        pytest.param(replies({"detail": "unprocessable"}, 422), JudgeRejectedRequest, id="unprocessable"),
         pytest.param(replies(text="", status=307, Location="/elsewhere"), JudgeRejectedRequest, id="redirect"),
     ],
 )
 async def test_a_permanent_error_costs_one_call(
     endpoint: Endpoint, connect: Connect, step: Step, error: type[ScoringError]
 ) -> None:
-    """Trying again would not help, so nobody does; a redirect is not followed with a session's data."""
     endpoint.script = [step]
     with pytest.raises(error):
         await ask(connect())
@@ -650,7 +612,6 @@ async def test_a_permanent_error_costs_one_call(
 async def test_a_rejected_key_and_an_exhausted_quota_say_when_to_look_again(
     endpoint: Endpoint, connect: Connect
 ) -> None:
-    """Somebody has to act, so a minute and five minutes."""
     endpoint.script = [fails(401), fails(429, code="insufficient_quota")]
     client = connect()
     with pytest.raises(KeyRejected) as rejected:
@@ -663,7 +624,6 @@ async def test_a_rejected_key_and_an_exhausted_quota_say_when_to_look_again(
 async def test_a_prompt_that_is_too_long_tells_the_sizes_that_the_endpoint_reports(
     endpoint: Endpoint, connect: Connect
 ) -> None:
-    """So that the budget can be reduced by what is known and not by guessing."""
     endpoint.script = [fails(400, type="exceed_context_size_error", n_prompt_tokens=9000, n_ctx=8192)]
     with pytest.raises(PromptTooLong) as too_long:
         await ask(connect())
@@ -682,7 +642,6 @@ REFUSES_TEMPERATURE = fails(
 
 
 async def test_unsupported_parameters_are_given_up_once_for_all_calls(endpoint: Endpoint, connect: Connect) -> None:
-    """Each costs one refused call per process; the next call begins with what was learnt."""
     endpoint.script = [REFUSES_MAX_TOKENS, REFUSES_TEMPERATURE, replies()]
     client = connect(temperature=0.2)
 
@@ -700,8 +659,6 @@ async def test_unsupported_parameters_are_given_up_once_for_all_calls(endpoint: 
 
 
 async def test_calls_under_way_survive_that_another_one_learnt_first(endpoint: Endpoint, connect: Connect) -> None:
-    """Each call adapts what it sent itself, so a burst of first calls all succeed."""
-
     async def picky(request: web.Request) -> web.StreamResponse:
         sent = await request.json()
         return await (REFUSES_MAX_TOKENS if "max_tokens" in sent else replies())(request)
@@ -723,7 +680,6 @@ async def test_calls_under_way_survive_that_another_one_learnt_first(endpoint: E
 async def test_what_giving_up_a_parameter_cannot_cure_is_rejected(
     endpoint: Endpoint, connect: Connect, step: Step
 ) -> None:
-    """The client never goes back and forth between two spellings."""
     endpoint.script = [REFUSES_MAX_TOKENS, step]
     with pytest.raises(JudgeRejectedRequest):
         await ask(connect())
@@ -742,25 +698,25 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("step", FAILING.values(), ids=FAILING.keys())
 async def test_neither_prompt_nor_key_reach_an_error_or_a_log(
-    endpoint: Endpoint, connect: Connect, step: Step, caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though the endpoint quotes both; also not by way of a cause that a traceback would print."""
-    endpoint.script = [step]
     caplog.set_level("DEBUG")
+    client = connect()
+    for name, step in FAILING.items():
+        endpoint.script = [step]
 
-    with structlog.testing.capture_logs() as logged, pytest.raises(ScoringError) as failed:
-        await ask(connect())
+        with structlog.testing.capture_logs() as logged, pytest.raises(ScoringError) as failed:
+            await ask(client)
 
-    chain: list[str] = []
-    error: BaseException | None = failed.value
-    while error is not None:
-        chain.append(f"{error!s} {error.args}")
-        error = error.__cause__ or error.__context__
-    said = "\n".join([*chain, str(logged), caplog.text])
-    assert PRIVATE not in said
-    assert KEY not in said
+        chain: list[str] = []
+        error: BaseException | None = failed.value
+        while error is not None:
+            chain.append(f"{error!s} {error.args}")
+            error = error.__cause__ or error.__context__
+        written = "\n".join([*chain, str(logged), caplog.text])
+        assert PRIVATE not in written, name
+        assert KEY not in written, name
 
 
 @pytest.mark.parametrize(
@@ -795,8 +751,6 @@ async def test_so_many_calls_run_at_once_and_no_more(
 async def test_waiting_for_a_free_call_is_no_part_of_the_calls_own_deadline(
     endpoint: Endpoint, connect: Connect, let_pass: Callable[[float], None]
 ) -> None:
-    """`timeout_s` begins when the call does: a full queue is no slow judge."""
-
     async def takes_long(request: web.Request) -> web.StreamResponse:
         let_pass(200)
         return await replies()(request)
@@ -808,7 +762,6 @@ async def test_waiting_for_a_free_call_is_no_part_of_the_calls_own_deadline(
 
 
 async def test_a_cancelled_call_frees_its_slot(endpoint: Endpoint, connect: Connect) -> None:
-    """Nothing is left behind that a later call would wait for."""
     endpoint.script = [hangs, replies()]
     client = connect(max_concurrency=1)
     call = asyncio.create_task(ask(client))
@@ -820,7 +773,6 @@ async def test_a_cancelled_call_frees_its_slot(endpoint: Endpoint, connect: Conn
 
 
 async def test_closing_twice_is_closing_once(connect: Connect) -> None:
-    """Shutdown may come by more than one way."""
     client = connect()
     await ask(client)
     await client.close()
@@ -828,7 +780,6 @@ async def test_closing_twice_is_closing_once(connect: Connect) -> None:
 
 
 async def test_a_providers_proxy_is_used(endpoint: Endpoint, connect: Connect) -> None:
-    """With its user; the request names the whole address, as proxies want it."""
     through = endpoint.url.replace("http://", "http://user:pass@").removesuffix("/v1")
     await ask(connect(base_url="http://judge.invalid/v1", proxy=through))
     assert endpoint.paths == ["http://judge.invalid/v1/chat/completions"]
@@ -851,7 +802,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 async def test_an_endpoint_of_an_own_authority_is_trusted_only_with_its_ca(
     endpoint: Endpoint, connect: Connect, certificate: tuple[Path, Path]
 ) -> None:
-    """`ca_file` is what makes it trusted; without it the call fails as unreachable."""
     key, ca = certificate
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(ca, key)
@@ -878,14 +828,12 @@ async def test_an_endpoint_of_an_own_authority_is_trusted_only_with_its_ca(
     ],
 )
 async def test_what_cannot_be_used_is_refused_at_the_start(settings: dict[str, Any], key: str, message: str) -> None:
-    """A configuration error names the setting and never the secret."""
     with pytest.raises(ConfigurationError, match=message) as refused:
         JudgeClient("main", ProviderSettings.model_validate(settings), key)
     assert key.strip() not in str(refused.value)
 
 
 async def test_every_configured_provider_gets_a_client(tmp_path: Path) -> None:
-    """By name, each with its own key; a key that is not set stops the start."""
     config = tmp_path / "config.yaml"
     config.write_text(
         "providers:\n  main: {api_key_env: MAIN_KEY, model: a}\n  spare: {api_key_env: null, model: b}\n",

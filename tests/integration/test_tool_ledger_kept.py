@@ -110,17 +110,6 @@ async def test_what_is_kept_apart_stays_apart(api: Api) -> None:
     }
 
 
-async def test_joined_the_other_way_round(api: Api) -> None:
-    await store_score(api.scoring, "s1", 40, missing_tools=("one", "two"))
-
-    await merge(api, name="one", tool="two")
-    again = await merge(api, name="two", tool="one")
-
-    [tool] = (await ledger(api)).values()
-    assert {s.name for s in tool.spellings} == {"one", "two"}
-    assert (again["name"], again["tool"]) == ("one", "two")
-
-
 async def test_a_tool_is_the_same_as_a_name_that_it_has(api: Api) -> None:
     await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs", "get_logs"))
     await store_score(api.scoring, "s2", 40, missing_tools=("fetch_logs",))
@@ -130,15 +119,6 @@ async def test_a_tool_is_the_same_as_a_name_that_it_has(api: Api) -> None:
     [tool] = (await ledger(api)).values()
     assert (merged["name"], merged["tool"], merged["is_automatic"]) == ("get_logs", "fetch_logs", False)
     assert [(m.name, m.decided_by) for m in tool.merges] == [("get_logs", "ada")]
-
-
-async def test_a_name_is_not_joined_to_itself(api: Api) -> None:
-    await store_score(api.scoring, "s1", 40, missing_tools=("fetch_logs",))
-
-    refused = await merge(api, 422, name="fetch_logs", tool="Fetch-Logs")
-
-    assert "spellings of one name" in refused["detail"]
-    assert await api.scoring.value("SELECT count(*) FROM tool_merges") == 0
 
 
 async def test_what_joined_a_tool_goes_with_it(api: Api) -> None:
@@ -241,17 +221,6 @@ async def test_a_tool_that_somebody_spoke_of_stays_in_the_ledger(api: Api) -> No
     [tool] = (await ledger(api, since=TODAY + timedelta(days=1))).values()
 
     assert (tool.tool_name, tool.sessions, tool.state) == ("node_pressure", 0, "planned")
-
-
-async def test_a_tool_that_was_joined_to_another_is_that_one(api: Api) -> None:
-    await store_score(api.scoring, "s1", 40, missing_tools=("tail_logs", "live_logs"))
-    await set_state(api, tool="tail_logs", state="planned")
-
-    await merge(api, name="tail_logs", tool="live_logs")
-
-    assert {name: (tool.state, tool.sessions) for name, tool in (await ledger(api)).items()} == {
-        "live_logs": ("open", 1)
-    }
 
 
 async def test_a_planned_tool_is_told_whatever_the_limit(api: Api) -> None:

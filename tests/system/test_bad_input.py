@@ -1,13 +1,12 @@
 """Messages, sessions and answers that are wrong: each with the one outcome that the specification gives it."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from infrastructure import wait_until
-from processes import LARGEST_MESSAGE, PATIENCE_S, Service, assert_whole, small_session
+from processes import LARGEST_MESSAGE, PATIENCE_S, Service, assert_whole
 from tarsy_scoring_lab.scripted_judge import Fault
 
 POISON: list[tuple[str, bytes]] = [
@@ -36,7 +35,6 @@ async def buried(service: Service, count: int) -> list[Any]:
 
 
 async def test_messages_nobody_understands_become_dead_letters(service: Service) -> None:
-    """Each is kept whole with the reason and its place, and the messages around it are scored."""
     service.worker()
     (first,) = await service.announce(*service.add_sessions(1))
     await service.send(service.topics.session_completed, [(b"session-0000", value) for _, value in POISON])
@@ -60,7 +58,6 @@ async def test_messages_nobody_understands_become_dead_letters(service: Service)
 
 
 async def test_a_message_of_ten_megabytes_is_kept_and_referred_to(service: Service) -> None:
-    """Too large for the dead-letter topic: PostgreSQL keeps it, and its dead letter says where."""
     admin = AIOKafkaAdminClient(bootstrap_servers=service.topics.bootstrap_servers)
     topic = f"large-{service.topics.session_completed}"
     await admin.start()
@@ -139,95 +136,6 @@ async def test_a_replay_is_the_request_that_it_was(service: Service) -> None:
     assert await service.count("true") == 1
 
 
-async def test_events_that_are_not_scored_are_recorded_with_the_reason(service: Service) -> None:
-    """Other statuses, disabled chains and samples make no score, and one can look up why."""
-    config = {
-        "chains": {
-            "off": {"enabled": False},
-            "unsampled": {"sample_rate": 0},
-            "failures": {"auto_score_statuses": ["failed"]},
-        }
-    }
-    path = service.folder / "config.yaml"
-    path.write_text(json.dumps(config), encoding="utf-8")
-    service.worker(SCORING_CONFIG=str(path))
-    expected = {}
-    for name, fields in {
-        "running": {"status": "running"},
-        "failed": {"chain_id": "kubernetes", "status": "failed"},
-        "off": {"chain_id": "off"},
-        "unsampled": {"chain_id": "unsampled"},
-        "failures": {"chain_id": "failures", "status": "failed"},
-    }.items():
-        service.add_session(name, chain_id=fields.get("chain_id", "kubernetes"))
-        (event,) = await service.announce(name, **fields)
-        expected[name] = event
-    found = {name: await service.disposition(event) for name, event in expected.items()}
-    assert found == {
-        "running": "status_not_scored",
-        "failed": "status_not_scored",
-        "off": "disabled",
-        "unsampled": "sampled_out",
-        "failures": "accepted",
-    }
-    await service.all_end(1)
-    await assert_whole(service, [expected["failures"]])
-
-
-async def test_a_chain_that_is_learnt_late_is_obeyed(service: Service) -> None:
-    """No chain in the event: the source names it at the first claim, and what that chain refuses is not judged."""
-    chains = {"off": {"enabled": False}, "failures": {"auto_score_statuses": ["failed"]}}
-    path = service.folder / "config.yaml"
-    path.write_text(json.dumps({"chains": chains}), encoding="utf-8")
-    service.worker(SCORING_CONFIG=str(path))
-    service.add_session("disabled", chain_id="off")
-    service.add_session("unwanted", chain_id="kubernetes", status="failed")
-    service.add_session("wanted", chain_id="failures", status="failed")
-    declined = [*await service.announce("disabled"), *await service.announce("unwanted", "wanted", status="failed")]
-    wanted = declined.pop()
-    await service.all_end(3)
-    assert [await service.disposition(event) for event in declined] == ["disabled", "status_not_scored"]
-    assert await service.count("status = 'cancelled' AND chain_id IN ('off', 'kubernetes')") == 2
-    assert service.judge.calls == 2, "for the wanted one"
-    await assert_whole(service, [wanted], failed=declined)
-
-
-async def test_sessions_that_cannot_be_scored_say_why(service: Service) -> None:
-    """Unknown and running sessions fail after the grace, a broken file is retried, an empty one is never judged."""
-    service.worker(SCORING_TIMELINE_GRACE_S="600")
-    service.add_session("running", status="in_progress")
-    service.add_session("empty", stages=[])
-    (service.sessions / "broken.json").write_text("{", encoding="utf-8")
-    events = await service.announce("unknown", "running", "empty", "broken")
-    for waiting in ("unknown", "running"):
-        await service.score_becomes(waiting, "pending", waiting_reason="session", attempts_burned=0)
-    await service.rows("UPDATE session_scores SET created_at = created_at - interval '600 s'")
-    await service.let_retries_be_due()
-    unknown = await service.score_becomes("unknown", "failed", error_kind="session_not_found", attempts_burned=1)
-    running = await service.score_becomes("running", "failed", error_kind="session_not_terminal")
-    empty = await service.score_becomes("empty", "failed", error_kind="evidence_incomplete")
-    await service.score_becomes("broken", "pending", error_kind="timeline_unavailable", waiting_reason="retry")
-    for row in (unknown, running, empty):
-        assert row["session_id"] in row["error_message"]
-        assert row["total_score"] is None
-    assert service.judge.calls == 0
-    service.add_session("broken")
-    await service.let_retries_be_due()
-    await service.score_becomes("broken", "completed")
-    await assert_whole(service, events[3:], failed=events[:3])
-
-
-async def test_an_event_may_be_faster_than_its_session(service: Service) -> None:
-    """A session that appears within the grace is scored as if nothing had been."""
-    service.worker(SCORING_TIMELINE_GRACE_S="600")
-    events = await service.announce("session-1")
-    await service.score_becomes("session-1", "pending", waiting_reason="session")
-    service.add_session("session-1")
-    await service.let_retries_be_due()
-    await service.score_becomes("session-1", "completed", attempts_burned=0)
-    await assert_whole(service, events)
-
-
 QUICK = {"retry-after-ms": "10"}
 TOO_LONG = {"error": {"message": "maximum context length is 8000 tokens", "code": "context_length_exceeded"}}
 NO_QUOTA = {"error": {"message": "pay", "code": "insufficient_quota"}}
@@ -256,53 +164,7 @@ FAULTS: dict[str, tuple[Fault, tuple[str, str | None, str | None, int]]] = {
 }
 
 
-async def test_each_fault_of_the_judge_has_its_outcome(service: Service, tmp_path: Path) -> None:
-    """A failure is never a number: each ends, waits or is retried under its own name, with words for people."""
-    # A provider of its own for each: a rejected key or a used-up quota stops all calls of its provider.
-    provider = {"base_url": service.judge.base_url, "api_key_env": None, "model": "scripted-judge"}
-    config = {
-        "providers": {f"of-{name}": provider for name in FAULTS},
-        "chains": {name: {"providers": [f"of-{name}"]} for name in FAULTS},
-    }
-    (tmp_path / "config.yaml").write_text(json.dumps(config), "utf-8")  # JSON is YAML
-    for name, (fault, _) in FAULTS.items():
-        service.add_session(name)
-        service.judge.script(fault.model_copy(update={"match": f"alert of {name} "}))
-    large = small_session("too-long-once", result="checkout-7 was killed\n" * 2_000)  # there is something to leave out
-    service.add_session(**large)
-    service.worker(SCORING_SLOTS="32", SCORING_CONFIG=str(tmp_path / "config.yaml"))
-    events = {name: (await service.announce(name, chain_id=name))[0] for name in FAULTS}
-    names = ("status", "error_kind", "waiting_reason", "attempts_burned")
-    expected = {name: outcome for name, (_, outcome) in FAULTS.items()}
-
-    async def found() -> dict[str, Any]:
-        rows = await service.rows("SELECT * FROM session_scores")
-        return {r["session_id"]: tuple(r[n] for n in names) for r in rows}
-
-    put_off = "UPDATE session_scores SET next_attempt_at = 'infinity' WHERE status = 'pending' AND attempt > 0"
-
-    async def settled() -> bool:
-        await service.rows(put_off)  # the first one to be put back must not be tried again before the last one is
-        return not await service.count("status = 'in_progress' OR attempt = 0")
-
-    await service.scores_reach(len(FAULTS), "true")
-    await wait_until(settled, 60, "every first attempt has ended")
-    assert await found() == expected
-    failed = await service.rows("SELECT error_message FROM session_scores WHERE error_kind IS NOT NULL")
-    assert all(len(r["error_message"]) > 20 for r in failed)
-    assert await service.count("flags @> '[\"missing_tools_unavailable\"]'") == 1
-
-    service.judge.clear()  # somebody mends the judge: what waits goes on, what failed stays
-    await service.let_retries_be_due()
-    await service.rows("UPDATE provider_states SET open_until = now() WHERE open_until IS NOT NULL")
-    await service.rows("UPDATE provider_states SET blocked_until = NULL")
-    await service.all_end(len(FAULTS))
-    failed_for_good = [events[n] for n, (status, *_) in expected.items() if status == "failed"]
-    await assert_whole(service, set(events.values()) - set(failed_for_good), failed=failed_for_good)
-
-
 async def test_intake_pauses_over_max_pending_and_resumes(service: Service) -> None:
-    """Over the limit no more records are taken; below 80 % of it they are; none is lost."""
     intake = service.worker("--only", "intake,relay", SCORING_MAX_PENDING="10")
     events = await service.announce(*service.add_sessions(40))
     await intake.says("intake.paused")

@@ -3,8 +3,6 @@
 import re
 from urllib.parse import urlsplit
 
-import pytest
-
 from infrastructure import wait_until
 from processes import Service, assert_whole, small_session
 from proxy import DatabaseProxy
@@ -27,16 +25,9 @@ STORY = [
 ]
 
 
-@pytest.mark.parametrize("source", ["files", "tarsy-db"])
-async def test_an_event_becomes_a_score(service: Service, source: str, request: pytest.FixtureRequest) -> None:
-    """One event: the whole score in PostgreSQL, and its story on Kafka, from either source."""
-    env = {}
-    if source == "files":
-        service.add_session("session-1")
-    else:
-        url = request.getfixturevalue("tarsy_database_url")
-        await load_session(url, small_session("session-1"))
-        env = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": url}
+async def test_an_event_becomes_a_score(service: Service, tarsy_database_url: str) -> None:
+    await load_session(tarsy_database_url, small_session("session-1"))
+    env = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": tarsy_database_url}
     service.judge.script(Fault(kind="reply", turn="missing_tools", content=TWO_TOOLS))
     worker = service.worker(**env)
     events = await service.announce("session-1", chain_id="kubernetes", labels={"guidance": "v3"})
@@ -89,7 +80,6 @@ async def test_an_event_becomes_a_score(service: Service, source: str, request: 
 
 
 async def test_roles_run_alone_do_the_job_together(service: Service) -> None:
-    """Intake, judging and relay as three processes make the same score as one."""
     intake, judging, relay = (service.worker("--only", role) for role in ("intake", "judge", "relay"))
     events = await service.announce(*service.add_sessions(3))
     await service.all_end(3)
@@ -104,20 +94,6 @@ async def test_roles_run_alone_do_the_job_together(service: Service) -> None:
         assert "tarsy_scoring_database_up 1.0\n" in told
         assert ("tarsy_scoring_intake_last_pass_timestamp_seconds 0.0\n" in told) == (role != "intake")
         assert await worker.stop() == 0
-
-
-async def test_the_same_event_twice_makes_one_score(service: Service) -> None:
-    """A repeat counts as an arrival; a second event for a scored session is answered by its score."""
-    service.worker()
-    (event,) = await service.announce(*service.add_sessions(1))
-    await service.score_becomes("session-0000", "completed")
-    await service.announce("session-0000")
-    await service.send(
-        service.topics.session_completed, [(b"session-0000", b'{"session_id": "session-0000", "event_id": "another"}')]
-    )
-    assert await service.disposition("another") == "already_scored"
-    await assert_whole(service, [event])
-    assert await service.value("SELECT arrivals FROM scoring_requests WHERE event_id = $1", event) == 2
 
 
 async def test_each_attempt_is_one_line_and_no_line_tells_a_secret(service: Service) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from processes import Process, Service, assert_whole
-from tarsy_scoring_lab.scripted_judge import Fault
 
 CRITERIA = ("investigation-methodology", "investigation-outcome")
 
@@ -54,27 +53,7 @@ async def test_consistency_of_a_session(service: Service, worker: Process) -> No
     assert " ".join(map(str, sorted(totals))) in for_people.stdout
 
 
-async def test_consistency_beside_production(service: Service, worker: Process) -> None:
-    """While judgements hang a session is scored as ever, and is still scored by that score when they have ended."""
-    service.add_session("session-1")
-    service.judge.script(Fault(kind="hang", times=2))
-    ordering = service.command("consistency", "session-1", "-n", "2", "--json")
-    await service.asked(2)
-
-    events = await service.announce("session-1")
-    await service.scores_reach(1, "purpose = 'production' AND status = 'completed'")
-    assert await service.count("purpose = 'consistency' AND status = 'in_progress'") == 2
-    await service.judge.stop()  # what hangs is cut off, and asked once more
-    await service.judge.start()
-    assert await ordering.ended() == 0
-    await assert_whole(service, events)
-    chosen = await service.run("rescore", "--since", "2020-01-01", "--json")
-    assert chosen.document["sessions"] == 1
-    assert await service.count("purpose = 'production'") == 1
-
-
 async def test_judgements_without_a_worker_are_waited_for_and_can_be_seen_later(service: Service) -> None:
-    """The command says who is missing, what is outstanding, and how to see it; nothing is ordered twice."""
     service.add_session("session-1")
 
     ended = await service.run("consistency", "session-1", "-n", "2", "--criteria", CRITERIA[1], "--timeout", "0.2")
@@ -90,7 +69,6 @@ async def test_judgements_without_a_worker_are_waited_for_and_can_be_seen_later(
 
 
 async def test_a_command_that_is_interrupted_says_how_to_go_on(service: Service) -> None:
-    """Ctrl-C ends the waiting and nothing else."""
     service.add_session("session-1")
     waiting = service.command("consistency", "session-1", "-n", "2")
     await service.scores_reach(2, "purpose = 'consistency'")
@@ -104,7 +82,6 @@ async def test_a_command_that_is_interrupted_says_how_to_go_on(service: Service)
 
 
 async def test_comparison_of_two_criteria(service: Service, worker: Process) -> None:
-    """Both judge the same sessions, as shadow scores; a session that nobody has fails and spoils nothing."""
     sessions = service.add_sessions(2)
 
     ended = await service.run("compare", "--criteria", *CRITERIA, *sessions, "--json")

@@ -39,65 +39,7 @@ async def test_a_rescore_event_keeps_history(service: Service) -> None:
     assert dict((await service.rows("SELECT * FROM session_scores ORDER BY created_at"))[0]) == dict(first)
 
 
-async def test_a_rescore_without_force_is_answered_by_the_score_there_is(
-    service: Service, own_criteria: dict[str, str]
-) -> None:
-    """`force: false`: not again under the same criteria, but under others."""
-    service.worker(**own_criteria)
-    events = await service.announce(*service.add_sessions(1))
-    await service.score_becomes("session-0000", "completed")
-    await service.ask_again("session-0000", "same", force=False)
-    events.append(await service.ask_again("session-0000", "other", force=False, criteria="strict"))
-    assert await service.disposition("same") == "already_scored"
-    assert await service.disposition("other") == "accepted"
-    await service.score_becomes("session-0000", "completed", criteria="strict")
-    await assert_whole(service, events)
-
-
-async def test_a_rescore_under_other_criteria_waits_for_the_running_score(
-    service: Service, own_criteria: dict[str, str]
-) -> None:
-    """Deferred while one runs; of several only the newest; promoted by the end of the running score."""
-    service.hold()
-    service.worker(**own_criteria)
-    events = await service.announce(*service.add_sessions(1))
-    await service.asked(1)
-    await service.ask_again("session-0000", "first", criteria="strict")
-    assert await service.disposition("first") == "deferred"
-    events.append(await service.ask_again("session-0000", "second", criteria="lenient"))
-    assert await service.disposition("second") == "deferred"
-    assert await service.disposition("first") == "superseded"
-    service.judge.clear()
-    await service.score_becomes("session-0000", "completed", criteria="lenient")
-    await assert_whole(service, events)
-    assert await service.disposition("second") == "accepted"
-    assert await service.count("criteria = 'investigation-methodology' AND status = 'completed'") == 1
-
-
-async def test_a_second_request_for_a_running_session_makes_none(service: Service) -> None:
-    """The same criteria, still pending: the request is answered by the score under way."""
-    service.worker("--only", "intake,relay")
-    events = await service.announce(*service.add_sessions(1))
-    await service.scores_reach(1, "status = 'pending'")
-    await service.ask_again("session-0000", "again")
-    assert await service.disposition("again") == "in_progress"
-    service.worker("--only", "judge")
-    await service.all_end(1)
-    await assert_whole(service, events)
-
-
-async def test_unknown_criteria_fail_where_the_asker_can_see_it(service: Service) -> None:
-    """A request under criteria that nobody has becomes a score that failed with the reason."""
-    service.worker()
-    service.add_session("session-1")
-    event = await service.ask_again("session-1", "odd", criteria="no-such-criteria")
-    row = await service.score_becomes("session-1", "failed", error_kind="unknown_criteria")
-    assert "no-such-criteria" in row["error_message"]
-    await assert_whole(service, [], failed=[event])
-
-
 async def test_the_command_asks_for_named_sessions_and_selections(service: Service) -> None:
-    """Named sessions go first; a selection is only shown unless --yes, and goes last."""
     service.worker()
     service.judge.script(Fault(kind="refusal", match="alert of session-0001 "))
     ok, refused = await service.announce(*service.add_sessions(2))
@@ -123,7 +65,6 @@ async def test_the_command_asks_for_named_sessions_and_selections(service: Servi
 
 
 async def test_obsolete_scores_are_asked_for_again(service: Service, own_criteria: dict[str, str]) -> None:
-    """After a change of criteria: shown with what it takes, sent when somebody says so, and then there are none."""
     config = service.folder / "config.yaml"
     judge = {"base_url": service.judge.base_url, "model": MODEL, "api_key_env": "OPENAI_API_KEY"}
     prices = {"prices_usd_per_million_tokens": {"input": 1000, "output": 1000}}
@@ -158,23 +99,6 @@ async def test_obsolete_scores_are_asked_for_again(service: Service, own_criteri
     assert await service.count("criteria = 'strict' AND status = 'completed' AND priority = 2") == 2
     after = await service.run("rescore", "--obsolete", "--json", **own_criteria)
     assert after.document["sessions"] == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(["rescore", "--obsolete", "--failed"], id="two-selections"),
-        pytest.param(["rescore", "session-1", "--obsolete"], id="named-and-selected"),
-        pytest.param(["rescore", "--obsolete", "--criteria", "investigation-outcome"], id="obsolete-under-others"),
-        pytest.param(["backfill"], id="backfill-since-when"),
-        pytest.param(["backfill", "--since", "yesterday"], id="backfill-no-time"),
-    ],
-)
-async def test_selections_that_cannot_be_meant(service: Service, arguments: list[str]) -> None:
-    """Status 2, and words instead of a traceback."""
-    ended = await service.run(*arguments)
-    assert ended.status == 2
-    assert "Traceback" not in ended.stderr
 
 
 # --- backfill ------------------------------------------------------------------------------------------
@@ -232,13 +156,3 @@ async def test_backfill_scores_what_the_chain_says_and_what_nothing_scored_autom
     assert done.document["dispositions"] == {"accepted": 1}
     await service.score_becomes("failed", "completed")
     assert await service.score_of("completed") is None
-
-
-async def test_backfill_of_a_source_that_cannot_be_read(service: Service) -> None:
-    """Status 1 with the reason; nothing is sent of half a list."""
-    away = {"SCORING_TIMELINE_SOURCE": "tarsy-db", "SCORING_TIMELINE_DATABASE_URL": service.database_url}
-    ended = await service.run("backfill", "--since", "2026-01-01", "--yes", **away)
-    assert ended.status == 1
-    assert "alert_sessions" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert await service.count("true") == 0

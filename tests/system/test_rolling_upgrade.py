@@ -50,7 +50,6 @@ async def read(url: str, statement: str) -> set[tuple[Any, ...]]:
 
 
 async def test_a_database_of_the_version_before_is_refused(service: Service) -> None:
-    """A worker that would lack tables does not start, and says what to run."""
     await asyncio.to_thread(migrate, service.database_url, down=PREVIOUS_REVISION)
     worker = service.worker()
 

@@ -1,6 +1,5 @@
 """A trace through a real worker: from an event on Kafka to a collector, and to the events out."""
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -69,40 +68,3 @@ async def test_one_trace_from_event_to_event(service: Service, collector: Collec
     assert all("traceparent" not in e.payload for e in seen)
     (line,) = worker.lines("attempt.finished")
     assert line["trace_id"] == TRACE_ID
-
-
-async def test_a_collector_that_is_away_is_only_missed(service: Service) -> None:
-    """Scores are stored, one line reports the failure, and the stop waits for seconds only."""
-    service.add_session("session-1")
-    worker = service.worker(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", OTEL_BSP_SCHEDULE_DELAY="50")
-    await service.send(service.topics.session_completed, EVENT)
-    await service.score_becomes("session-1", "completed")
-    await worker.says("traces.impaired")
-    seen = await assert_whole(service, ["event-1"])
-    began = time.monotonic()
-    assert await worker.stop() == 0
-
-    assert time.monotonic() - began < 20
-    assert len(worker.lines("traces.impaired")) == 1
-    assert "Traceback" not in worker.log
-    # The request came without a trace, so the attempt began one; earlier events are in none.
-    assert [("traceparent" in e.headers) for e in seen] == [False] * 3 + [True] * (len(seen) - 3)
-
-
-async def test_traces_that_cannot_be_sent_refuse_the_start(service: Service) -> None:
-    ended = await service.run("worker", SCORING_TRACES="true", OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
-
-    assert ended.status == 2
-    assert "OTEL_EXPORTER_OTLP_PROTOCOL" in ended.stderr
-    assert "http/protobuf" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-async def test_malformed_headers_are_logged_without_their_value(service: Service) -> None:
-    """The SDK drops them with a warning that quotes them."""
-    worker = service.worker(SCORING_TRACES="true", OTEL_EXPORTER_OTLP_HEADERS="api-key: sk-planted")
-    impaired = await worker.says("traces.impaired")
-    assert await worker.stop() == 0
-
-    assert "Header format invalid" in impaired["reason"]
-    assert "planted" not in worker.log

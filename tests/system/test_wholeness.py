@@ -21,7 +21,6 @@ HARM = {
 
 
 async def test_every_harm_is_seen(service: Service) -> None:
-    """What is whole passes; each single harm to it does not."""
     worker = service.worker()
     events = await service.announce(*service.add_sessions(1))
     await service.all_end(1)

@@ -67,7 +67,6 @@ async def run(settings: GateSettings, command: str) -> GateResult:
 
 
 async def test_all_gates_are_decided_in_order(work_dir: Path) -> None:
-    """Each type once, in the order declared; one that fails holds up no other."""
     command = {"command": "cat out/rows.json; exit 1"}
     gates: dict[str, tuple[dict[str, Any], bool]] = {
         "command_succeeds": (command, False),
@@ -114,7 +113,6 @@ async def test_same_command_runs_once_for_all_gates(work_dir: Path) -> None:
     ids=["not-allowed", "nowhere"],
 )
 async def test_command_that_may_not_run_does_not(work_dir: Path, changes: dict[str, Any], says: str) -> None:
-    """It did not pass, and the message says what to set."""
     decided = await run(allowed(work_dir, **changes), f"touch {work_dir}/ran")
 
     assert (decided.passed, decided.message) == (False, says)
@@ -122,7 +120,6 @@ async def test_command_that_may_not_run_does_not(work_dir: Path, changes: dict[s
 
 
 async def test_files_need_a_work_directory_and_no_leave_for_commands(work_dir: Path) -> None:
-    """Looking runs nothing."""
     assert (await result(allowed(work_dir, allow_commands=False), "file_exists", path="report.md")).passed
     assert (await result(allowed(work_dir, work_dir=None), "file_exists", path="report.md")).message == (
         "no work directory is configured: set gates.work_dir"
@@ -130,7 +127,6 @@ async def test_files_need_a_work_directory_and_no_leave_for_commands(work_dir: P
 
 
 async def test_work_directory_that_is_not_there_is_named(work_dir: Path) -> None:
-    """Or is a file."""
     for changes, says in [
         ({"work_dir": str(work_dir / "no-{session_id}")}, f"there is no work directory {work_dir}/no-session-1"),
         ({"work_dir": str(work_dir / "report.md")}, f"the work directory {work_dir}/report.md is not a directory"),
@@ -144,7 +140,6 @@ async def test_work_directory_that_is_not_there_is_named(work_dir: Path) -> None
 
 
 async def test_work_directory_of_a_session_may_not_be_a_link_that_leads_out(work_dir: Path) -> None:
-    """What stands behind `{session_id}` may have been made by an agent."""
     (work_dir / "tree").symlink_to("/")
     (work_dir / "mine").symlink_to("out")
     template = str(work_dir.parent / "{session_id}")
@@ -158,7 +153,6 @@ async def test_work_directory_of_a_session_may_not_be_a_link_that_leads_out(work
 
 
 async def test_id_that_is_no_session_id_reaches_no_path(work_dir: Path) -> None:
-    """Sources check it too; here it would become a directory."""
     session = of_events(session_id="../session-1")
     gates = GATES.validate_python([{"type": "file_exists", "path": "report.md"}])
 
@@ -171,7 +165,6 @@ async def test_id_that_is_no_session_id_reaches_no_path(work_dir: Path) -> None:
 
 
 async def test_links_that_stay_inside_are_followed(work_dir: Path) -> None:
-    """Relative, absolute, to a directory, over another link."""
     (work_dir / "link").symlink_to("out/rows.json")
     (work_dir / "absolute").symlink_to(work_dir / "report.md")
     (work_dir / "to-dir").symlink_to("out")
@@ -218,7 +211,6 @@ WAYS_OUT = (
 
 @pytest.mark.parametrize("way", WAYS_OUT)
 async def test_no_path_leads_out(work_dir: Path, way: str) -> None:
-    """Neither to be read nor to be known of."""
     path, says = make_ways_out(work_dir)[way]
 
     for gate in (
@@ -233,7 +225,6 @@ async def test_no_path_leads_out(work_dir: Path, way: str) -> None:
 
 
 async def test_directory_reached_with_a_slash_does_not_lead_out(work_dir: Path) -> None:
-    """With a slash behind it even `open` without following would follow a link."""
     (work_dir / "to-dir").symlink_to("../..")
 
     assert not (await result(allowed(work_dir), "file_exists", path="to-dir/")).passed
@@ -303,7 +294,6 @@ def odd_files(work_dir: Path) -> Iterator[None]:
     ],
 )
 async def test_what_is_no_file_is_not_read(work_dir: Path, path: str, says: str) -> None:
-    """Without waiting for anybody at the other end."""
     (work_dir / "loop").symlink_to("loop")
     (work_dir / "dangling").symlink_to("nowhere")
 
@@ -323,7 +313,6 @@ async def test_what_is_no_file_is_not_read(work_dir: Path, path: str, says: str)
 async def test_what_takes_the_place_of_a_file_at_the_last_moment_is_not_read(
     work_dir: Path, swap: Callable[[Path], None], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opened without waiting and without following, and looked at again once it is open."""
     looked_at, real_stat = work_dir / "report.md", os.stat
 
     def stat_then_swap(path: Any, **how: Any) -> os.stat_result:
@@ -341,7 +330,6 @@ async def test_what_takes_the_place_of_a_file_at_the_last_moment_is_not_read(
 
 
 async def test_slash_behind_a_name_asks_for_a_directory(work_dir: Path) -> None:
-    """As in a shell."""
     assert (await result(allowed(work_dir), "file_exists", path="out/")).passed
     assert (await result(allowed(work_dir), "file_exists", path="report.md/")).message == (
         "'report.md/' is not a directory"
@@ -349,7 +337,6 @@ async def test_slash_behind_a_name_asks_for_a_directory(work_dir: Path) -> None:
 
 
 async def test_large_file_is_searched_in_its_first_part(work_dir: Path) -> None:
-    """At the limit it is whole; beyond it the message says that there is more."""
     (work_dir / "large").write_text("abcdef")
     gate = {"path": "large", "substring": "f"}
 
@@ -362,7 +349,6 @@ async def test_large_file_is_searched_in_its_first_part(work_dir: Path) -> None:
 
 
 async def test_looking_leaves_no_descriptor_open(work_dir: Path) -> None:
-    """Neither of what was read nor of what was refused, nor of a command."""
     make_ways_out(work_dir)
     gates = [
         {"type": "file_contains", "path": "out/rows.json", "substring": "x"},
@@ -431,7 +417,6 @@ async def test_timeout_ends_the_whole_group(work_dir: Path, let_pass: Callable[[
 
 @pytest.mark.parametrize("command", GROUPS.values(), ids=GROUPS)
 async def test_cancel_ends_the_whole_group(work_dir: Path, command: str) -> None:
-    """The cancel arrives at once."""
     running = asyncio.create_task(run(allowed(work_dir), command))
     await has_begun(work_dir / "pids")
 
@@ -443,7 +428,6 @@ async def test_cancel_ends_the_whole_group(work_dir: Path, command: str) -> None
 
 
 async def test_what_a_shell_leaves_running_ends_with_it(work_dir: Path) -> None:
-    """A command is over when its shell is; what holds its output is not waited for."""
     decided = await result(
         allowed(work_dir), "command_output_contains", command="sleep 600 & echo $! > pids; echo ok", substring="ok"
     )
@@ -467,7 +451,6 @@ async def test_process_that_leaves_the_group_is_not_waited_for(work_dir: Path) -
 
 
 async def test_flood_is_dropped_while_reading_goes_on(work_dir: Path) -> None:
-    """What is kept has a limit, and the command does not block."""
     command = "yes | head -c 20000000; echo done > finished"
 
     decided = await result(
@@ -479,7 +462,6 @@ async def test_flood_is_dropped_while_reading_goes_on(work_dir: Path) -> None:
 
 
 async def test_flood_without_end_leaves_others_their_turn(work_dir: Path, let_pass: Callable[[float], None]) -> None:
-    """It is read all the time, and stopped in time."""
     settings = allowed(work_dir, max_output_bytes=1000, timeout_s=600)
     command = "echo begun > pids; yes"
     running = asyncio.create_task(result(settings, "command_output_contains", command=command, substring="n"))
@@ -493,7 +475,6 @@ async def test_flood_without_end_leaves_others_their_turn(work_dir: Path, let_pa
 
 
 async def test_output_up_to_the_limit_is_whole(work_dir: Path) -> None:
-    """At the limit nothing is missing; one byte more is said."""
     gate = {"command": "head -c 50000 /dev/zero | tr '\\0' x; echo END", "substring": "absent"}
 
     whole = await result(allowed(work_dir, max_output_bytes=50_004), "command_output_contains", **gate)
@@ -507,7 +488,6 @@ WRITE_MUCH = "import fcntl, os; fcntl.fcntl(1, 1031, 1 << 20); os.write(1, b'x' 
 
 
 async def test_what_is_in_the_pipe_when_the_shell_ends_is_read(work_dir: Path) -> None:
-    """A loop that was busy meanwhile hears of the end before it has read the output."""
     command = f'echo $$ > pids; until [ -e go ]; do sleep 0.01; done; exec {sys.executable} -c "{WRITE_MUCH}"'
     running = asyncio.create_task(
         result(allowed(work_dir), "command_output_contains", command=command, substring="END")
@@ -525,7 +505,6 @@ async def test_what_is_in_the_pipe_when_the_shell_ends_is_read(work_dir: Path) -
 
 
 async def test_closed_output_does_not_keep_the_loop_busy(work_dir: Path) -> None:
-    """A pipe at its end is readable for ever."""
     before_s = time.process_time()
     decided = await run(allowed(work_dir), "exec >&-; sleep 0.5")
 
@@ -534,7 +513,6 @@ async def test_closed_output_does_not_keep_the_loop_busy(work_dir: Path) -> None
 
 
 async def test_command_sees_nothing_of_our_environment(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PATH, HOME, LANG and the session's id; what the shell makes of itself aside."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("SCORING_DATABASE_URL", SECRET)
     monkeypatch.setenv("BASH_ENV", "/dev/null")
@@ -552,7 +530,6 @@ async def test_command_sees_nothing_of_our_environment(work_dir: Path, monkeypat
 
 
 async def test_command_has_no_input_and_no_descriptor_of_ours(work_dir: Path) -> None:
-    """Nothing to read, and nothing open but input, output and errors."""
     held, ours = os.open(work_dir, os.O_RDONLY), os.dup(0)
     reading, writing = os.pipe()
     os.write(writing, b"not for commands")
@@ -570,7 +547,6 @@ async def test_command_has_no_input_and_no_descriptor_of_ours(work_dir: Path) ->
 
 
 async def test_errors_of_a_command_are_not_its_output(work_dir: Path) -> None:
-    """Only what it prints is searched."""
     gate = {"command": "echo oops >&2", "pattern": "(?s)oops"}
 
     assert not (await result(allowed(work_dir), "command_output_matches", **gate)).passed
@@ -587,7 +563,6 @@ async def test_errors_of_a_command_are_not_its_output(work_dir: Path) -> None:
     ],
 )
 async def test_how_a_command_ended_is_told(work_dir: Path, command: str, says: str) -> None:
-    """Exit status or signal."""
     decided = await run(allowed(work_dir), command)
 
     assert decided.message == f"the command ended with {says}"
@@ -603,7 +578,6 @@ async def test_command_that_cannot_be_started_did_not_pass(work_dir: Path, monke
 
 
 async def test_all_gates_together_have_a_deadline(work_dir: Path, let_pass: Callable[[float], None]) -> None:
-    """What runs is stopped, what has not begun does not begin, and every gate has its result."""
     deciding = asyncio.create_task(
         results(
             allowed(work_dir, timeout_s=600),
@@ -626,7 +600,6 @@ async def test_all_gates_together_have_a_deadline(work_dir: Path, let_pass: Call
 
 
 async def test_gate_that_takes_too_long_to_decide_did_not_pass(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path over all of a large output may take longer than anybody waits."""
     may_end = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -669,7 +642,6 @@ async def test_what_never_comes_back_is_in_nobodys_way(work_dir: Path, monkeypat
 
 
 async def test_as_many_hang_as_may_and_no_more(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads are not made without end while a share is dead; who waits for one in vain says so in time."""
     monkeypatch.setattr("tarsy_scoring.gates.run.MOST_THREADS", 2)
     may_end, hanging = threading.Event(), 0
 
@@ -690,14 +662,12 @@ async def test_as_many_hang_as_may_and_no_more(work_dir: Path, monkeypatch: pyte
 
 
 async def test_many_commands_at_once_do_not_disturb_each_other(work_dir: Path) -> None:
-    """Each hears of the end of its own process."""
     decided = await asyncio.gather(*(run(allowed(work_dir), f"sleep 0.0{n % 10}; exit {n}") for n in range(40)))
 
     assert [r.message for r in decided] == [f"the command ended with exit status {n}" for n in range(40)]
 
 
 def test_commands_run_under_uvloop(work_dir: Path) -> None:
-    """The service runs on it."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         ended = runner.run(
             result(allowed(work_dir), "command_output_contains", command="cat report.md; exit 2", substring="ok")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripted import CUT, TOOL_CALLS, ScriptedJudge, ScriptStep, answer
+from tables import table
 from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import (
     AnswerCut,
@@ -101,7 +102,6 @@ class Fleet:
 
 
 async def test_the_first_provider_judges_where_it_can() -> None:
-    """No other provider is asked; verdict and context are those of the first."""
     fleet = Fleet(main=[SCORED, NAMED], spare=[])
 
     judgement = await fleet.judge()
@@ -150,7 +150,6 @@ AN_ANSWER: dict[str, tuple[str, list[ScriptStep], type[ScoringError]]] = {
 
 
 async def test_an_answer_without_a_score_is_not_taken_elsewhere() -> None:
-    """Asking another judge after an answer without a score would be shopping for scores."""
     for name, (criteria, script, error) in AN_ANSWER.items():
         fleet = Fleet(main=script, spare=[])
 
@@ -186,12 +185,10 @@ END, OTHER_END = Refused("no"), ContentFiltered("no")
     ],
 )
 def test_hope_is_a_wait_then_what_may_pass(failures: list[ScoringError], expected: ScoringError) -> None:
-    """A wait loses no attempt, a retry loses one, an end loses the score."""
     assert most_hopeful(failures) is expected
 
 
 async def test_the_chain_says_how_often_and_how_patiently() -> None:
-    """Samples and reminders are the chain's."""
     fleet = Fleet(main=[answer("hmm"), SCORED, OTHERWISE, SCORED, NAMED])
 
     judgement = await fleet.judge(samples=3, max_reminders=1)
@@ -218,7 +215,6 @@ async def test_a_session_that_tries_to_steer_is_read_once_more_with_that_masked(
 
 @pytest.mark.parametrize("is_large", [True, False])
 async def test_a_large_session_is_rendered_beside_the_loop(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats run on the loop; a small session is not worth a thread."""
     build, threads = providers.build_context, list[int]()
 
     def watched(*arguments: Any, **options: Any) -> FittedContext:
@@ -237,7 +233,6 @@ LONG = a_timeline("a line of a log, and one more\n" * 8_000)
 
 
 async def test_each_provider_is_shown_what_fits_its_own_window() -> None:
-    """The smaller window sees less of the session; what was shown to whom is known."""
     fleet = Fleet(main=[JudgeUnavailable("away")], spare=[SCORED, NAMED])
     fleet.settings["spare"] = ProviderSettings(context_window_tokens=32_000, max_reply_tokens=2_000)
 
@@ -249,7 +244,6 @@ async def test_each_provider_is_shown_what_fits_its_own_window() -> None:
 
 
 async def test_a_learned_factor_makes_the_context_smaller() -> None:
-    """A model that counts more tokens than we estimate is not asked with too much a second time."""
     fleet = Fleet(main=[SCORED, NAMED])
     fleet.settings["main"] = ProviderSettings(context_window_tokens=64_000)
     fleet.factors["main"] = 2.0
@@ -260,7 +254,6 @@ async def test_a_learned_factor_makes_the_context_smaller() -> None:
 
 
 async def test_a_prompt_that_is_too_long_is_shortened_and_asked_again() -> None:
-    """Each refusal of an endpoint that reports no sizes takes a quarter off what it refused."""
     refusal = PromptTooLong("long", None, None)
     fleet = Fleet(main=[refusal, refusal, SCORED, NAMED])
 
@@ -274,7 +267,6 @@ async def test_a_prompt_that_is_too_long_is_shortened_and_asked_again() -> None:
 
 
 async def test_a_follow_up_that_is_too_long_costs_a_flag_only() -> None:
-    """The total is there; a shorter context would be another judgement."""
     fleet = Fleet(main=[SCORED, PromptTooLong("long", None, None)])
     judgement = await fleet.judge(LONG)
     assert judgement.verdict.flags == {"missing_tools_unavailable"}
@@ -351,7 +343,6 @@ counts = st.integers(0, 2_000_000)
     reported=st.none() | counts,
 )
 def test_room_never_grows_and_is_never_negative(window: int, reply: int, factor: float, reported: int | None) -> None:
-    """Neither a report nor a factor gives more than the configured window."""
     settings = ProviderSettings(context_window_tokens=window, max_reply_tokens=reply)
     room = context_budget(settings, CRITERIA, factor, reported)
     assert 0 <= room <= context_budget(settings, CRITERIA) < window
@@ -383,13 +374,11 @@ ESTIMATE = SHOWN + CRITERIA.opening_tokens
     ],
 )
 def test_after_a_refusal_there_is_less_room(budget: int, shown: int, error: PromptTooLong, expected: int) -> None:
-    """A quarter less than what was refused, and no more than the endpoint's own numbers leave."""
     assert smaller_budget(budget, shown, error, SMALL, CRITERIA) == expected
 
 
 @given(budget=counts, shown=counts, window=st.none() | counts, prompt=st.none() | counts)
 def test_the_next_try_is_always_smaller(budget: int, shown: int, window: int | None, prompt: int | None) -> None:
-    """Whatever an endpoint reports, at least a quarter goes, and never more than there is."""
     tried = smaller_budget(budget, shown, too_long(window, prompt), SMALL, CRITERIA)
     assert 0 <= tried <= 0.75 * min(budget, shown)
 
@@ -402,70 +391,26 @@ def showing(estimate: int) -> Any:
     return SimpleNamespace(tokens=estimate - CRITERIA.opening_tokens)
 
 
-@pytest.mark.parametrize(
-    ("estimate", "read", "is_truncated"),
-    [
-        pytest.param(6_000, [2_000], False, id="a_third"),
-        pytest.param(6_000, [1_999], True, id="less_than_a_third"),
-        pytest.param(6_000, [6_000, 1_999, 6_100], True, id="one_turn_of_several"),
-        pytest.param(6_000, [9_000], False, id="more_than_estimated"),
-        pytest.param(6_000, [None], False, id="not_reported"),
-        pytest.param(6_000, [None, 0], True, id="nothing_read"),
-        pytest.param(6_000, [], False, id="no_turn"),
-        pytest.param(2_000, [1], True, id="smallest_that_counts"),
-        pytest.param(1_999, [1], False, id="too_small_to_tell"),
-    ],
-)
+@table
 def test_an_endpoint_that_reads_much_less_than_was_sent_has_cut_it(
     estimate: int, read: list[int | None], is_truncated: bool
 ) -> None:
-    """Estimates are never three times off where there is enough to estimate."""
     turns = [answer(input_tokens=tokens) for tokens in read]
     flags = flags_of(turns, showing(estimate), CRITERIA)
     assert flags == ({"input_truncated_by_provider"} if is_truncated else set())
 
 
 def test_a_provider_with_a_smaller_window_has_cut_nothing() -> None:
-    """It was shown less to begin with; the context is that of the provider which went on."""
     turns = [answer(provider="small", input_tokens=1_000), answer(provider="large", input_tokens=60_000)]
     assert flags_of(turns, showing(60_000), CRITERIA) == set()
 
 
-@pytest.mark.parametrize(
-    ("served", "is_changed"),
-    [
-        pytest.param([], False, id="no_turn"),
-        pytest.param([("main", "m-1")], False, id="one_turn"),
-        pytest.param([("main", "m-1"), ("main", "m-1")], False, id="the_same"),
-        pytest.param([("main", "m-1"), ("main", "m-2")], True, id="another"),
-        pytest.param([("main", "m-1"), ("main", "m-2"), ("main", "m-1")], True, id="another_in_between"),
-        pytest.param([("main", "m-1"), ("spare", "s-1")], False, id="another_provider"),
-        pytest.param([("main", "m-1"), ("spare", "s-1"), ("main", "m-2")], True, id="another_around_a_provider"),
-        pytest.param([("main", "m-1"), ("main", None)], False, id="not_reported"),
-    ],
-)
+@table
 def test_a_model_that_changes_under_way_is_flagged(served: list[tuple[str, str | None]], is_changed: bool) -> None:
-    """Of one provider two models answered: the parts of this score are of different judges."""
     turns = [answer(provider=provider, model_served=model) for provider, model in served]
     assert flags_of(turns, showing(100), CRITERIA) == ({"model_changed"} if is_changed else set())
 
 
-@pytest.mark.parametrize(
-    ("judge", "agent", "is_same"),
-    [
-        pytest.param("gpt-4.1", "gpt-4.1", True, id="equal"),
-        pytest.param("GPT-4.1", "gpt-4.1", True, id="case"),
-        pytest.param("openai/gpt-4.1-2025-04-14", "gpt-4.1", True, id="vendor-and-date-of-the-judge"),
-        pytest.param("gpt-4.1", "azure/openai/gpt-4.1", True, id="gateway-of-the-agent"),
-        pytest.param("claude-sonnet-4-20250514", "claude-sonnet-4@20250514", True, id="date-spelt-otherwise"),
-        pytest.param("models/gemini-2.5-pro", "gemini-2.5-pro", True, id="path"),
-        pytest.param("llama-3.3:free", "llama-3.3", True, id="tag"),
-        pytest.param("gpt-4.1-mini", "gpt-4.1", False, id="smaller-sister"),
-        pytest.param("gpt-4.1", "gpt-4", False, id="older-sister"),
-        pytest.param("openai/gpt-4.1", "openai", False, id="a-provider-is-no-model"),
-        pytest.param(None, "gpt-4.1", False, id="unknown"),
-    ],
-)
+@table
 def test_a_judge_that_grades_itself(judge: str | None, agent: str, is_same: bool) -> None:
-    """The same model under another spelling is the same model."""
     assert is_self_judged([judge], [agent]) is is_same

@@ -85,18 +85,15 @@ SESSIONS: Mapping[str, tuple[list[Event], list[str]]] = {
 
 @pytest.mark.parametrize(("events", "patterns"), SESSIONS.values(), ids=SESSIONS.keys())
 def test_findings(events: list[Event], patterns: list[str]) -> None:
-    """Each rule alone, on both sides of each of its numbers."""
     assert found(*events) == patterns
 
 
 @table
 def test_long_way(count: int, status: str, patterns: list[str]) -> None:
-    """Many commands, and yet it completed."""
     assert found(*calls(count), status=status) == patterns
 
 
 def test_finding_names_the_worst_tool_and_its_numbers() -> None:
-    """Cause and evidence can be acted on without looking the session up."""
     [finding] = diagnose(measured(*calls(6, "get", failed=1), *calls(6, "list", failed=4)))
 
     assert finding == Finding(
@@ -109,7 +106,6 @@ def test_finding_names_the_worst_tool_and_its_numbers() -> None:
 
 
 def test_retries_are_told_per_tool_worst_first() -> None:
-    """Of two as bad the first by name; at most three."""
     tools = {"d": 3, "b": 4, "c": 4, "a": 3, "fine": 1}
 
     findings = diagnose(measured(*(e for tool, times in tools.items() for e in calls(2, tool) * times)))
@@ -122,7 +118,6 @@ def test_retries_are_told_per_tool_worst_first() -> None:
 
 
 def test_subcommands_are_named_in_place_of_tools() -> None:
-    """A shell tool says nothing about which command it was."""
     events = [
         event("llm_tool_call", tool=ToolCall("shell", "run", f"my-tool {what}", is_error=what == "get"))
         for what in ["get"] * 5 + ["list"] * 3
@@ -136,7 +131,6 @@ def test_subcommands_are_named_in_place_of_tools() -> None:
 
 
 def test_evidence_of_loops_and_repetition() -> None:
-    """The tools, how often, and how many more."""
     events = [*calls(6, "x", distinct=False, failed=6), *(calls(1, "a") + calls(1, "b")) * 4]
     events += (calls(1, "b") + calls(1, "c") + calls(1, "a")) * 3
 
@@ -149,7 +143,6 @@ def test_evidence_of_loops_and_repetition() -> None:
 
 @given(st.text(min_size=1, max_size=300))
 def test_sentences_stay_readable_whatever_a_tool_is_called(name: str) -> None:
-    """One line, nothing that a terminal obeys, and no more than 80 characters of the name."""
     findings = diagnose(measured(*calls(6, name, distinct=False, failed=6)))
 
     assert [f.pattern for f in findings] == [NO_HELP, RETRIES, RUN, REPEATING]
@@ -162,21 +155,18 @@ def test_sentences_stay_readable_whatever_a_tool_is_called(name: str) -> None:
 
 
 def test_long_name_is_cut_in_sentences() -> None:
-    """80 characters with the dots."""
     [cause, *_] = (f.likely_cause for f in diagnose(measured(*calls(6, "n" * 300, failed=6))))
 
     assert [len(name) for name in re.findall(r"`([^`]*)`", cause)] == [80]
 
 
 def test_braces_in_a_name_are_text() -> None:
-    """A name is no template."""
     [finding] = diagnose(measured(*calls(6, "{name} {0.x}", failed=6)))
 
     assert "`shell.{name} {0.x}`" in finding.likely_cause
 
 
 def test_the_page_holds_these_rules() -> None:
-    """The same rows in the same order, and the same least number of commands."""
     table = PAGE.split("## Diagnosis")[1]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)
 
@@ -186,7 +176,6 @@ def test_the_page_holds_these_rules() -> None:
 
 
 def test_the_page_holds_every_key() -> None:
-    """In the order of the document."""
     keys = re.findall(r"^\| `(\w+)` \|", PAGE.split("## The numbers")[1], re.MULTILINE)
 
     assert keys == list(measured().document())

@@ -51,7 +51,6 @@ FAULTS = {
 
 @pytest.mark.parametrize(("faulty", "counts", "first"), FAULTS.values(), ids=FAULTS)
 def test_each_fault_of_a_transcript_is_counted(faulty: Any, counts: str, first: str) -> None:
-    """Under what it is, with the place of the first and nothing of its content."""
     result = decide("no_transcript_errors", timeline(HIDDEN, faulty))
 
     assert not result.passed
@@ -61,7 +60,6 @@ def test_each_fault_of_a_transcript_is_counted(faulty: Any, counts: str, first: 
 
 
 def test_faults_are_added_up_and_the_first_is_named() -> None:
-    """First in the order of the transcript."""
     session = timeline(
         stage(execution(call("x"), name="good")),
         stage(
@@ -81,7 +79,6 @@ def test_faults_are_added_up_and_the_first_is_named() -> None:
 
 
 def test_what_is_no_fault_passes() -> None:
-    """Good calls, a cancelled agent, and whatever happened in stages that are not shown."""
     good = execution(call("error: none", is_error=False, exit_code=0), event("llm_thinking", "failed?"))
     session = timeline(stage(good, execution(status="cancelled"), execution(status="unknown")), HIDDEN)
 
@@ -91,7 +88,6 @@ def test_what_is_no_fault_passes() -> None:
 
 
 def test_names_in_a_message_are_short_and_printable() -> None:
-    """Names are whatever a model or an alert wrote."""
     tool = ToolCall("s\x1b", "t" * 1000, "{}", is_error=True)
     session = timeline(stage(execution(event("llm_tool_call", tool=tool), name="a\n" * 500), name="\u202e" * 300))
 
@@ -121,7 +117,6 @@ def test_tool_is_server_and_name_or_name_alone(tool: str, count: int) -> None:
 
 
 def test_tool_without_a_server_and_one_with_odd_characters_are_found() -> None:
-    """Names may hold line ends and lone surrogates."""
     odd = [ToolCall("", "run", "{}"), ToolCall("a", "b\n\ud800c", "{}")]
     session = of_events(*(event("llm_tool_call", tool=tool) for tool in odd))
 
@@ -131,7 +126,6 @@ def test_tool_without_a_server_and_one_with_odd_characters_are_found() -> None:
 
 @table
 def test_all_calls_together_have_a_limit(most: int, passed: bool) -> None:
-    """All calls of shown stages, failed ones too; the limit itself is allowed."""
     result = decide("max_tool_calls", CALLS, max=most)
 
     assert (result.passed, result.message) == (passed, f"tool calls: 3, wanted at most {most}")
@@ -151,7 +145,6 @@ def test_final_analysis_is_searched(how: str, parameters: dict[str, str], passed
 
 @table
 def test_no_final_analysis_is_said_and_not_passed(analysis: str | None) -> None:
-    """Not even by a pattern that finds something in nothing."""
     session = of_events(final_analysis=analysis)
 
     for gate, parameters in {"contains": {"substring": " "}, "matches": {"pattern": ".*"}}.items():
@@ -164,7 +157,6 @@ def test_no_final_analysis_is_said_and_not_passed(analysis: str | None) -> None:
 
 @table
 def test_file_is_searched(type_: str, parameters: dict[str, str], passed: bool) -> None:
-    """Bytes that are no text do not matter."""
     observed = Observed(data=b"\xff\x00 \xc3\xa4 ok " + SECRET.encode())
 
     result = decide(type_, of_events(), observed, path="r.md", **parameters)
@@ -175,7 +167,6 @@ def test_file_is_searched(type_: str, parameters: dict[str, str], passed: bool) 
 
 
 def test_file_that_was_read_in_part_says_so_only_where_nothing_was_found() -> None:
-    """What was found is found; what was not may stand further on."""
     cut = Observed(data=b"abc", is_cut=True)
 
     missed = decide("file_contains", of_events(), cut, path="r", substring="x")
@@ -186,7 +177,6 @@ def test_file_that_was_read_in_part_says_so_only_where_nothing_was_found() -> No
 
 
 def test_file_that_is_there_is_there() -> None:
-    """That it could be looked at is all that is asked."""
     assert decide("file_exists", of_events(), Observed(), path="r") == GateResult(
         "file_exists r", "file_exists", True, "'r' is there"
     )
@@ -197,7 +187,6 @@ def test_file_that_is_there_is_there() -> None:
 
 @table
 def test_command_succeeds_with_status_zero(status: int, passed: bool, says: str) -> None:
-    """Nothing else is success."""
     result = on_output("command_succeeds", SECRET, exit_status=status)
 
     assert (result.passed, result.message) == (passed, f"the command ended with {says}")
@@ -229,13 +218,11 @@ REPORT = {
 
 @table
 def test_assertion_on_json(path: str, assertion: str, passed: bool) -> None:
-    """`exists`: one node that is not null; all others: of exactly one node."""
     assert on_json(REPORT, path, assertion).passed is passed
 
 
 @table
 def test_message_on_json_tells_how_many_nodes(path: str, assertion: str, says: str) -> None:
-    """And never what they hold."""
     message = on_json(REPORT, path, assertion).message
 
     assert says in message
@@ -261,7 +248,6 @@ NONSENSE = {
 
 @pytest.mark.parametrize(("data", "says"), NONSENSE.values(), ids=NONSENSE)
 def test_nonsense_in_place_of_json_does_not_pass(data: str | bytes, says: str) -> None:
-    """A result with a message, and no traceback."""
     result = on_output("command_json_path", data, path="$..*", assertion="equals 1")
 
     assert not result.passed
@@ -269,7 +255,6 @@ def test_nonsense_in_place_of_json_does_not_pass(data: str | bytes, says: str) -
 
 
 def test_path_that_finds_more_than_anybody_counts_ends() -> None:
-    """Ten times ten, twelve times over."""
     result = on_json(deep(12).replace("[]", "[1]"), "$" + "[0,0,0,0,0,0,0,0,0,0]" * 12, "exists")
 
     assert result.passed
@@ -277,12 +262,10 @@ def test_path_that_finds_more_than_anybody_counts_ends() -> None:
 
 
 def test_comparison_of_deep_json_ends() -> None:
-    """Deep enough to be read, and compared with something as deep."""
     assert on_json(deep(900), "$", f"equals {deep(899)}").passed is False
 
 
 def test_json_that_was_cut_is_not_read() -> None:
-    """Even if what is left happens to be JSON."""
     result = on_output("command_json_path", "12", is_cut=True, path="$", assertion="equals 12")
 
     assert not result.passed
@@ -320,12 +303,10 @@ def test_script_says_whether_it_passed(data: str, status: int, passed: bool, say
 
 @pytest.mark.parametrize(("data", "passed"), [(' {"passed"', False), ("log\n", True)], ids=["answer", "log"])
 def test_script_whose_answer_was_cut_does_not_pass(data: str, passed: bool) -> None:
-    """It may have said that it did not pass; a long log says nothing of the kind."""
     assert on_output("script", data, is_cut=True, description="d").passed is passed
 
 
 def test_message_of_a_script_is_at_most_500_characters() -> None:
-    """More than others, since it is all that the script says."""
     result = on_output("script", json.dumps({"passed": False, "message": "x" * 2_000}), description="d")
 
     assert len(result.message) == 500
@@ -347,7 +328,6 @@ LONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("type_", GATE_TYPES)
 def test_messages_and_titles_are_short(type_: str) -> None:
-    """At most 300 characters, whatever the operator wrote."""
     fields = GATE_TYPES[type_].model_fields
     parameters = {k: v for k, v in LONG.items() if k in fields}
     if type_ == "command_json_path":
@@ -362,7 +342,6 @@ def test_messages_and_titles_are_short(type_: str) -> None:
 
 @pytest.mark.parametrize("type_", [t for t in GATE_TYPES if t.startswith(("command", "file", "script"))])
 def test_what_could_not_be_looked_at_did_not_pass(type_: str) -> None:
-    """The reason is the message; nothing to look at is a reason too."""
     parameters = {k: v for k, v in LONG.items() if k in GATE_TYPES[type_].model_fields} | {"name": "mine"}
     if type_ == "command_json_path":
         parameters["path"] = "$"

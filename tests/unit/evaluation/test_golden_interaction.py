@@ -1,95 +1,65 @@
-"""The interaction metrics of recorded sessions against numbers that were counted by reading them."""
+"""
+The interaction metrics of recorded sessions, counted by reading their calls and never taken from the code under test.
 
-from collections.abc import Mapping
+`counted` says how a row was counted: its numbers are positions of the calls within their execution. In every recorded
+call `is_error` is known and agrees with the status, and no exit code is recorded. A tally is the number of commands
+and of those that failed.
+"""
+
+import json
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_interaction import GOLDEN, Counts, Golden, Tally
 
 from tarsy_scoring.evaluation.interaction import CommandRules, measure_interaction
 from tarsy_scoring.timeline.files import read_session_file
 from unit.timeline.sessions import RECORDED, RECORDED_DIR
 
-EACH_GOLDEN = pytest.mark.parametrize("golden", GOLDEN, ids=[golden.case for golden in GOLDEN])
-needs_recordings = pytest.mark.skipif(not RECORDED, reason="the recorded sessions are not beside this repository")
+GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+RATES = ("error_rate", "retry_rate", "first_try_success_rate", "iteration_ratio")
 
 
-def measured(golden: Golden) -> dict[str, Any]:
-    timeline = read_session_file(RECORDED_DIR / f"{golden.session_id}.json")
-    return measure_interaction(timeline, CommandRules(golden.pattern, golden.shell_tools)).document()
-
-
-def tallies(breakdown: dict[str, dict[str, Any]]) -> dict[str, Tally]:
-    return {name: (numbers["total_commands"], numbers["error_count"]) for name, numbers in breakdown.items()}
-
-
-def summed(parts: Mapping[str, Tally]) -> Tally:
-    return sum(commands for commands, _ in parts.values()), sum(failed for _, failed in parts.values())
-
-
-@needs_recordings
-@EACH_GOLDEN
-def test_counts_are_those_of_a_reader(golden: Golden) -> None:
-    """Commands, identities, failures, repetitions and requests for help, whatever the rules count."""
-    document = measured(golden)
-
-    assert {name: document[name] for name in Counts._fields} == golden.counts._asdict()
-    assert document["completed"] is golden.completed
-
-
-@needs_recordings
-@EACH_GOLDEN
-def test_rates_are_the_exact_fractions(golden: Golden) -> None:
-    """Nothing is rounded, and without a command there is no rate."""
-    document = measured(golden)
-
-    for name, fraction in golden.rates._asdict().items():
-        assert document[name] == (None if fraction is None else float(fraction)), name
-
-
-@needs_recordings
-@EACH_GOLDEN
-def test_breakdowns_are_those_of_a_reader(golden: Golden) -> None:
-    """Each tool and each subcommand has its commands and failures, and none is there without a command."""
-    document = measured(golden)
-
-    assert tallies(document["by_tool"]) == golden.by_tool
-    assert tallies(document["by_subcommand"]) == golden.by_subcommand
-    for numbers in [*document["by_tool"].values(), *document["by_subcommand"].values()]:
+def tallies(breakdown: dict[str, dict[str, Any]]) -> dict[str, list[int]]:
+    for numbers in breakdown.values():
         assert numbers["error_rate"] == float(Fraction(numbers["error_count"], numbers["total_commands"]))
+    return {name: [numbers["total_commands"], numbers["error_count"]] for name, numbers in breakdown.items()}
 
 
-@needs_recordings
-@EACH_GOLDEN
-def test_loops_are_those_of_a_reader(golden: Golden) -> None:
-    """The longest run of one command, and the stretches that go round."""
-    document = measured(golden)
+@pytest.mark.skipif(not RECORDED, reason="the recorded sessions are not beside this repository")
+def test_metrics_are_those_of_a_reader() -> None:
+    for case, row in GOLDEN.items():
+        timeline = read_session_file(RECORDED_DIR / f"{row['session_id']}.json")
+        rules = CommandRules(row.get("pattern"), tuple(row.get("shell_tools", ())))
+        document = measure_interaction(timeline, rules).document()
+        expected = row["expected"]
 
-    run = document["longest_identical_run"]
-    assert (None if run is None else (run["tool"], run["length"])) == golden.longest_identical_run
-    assert tuple((tuple(c["tools"]), c["repetitions"]) for c in document["cycles"]) == golden.cycles
+        run = document["longest_identical_run"]
+        found = {name: document[name] for name in expected} | {
+            "by_tool": tallies(document["by_tool"]),
+            "by_subcommand": tallies(document["by_subcommand"]),
+            "longest_identical_run": None if run is None else [run["tool"], run["length"]],
+            "cycles": [[c["tools"], c["repetitions"]] for c in document["cycles"]],
+        }
+        exact = {name: None if expected[name] is None else float(Fraction(expected[name])) for name in RATES}
+        assert found == expected | exact, case
+        total = expected["total_commands"]
+        assert document["error_basis"] == ({"is_error": total} if total else {}), case
 
 
-@needs_recordings
-@EACH_GOLDEN
-def test_failures_are_known_from_the_error_flag(golden: Golden) -> None:
-    """Every recorded call says `is_error` and none has an exit code."""
-    expected = {"is_error": golden.counts.total_commands} if golden.counts.total_commands else {}
-
-    assert measured(golden)["error_basis"] == expected
-
-
-@EACH_GOLDEN
-def test_the_table_agrees_with_itself(golden: Golden) -> None:
-    """A slip in a row shows without the recordings."""
-    counts, rates, total = golden.counts, golden.rates, golden.counts.total_commands
-
-    assert counts.retry_count == total - counts.unique_commands
-    assert (total, counts.error_count) == summed(golden.by_tool)
-    if total:
-        assert rates.error_rate == Fraction(counts.error_count, total)
-        assert rates.retry_rate == Fraction(counts.retry_count, total)
-        assert rates.iteration_ratio == Fraction(counts.unique_commands, total)
-    if golden.by_subcommand:
-        assert (total, counts.error_count) == summed(golden.by_subcommand)
+def test_the_table_agrees_with_itself() -> None:
+    for case, row in GOLDEN.items():
+        expected = row["expected"]
+        total, errors, unique = (expected[n] for n in ("total_commands", "error_count", "unique_commands"))
+        assert expected["retry_count"] == total - unique, case
+        for part in ("by_tool", "by_subcommand"):
+            if part == "by_tool" or expected[part]:
+                assert [sum(column) for column in zip([0, 0], *expected[part].values(), strict=True)] == [
+                    total,
+                    errors,
+                ], case
+        if total:
+            shares = Fraction(errors, total), Fraction(total - unique, total), Fraction(unique, total)
+            rates = "error_rate", "retry_rate", "iteration_ratio"
+            assert tuple(Fraction(expected[rate]) for rate in rates) == shares, case

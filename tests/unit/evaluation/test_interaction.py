@@ -56,7 +56,6 @@ def sequence(names: str, *, failed: str = "") -> list[Event]:
 
 
 def test_session_without_a_command() -> None:
-    """Numbers are zero, rates are null, and every key is there in its order."""
     document = measured(event("llm_thinking", "hm")).document()
 
     assert list(document.items()) == [
@@ -118,21 +117,18 @@ def test_session_counted_by_hand() -> None:
 
 @table
 def test_only_shown_stages_count(stage_type: str, commands: int) -> None:
-    """What the judge does not see is not measured."""
     shown = timeline(stage(execution(call()), stage_type=stage_type))
 
     assert measure_interaction(shown).total_commands == commands
 
 
 def test_sub_agents_count() -> None:
-    """Their work is work of the stage."""
     lead, sub = execution(call(), name="lead"), execution(call(), name="sub", parent_execution_id="execution-lead")
 
     assert measure_interaction(timeline(stage(lead, sub))).total_commands == 2
 
 
 def test_replicas_that_do_the_same_repeat_nothing() -> None:
-    """Identity, failure and runs end with the execution, also where two have one id."""
     replicas = [execution(call(is_error=True), name="a"), execution(call(), name="b"), execution(call(), name="b")]
 
     found = measure_interaction(timeline(stage(*replicas)))
@@ -168,19 +164,16 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize(("one", "other", "are_same"), ARGUMENTS.values(), ids=ARGUMENTS.keys())
 def test_identity_is_of_canonical_arguments(one: str, other: str, are_same: bool) -> None:
-    """JSON is compared by what it says, other text as it stands."""
     assert measured(call(one), call(other)).unique_commands == (1 if are_same else 2)
 
 
 @pytest.mark.parametrize("other", [{"server": "other"}, {"tool": "other"}], ids=["server", "tool"])
 def test_identity_is_of_server_and_tool(other: dict[str, str]) -> None:
-    """The same arguments elsewhere are another command."""
     assert measured(call(), call(**other)).unique_commands == 2
 
 
 @table
 def test_failure_and_what_says_so(said: dict[str, Any], has_failed: bool, basis: str) -> None:
-    """A failure counts under what said so, a success under the best that is recorded."""
     found = measured(call(**said))
 
     assert (found.error_count, found.error_basis) == (has_failed, {basis: 1})
@@ -188,7 +181,6 @@ def test_failure_and_what_says_so(said: dict[str, Any], has_failed: bool, basis:
 
 @table
 def test_repetition_looks_at_the_last_time(failed: str, repeated: int, at_first: int) -> None:
-    """Of three equal calls: how often the one before had failed, and whether the first worked."""
     found = measured(*sequence("aaa", failed=failed))
 
     assert found.repeated_after_failure == repeated
@@ -196,13 +188,11 @@ def test_repetition_looks_at_the_last_time(failed: str, repeated: int, at_first:
 
 
 def test_repetition_is_remembered_over_other_calls() -> None:
-    """The last time need not be the call before."""
     assert measured(*sequence("aba", failed="x")).repeated_after_failure == 1
 
 
 @table
 def test_completed_is_the_status_of_the_session(status: str) -> None:
-    """No other status counts."""
     assert measured(status=status).completed is (status == "completed")
 
 
@@ -235,18 +225,15 @@ HELP = {
 
 @table
 def test_help(arguments: Any, where: dict[str, str], asks: bool) -> None:
-    """A word in an argument, or the tool's name."""
     assert measured(call(arguments, **where), rules=SHELL).help_invocations == asks
 
 
 @table
 def test_help_of_a_command_is_in_its_own_text(command_line: str, asked: int) -> None:
-    """What stands around it asks for something else."""
     assert measured(line(command_line), rules=MY_TOOL).help_invocations == asked
 
 
 def test_command_of_a_help_tool_asks_for_help() -> None:
-    """Whatever its text."""
     rules = CommandRules(r"my-tool (\S+)")
 
     assert measured(call({"a": "my-tool get"}, tool="cli_help"), rules=rules).help_invocations == 1
@@ -254,13 +241,11 @@ def test_command_of_a_help_tool_asks_for_help() -> None:
 
 @table
 def test_shell_tools_by_name(named: str, is_shell: bool) -> None:
-    """The whole name, with or without its server; only `*` stands for anything."""
     assert measured(line("x help"), rules=CommandRules(None, (named,))).help_invocations == is_shell
     assert measured(line("my-tool x"), rules=CommandRules("my-tool", (named,))).total_commands == is_shell
 
 
 def test_shell_tool_with_a_line_end_in_its_name() -> None:
-    """`*` stands for that, too."""
     assert measured(line("x help", tool="a\nb"), rules=CommandRules(None, ("shell.*",))).help_invocations == 1
 
 
@@ -269,7 +254,6 @@ def test_shell_tool_with_a_line_end_in_its_name() -> None:
 
 @table
 def test_commands_in_a_line(command_line: str, subcommands: list[str]) -> None:
-    """Each match is one, and its group names it."""
     found = measured(line(command_line), rules=MY_TOOL)
 
     assert found.total_commands == len(subcommands)
@@ -282,16 +266,8 @@ def test_text_of_a_command(one: str, other: str, are_same: bool) -> None:
     assert measured(line(one), line(other), rules=MY_TOOL).unique_commands == (1 if are_same else 2)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "one", "other"),
-    [
-        (r"cd \S+ && my-tool (\S+)", "cd x && my-tool get; ls", "cd x && my-tool list; ls"),
-        (r"cd \S+ && my-tool", "cd x && my-tool get; ls", "cd x && my-tool list; ls"),
-    ],
-    ids=["group", "no group"],
-)
+@table
 def test_separator_that_the_pattern_wants_ends_nothing(pattern: str, one: str, other: str) -> None:
-    """What stands behind it still tells commands apart; the next one ends them."""
     rules = CommandRules(pattern)
 
     assert measured(line(one), line(other), rules=rules).unique_commands == 2
@@ -299,7 +275,6 @@ def test_separator_that_the_pattern_wants_ends_nothing(pattern: str, one: str, o
 
 
 def test_commands_of_one_call_share_its_result() -> None:
-    """Each failed, by the exit code of all; the call's time counts once."""
     found = measured(
         line("my-tool get x; my-tool list", exit_code=2, is_error=False, duration_ms=30),
         line("my-tool get x", duration_ms=12),
@@ -316,12 +291,10 @@ def test_commands_of_one_call_share_its_result() -> None:
 
 @table
 def test_pattern_is_searched_in_strings(arguments: Any, commands: int) -> None:
-    """In the values, or in the text where it is no JSON."""
     assert measured(call(arguments), rules=MY_TOOL).total_commands == commands
 
 
 def test_order_of_keys_changes_no_run() -> None:
-    """Commands of one call come in the order of its keys."""
     one, other = '{"a": "my-tool x", "b": "my-tool y"}', '{"b": "my-tool y", "a": "my-tool x"}'
 
     found = measured(call(one), call(other), call(one), rules=MY_TOOL)
@@ -339,7 +312,6 @@ def test_order_of_keys_changes_no_run() -> None:
     ids=["all tools", "shell tools", "no pattern"],
 )
 def test_whose_calls_are_searched(rules: CommandRules, commands: int) -> None:
-    """Those of shell tools, of all where none are named; without a pattern every call counts."""
     events = [line("my-tool x"), line("my-tool x", tool="other"), line("ls")]
 
     assert measured(*events, rules=rules).total_commands == commands
@@ -347,7 +319,6 @@ def test_whose_calls_are_searched(rules: CommandRules, commands: int) -> None:
 
 @table
 def test_group_names_the_subcommand(pattern: str, text: str, subcommands: list[str]) -> None:
-    """The first that took part; without one the command has no subcommand and still counts."""
     found = measured(line(text), rules=CommandRules(pattern))
 
     assert list(found.by_subcommand) == subcommands
@@ -356,12 +327,10 @@ def test_group_names_the_subcommand(pattern: str, text: str, subcommands: list[s
 
 @pytest.mark.parametrize("pattern", ["x*", "x*|my-tool"], ids=["nothing", "nothing before the tool"])
 def test_empty_match_is_no_command(pattern: str) -> None:
-    """A pattern that can match nothing finds only what is there."""
     assert measured(line("abc xx"), rules=CommandRules(pattern)).total_commands == 1
 
 
 def test_match_that_cuts_a_character() -> None:
-    """A pattern over bytes still gives text."""
     found = measured(line("my-tool é"), rules=CommandRules(r"my-tool (\C)"))
 
     assert list(found.by_subcommand) == ["\ufffd"]
@@ -382,12 +351,10 @@ def test_match_that_cuts_a_character() -> None:
     ],
 )
 def test_longest_identical_run(names: str, run: Run | None) -> None:
-    """The most equal calls in a row; of equal ones the first by name."""
     assert measured(*sequence(names)).longest_identical_run == run
 
 
 def test_run_is_of_equal_arguments() -> None:
-    """The same tool with something else to do breaks it; what the agent says between does not."""
     thought = event("llm_thinking", "hm")
 
     assert measured(call('{"a": 1}'), call('{"a": 2}')).longest_identical_run is None
@@ -418,7 +385,6 @@ CYCLES = {
 
 @pytest.mark.parametrize(("names", "expected"), CYCLES.values(), ids=CYCLES.keys())
 def test_cycles(names: str, expected: list[tuple[str, int]]) -> None:
-    """Each stretch once, as long as it can be, under its shortest period; most rounds first."""
     assert [
         ("".join(tool.removeprefix("shell.") for tool in cycle.tools), cycle.repetitions)
         for cycle in measured(*sequence(names)).cycles
@@ -426,16 +392,14 @@ def test_cycles(names: str, expected: list[tuple[str, int]]) -> None:
 
 
 def test_ten_cycles_are_kept() -> None:
-    """Those with the most rounds."""
     names = "".join("ab" * (n + 3) + chr(ord("f") + n) for n in range(12))
 
     assert [cycle.repetitions for cycle in measured(*sequence(names)).cycles] == list(range(14, 4, -1))
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=30).map("".join))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_cycles_are_those_found_by_trying_all(names: str) -> None:
-    """Against the definition, read off every stretch and every period."""
     expected = []
     for start in range(len(names)):
         for end in range(start + 6, len(names) + 1):
@@ -470,13 +434,11 @@ WHILE = {"started_at": START, "completed_at": START + timedelta(seconds=90, mill
     ids=["known", "without waiting", "at once", "made up", "no start", "no end", "backwards"],
 )
 def test_duration(fields: dict[str, Any], duration_s: float | None) -> None:
-    """From start to end, where the source knows both."""
     assert measured(**fields).duration_s == duration_s
 
 
 @table
 def test_tool_duration(durations_ms: list[int | None], total: int | None) -> None:
-    """The sum, where every call says how long it took."""
     assert measured(*(call(duration_ms=d) for d in durations_ms)).tool_duration_ms == total
 
 
@@ -494,7 +456,6 @@ def test_tool_duration(durations_ms: list[int | None], total: int | None) -> Non
     ids=["one", "one without a call", "two", "one unknown", "no output", "no input", "no execution"],
 )
 def test_agent_tokens(tokens: list[tuple[int | None, int | None]], expected: Tokens | None) -> None:
-    """The sum over shown executions, where each is known; the judge's stage is none of them."""
     agents = [execution(name=str(n), input_tokens=i, output_tokens=o) for n, (i, o) in enumerate(tokens)]
     judge = stage(execution(name="judge", input_tokens=1000, output_tokens=1000), stage_type="scoring")
 
@@ -543,9 +504,8 @@ RULES = st.sampled_from([CommandRules(), SHELL, MY_TOOL, CommandRules("my-tool|l
 
 
 @given(TIMELINES, RULES)
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_counts_agree_with_each_other(session: Timeline, rules: CommandRules) -> None:
-    """Rates are shares, parts add up to the whole, and the document holds nothing but JSON."""
     found = measure_interaction(session, rules)
 
     for counts in [found, *found.by_tool.values(), *found.by_subcommand.values()]:
@@ -566,7 +526,7 @@ def test_counts_agree_with_each_other(session: Timeline, rules: CommandRules) ->
 
 
 @given(TIMELINES, RULES, st.randoms(use_true_random=False))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_order_of_stages_and_executions_changes_nothing(
     session: Timeline, rules: CommandRules, chance: random.Random
 ) -> None:
@@ -583,7 +543,6 @@ def test_order_of_stages_and_executions_changes_nothing(
     "rules", [CommandRules(), CommandRules(r"kubectl\s+(\S+)", ("exec_*",))], ids=["every call", "kubectl"]
 )
 def test_recorded_sessions_are_measured(rules: CommandRules) -> None:
-    """ANSI codes, megabytes and hundreds of failures included; twice is the same."""
     for path in RECORDED:
         session = read_session_file(path)
         found = measure_interaction(session, rules)

@@ -56,7 +56,6 @@ def test_outcome(gates: Sequence[Gate], total: int | None, threshold: float | No
 
 
 def test_a_failure_says_all_that_failed() -> None:
-    """Gate and judge, with both numbers."""
     outcome = decide_outcome([FAILED, PASSED], 41, 62.5)
 
     assert outcome == Outcome(
@@ -67,7 +66,6 @@ def test_a_failure_says_all_that_failed() -> None:
 
 @table
 def test_many_failed_gates_are_named_and_three_explained(failed: int, ending: str) -> None:
-    """A reason stays readable, and nothing that failed is missing from it."""
     outcome = decide_outcome([Gate(name, False, f"why {name}") for name in "abcde"[:failed]], None, None)
 
     assert outcome.reason is not None
@@ -77,7 +75,6 @@ def test_many_failed_gates_are_named_and_three_explained(failed: int, ending: st
 
 @table
 def test_a_rubric_is_held_against_its_weighted_score(weighted: float, total: int, value: str) -> None:
-    """Not against the total, which is rounded half up."""
     outcome = decide_outcome([], total, threshold_of(None, 0.70), judged=100 * weighted)
 
     assert outcome.value == value
@@ -87,18 +84,15 @@ def test_a_rubric_is_held_against_its_weighted_score(weighted: float, total: int
 
 @table
 def test_numbers_in_a_reason_are_rounded_and_stay_apart(weighted: float, threshold: float, reason: str) -> None:
-    """For readers two decimals are enough, but where a score would be below its own number."""
     assert decide_outcome([], 1, threshold, judged=weighted).reason == f"the weighted score {reason}"
 
 
 def test_a_weighted_score_without_a_total_decides_nothing() -> None:
-    """No total, no judge."""
     assert decide_outcome([], None, 70, judged=20) == Outcome(None)
 
 
 @table
 def test_threshold_in_force(chain: float | None, rubric: float | None, threshold: float | None) -> None:
-    """0-100, whatever the file says it in; 100 x 0.29 is 29."""
     assert threshold_of(chain, rubric) == threshold
 
 
@@ -128,13 +122,11 @@ NO_COMMANDS = Rates(None, None, None)
 def test_composite(
     weights: dict[str, float], gates: tuple[int, int], total: int | None, rates: Rates | None, composite: float | None
 ) -> None:
-    """A weighted mean of what exists."""
     assert composite_score(weights, *gates, total, rates) == (None if composite is None else pytest.approx(composite))
 
 
 @table
 def test_one_unknown_rate_leaves_the_interaction_out(missing: str) -> None:
-    """A mean of two rates would be another number under the same name."""
     rates = Rates(**{missing: None})
 
     assert composite_score(WEIGHTS, 1, 2, 100, rates) == composite_score(WEIGHTS, 1, 2, 100, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json, rubric_reply, structured_reply
+from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json, structured_reply
 from tables import table
 from tarsy_scoring.errors import (
     AnswerCut,
@@ -106,11 +106,6 @@ class WatchingJudge:
 
 @table
 async def test_the_median_counts_with_its_own_analysis(totals: list[int], median: int) -> None:
-    """
-    Samples are asked all at once, after the first reading; values are listed as they were asked for.
-
-    The last sample answers first here: who answers when changes nothing.
-    """
     watching = WatchingJudge(*totals)
 
     verdict = await judge(watching, len(totals))
@@ -192,7 +187,6 @@ async def test_a_sample_that_fails_for_good_is_left_out(samples: Samples, failed
 
 
 async def test_the_other_samples_still_count() -> None:
-    """Two of three further samples fail: the lower of the two readings that are left counts."""
     scripted = ScriptedJudge(says(40), answer(refusal="no"), says(60), answer("hmm"), TOOLS)
     verdict = await judge(scripted, 4)
     assert (verdict.total_score, verdict.samples) == (40, [40, 60])
@@ -231,7 +225,6 @@ async def test_a_sample_that_may_succeed_later_is_raised_when_the_others_are_don
 
 @pytest.mark.parametrize("error", [JudgeUnavailable("away"), RateLimited("wait", 60)], ids=["unavailable", "limited"])
 async def test_an_adaptive_sample_that_may_succeed_later_is_raised(error: ScoringError) -> None:
-    """A doubtful score is not settled by a judge that is away for a moment."""
     with pytest.raises(type(error)):
         await judge(ScriptedJudge(says(49), error), "adaptive", is_final=False)
 
@@ -244,23 +237,14 @@ async def test_a_lease_that_is_lost_in_a_sample_ends_the_judgement(samples: Samp
 
 @table
 async def test_without_a_first_reading_there_are_no_samples(samples: Samples) -> None:
-    """A judge that refuses once is not asked four times more."""
     scripted = ScriptedJudge(answer(refusal="no"))
     with pytest.raises(Refused):
         await judge(scripted, samples)
     assert scripted.kinds == ["analysis"]
 
 
-@pytest.mark.parametrize(
-    ("name", "replies"),
-    [
-        ("investigation-structured", [structured_reply()] * 3),
-        ("cli-tool-use", [rubric_reply()] * 3),
-    ],
-    ids=["structured", "rubric"],
-)
+@table
 async def test_other_strategies_are_sampled_alike(name: str, replies: list[dict[str, Any]]) -> None:
-    """Each reading is one call, and nothing is asked behind them."""
     scripted = ScriptedJudge(*map(answer_json, replies))
 
     verdict = await judge(scripted, 3, criteria=load_criteria().get(name))
@@ -272,37 +256,15 @@ async def test_other_strategies_are_sampled_alike(name: str, replies: list[dict[
 # --- adaptive samples ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("totals", "at_edges", "expected"),
-    [
-        pytest.param([60], (50, 75), False, id="between_edges"),
-        pytest.param([46], (50, 75), False, id="four_below_an_edge"),
-        pytest.param([47], (50, 75), True, id="three_below_an_edge"),
-        pytest.param([50], (50, 75), True, id="on_an_edge"),
-        pytest.param([53], (50, 75), True, id="three_above_an_edge"),
-        pytest.param([54], (50, 75), False, id="four_above_an_edge"),
-        pytest.param([78], (50, 75), True, id="near_the_other_edge"),
-        pytest.param([79], (50, 75), False, id="beyond_the_other_edge"),
-        pytest.param([0], (50, 75), False, id="lowest"),
-        pytest.param([50], (), False, id="no_edges"),
-        pytest.param([60, 68], (50, 75), False, id="eight_apart"),
-        pytest.param([60, 69], (50, 75), True, id="nine_apart"),
-        pytest.param([69, 60, 65], (50, 75), True, id="nine_apart_in_any_order"),
-        pytest.param([53, 56], (50, 75), True, id="lower_median_near_an_edge"),
-        pytest.param([53, 56, 57], (50, 75), False, id="median_away_from_an_edge"),
-        pytest.param([45, 45, 53], (50, 75), False, id="one_near_an_edge_is_not_the_median"),
-    ],
-)
+@table
 def test_doubt_is_a_median_near_an_edge_or_samples_far_apart(
     totals: list[int], at_edges: tuple[int, ...], expected: bool
 ) -> None:
-    """Within 3 points of an edge, or more than 8 points apart."""
     assert is_doubtful(totals, at_edges) is expected
 
 
 @table
 async def test_adaptive_asks_while_there_is_doubt(totals: list[int], median: int) -> None:
-    """One after the other, and never a sixth."""
     scripted = ScriptedJudge(*map(says, totals), TOOLS)
 
     verdict = await judge(scripted, "adaptive")
@@ -313,7 +275,6 @@ async def test_adaptive_asks_while_there_is_doubt(totals: list[int], median: int
 
 @table
 async def test_the_edges_are_those_of_the_bands(total: int, calls: int) -> None:
-    """Where criteria have bands, 50 and 75 mean nothing to them."""
     criteria = criteria_of(bands={"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
     scripted = ScriptedJudge(*[says(total)] * calls, TOOLS)
 
@@ -322,20 +283,9 @@ async def test_the_edges_are_those_of_the_bands(total: int, calls: int) -> None:
     assert verdict.samples == [total] * calls
 
 
-@pytest.mark.parametrize(
-    ("bands", "expected"),
-    [
-        pytest.param({}, (50, 75), id="no_bands"),
-        pytest.param({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)}, (35, 60), id="three_bands"),
-        pytest.param({"b": (50, 100), "a": (0, 49)}, (50,), id="two_bands"),
-        pytest.param({"a": (0, 49), "b": (50, 100)}, (50,), id="in_any_order"),
-        pytest.param({"all": (0, 100)}, (), id="one_band"),
-        pytest.param({"a": (10, 20), "b": (40, 90)}, (40,), id="bands_with_gaps"),
-    ],
-)
-def test_an_edge_is_where_a_band_begins(bands: dict[str, tuple[int, int]], expected: tuple[int, ...]) -> None:
-    """The lowest total of every band but the lowest."""
-    assert edges(criteria_of(bands=bands)) == expected
+@table
+def test_an_edge_is_where_a_band_begins(bands: dict[str, tuple[int, int]], expected: list[int]) -> None:
+    assert edges(criteria_of(bands=bands)) == tuple(expected)
 
 
 # --- the masked reading --------------------------------------------------------------------------------
@@ -364,7 +314,6 @@ async def test_a_masked_reading_counts_from_ten_points_on(plain: int, unsteered:
 
 
 async def test_the_masked_reading_is_compared_with_the_median() -> None:
-    """One sample that was steered further than the others is no tampering by itself."""
     scripted = ScriptedJudge(says(90), says(60), says(62), says(55), TOOLS)
 
     verdict = await judge(scripted, 3, masked=masked_context)
@@ -374,7 +323,6 @@ async def test_the_masked_reading_is_compared_with_the_median() -> None:
 
 
 async def test_the_masked_reading_is_reminded_and_repaired_in_its_own_conversation() -> None:
-    """It is a reading as any other; its flags are its own."""
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: wrong\n\n70")
     scripted = ScriptedJudge(says(90), answer("hmm"), contradiction, contradiction, TOOLS)
@@ -389,7 +337,6 @@ async def test_the_masked_reading_is_reminded_and_repaired_in_its_own_conversati
 
 
 async def test_flags_are_those_of_the_reading_that_counts() -> None:
-    """What another reading contradicts is not held against this one."""
     criteria = criteria_of(bands={"right": (50, 100), "wrong": (0, 49)})
     contradiction = answer("Outcome: wrong\n\n70")
     scripted = ScriptedJudge(contradiction, contradiction, says(30), TOOLS)
@@ -416,7 +363,6 @@ async def test_flags_are_those_of_the_reading_that_counts() -> None:
 async def test_a_masked_reading_that_fails_fails_the_score(
     failed: list[ScriptStep], error: type[ScoringError], is_final: bool
 ) -> None:
-    """The other reading may be what the injected text wanted: no score is better than that one."""
     scripted = ScriptedJudge(says(100), *failed)
     with pytest.raises(error):
         await judge(scripted, masked=masked_context, is_final=is_final)
@@ -424,8 +370,6 @@ async def test_a_masked_reading_that_fails_fails_the_score(
 
 
 async def test_a_context_that_cannot_be_masked_fails_the_score() -> None:
-    """The same where the reading does not even begin."""
-
     async def masked() -> JudgeContext:
         raise ContextTooLong("long")
 
@@ -434,7 +378,6 @@ async def test_a_context_that_cannot_be_masked_fails_the_score() -> None:
 
 
 async def test_other_strategies_are_masked_alike() -> None:
-    """The masked JSON counts in full where it is far enough away."""
     criteria = load_criteria().get("investigation-structured")
     low = dict.fromkeys(structured_reply()["score_breakdown"], 5)
     scripted = ScriptedJudge(
@@ -460,7 +403,6 @@ def showing(**entries: str) -> Any:
 
 
 async def test_failures_that_the_analysis_asserts_are_tags() -> None:
-    """Of the vocabulary of these criteria, and as the analysis that counts says."""
     criteria = criteria_of(failure_vocabulary=VOCABULARY)
     scripted = ScriptedJudge(
         says(40, "This is a wrong_conclusion."),
@@ -476,13 +418,11 @@ async def test_failures_that_the_analysis_asserts_are_tags() -> None:
 
 
 async def test_without_a_vocabulary_there_are_no_tags() -> None:
-    """The words mean something only to criteria that name them."""
     verdict = await judge(ScriptedJudge(says(60, "It reached a premature_conclusion (E3)."), TOOLS))
     assert verdict.failure_tags == []
 
 
 async def test_citations_are_checked_against_what_the_judge_saw() -> None:
-    """How many were checked and how many hold; an analysis that cites nothing has no share."""
     context = showing(E3="kubectl get pods", E4="the pod was out of memory")
     cites = says(60, "It ran the right command (E3). It saw the reason (E4). It never read the log (E99).")
 
@@ -496,7 +436,6 @@ async def test_citations_are_checked_against_what_the_judge_saw() -> None:
 
 
 async def test_an_analysis_whose_citations_do_not_hold_is_flagged() -> None:
-    """The total stays the judge's; the flag says that it rests on entries which are not there."""
     cites = says(60, "It ran the wrong command (E97). It misread it (E98). It never read the log (E99).")
 
     verdict = await judge(ScriptedJudge(cites, TOOLS), context=showing(E3="kubectl get pods"))
@@ -505,7 +444,6 @@ async def test_an_analysis_whose_citations_do_not_hold_is_flagged() -> None:
 
 
 async def test_a_masked_analysis_is_checked_against_the_masked_context() -> None:
-    """What counts is what that reading was shown."""
     cites = says(60, "It ran the right command (E3). It saw the reason (E4). It read the log (E5).")
     shown = showing(E3="a", E4="b", E5="c")
 

@@ -50,7 +50,6 @@ async def test_where_nothing_can_be_left_out_the_window_is_too_small(replies: in
 
 
 async def test_a_window_that_is_still_too_small_is_told() -> None:
-    """Asked once without the earlier replies, and not a third time."""
     judge = ScriptedJudge(answer("A1"), answer("A2"), FULL, FULL)
 
     with pytest.raises(ContextTooLong):
@@ -60,7 +59,6 @@ async def test_a_window_that_is_still_too_small_is_told() -> None:
 
 
 async def test_a_turn_that_fails_leaves_the_conversation_as_it_was() -> None:
-    """Also where replies would have been left out for it."""
     judge = ScriptedJudge(answer("A1"), answer("A2"), FULL, JudgeUnavailable("away"), answer("A3"))
     conversation = await conversing(judge, "R1")
     with pytest.raises(JudgeUnavailable):
@@ -72,7 +70,6 @@ async def test_a_turn_that_fails_leaves_the_conversation_as_it_was() -> None:
 
 
 async def test_no_room_for_a_larger_limit_is_made_by_leaving_replies_out() -> None:
-    """What was cut is asked anew in the shorter conversation, with the limit of any first call."""
     judge = ScriptedJudge(answer("A1"), answer("A2"), CUT, FULL, answer("A3"))
 
     await conversing(judge, "R1", "R2")
@@ -82,7 +79,6 @@ async def test_no_room_for_a_larger_limit_is_made_by_leaving_replies_out() -> No
 
 
 async def test_an_endpoint_that_takes_no_larger_limit_leaves_the_answer_cut() -> None:
-    """What it rejects is the doubled limit and not the request; the error says what would help."""
     judge = ScriptedJudge(CUT, JudgeRejectedRequest("400"))
 
     with pytest.raises(AnswerCut, match="raise it to the maximum of the model"):
@@ -92,6 +88,5 @@ async def test_an_endpoint_that_takes_no_larger_limit_leaves_the_answer_cut() ->
 
 
 async def test_a_rejected_first_call_is_a_rejected_request() -> None:
-    """No answer was cut."""
     with pytest.raises(JudgeRejectedRequest):
         await conversing(ScriptedJudge(JudgeRejectedRequest("400")))

@@ -43,7 +43,6 @@ def write(folder: Path, file: str, content: dict[str, Any] | str) -> Path:
 
 
 def test_shipped_criteria_need_no_configuration() -> None:
-    """The default of every chain is there out of the box."""
     assert "investigation-methodology" in load_criteria()
     assert load_criteria().get("investigation-methodology").strategy == "two_turn"
 
@@ -59,26 +58,22 @@ def test_an_operators_file_stands_beside_the_shipped_ones(tmp_path: Path) -> Non
 
 
 def test_an_operators_file_replaces_a_shipped_one_with_its_name(tmp_path: Path) -> None:
-    """The operator has the last word."""
     write(tmp_path, "mine.yaml", MINIMAL | {"name": "investigation-methodology"})
     assert load_criteria([tmp_path]).get("investigation-methodology").system_prompt == "Judge."
 
 
 def test_two_operators_files_with_one_name_are_refused(tmp_path: Path) -> None:
-    """Which of them would count is nothing to guess; the message names both files."""
     first, second = write(tmp_path / "a", "one.yaml", MINIMAL), write(tmp_path / "b", "two.yaml", MINIMAL)
     with pytest.raises(ConfigurationError, match=r"two\.yaml: the name 'own' is taken by .*one\.yaml"):
         load_criteria([first, second])
 
 
 def test_the_same_folder_twice_is_read_once(tmp_path: Path) -> None:
-    """A folder named twice is no conflict with itself."""
     write(tmp_path, "own.yaml", MINIMAL)
     assert "own" in load_criteria([tmp_path, tmp_path])
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A mount that failed must not silently fall back to the shipped criteria."""
     with pytest.raises(ConfigurationError, match="missing is not a folder"):
         load_criteria([tmp_path / "missing"])
 
@@ -86,14 +81,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param("name: [own\nprompt: x\n", r"own\.yaml, line 2: not YAML", id="not_yaml"),
-        pytest.param("- a\n- b\n", r"own\.yaml: expected a mapping at the top, found list", id="not_a_mapping"),
-        pytest.param("", r"own\.yaml: expected a mapping at the top, found NoneType", id="empty"),
-        pytest.param(MINIMAL | {"promt": "x"}, r"promt: no such key; did you mean 'prompt'\?", id="unknown_key"),
-        pytest.param(MINIMAL | {"name": "two words"}, "name: ", id="name_with_a_space"),
-        pytest.param(MINIMAL | {"strategy": "three_turn"}, "strategy: ", id="unknown_strategy"),
         pytest.param(MINIMAL | {"system_prompt": " \n"}, "system_prompt: ", id="empty_prompt"),
-        pytest.param({k: v for k, v in MINIMAL.items() if k != "prompt"}, "prompt: Field required", id="no_prompt"),
         pytest.param(
             MINIMAL | {"prompt": "{{ALERT_DATA}} {{OUTPUT_SCHEMA}}"},
             r"\{\{SESSION_CONVERSATION\}\} must appear exactly once, found 0 times",
@@ -128,7 +116,6 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
             r"points: no such key; did you mean 'max_points'\?",
             id="category_key",
         ),
-        pytest.param(MINIMAL | {"bands": {"good": [60, 101]}}, "bands.good", id="band_beyond_100"),
         pytest.param(MINIMAL | {"bands": {"good": [60, 50]}}, "the lower end comes first", id="band_upside_down"),
         pytest.param(
             MINIMAL | {"bands": {"good": [60, 100], "bad": [0, 60]}},
@@ -138,14 +125,11 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
         pytest.param(
             MINIMAL | {"pass_threshold": 0.5}, "pass_threshold is for a rubric", id="threshold_without_rubric"
         ),
-        pytest.param(MINIMAL | {"rubric": RUBRIC["rubric"]}, "two_turn has no rubric", id="rubric_in_two_turn"),
         pytest.param(RUBRIC | {"rubric": []}, "rubric needs rubric", id="rubric_missing"),
-        pytest.param(RUBRIC | {"rubric": RUBRIC["rubric"][:1]}, "add up to 0.3, not to 1", id="weights"),
         pytest.param(RUBRIC | {"pass_threshold": 70}, "pass_threshold: ", id="threshold_in_percent"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, content: dict[str, Any] | str, message: str) -> None:
-    """The message names the file, the place in it and the reason."""
     write(tmp_path, "own.yaml", content)
     with pytest.raises(ConfigurationError, match=message) as refused:
         load_criteria([tmp_path])
@@ -153,7 +137,6 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, content: dict[st
 
 
 def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
-    """UTF-8 only."""
     (tmp_path / "own.yaml").write_bytes(b"name: \xff")
     with pytest.raises(ConfigurationError, match="it is not UTF-8"):
         load_criteria([tmp_path])
@@ -161,25 +144,21 @@ def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [RUBRIC, MINIMAL | {"strategy": "structured"}], ids=["rubric", "structured"])
 def test_every_strategy_of_the_interface_is_valid(content: dict[str, Any]) -> None:
-    """A file may be written and checked before its strategy can be executed."""
     assert Criteria.model_validate(content).strategy == content["strategy"]
 
 
 def test_a_name_nobody_has_is_unknown() -> None:
-    """With the nearest name that exists."""
     with pytest.raises(UnknownCriteria, match="did you mean 'investigation-methodology'"):
         load_criteria().get("investigation-metodology")
 
 
 def test_the_layout_of_a_file_does_not_change_the_hash() -> None:
-    """Order of keys, white space around prompts and spelled-out defaults are not content."""
     other = dict(reversed(list(MINIMAL.items()))) | {"prompt": f"\n{PROMPT}\n\n", "categories": [], "bands": {}}
     assert Criteria.model_validate(other).criteria_hash == Criteria.model_validate(MINIMAL).criteria_hash
 
 
 @table
 def test_each_key_changes_the_hash(change: dict[str, Any]) -> None:
-    """Scores of two different judges must not look comparable."""
     assert Criteria.model_validate(MINIMAL | change).criteria_hash != Criteria.model_validate(MINIMAL).criteria_hash
 
 
@@ -187,13 +166,11 @@ def test_each_key_changes_the_hash(change: dict[str, Any]) -> None:
     "change", [{"pass_threshold": 0.8}, {"rubric": RUBRIC["rubric"][::-1]}], ids=["threshold", "order"]
 )
 def test_a_rubric_changes_the_hash(change: dict[str, Any]) -> None:
-    """The order of the rubric is what the judge reads, so it counts."""
     assert Criteria.model_validate(RUBRIC | change).criteria_hash != Criteria.model_validate(RUBRIC).criteria_hash
 
 
 @pytest.mark.parametrize("added", ["FENCE_NOTICE", "output_schema", "REPAIR_PROMPT"])
 def test_what_code_adds_changes_the_hash(added: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that asks the judge something else makes older scores visibly older."""
     before = Criteria.model_validate(MINIMAL).criteria_hash
     owner = criteria_module if added == "FENCE_NOTICE" else two_turn
     monkeypatch.setattr(owner, added, (lambda max_points, bands: "else") if added == "output_schema" else "else")
@@ -213,7 +190,6 @@ def test_the_stored_content_tells_all_of_it_with_a_hash_per_prompt() -> None:
 
 
 def test_the_conversation_opens_with_the_system_prompt_and_the_fence_notice() -> None:
-    """No criteria file can forget to say that evidence is no instruction."""
     system, user = Criteria.model_validate(MINIMAL).open_conversation(SimpleNamespace(alert="A", conversation="C"))
     assert (system.role, user.role) == ("system", "user")
     assert system.content == f"Judge.\n\n{criteria_module.FENCE_NOTICE}"
@@ -230,7 +206,6 @@ def test_session_text_that_looks_like_a_placeholder_stays_as_it_is() -> None:
 
 
 def test_the_output_form_lists_the_categories_and_ends_with_the_total() -> None:
-    """What code adds in place of {{OUTPUT_SCHEMA}} asks for exactly what the extraction reads."""
     criteria = Criteria.model_validate(
         MINIMAL | {"categories": [{"id": "logical_flow", "max_points": 60}, {"id": "consistency", "max_points": 40}]}
     )

@@ -34,7 +34,6 @@ def faults_of(tmp_path: Path, text: str | bytes) -> list[tuple[int | None, str, 
 
 
 def test_a_valid_file_is_read(tmp_path: Path) -> None:
-    """Each case below changes one thing in a file that is valid."""
     (tmp_path / "own.yaml").write_text(VALID, encoding="utf-8")
     assert read_criteria_file(tmp_path / "own.yaml").name == "own"
 
@@ -64,7 +63,6 @@ def test_a_valid_file_is_read(tmp_path: Path) -> None:
 def test_a_fault_is_told_with_the_line_of_its_key(
     tmp_path: Path, old: str, new: str, line: int, key: str, reason: str
 ) -> None:
-    """The deepest key that stands in the file, counted from 1."""
     assert VALID.count(old) == 1
     [(told_line, told_key, told_reason)] = faults_of(tmp_path, VALID.replace(old, new))
     assert (told_line, told_key) == (line, key)
@@ -86,7 +84,6 @@ def test_a_fault_is_told_with_the_line_of_its_key(
     ],
 )
 def test_what_is_no_mapping_is_one_fault(tmp_path: Path, text: str | bytes, line: int | None, reason: str) -> None:
-    """Nothing else can be said about such a file."""
     [(told_line, key, told_reason)] = faults_of(tmp_path, text)
     assert (told_line, key) == (line, "")
     assert reason in told_reason
@@ -94,7 +91,6 @@ def test_what_is_no_mapping_is_one_fault(tmp_path: Path, text: str | bytes, line
 
 @pytest.mark.parametrize("name", ["missing.yaml", "."])
 def test_what_cannot_be_read_is_a_fault(tmp_path: Path, name: str) -> None:
-    """A path that leads nowhere, or to a folder."""
     with pytest.raises(InvalidCriteria, match="cannot be read: "):
         read_criteria_file(tmp_path / name)
 
@@ -115,14 +111,12 @@ def test_an_alias_is_read_once(tmp_path: Path) -> None:
 
 
 def test_all_faults_are_told_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
-    """One round of mending, from the top of the file to its end."""
     text = VALID.replace("name: own", "name: two words").replace("{{ALERT_DATA}}", "").replace("weight: 0.3", "w: 1")
     told = [(line, key) for line, key, _ in faults_of(tmp_path, text + "name: again\n")]
     assert told == [(4, "prompt"), (10, "rubric.1.weight"), (11, "rubric.1.w"), (14, "name")]
 
 
 def test_the_start_is_refused_with_file_and_lines(tmp_path: Path) -> None:
-    """The same faults stop a worker, in one sentence."""
     text = VALID.replace("rubric\n", "rubrik\n").replace("weight: 0.3", "weight: -1")
     (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"own\.yaml, line 2: strategy: .*; line 11: rubric\.1\.weight: "):

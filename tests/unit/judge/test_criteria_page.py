@@ -12,20 +12,17 @@ PAGE = (Path(__file__).parents[3] / "docs" / "criteria.md").read_text(encoding="
 
 
 def test_every_key_is_explained_and_no_other() -> None:
-    """A row per key, in the order of the model."""
     table = PAGE.split("## A criteria file")[1].split("## Strategies")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(Criteria.model_fields)
 
 
 def test_the_example_is_valid(tmp_path: Path) -> None:
-    """Who copies it has criteria that work."""
     [example] = re.findall(r"```yaml\n(name: .*?)```", PAGE, re.DOTALL)
     (tmp_path / "triage.yaml").write_text(example, encoding="utf-8")
     assert read_criteria_file(tmp_path / "triage.yaml").max_points == {"severity": 60, "routing": 40}
 
 
 def test_the_shipped_criteria_are_listed_with_their_strategies() -> None:
-    """All of them, and the default is named as such."""
     table = PAGE.split("## A criteria file")[0]
     listed = dict(re.findall(r"^\| `([\w-]+)`(?: \(default\))? \| `(\w+)` \|", table, re.MULTILINE))
     assert listed == {c.name: c.strategy for c in load_criteria()}
@@ -34,12 +31,10 @@ def test_the_shipped_criteria_are_listed_with_their_strategies() -> None:
 
 @pytest.mark.parametrize("criteria", list(load_criteria()), ids=lambda criteria: criteria.name)
 def test_all_that_code_adds_is_explained(criteria: Criteria) -> None:
-    """Each name in `added_by_code` has its line, and the line names the strategies that have it."""
     lines = dict(re.findall(r"^- `(\w+)`,? ?(.*)$", PAGE.split("## What code adds")[1], re.MULTILINE))
     for name in criteria.added_by_code:
         assert f"`{criteria.strategy}`" in lines[name] or "(" not in lines[name]
 
 
 def test_every_command_has_its_row() -> None:
-    """No command without a word about its exit status."""
     assert re.findall(r"^\| `criteria (\w+)", PAGE, re.MULTILINE) == list(commands.commands)

@@ -56,7 +56,6 @@ async def call(endpoint: Endpoint) -> Outcome:
 
 
 async def test_a_reply_format_is_sent_as_a_strict_schema(endpoint: Endpoint) -> None:
-    """As long as nothing else is known; with the limit that every server knows."""
     assert endpoint.prepare(QUESTION).parameters == {
         "model": "m",
         "max_tokens": 100,
@@ -68,7 +67,6 @@ async def test_a_reply_format_is_sent_as_a_strict_schema(endpoint: Endpoint) -> 
 
 
 async def test_json_is_asked_for_as_strictly_as_the_endpoint_can(endpoint: Endpoint) -> None:
-    """A step down the ladder for each refusal, and never up again."""
     server = connect(endpoint, "text")
 
     outcomes = [await call(endpoint) for _ in range(4)]
@@ -79,7 +77,6 @@ async def test_json_is_asked_for_as_strictly_as_the_endpoint_can(endpoint: Endpo
 
 
 async def test_a_refused_form_is_told_to_the_gate_and_costs_nothing(endpoint: Endpoint) -> None:
-    """It is no failure of the provider."""
     connect(endpoint, "json_object")
 
     outcome = await call(endpoint)
@@ -88,7 +85,6 @@ async def test_a_refused_form_is_told_to_the_gate_and_costs_nothing(endpoint: En
 
 
 async def test_calls_that_are_refused_together_step_down_once(endpoint: Endpoint) -> None:
-    """An endpoint that takes less strict JSON is not asked for none at all."""
     server = connect(endpoint, "json_object")
     together = [endpoint.prepare(QUESTION) for _ in range(3)]
 
@@ -100,7 +96,6 @@ async def test_calls_that_are_refused_together_step_down_once(endpoint: Endpoint
 
 
 async def test_an_endpoint_that_refuses_even_plain_text_is_not_asked_again(endpoint: Endpoint) -> None:
-    """There is nothing left to give up."""
     connect(endpoint)
 
     outcomes = [await call(endpoint) for _ in range(3)]

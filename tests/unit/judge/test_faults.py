@@ -120,7 +120,6 @@ def error(message: str = "", status: int = 400, **fields: Any) -> ErrorResponse:
 def test_a_prompt_that_is_too_long_is_seen_in_every_spelling(
     said: ErrorResponse, window: int | None, prompt: int | None
 ) -> None:
-    """Whatever the status; with the sizes where the endpoint reports them."""
     assert said.says_prompt_is_too_long()
     assert said.token_sizes() == (window, prompt)
     assert said.unsupported_parameter(["max_tokens", "temperature"]) is None
@@ -139,7 +138,6 @@ def test_a_prompt_that_is_too_long_is_seen_in_every_spelling(
     ],
 )
 def test_other_errors_are_not_about_the_length(said: ErrorResponse) -> None:
-    """Least of all what the judge itself writes in an answer that arrived broken."""
     assert not said.says_prompt_is_too_long()
 
 
@@ -179,48 +177,32 @@ def test_other_errors_are_not_about_the_length(said: ErrorResponse) -> None:
     ],
 )
 def test_a_parameter_is_unsupported_only_where_the_endpoint_says_so(said: ErrorResponse, parameter: str | None) -> None:
-    """Named, sent, and refused as such: nothing is dropped on a guess."""
     assert said.unsupported_parameter({"max_tokens", "temperature"}) == parameter
 
 
 @table
 def test_the_wait_that_a_provider_asks_for(headers: dict[str, str], seconds: float | None) -> None:
-    """Every form in use; what makes no sense counts as not said."""
     assert fault(429, {}, **headers).retry_after_s() == (seconds if seconds is None else pytest.approx(seconds))
 
 
 RESETS = {"x_ratelimit_reset_tokens": "6m0s", "x_ratelimit_reset_requests": "20s"}
 
 
-@pytest.mark.parametrize(
-    ("tokens", "requests", "needed_tokens", "seconds"),
-    [
-        pytest.param("1200", "5", 1_200, None, id="enough_for_one_more"),
-        pytest.param("1199", "5", 1_200, 360, id="too_few_tokens"),
-        pytest.param("1199", "5", 1, None, id="a_smaller_call"),
-        pytest.param("1200", "0", 1_200, 20, id="no_request"),
-        pytest.param("0", "0", 1_200, 360, id="neither"),
-        pytest.param("many", "", 1_200, None, id="words"),
-    ],
-)
-@pytest.mark.parametrize("status", [200, 503])
+@table
 def test_a_limit_is_used_up_for_whom_it_has_too_little(
     status: int, tokens: str, requests: str, needed_tokens: int, seconds: float | None
 ) -> None:
-    """Unless a 429 says that it is, only what remains can tell, by the size of the call."""
     remaining = {"x_ratelimit_remaining_tokens": tokens, "x_ratelimit_remaining_requests": requests}
     assert fault(status, {}, needed_tokens=needed_tokens, **RESETS, **remaining).retry_after_s() == seconds
 
 
 def test_a_429_waits_for_what_is_used_up_for_this_call() -> None:
-    """Not for the longer reset of a limit that it is not about."""
     remaining = {"x_ratelimit_remaining_tokens": "500", "x_ratelimit_remaining_requests": "99"}
     resets = {"x_ratelimit_reset_tokens": "6s", "x_ratelimit_reset_requests": "1h"}
     assert fault(429, {}, needed_tokens=9_000, **remaining, **resets).retry_after_s() == 6
 
 
 def test_a_date_is_a_wait_from_now() -> None:
-    """HTTP dates have whole seconds."""
     began = time.time()
     asked = fault(429, {}, retry_after=formatdate(began + 20, usegmt=True)).retry_after_s()
     assert asked is not None
@@ -265,13 +247,11 @@ def test_a_quota_that_is_used_up(said: ErrorResponse, used_up: bool) -> None:
 
 @table
 def test_transient_statuses(status: int) -> None:
-    """The same request may succeed later."""
     assert fault(status, {}).is_transient()
 
 
 @table
 def test_permanent_statuses(status: int) -> None:
-    """The same request would fail the same way."""
     assert not fault(status, {}).is_transient()
 
 
@@ -311,11 +291,9 @@ def test_what_has_to_be_done_and_what_it_says_of_the_provider(
 
 @table
 def test_what_may_be_billed(status: int) -> None:
-    """A gateway that gives up does not stop the model behind it."""
     assert fault(status, {}).may_be_billed()
 
 
 @table
 def test_what_costs_nothing(status: int) -> None:
-    """Refused before a model saw it, or broken before it answered."""
     assert not fault(status, {}).may_be_billed()

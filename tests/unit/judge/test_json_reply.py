@@ -26,28 +26,23 @@ FOUND = {"total_score": 67}
 
 @table
 def test_one_object_is_found_however_it_is_wrapped(reply: str) -> None:
-    """Endpoints and models wrap JSON in many ways; none of them changes what it says."""
     assert extract_object(reply) == FOUND
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        pytest.param({"a": "a } in a string { and { more"}, id="braces_in_strings"),
-        pytest.param({"a": 'she said "{" and "}" \\'}, id="escaped_quotes"),
-        pytest.param({"a": "\\", "b": '"}'}, id="escaped_backslash_before_a_quote"),
-        pytest.param({"a": {"b": {"c": [{"d": {}}]}}}, id="nested"),
-        pytest.param({"a": "```\n{}\n```"}, id="fence_in_a_string"),
-        pytest.param({"a": "line\u2028separator \u00e4 \U0001f600 \x85"}, id="odd_characters"),
-        pytest.param({}, id="empty"),
-    ],
-)
-@pytest.mark.parametrize("is_ascii", [True, False], ids=["escaped", "as_it_is"])
-@pytest.mark.parametrize("wrapping", ["{}", "So:\n```json\n{}\n```\nDone.", "So: {} Done."])
-def test_what_stands_in_strings_is_no_structure(found: dict[str, Any], is_ascii: bool, wrapping: str) -> None:
-    """Braces, quotes and fences inside of strings are text."""
-    text = json.dumps(found, ensure_ascii=is_ascii)
-    assert extract_object(wrapping.replace("{}", text)) == found
+def test_what_stands_in_strings_is_no_structure() -> None:
+    for found in (
+        {"a": "a } in a string { and { more"},
+        {"a": 'she said "{" and "}" \\'},
+        {"a": "\\", "b": '"}'},
+        {"a": {"b": {"c": [{"d": {}}]}}},
+        {"a": "```\n{}\n```"},
+        {"a": "line\u2028separator \u00e4 \U0001f600 \x85"},
+        {},
+    ):
+        for is_ascii in (True, False):
+            text = json.dumps(found, ensure_ascii=is_ascii)
+            for before, after in (("", ""), ("So:\n```json\n", "\n```\nDone."), ("So: ", " Done.")):
+                assert extract_object(before + text + after) == found
 
 
 @table
@@ -56,33 +51,19 @@ def test_what_is_no_single_object_is_none(reply: str) -> None:
 
 
 def test_half_of_a_character_does_not_cost_the_answer() -> None:
-    """Half of a surrogate pair, which an endpoint escaped wrongly, becomes U+FFFD."""
     assert extract_object('{"a": "so \ud83d it is", "total_score": 67}') == {"a": "so \ufffd it is", "total_score": 67}
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pytest.param("{" * 1_000_000, id="opening_braces"),
-        pytest.param('{"a":' * 200_000, id="nested_objects"),
-        pytest.param("[" * 1_000_000, id="nested_lists"),
-        pytest.param("{}" * 500_000, id="empty_objects"),
-        pytest.param("{x}" * 333_000, id="braces_around_words"),
-        pytest.param('{"' * 500_000, id="braces_and_quotes"),
-        pytest.param('{"' + "\\" * 1_000_000, id="backslashes"),
-        pytest.param("```a\n" * 200_000, id="fences_that_open"),
-        pytest.param("```\n" * 250_000, id="fences_that_open_and_close"),
-        pytest.param("`" * 1_000_000, id="backticks"),
-        pytest.param("`" * 999_999 + "x`", id="backticks_that_are_no_fence"),
-        pytest.param(" " * 1_000_000, id="blanks"),
-        pytest.param("```\n" + (" " * 999 + "\n") * 1_000, id="blank_lines_in_a_fence"),
-    ],
-)
-def test_a_megabyte_is_read_in_linear_time(reply: str) -> None:
-    """No reply holds up the worker. A quadratic search would take minutes; the bound is generous to a busy machine."""
-    started = time.process_time()
-    extract_object(reply)
-    assert time.process_time() - started < 5
+HOSTILE = ["{", '{"a":', "[", "{}", "{x}", '{"', "```a\n", "```\n", "`", " "]
+
+
+def test_a_hostile_reply_is_read_in_linear_time() -> None:
+    replies = [unit * (200_000 // len(unit)) for unit in HOSTILE]
+    replies += ['{"' + "\\" * 200_000, "`" * 199_999 + "x`", "```\n" + (" " * 999 + "\n") * 200]
+    for reply in replies:
+        started = time.process_time()
+        extract_object(reply)
+        assert time.process_time() - started < 5, reply[:20]
 
 
 json_objects = st.dictionaries(
@@ -101,7 +82,6 @@ words = st.text(st.characters(exclude_characters="{}`~", exclude_categories=["Cs
 def test_words_around_never_change_what_is_found(
     found: dict[str, Any], before: str, after: str, in_fence: bool, indent: int | None
 ) -> None:
-    """Any object comes out as it went in, whatever is said around it."""
     text = json.dumps(found, indent=indent, ensure_ascii=False)
     wrapped = f"\n```json\n{text}\n```\n" if in_fence else text
     assert extract_object(f"{before}{wrapped}{after}") == found
@@ -109,14 +89,12 @@ def test_words_around_never_change_what_is_found(
 
 @given(found=json_objects, data=st.data())
 def test_what_is_cut_is_never_found(found: dict[str, Any], data: st.DataObject) -> None:
-    """Of the beginning of an object nothing counts, wherever it ends."""
     text = json.dumps(found)
     assert extract_object(text[: data.draw(st.integers(0, len(text) - 1))]) is None
 
 
 @given(reply=st.text(st.sampled_from('{}[]":,\\`~\n a1\ud800'), max_size=60) | st.text(max_size=60))
 def test_any_reply_can_be_read(reply: str) -> None:
-    """Nothing that a judge writes is an error of ours."""
     found = extract_object(reply)
     assert found is None or isinstance(found, dict)
 
@@ -138,7 +116,6 @@ def with_total(text: str) -> str:
 
 
 async def test_a_structured_answer_is_a_verdict_in_full() -> None:
-    """Reasoning, numbers, missing tools and better approaches, from one reply."""
     verdict = await judge(structured_reply())
 
     assert verdict.total_score == 67
@@ -169,19 +146,16 @@ async def test_characters_that_cannot_be_stored_are_left_out() -> None:
 
 
 async def test_a_text_of_nothing_that_can_be_stored_is_empty() -> None:
-    """And an empty reasoning is none."""
     with pytest.raises(InvalidStructuredAnswer):
         await judge(structured_reply(score_reasoning="\0"))
 
 
 async def test_a_whole_number_is_a_total() -> None:
-    """85 is 85."""
     assert (await judge(with_total("85"))).total_score == 85
 
 
 @table
 async def test_any_other_total_is_none(total: str) -> None:
-    """Nothing is converted, rounded or clamped; the error says which key, and never the value."""
     with pytest.raises(InvalidStructuredAnswer, match=r"\(total_score: Input should be [^;]*\)"):
         await judge(with_total(total))
 
@@ -197,7 +171,6 @@ async def test_what_makes_a_score_must_be_there(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["missing_tools", "alternative_approaches"])
 async def test_lists_may_be_left_out(key: str) -> None:
-    """No list is an empty list: a total is not thrown away for it."""
     reply = structured_reply()
     del reply[key]
 
@@ -213,7 +186,6 @@ async def test_no_missing_tools_are_said_to_be_none() -> None:
 
 
 async def test_unknown_keys_are_ignored() -> None:
-    """A judge that says more than it was asked still said what it was asked."""
     reply = structured_reply(confidence="high", outcome="correct", score_breakdown={**BREAKDOWN, "style": 99})
     reply["missing_tools"][0]["priority"] = 1
 
@@ -235,7 +207,6 @@ async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], t
 
 @table
 async def test_up_to_three_approaches_are_kept_in_order(count: int) -> None:
-    """Three are few enough to be read."""
     approaches = [{**APPROACH, "name": f"approach {number}", "steps": ["b: 2", "a: 1"]} for number in range(count)]
 
     verdict = await judge(structured_reply(alternative_approaches=approaches))
@@ -245,7 +216,6 @@ async def test_up_to_three_approaches_are_kept_in_order(count: int) -> None:
 
 
 async def test_half_points_are_kept() -> None:
-    """Points of a category may be fractions; half a point may be rounded into the total."""
     verdict = await judge(structured_reply(score_breakdown={**BREAKDOWN, "consistency": 17.5}))
     assert verdict.score_breakdown == {**BREAKDOWN, "consistency": 17.5}
     assert verdict.flags == set()
@@ -280,7 +250,6 @@ def banded(**changes: Any) -> Criteria:
 
 
 def test_the_schema_asks_for_what_is_checked() -> None:
-    """Every key of the criteria is required of the endpoint, reasons before numbers."""
     with_both = banded(categories=[{"id": "a", "max_points": 60}, {"id": "b", "max_points": 40}])
     schema = json.loads(with_both.added_by_code["output_schema"].partition("```json\n")[2].partition("\n```")[0])
 
@@ -293,20 +262,17 @@ def test_the_schema_asks_for_what_is_checked() -> None:
 
 @table
 async def test_an_outcome_that_is_none_of_the_bands_is_invalid(outcome: Any) -> None:
-    """The outcome is one of the ids that were given, and nothing that looks like one."""
     reply = structured_reply(outcome=outcome)
     with pytest.raises(InvalidStructuredAnswer, match="outcome: "):
         await judge(reply, criteria=banded())
 
 
 async def test_an_outcome_is_taken_as_it_is() -> None:
-    """White space around it does not count."""
     assert (await judge(structured_reply(outcome=" right\n"), criteria=banded())).judge_outcome == "right"
 
 
 @pytest.mark.parametrize("id_", ["json", "copy", "schema", "model_dump", "model_config", "class", "root"])
 async def test_a_category_may_be_called_anything(id_: str, recwarn: pytest.WarningsRecorder) -> None:
-    """Ids are an operator's own words, also those that mean something to the program."""
     criteria = banded(bands={}, categories=[{"id": id_, "max_points": 100}])
 
     verdict = await judge(structured_reply(score_breakdown={id_: 67}), criteria=criteria)

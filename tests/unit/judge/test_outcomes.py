@@ -59,7 +59,6 @@ async def judge(scripted: ScriptedJudge, criteria: Criteria, *, is_final: bool =
 
 
 def test_the_grid_is_that_of_the_shipped_criteria() -> None:
-    """The bands below are those that are judged under."""
     assert IN_TEXT.bands == BANDS
 
 
@@ -84,7 +83,6 @@ async def test_all_and_only_contradictions_in_text_are_repaired_once(outcome: st
 
 @table
 async def test_all_and_only_contradictions_in_json_are_repaired_once(outcome: str) -> None:
-    """The same for the other strategy that knows outcomes."""
     for total in range(101):
         said = as_json(total, outcome)
         repairs = [] if fits(total, outcome) else [said]
@@ -149,7 +147,6 @@ async def test_breakdown_and_outcome_are_repaired_in_one_turn() -> None:
 
 
 async def test_a_repair_of_one_thing_may_break_another() -> None:
-    """What is flagged is what holds in the end, not what was asked about."""
     said = as_json(50, "correct", score_breakdown={"logical_flow": 25, "consistency": 25})
     repaired = as_json(62, "correct", score_breakdown={"logical_flow": 25, "consistency": 25})
 
@@ -189,7 +186,6 @@ async def test_a_repair_that_fails_for_good_costs_a_flag_only(strategy: str, fai
 @pytest.mark.parametrize("error", [JudgeUnavailable("away"), RateLimited("wait", 60)], ids=["unavailable", "limited"])
 @pytest.mark.parametrize("strategy", ["two_turn", "structured"])
 async def test_a_repair_that_may_succeed_later_is_raised(strategy: str, error: RetryLater | WaitFor) -> None:
-    """While attempts are left the score waits: the flag would be ours and not the judge's."""
     if strategy == "two_turn":
         scripted, criteria = ScriptedJudge(in_text(50, "correct"), error), IN_TEXT
     else:
@@ -223,7 +219,6 @@ async def test_the_judge_is_asked_to_decide_and_told_the_ranges(strategy: str) -
 
 @table
 async def test_an_outcome_counts_whichever_answer_states_it(replies: list[str], total: int, outcome: str) -> None:
-    """The reminder asks for the total alone; the outcome stands where the analysis stands."""
     turns = [answer(reply, has_tool_calls=not reply) for reply in replies]
 
     verdict = await judge(ScriptedJudge(*turns, TOOLS), IN_TEXT)
@@ -232,7 +227,6 @@ async def test_an_outcome_counts_whichever_answer_states_it(replies: list[str], 
 
 
 async def test_criteria_without_bands_know_no_outcome() -> None:
-    """A line that looks like one is a line of the analysis."""
     criteria = load_criteria().get("investigation-methodology")
     verdict = await judge(ScriptedJudge(in_text(50, "correct"), TOOLS), criteria)
     assert (verdict.judge_outcome, verdict.flags) == (None, set())
@@ -240,24 +234,20 @@ async def test_criteria_without_bands_know_no_outcome() -> None:
 
 @table
 def test_an_outcome_may_be_decorated(line: str) -> None:
-    """Marks around the words are no part of what they say."""
     assert extract_outcome(f"Analysis.\n\n{line}\n\n50", BANDS) == "partial"
 
 
 @table
 def test_what_does_not_state_one_outcome_states_none(line: str) -> None:
-    """Nothing is guessed: neither from words around it nor out of two."""
     assert extract_outcome(f"Analysis.\n\n{line}\n\n50", BANDS) is None
 
 
 @table
 def test_the_last_line_that_states_an_outcome_counts(lines: list[str], outcome: str) -> None:
-    """A judge that weighs outcomes before it decides states them in this order."""
     assert extract_outcome("\n\n".join(lines), BANDS) == outcome
 
 
 @table
 def test_any_id_can_be_stated(id_: str) -> None:
-    """Ids are the operator's; underscores are part of them and no emphasis."""
     assert extract_outcome(f"**Outcome: {id_.title()}**", [id_, "other"]) == id_
     assert extract_outcome(f"Outcome: {id_}", []) is None

@@ -31,12 +31,10 @@ def configured(**per_million: float | None) -> Prices:
     ],
 )
 def test_cost(known: Prices, tokens: tuple[int | None, int | None, int | None], cost: float | None) -> None:
-    """Unknown is None and never 0; cached tokens are charged at their own price."""
     assert known.cost_usd(*tokens) == (cost if cost is None else pytest.approx(cost))
 
 
 def test_a_public_model_has_its_published_price() -> None:
-    """Known for the provider's own address; the operator's prices win over it."""
     public = {"base_url": "https://api.openai.com/v1", "model": "gpt-4.1"}
     published = prices(**public)
 
@@ -50,5 +48,4 @@ def test_a_public_model_has_its_published_price() -> None:
 
 @table
 def test_behind_another_address_nobody_knows_the_price(base_url: str) -> None:
-    """A gateway or an own server may charge anything, whatever the model is called."""
     assert not prices(base_url=base_url, model="gpt-4.1").are_known

@@ -47,7 +47,6 @@ async def reading(reply: Any, criteria: Criteria = CRITERIA) -> RubricReading:
 
 
 async def test_a_reading_is_a_verdict_in_full() -> None:
-    """Values, their weighted sum, confidence and remarks; the remarks are the analysis."""
     verdict = await judge(rubric_reply())
 
     assert verdict.total_score == 65
@@ -82,7 +81,6 @@ async def test_values_are_weighed(
 
 @given(thousandths=st.integers(0, 1000))
 def test_percent_rounds_halves_up(thousandths: int) -> None:
-    """As with exact numbers: the whole that is nearest, of two the higher one."""
     assert percent(thousandths / 1000) == math.floor(Fraction(thousandths, 10) + Fraction(1, 2))
 
 
@@ -93,7 +91,6 @@ def test_percent_rounds_halves_up(thousandths: int) -> None:
     data=st.data(),
 )
 async def test_weighing_is_exact(weights: list[int], data: st.DataObject) -> None:
-    """With weights and values in hundredths the total is the one that fractions give."""
     values = data.draw(st.lists(st.integers(0, 100), min_size=len(weights), max_size=len(weights)))
     exact = sum(Fraction(w * v, 10_000) for w, v in zip(weights, values, strict=True))
     criteria = weighing(**{f"i{n}": weight / 100 for n, weight in enumerate(weights)})
@@ -119,14 +116,12 @@ async def test_a_stated_sum_is_compared_and_never_used(stated: float | None, is_
 
 @table
 async def test_a_hundredth_off_is_no_contradiction_anywhere(weighted: float) -> None:
-    """What floats make of the difference does not count."""
     for stated in (weighted - 0.01, weighted + 0.01):
         verdict = await judge({"scores": {"a": weighted}, "weighted_score": stated}, weighing(a=1))
         assert verdict.flags == set()
 
 
 async def test_values_alone_are_enough() -> None:
-    """Without a sum, a confidence and remarks there still is a total: nothing else makes it."""
     verdict = await judge({"scores": RUBRIC_SCORES})
 
     assert (verdict.total_score, verdict.score_analysis, verdict.flags) == (65, "", set())
@@ -135,12 +130,10 @@ async def test_values_alone_are_enough() -> None:
 
 @table
 async def test_confidence_is_kept_as_it_was_given(confidence: float | str | None) -> None:
-    """A number 0-1 or a word; absent is unknown and never 0."""
     assert (await reading(rubric_reply(confidence=confidence))).confidence == confidence
 
 
 async def test_unknown_keys_are_ignored() -> None:
-    """A value for something that is no criterion weighs nothing."""
     scores = {**RUBRIC_SCORES, "style": 1, "notes": "none"}
     found = await reading(rubric_reply(scores=scores, total_score=99))
     assert found.scores == RUBRIC_SCORES
@@ -149,7 +142,6 @@ async def test_unknown_keys_are_ignored() -> None:
 
 @table
 async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], told: str) -> None:
-    """Nothing is converted or clamped: a value that is none makes no total."""
     reply = rubric_reply(**changes)
     reply["scores"] = RUBRIC_SCORES | reply["scores"]
     with pytest.raises(InvalidStructuredAnswer, match=told):
@@ -158,7 +150,6 @@ async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], t
 
 @table
 async def test_every_value_must_be_there(id_: str) -> None:
-    """A missing value is not 0; the others alone make no total."""
     scores = {other: value for other, value in RUBRIC_SCORES.items() if other != id_}
     with pytest.raises(InvalidStructuredAnswer, match=rf"\(scores\.{id_}: Field required\)"):
         await judge(rubric_reply(scores=scores))
@@ -172,14 +163,12 @@ async def test_values_without_names_are_none(scores: Any) -> None:
 
 @pytest.mark.parametrize("id_", ["json", "copy", "schema", "model_dump", "model_config", "class", "scores"])
 async def test_a_criterion_may_be_called_anything(id_: str, recwarn: pytest.WarningsRecorder) -> None:
-    """Ids are an operator's own words, also those that mean something to the program."""
     found = await reading({"scores": {id_: 0.5}}, weighing(**{id_: 1}))
     assert found.scores == {id_: 0.5}
     assert list(recwarn) == []
 
 
 def test_the_schema_asks_for_remarks_before_numbers() -> None:
-    """A model that writes in order thinks first; weights and meanings stand where the values do."""
     schema = reply_schema(CRITERIA.rubric)
     scores = schema["properties"]["scores"]
 

@@ -41,7 +41,6 @@ def _schema(criteria: Criteria) -> dict[str, Any]:
 
 @table
 def test_every_fact_is_told(name: str, where: str, fact: str, pattern: str) -> None:
-    """Each number and rule reaches the judge."""
     criteria = REGISTRY.get(name)
     told = opening(criteria) if where == "opening" else _single_blanks(criteria.follow_up_prompt)
     assert re.search(pattern, told, re.IGNORECASE), fact
@@ -82,7 +81,6 @@ def test_prompts_are_of_a_sane_length(name: str) -> None:
 
 
 def test_the_bands_in_words_are_the_bands_of_the_file() -> None:
-    """Wherever a prompt gives a range, it is the one that code holds the total against."""
     in_system = re.findall(r"- (\w+) \((\d+)-(\d+)\)", OUTCOME.system_prompt)
     in_task = re.findall(r"\b(correct|partial|wrong) (\d+)-(\d+)", OUTCOME.prompt)
     for told in (in_system, in_task):
@@ -91,13 +89,11 @@ def test_the_bands_in_words_are_the_bands_of_the_file() -> None:
 
 
 def test_the_bands_cover_0_to_100_once() -> None:
-    """Every total has an outcome, and only one."""
     assert OUTCOME.bands == {"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)}
     assert sorted(p for low, high in OUTCOME.bands.values() for p in range(low, high + 1)) == list(range(101))
 
 
 def test_the_vocabulary_in_words_is_the_vocabulary_of_the_file() -> None:
-    """The judge reads the terms with the meanings that the file gives them."""
     section = OUTCOME.system_prompt.split("# Failure vocabulary")[1].split("Where one of these")[0]
     assert dict(re.findall(r"- (\w+): (.+)\.", section)) == OUTCOME.failure_vocabulary
     assert set(OUTCOME.failure_vocabulary) == {
@@ -107,13 +103,11 @@ def test_the_vocabulary_in_words_is_the_vocabulary_of_the_file() -> None:
 
 
 def test_no_term_is_part_of_another() -> None:
-    """Terms are looked for in prose: one inside of another would count twice."""
     terms = list(OUTCOME.failure_vocabulary)
     assert not [(a, b) for a in terms for b in terms if a != b and a in b]
 
 
 def test_the_outcome_line_that_is_asked_for_is_the_one_that_is_read() -> None:
-    """The form names exactly the bands, and an answer that follows it has outcome and total."""
     form = re.search(r"^Outcome: <([\w|]+)>$", OUTCOME.prompt, re.MULTILINE)
     assert form
     assert form[1].split("|") == list(OUTCOME.bands)
@@ -123,17 +117,10 @@ def test_the_outcome_line_that_is_asked_for_is_the_one_that_is_read() -> None:
 
 
 def test_the_form_by_itself_states_no_outcome() -> None:
-    """A judge that repeats the form has not chosen."""
     assert extract_outcome(OUTCOME.prompt, OUTCOME.bands) is None
 
 
-@pytest.mark.parametrize(
-    ("first_part", "missing"),
-    [
-        pytest.param("1. read-file: what the script does (E4).\n2. list-processes: who ran it.", 2, id="two"),
-        pytest.param("No critical missing tools identified.", 0, id="none"),
-    ],
-)
+@table
 def test_improvements_are_no_missing_tools(first_part: str, missing: int) -> None:
     """An answer in the form of the follow-up gives rows for the tools that were missing, and for no others."""
     heading = re.search(r"`(## [^`]+)`", OUTCOME.follow_up_prompt or "")
@@ -145,7 +132,6 @@ def test_improvements_are_no_missing_tools(first_part: str, missing: int) -> Non
 
 
 def test_the_reminder_keeps_the_evaluation() -> None:
-    """Short, the total alone, and no new outcome."""
     reminder = _single_blanks(OUTCOME.reminder_prompt)
     assert "Do not change your evaluation or its outcome" in reminder
     assert "the total alone" in reminder
@@ -157,14 +143,12 @@ def test_the_reminder_keeps_the_evaluation() -> None:
 
 
 def test_the_framework_is_that_of_the_default_criteria() -> None:
-    """Only the fourth question is added, so every rule of the default criteria holds here too."""
     ours, theirs = STRUCTURED.system_prompt.splitlines(), METHODOLOGY.system_prompt.splitlines()
     changed = [line for line in difflib.ndiff(theirs, ours) if not line.startswith("  ")]
     assert changed == ["+ 4. Which other approach would have been faster or more rigorous?"]
 
 
 def test_the_task_is_that_of_the_default_criteria() -> None:
-    """Five questions, calibration and citations are the same; what differs is the answer."""
     ours, theirs = (criteria.prompt.split("# Your answer")[0] for criteria in (STRUCTURED, METHODOLOGY))
     assert ours == theirs
     assert STRUCTURED.categories == METHODOLOGY.categories
@@ -179,7 +163,6 @@ def test_the_fields_in_words_are_the_fields_of_the_schema(name: str) -> None:
 
 
 def test_the_parts_of_the_fields_in_words_are_those_of_the_schema() -> None:
-    """Categories, and the keys of a missing tool and of an approach."""
     properties, told = _schema(STRUCTURED)["properties"], STRUCTURED.prompt
     tools, approaches = (properties[key]["items"]["properties"] for key in ("missing_tools", "alternative_approaches"))
     assert list(tools) == ["tool_name", "rationale"]
@@ -191,7 +174,6 @@ def test_the_parts_of_the_fields_in_words_are_those_of_the_schema() -> None:
 
 @pytest.mark.parametrize("name", ["investigation-structured", "cli-tool-use"])
 def test_an_answer_in_json_is_not_asked_for_a_last_line(name: str) -> None:
-    """What the strategy `two_turn` reads has no place in JSON."""
     assert "last line" not in opening(REGISTRY.get(name))
 
 
@@ -199,7 +181,6 @@ def test_an_answer_in_json_is_not_asked_for_a_last_line(name: str) -> None:
 
 
 def test_the_weights_in_words_are_the_weights_of_the_file() -> None:
-    """In the framework and in the answer, and they add up to 1."""
     weights = {item.id: item.weight for item in CLI.rubric}
     in_framework = re.findall(r"^## (\w+) \(weight (\d\.\d+)\)", CLI.system_prompt, re.MULTILINE)
     in_answer = re.findall(r"(\w+) (\d\.\d+)", CLI.prompt)
@@ -209,11 +190,9 @@ def test_the_weights_in_words_are_the_weights_of_the_file() -> None:
 
 
 def test_the_task_names_the_criteria_in_their_order() -> None:
-    """The list after the data is that of the file."""
     assert ", ".join(item.id for item in CLI.rubric) in _single_blanks(CLI.prompt)
 
 
 def test_the_judge_does_not_know_where_passing_begins() -> None:
-    """The threshold is 0.70 and for code alone: who knows it, aims at it."""
     assert CLI.pass_threshold == 0.70
     assert not re.search(r"0\.7\b|0\.70|\bpass|threshold", opening(CLI), re.IGNORECASE)

@@ -9,8 +9,6 @@ import string
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import pytest
-
 from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from tarsy_scoring.config.settings import ChainSettings, Config, ProviderSettings, Settings
 from tarsy_scoring.judge.criteria import load_criteria
@@ -202,7 +200,7 @@ async def test_no_request_holds_a_secret_or_a_model() -> None:
 
 async def test_nothing_is_left_of_a_secret_that_was_cut() -> None:
     """Secrets go before anything is shortened, so that no cut leaves one without what it was known by."""
-    for budget_tokens in range(12_000, 30_000, 1_500):
+    for budget_tokens in (12_000, 17_000, 23_000, 29_000):
         planted = Planted()
         log = "\n".join(planted() for _ in range(20))
         session = timeline(
@@ -220,11 +218,10 @@ async def test_nothing_is_left_of_a_secret_that_was_cut() -> None:
         assert_clean("\n".join(m.content for m in shown.messages), planted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_planted_is_there_to_be_found(kind: str) -> None:
-    """A secret that stood in no text would be easy to keep."""
-    text, secret = KINDS[kind]("seed")
+def test_what_is_planted_is_there_to_be_found() -> None:
+    for kind, plant in KINDS.items():
+        text, secret = plant("seed")
 
-    assert secret in text
-    assert len(secret) >= 16
-    assert KINDS[kind]("other")[1] != secret
+        assert secret in text, kind
+        assert len(secret) >= 16, kind
+        assert plant("other")[1] != secret, kind

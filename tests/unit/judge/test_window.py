@@ -147,7 +147,7 @@ def scripts(draw: st.DrawFn) -> tuple[str, list[Reply]]:
     return form, draw(st.lists(reply, min_size=1, max_size=8))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     script=scripts(),
     window=st.integers(14_000, 32_000),
@@ -157,7 +157,6 @@ def scripts(draw: st.DrawFn) -> tuple[str, list[Reply]]:
 def test_nothing_that_is_sent_is_over_the_window(
     connect: Connect, script: tuple[str, list[Reply]], window: int, most: int, factor: float
 ) -> None:
-    """Whatever the judge replied before, and whether there is a score in the end or none."""
     form, replies = script
     provider = ProviderSettings(model="m", context_window_tokens=window, max_reply_tokens=min(most, window // 2))
     endpoint = Endpoint(*replies)
@@ -247,7 +246,6 @@ async def test_a_reply_limit_shrinks_to_what_is_left(
 
 @pytest.mark.parametrize(("left", "is_asked"), [(256, True), (255, False)])
 async def test_no_reply_is_asked_for_in_fewer_than_256_tokens(connect: Connect, left: int, is_asked: bool) -> None:
-    """A quarter of a small limit would hold no judgement."""
     endpoint = Endpoint(Reply(0.1, "words"))
     client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=400), endpoint)
 

@@ -333,7 +333,6 @@ def test_who_asked_for_a_chain_is_not_told_how() -> None:
 
 
 def test_invalid_arguments_are_refused() -> None:
-    """Status 2, before anything is opened."""
     for arguments, says in (
         (["--since", "yesterday"], "is not a time"),
         (["--sort", "name"], "is not one of"),

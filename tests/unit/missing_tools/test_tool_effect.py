@@ -35,7 +35,6 @@ def test_verdicts() -> None:
 
 
 def test_verdicts_are_those_of_the_exact_test() -> None:
-    """For every number of requests around both borders, with 1,000 sessions before."""
     for before, sessions in itertools.product((3, 40, 150), (50, 800)):
         exposure = sessions / 1000
         confirming, missing = (share * exposure / (1 + share * exposure) for share in (1 / 4, 1 / 2))
@@ -69,7 +68,6 @@ def test_chains_are_expected_to_ask_as_they_did() -> None:
 
 
 def test_the_sessions_needed_are_those_at_which_the_verdict_changes() -> None:
-    """Also with requests in between; without any, 400 · (0.05^(-1/n) - 1) by the formula."""
     for sessions, asked, seen, after in ((100, 10, 20, 0), (100, 30, 30, 4), (900, 12, 30, 1), (2000, 900, 20, 0)):
         needed = measure_demand([ChainDemand(sessions, asked, seen, after)]).sessions_needed
         assert needed

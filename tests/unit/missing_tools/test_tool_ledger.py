@@ -66,7 +66,6 @@ def test_a_tool_that_appears_measures_itself() -> None:
 
 
 def test_nothing_to_compare() -> None:
-    """There are no sessions on both sides."""
     cases: list[tuple[dict[Day, int], int | None]] = [
         ({on(0): 40, on(5): 30}, None),
         ({on(0, has=True): 40, on(5, has=True): 30}, None),
@@ -102,7 +101,6 @@ def test_what_does_not_count_does_not_ask() -> None:
 
 
 def test_what_no_judge_judged_shows_nothing() -> None:
-    """A chain whose judge is switched off when the tool comes would confirm every tool."""
     before, after = on(0), on(5, has=True)
     nobody = {on(0, judge=None): 7, on(5, has=True, judge=None): 200}
 
@@ -126,7 +124,6 @@ def test_the_judge_may_be_what_has_changed() -> None:
 
 
 def test_judges_that_changed_places_have_seen_no_chain_from_both_sides() -> None:
-    """Each chain is held against itself, so a judge who knows it from another chain is none who has seen both."""
     sessions = {
         on(0): 40,
         on(5, has=True, judge="judge-2"): 30,
@@ -154,7 +151,6 @@ def test_another_judge_decides_nothing(asked: int) -> None:
 
 
 def test_states() -> None:
-    """A measured verdict takes precedence over what people recorded."""
     cases: list[tuple[Saying | None, Demand | None, str]] = [
         (None, None, "open"),
         (said("planned", 0), None, "planned"),
@@ -177,7 +173,6 @@ def before(*said: tuple[SaidState, int, int]) -> list[tuple[SaidState, datetime,
 
 
 def test_since_when() -> None:
-    """A note changes no day, and a day entered with `built` holds until another one is entered."""
     cases: list[tuple[SaidState, list[tuple[SaidState, int, int]], int | None]] = [
         ("built", [], None),  # the first word
         ("open", [("open", 3, 3)], 3),  # the same again

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tables import table
 from tarsy_scoring.errors import JudgeUnavailable, Paused
 from tarsy_scoring.judge.verdict import Message, Turn
 from tarsy_scoring.missing_tools.needs import (
@@ -89,18 +90,7 @@ async def test_a_need_stands_on_quotes_of_its_scores() -> None:
     assert (found.is_put_together, found.stopped_by) == (True, None)
 
 
-@pytest.mark.parametrize(
-    ("review", "quote"),
-    [
-        pytest.param("S1", "the disk was full on all nodes", id="made-up"),
-        pytest.param("S2", "nobody could see the node's memory", id="of-another-score"),
-        pytest.param("S3", "nobody could see the node's memory", id="no-such-score"),
-        pytest.param("S0", "nobody could see the node's memory", id="before-the-first"),
-        pytest.param("S1", "logs", id="too-short"),
-        pytest.param("S1", "", id="empty"),
-        pytest.param("S1", "*** --- ***", id="marks-alone"),
-    ],
-)
+@table
 async def test_what_no_score_says_is_left_out(review: str, quote: str) -> None:
     found = await found_in([MEMORY, LOGS], Model(needs((review, quote))), 10_000)
 

@@ -1,20 +1,12 @@
 """What `tools` says of a tool in one line."""
 
-import pytest
-
+from tables import table
 from tarsy_scoring.commands.tools import _line
 from tarsy_scoring.missing_tools.ledger import LedgerEntry
 from tarsy_scoring.records.analytics import Spelling
 
 
-@pytest.mark.parametrize(
-    ("sessions", "points", "told"),
-    [
-        pytest.param(1, 1, "tail_logs: 1 session, 1 point lost, open", id="one"),
-        pytest.param(0, 0, "tail_logs: 0 sessions, 0 points lost, open", id="none"),
-        pytest.param(2000, 31000, "tail_logs: 2,000 sessions, 31,000 points lost, open", id="many"),
-    ],
-)
+@table
 def test_a_tool_in_one_line(sessions: int, points: int, told: str) -> None:
     assert _line(entry(sessions, points)) == told
 

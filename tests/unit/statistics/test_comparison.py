@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from benchmarks.years import TwoVersions, verdicts_found
 
+from tables import table
 from tarsy_scoring.statistics.comparison import METRICS, Comparison, MetricComparison, ScoredSession, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
 
@@ -128,7 +129,6 @@ def test_how_agents_work_is_compared_within_alert_types_too() -> None:
 
 
 def test_one_metric_of_many_is_held_to_more() -> None:
-    """Its own interval excludes 0, and alone that would do; as one of eight it is not shown."""
     rates = {OLD: (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), NEW: (4, 5, 6, 7, 8, 9, 10, 11, 12, 13)}
     sessions = [
         replace(SESSION, value=value, interaction={"error_rate": rate / 20})
@@ -411,13 +411,7 @@ def test_neither_order_changes_the_parts() -> None:
 # --- pairing -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "elsewhere",
-    [
-        pytest.param({"chain_id": "network"}, id="a-chain-each"),
-        pytest.param({"alert_type": "latency"}, id="an-alert-type-each"),
-    ],
-)
+@table
 def test_versions_that_met_nothing_alike_have_no_verdict(elsewhere: dict[str, Any]) -> None:
     rates = {"error_rate": 0.1}, {"error_rate": 0.6}
     sessions = with_totals(OLD, *range(40, 60), interaction=rates[0], outcome="fail")
@@ -454,7 +448,6 @@ def test_anchors_make_no_verdict_of_versions_that_met_nothing_alike() -> None:
 
 
 def test_how_large_a_part_is_compared_is_told_before_anything_else() -> None:
-    """Ten of forty sessions met a chain that both versions met; the verdict is about these."""
     sessions = with_totals(OLD, *range(40, 45)) + with_totals(NEW, *range(60, 65))
     sessions += with_totals(OLD, *range(15), chain_id="network") + with_totals(NEW, *range(15), chain_id="storage")
 
@@ -466,7 +459,6 @@ def test_how_large_a_part_is_compared_is_told_before_anything_else() -> None:
 
 
 def test_what_nobody_shares_is_left_out_and_counted() -> None:
-    """Means are over all sessions, the difference over those that can be compared."""
     sessions = with_totals(OLD, *range(40, 50)) + with_totals(NEW, *range(50, 60))
     sessions += with_totals(OLD, 0, 0, 0, alert_type="only-old") + with_totals(NEW, 0, alert_type=None)
 
