@@ -27,6 +27,9 @@ test-all: test  ## all tests: also chaos, browsers, deployment, secured brokers
 fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
 	@$(BIN)/python -m pytest $(PARALLEL) tests/unit tests/contract $(ARGS)
 
+golden: $(VENV)/.dev  ## compare public surface, judge input, tables and plans with tests/golden/data
+	@$(BIN)/python tests/golden/freeze.py $(ARGS)
+
 check: $(VENV)/.dev  ## linters, type checker, import rules, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
