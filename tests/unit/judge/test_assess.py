@@ -359,14 +359,12 @@ async def test_flags_are_those_of_the_reading_that_counts() -> None:
         pytest.param([LeaseLost("gone")], LeaseLost, id="lease_lost"),
     ],
 )
-@pytest.mark.parametrize("is_final", [True, False], ids=["final", "not_final"])
-async def test_a_masked_reading_that_fails_fails_the_score(
-    failed: list[ScriptStep], error: type[ScoringError], is_final: bool
-) -> None:
-    scripted = ScriptedJudge(says(100), *failed)
-    with pytest.raises(error):
-        await judge(scripted, masked=masked_context, is_final=is_final)
-    assert scripted.script == []
+async def test_a_masked_reading_that_fails_fails_the_score(failed: list[ScriptStep], error: type[ScoringError]) -> None:
+    for is_final in (True, False):
+        scripted = ScriptedJudge(says(100), *failed)
+        with pytest.raises(error):
+            await judge(scripted, masked=masked_context, is_final=is_final)
+        assert scripted.script == []
 
 
 async def test_a_context_that_cannot_be_masked_fails_the_score() -> None:

@@ -8,7 +8,6 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,35 +52,9 @@ def test_the_id_of_an_entry_is_a_true_citation(analysis: str) -> None:
     assert check(analysis) == TRUE
 
 
-@pytest.mark.parametrize(
-    ("analysis", "grounding"),
-    [
-        pytest.param("See E3-E5.", Grounding(2, 2), id="range"),
-        pytest.param("See E3–E5.", Grounding(2, 2), id="range_with_dash"),
-        pytest.param("See E3–5.", Grounding(2, 2), id="range_of_numbers"),
-        pytest.param("See E3 - E5.", Grounding(2, 2), id="range_with_blanks"),
-        pytest.param("See E3 to E5.", Grounding(2, 2), id="range_in_words"),
-        pytest.param("See [E3]-[E50].", Grounding(2, 1), id="range_that_ends_nowhere"),
-        pytest.param("See E3-E50.", Grounding(2, 1), id="range_beyond_the_end"),
-        pytest.param("See [E3, E4].", Grounding(2, 2), id="list"),
-        pytest.param("See E3, E4 and E77.", Grounding(3, 2), id="list_with_a_false_one"),
-        pytest.param("See E3/E4.", Grounding(2, 2), id="slash"),
-        pytest.param("See E3+E4.", Grounding(2, 2), id="plus"),
-        pytest.param("See E4. Then E4 again.", Grounding(2, 2), id="two_sentences"),
-        pytest.param("- E3\n- E4\n- E77", Grounding(3, 2), id="items"),
-        pytest.param("`E3` came long before the call `E77` failed.", Grounding(2, 1), id="code"),
-        pytest.param(
-            "`ps` came first in E3. `ls` came later in E4. `df` came last in E5.",
-            Grounding(3, 3),
-            id="sentences_with_short_code",
-        ),
-        pytest.param("E77", FALSE, id="false"),
-        pytest.param("E7", FALSE, id="one_too_many"),
-        pytest.param("E99", FALSE, id="written_into_the_session_as_if_it_were_an_entry"),
-    ],
-)
-def test_each_id_counts(analysis: str, grounding: Grounding) -> None:
-    assert check(analysis) == grounding
+@table
+def test_each_id_counts(analysis: str, checked: int, held: int) -> None:
+    assert check(analysis) == Grounding(checked, held)
 
 
 @table
@@ -135,51 +108,15 @@ def test_a_command_that_is_only_suggested_is_no_citation(analysis: str) -> None:
     assert check(analysis) == NONE
 
 
-@pytest.mark.parametrize(
-    ("analysis", "grounding"),
-    [
-        pytest.param("E4 shows `retry 4 of 5`.", FALSE, id="without_a_suggestion"),
-        pytest.param("It should have noticed that E4 shows `retry 4 of 5`.", FALSE, id="claimed_behind_a_suggestion"),
-        pytest.param("It did not stop although E4 says `retry 3 of 5`.", TRUE, id="held_behind_a_suggestion"),
-        pytest.param("`retry 4 of 5` should have been noticed in E4.", FALSE, id="suggested_behind_it"),
-        pytest.param('It should have seen "connection was accepted" in E4.', FALSE, id="quotation_marks"),
-        pytest.param("It should have run `kubectl get events -A` after E4.", TRUE, id="its_id_counts_for_itself"),
-        pytest.param("It should have run `kubectl get events -A` after E77.", FALSE, id="its_false_id_counts"),
-        pytest.param("It should have looked. E4 is `retry 4 of 5`.", FALSE, id="suggested_in_another_sentence"),
-        pytest.param("It should have looked:\n\nE4 is `retry 4 of 5`.", FALSE, id="a_paragraph_below"),
-        pytest.param("It should have looked.\n- `retry 4 of 5`", FALSE, id="items_that_nothing_leads_in_to"),
-        pytest.param("It should have looked\n- `retry 4 of 5`", FALSE, id="items_below_a_line_without_a_colon"),
-        pytest.param("It should have looked:\n- here\n\nIt is `retry 4 of 5`.", FALSE, id="below_the_items"),
-        pytest.param("Seen:\n- `retry 4 of 5`", FALSE, id="items_below_a_claim"),
-        pytest.param(
-            "It should run:\n- `kubectl get events -A`\n- E4 shows `retry 4 of 5`", FALSE, id="claim_in_an_item"
-        ),
-        pytest.param("A noteworthy `retry 4 of 5` another time.", FALSE, id="words_that_only_hold_such_words"),
-    ],
-)
-def test_what_is_claimed_as_evidence_is_still_checked(analysis: str, grounding: Grounding) -> None:
+@table
+def test_what_is_claimed_as_evidence_is_still_checked(analysis: str, checked: int, held: int) -> None:
     """The last word that suggests or claims decides, quotation marks always claim, and ids always count."""
-    assert check(analysis) == grounding
+    assert check(analysis) == Grounding(checked, held)
 
 
-@pytest.mark.parametrize(
-    ("analysis", "grounding"),
-    [
-        pytest.param('E4 says "retry 3 of 5" and "connection refused".', Grounding(2, 2), id="two_of_one_entry"),
-        pytest.param('E4 says "retry 3 of 5" and E2 "evicted by the kubelet".', Grounding(2, 2), id="two_of_two"),
-        pytest.param('E4 says "retry 3 of 5" and "retry 4 of 5".', Grounding(2, 1), id="one_false"),
-        pytest.param('E4 says "retry 3 of 5". E2 says so too.', Grounding(2, 2), id="an_id_in_the_next_sentence"),
-        pytest.param(
-            'E3 is silent. "connection refused" came later.', Grounding(2, 2), id="an_id_in_the_sentence_before"
-        ),
-        pytest.param('- E3: silent\n- "connection refused"', Grounding(2, 2), id="an_id_in_the_item_before"),
-        pytest.param('E3 is silent.\n\n"connection refused"', Grounding(2, 2), id="an_id_in_the_paragraph_before"),
-        pytest.param('"It was evicted by the kubelet." Then E3 came.', Grounding(2, 2), id="end_inside_the_quotation"),
-        pytest.param('E4 says\n"connection refused" once.', TRUE, id="one_sentence_on_two_lines"),
-    ],
-)
-def test_a_sentence_says_where_its_quotations_stand(analysis: str, grounding: Grounding) -> None:
-    assert check(analysis) == grounding
+@table
+def test_a_sentence_says_where_its_quotations_stand(analysis: str, checked: int, held: int) -> None:
+    assert check(analysis) == Grounding(checked, held)
 
 
 def test_what_was_cut_from_the_context_cannot_be_quoted() -> None:
