@@ -70,23 +70,6 @@ async def test_a_trend_breaks_where_the_judge_changes(scored: House, visit: Visi
     await visitor.picture("trends")
 
 
-async def test_filters_narrow_the_picture(scored: House, visit: Visits) -> None:
-    """By chain and by days; what cannot be meant is told in the page, with nothing beside it."""
-    visitor = await visit("/trends")
-    await visitor.page.get_by_label("Chain").fill("databases")
-    await visitor.page.get_by_label("From (UTC)").fill(str((TODAY - timedelta(days=2)).date()))
-    await visitor.page.get_by_label("To", exact=True).fill(str((TODAY - timedelta(days=1)).date()))
-    await visitor.show()
-    await expect(visitor.page.locator("main")).to_contain_text("2 scores")
-    await expect(visitor.page.locator("svg .break")).to_have_count(0)
-    await expect(visitor.page.get_by_label("Chain")).to_have_value("databases")
-    assert await visitor.open("/trends?since=yesterday") == 422
-    await expect(visitor.page.get_by_role("alert")).to_contain_text("a day such as 2026-01-31")
-    await expect(visitor.page.locator("svg.chart")).to_have_count(0)
-    await visitor.open("/trends?chain=unknown")
-    await expect(visitor.page.locator("main")).to_contain_text("No score in this period")
-
-
 async def test_the_distribution_leads_to_the_sessions(scored: House, visit: Visits) -> None:
     """Bars and numbers are the stored ones, and a number is a link to what it counts."""
     visitor = await visit("/distribution?chain=kubernetes")
@@ -115,12 +98,6 @@ async def test_the_distribution_leads_to_the_sessions(scored: House, visit: Visi
     assert sum(told) == 6, "the days of the form go with it"
 
 
-async def test_criteria_with_bands_of_their_own_show_these(scored: House, visit: Visits) -> None:
-    """Where criteria are chosen that have bands, they are the bands; no score has them here."""
-    visitor = await visit("/distribution?criteria=investigation-outcome")
-    await expect(visitor.page.locator("main")).to_contain_text("No total in this period")
-
-
 async def test_missing_tools_are_one_ledger(scored: House, visit: Visits) -> None:
     """Spellings are merged and shown, and what agents already have is marked."""
     visitor = await visit("/missing-tools")
@@ -139,17 +116,6 @@ async def test_missing_tools_are_one_ledger(scored: House, visit: Visits) -> Non
     chain = read_file.get_by_role("link", name="databases")
     await visitor.follow(chain)
     await expect(visitor.page.get_by_label("Chain")).to_have_value("databases")
-
-
-async def test_failure_tags_are_counted(scored: House, visit: Visits) -> None:
-    """How often, which share, in which chains, and what the word means."""
-    visitor = await visit("/failure-tags")
-    count = await scored.service.count("failure_tags ? 'hallucinated_evidence'")
-    row = visitor.page.locator("tbody tr").first
-    await expect(row).to_contain_text("Hallucinated evidence")
-    await expect(row.locator("td").first).to_have_text(str(count))
-    await expect(row.locator("td").nth(1)).to_have_text(f"{100 * count / 72:.0f} %")
-    await visitor.picture("failure-tags")
 
 
 async def test_the_pages_work_without_javascript_and_in_the_dark(scored: House, visit: Visits) -> None:

@@ -7,7 +7,6 @@ from playwright.async_api import Page, expect
 from visiting import House, Visits
 
 from infrastructure import wait_until
-from tarsy_scoring_lab.scripted_judge import Fault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -129,22 +128,6 @@ async def test_the_list_is_searched_filtered_and_sorted(house: House, visit: Vis
     await expect(visitor.page.get_by_role("alert")).to_contain_text("Input should be a valid integer")
 
 
-async def test_a_long_list_goes_on(house: House, visit: Visits) -> None:
-    """Page by page, each session once, and back to the first."""
-    names = house.service.add_sessions(55, "page")
-    await house.service.announce(*names)
-    await house.service.scores_reach(55, "status = 'completed' AND session_id LIKE 'page-%'")
-    visitor = await visit("/?q=page-")
-    seen = await visitor.read_rows()
-    assert len(seen) == 50
-    await visitor.follow(visitor.page.get_by_role("link", name="Next page"))
-    await expect(visitor.page.get_by_role("link", name="Next page")).to_have_count(0)
-    seen += await visitor.read_rows()
-    assert sorted(seen) == sorted(names)
-    await visitor.follow(visitor.page.get_by_role("link", name="First page"))
-    assert await visitor.read_rows() == seen[:50]
-
-
 async def test_a_new_session_appears_while_one_looks(house: House, visit: Visits) -> None:
     """Without a reload: the list reads itself anew when an event tells of a session that is not in it."""
     visitor = await visit("/?q=arrives-")
@@ -190,7 +173,7 @@ async def test_from_click_to_badge_without_reload(house: House, visit: Visits) -
     await expect(badge).to_contain_text("Judging")
     facts = visitor.page.locator("aside dl.facts div")
     await expect(facts.filter(has_text="Attempt").locator("dd")).to_have_text("1")
-    await expect(facts.filter(has_text="Began").locator("time")).to_be_visible()
+    await expect(facts.filter(has_text="Started").locator("time")).to_be_visible()
     assert await house.service.count("session_id = 'watched-1' AND status = 'in_progress'") == 1
     await visitor.picture("scoring")
     house.service.judge.clear()
@@ -236,41 +219,6 @@ async def test_phases_show_in_the_list_too(house: House, visit: Visits) -> None:
 
     await wait_until(ended, 30, "the row shows its new number")
     assert await house.service.count("session_id = 'row-1' AND status = 'completed'") == 2
-
-
-async def test_a_rescore_is_history_beside_the_first(house: House, visit: Visits) -> None:
-    """Asked for with a reason; both scores stand in the history, and the first can still be looked at."""
-    first = await house.score("again-1")
-    visitor = await visit("/sessions/again-1")
-    await visitor.page.locator("#more").click()
-    await visitor.page.get_by_label("Reason").fill("guidance changed")
-    await visitor.follow(visitor.page.locator("form.filters").get_by_role("button", name="Re-score"))
-    await house.service.scores_reach(2, "session_id = 'again-1' AND status = 'completed'")
-    history = visitor.page.locator('aside a[href^="/scores/"]')
-    await expect(history).to_have_count(2)
-    await visitor.follow(history.last)
-    assert visitor.page.url.endswith(f"/scores/{first['score_id']}")
-    await expect(visitor.page.locator("main")).to_contain_text("This is an earlier score")
-    kept = await house.service.value("SELECT reason FROM scoring_requests WHERE session_id = 'again-1' AND force")
-    assert kept == "guidance changed"
-
-
-async def test_a_failed_score_says_why_and_can_be_asked_for_again(house: House, visit: Visits) -> None:
-    """The word, the reason, and a button; what was asked again replaces it."""
-    house.service.judge.script(Fault(kind="refusal", match="refused-1"))
-    house.service.add_session("refused-1")
-    await house.service.announce("refused-1", alert_type="PodRestarting")
-    await house.service.score_becomes("refused-1", "failed")
-    house.service.judge.clear()
-    visitor = await visit("/?q=refused-1")
-    await expect(visitor.page.locator('.badge[data-session="refused-1"]')).to_have_text("Failed")
-    await expect(visitor.page.locator("table.list")).to_contain_text("The judge refused to answer")
-    await visitor.follow(visitor.page.locator("table.list th a"))
-    await expect(visitor.page.locator("main")).to_contain_text("The judge refused to answer")
-    await visitor.picture("failed")
-    await visitor.follow(visitor.page.get_by_role("button", name="Re-score").first)
-    row = await house.service.score_becomes("refused-1", "completed")
-    await expect(visitor.page.locator(".total .badge")).to_contain_text(str(row["total_score"]))
 
 
 async def test_a_running_score_can_be_cancelled(house: House, visit: Visits) -> None:
@@ -414,16 +362,6 @@ async def test_a_small_screen_scrolls_down_only(house: House, visit: Visits) -> 
 
 
 # --- when something is away ----------------------------------------------------------------------------
-
-
-async def test_a_refusal_is_a_page_with_its_words(visit: Visits) -> None:
-    """Somebody who looks at pages is told in a page, with a way back."""
-    visitor = await visit("/sessions/unknown-session")
-    assert visitor.refused[0][0] == 404
-    await expect(visitor.page.locator("h1")).to_have_text("Unknown session")
-    await visitor.picture("problem")
-    await visitor.follow(visitor.page.get_by_role("link", name="All sessions"))
-    await expect(visitor.page.locator("h1")).to_have_text("Sessions")
 
 
 async def test_live_comes_back_after_the_connection_was_lost(house: House, visit: Visits) -> None:

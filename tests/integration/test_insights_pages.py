@@ -29,41 +29,38 @@ async def look(api: Api, path: str, status: int = 200) -> str:
     return answer.text
 
 
-@pytest.mark.parametrize("path", PAGES)
-async def test_an_empty_database_says_so(api: Api, path: str) -> None:
-    """Without a chart."""
-    html = await look(api, path)
-    assert "in this period" in html
-    assert "<polygon" not in html
-    assert f'href="{path}" aria-current="page"' in html
+async def test_an_empty_database_says_so(api: Api) -> None:
+    for path in PAGES:
+        html = await look(api, path)
+        assert "in this period" in html
+        assert "<polygon" not in html
+        assert f'href="{path}" aria-current="page"' in html
 
 
-@pytest.mark.parametrize("path", PAGES)
-async def test_a_wrong_filter_is_a_page_with_422(api: Api, path: str) -> None:
+async def test_a_wrong_filter_is_a_page_with_422(api: Api) -> None:
     """The form keeps what was given, as text."""
-    html = await look(api, path + "?since=%22%3E%3Cscript%3E", 422)
-    assert "Since: expected a day such as 2026-01-31" in html
-    assert "<script>" not in html
-    assert "&#34;&gt;&lt;script&gt;" in html
+    for path in (*PAGES, "/drift"):
+        html = await look(api, path + "?since=%22%3E%3Cscript%3E", 422)
+        assert "Since: expected a day such as 2026-01-31" in html
+        assert "<script>" not in html
+        assert "&#34;&gt;&lt;script&gt;" in html
 
 
-@pytest.mark.parametrize("path", PAGES)
-async def test_a_score_is_in_every_page_and_left_out_by_its_filters(api: Api, path: str) -> None:
-    """Chain, criteria and days narrow all of them."""
+async def test_a_score_is_on_every_page_and_left_out_by_filters(api: Api) -> None:
     claimed = await api.scoring.claimed("session-1", chain_id="kubernetes")
-    told = {"judge_fingerprint": "f" * 64, "criteria": "investigation-methodology"}
+    judge = {"judge_fingerprint": "f" * 64, "criteria": "investigation-methodology"}
     tags = {"failure_tags": ["wrong_conclusion"], "score_breakdown": {"logical_flow": 11}}
     tools = (MissingTool("<b>read_logs</b>", "they were guessed"),)
-    await api.scoring.store.end(completion(claimed, missing_tools=tools, total_score=42, **told, **tags))
-    shown = {
+    await api.scoring.store.end(completion(claimed, missing_tools=tools, total_score=42, **judge, **tags))
+    for path, shown in {
         "/trends": '<td class="number">42.0</td>',
         "/distribution": '11 <span class="quiet">of 25</span>',
         "/missing-tools": "&lt;b&gt;read_logs&lt;/b&gt;",
         "/failure-tags": "Wrong conclusion",
-    }
-    assert shown[path] in await look(api, path)
-    assert shown[path] in await look(api, f"{path}?chain=kubernetes&criteria=investigation-methodology")
-    for query in ("chain=databases", "criteria=investigation-outcome", "since=&until=2020-01-01"):
-        narrowed = await look(api, f"{path}?{query}")
-        assert shown[path] not in narrowed
-        assert "in this period" in narrowed
+    }.items():
+        assert shown in await look(api, path)
+        assert shown in await look(api, f"{path}?chain=kubernetes&criteria=investigation-methodology")
+        for query in ("chain=databases", "criteria=investigation-outcome", "since=&until=2020-01-01"):
+            narrowed = await look(api, f"{path}?{query}")
+            assert shown not in narrowed
+            assert "in this period" in narrowed

@@ -197,30 +197,17 @@ async def test_the_list_goes_on_page_by_page(api: Api, monkeypatch: pytest.Monke
     assert seen == [f"session-{number}" for number in (4, 3, 2, 1, 0)]
 
 
-@pytest.mark.parametrize("path", ["/", "/trends", "/distribution", "/missing-tools", "/failure-tags"])
-async def test_chains_of_stored_sessions_are_suggested(api: Api, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once, in order, up to a limit."""
+async def test_chains_are_suggested(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configured and stored chains, each once, in order; of stored ones a limited number."""
     monkeypatch.setattr("tarsy_scoring.web.pages.forms.MAX_SUGGESTED", 3)
-    for number, chain in enumerate(("network", None, "kubernetes", "network", "<b>", "storage")):
-        await api.scoring.accept(session_completed(f"session-{number}", chain_id=chain, session_status="failed"))
-    page = await look(api, path)
-    assert [option["value"] for option in page.all("option") if "value" in option][:3] == [
-        "<b>",
-        "kubernetes",
-        "network",
-    ]
-    assert not [option for option in page.all("option") if option.get("value") == "storage"]
-
-
-async def test_configured_chains_are_suggested_before_they_have_sessions(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside the stored ones, and once where they are both."""
     for chain in ("kubernetes", "planned"):
         monkeypatch.setitem(SETTINGS.config.chains, chain, ChainSettings())
-    await scored(api)
-    suggested = [option["value"] for option in (await look(api, "/")).all("option") if "value" in option]
-    assert (suggested[:2], suggested.count("kubernetes")) == (["kubernetes", "planned"], 1)
+    for number, chain in enumerate(("network", None, "kubernetes", "network", "<b>", "storage")):
+        await api.scoring.accept(session_completed(f"session-{number}", chain_id=chain, session_status="failed"))
+    for path in ("/", "/trends", "/drift", "/distribution", "/missing-tools", "/failure-tags"):
+        suggested = [option["value"] for option in (await look(api, path)).all("option") if "value" in option]
+        assert suggested[:4] == ["<b>", "kubernetes", "network", "planned"], path
+        assert "storage" not in suggested
 
 
 async def test_suggesting_chains_reads_no_table_through(api: Api) -> None:
@@ -362,24 +349,13 @@ async def test_where_the_source_is_away_the_score_is_there(database_url: str) ->
     assert not page.all("a", href="#E2")
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/sessions/unknown", 404),
-        ("/sessions/..%2Fx", 404),
-        ("/sessions/%20", 422),
-        ("/sessions/" + "a" * 256, 422),
-        (f"/scores/{uuid.UUID(int=0)}", 404),
-        ("/scores/nonsense", 422),
-        ("/criteria/nonsense", 404),
-        ("/nowhere", 404),
-        ("/static/0/live.js", 404),
-        ("/static/0/..%2fscores.py", 404),
-    ],
-)
-async def test_an_unknown_address_is_an_error_page(api: Api, path: str, status: int) -> None:
-    page = await look(api, path, status)
-    assert f"Status {status}" in page.text
+async def test_an_unknown_address_is_an_error_page(api: Api) -> None:
+    for path, status in (
+        *(("/sessions/unknown", 404), ("/sessions/..%2Fx", 404), ("/sessions/%20", 422)),
+        *(("/sessions/" + "a" * 256, 422), (f"/scores/{uuid.UUID(int=0)}", 404), ("/scores/nonsense", 422)),
+        *(("/criteria/nonsense", 404), ("/nowhere", 404), ("/static/0/live.js", 404), ("/static/0/..%2fx.py", 404)),
+    ):
+        assert f"Status {status}" in (await look(api, path, status)).text
 
 
 # --- forms ---------------------------------------------------------------------------------------------
@@ -415,30 +391,25 @@ async def test_a_choice_of_criteria_and_a_reason_are_kept(api: Api) -> None:
     assert row == {"criteria": "cli-tool-use", "reason": "a <b>try</b>"}
 
 
-@pytest.mark.parametrize(
-    ("form", "status", "words"),
-    [
+async def test_a_refused_form_is_an_error_page(api: Api) -> None:
+    """With a link back to the session."""
+    await api.scoring.claimed("session-1")
+    for form, status, words in (
         ({"criteria": "unknown-criteria"}, 422, "Unknown criteria"),
         ({"reason": "x" * 501}, 422, "`reason`: String should have at most 500 characters"),
         ({"reason": "a\0b"}, 422, "`reason`: String should match pattern"),
         ({"force": "1"}, 409, "Scoring under way"),
-    ],
-    ids=["unknown criteria", "a long reason", "a NUL", "one is running"],
-)
-async def test_a_refusal_is_a_page(api: Api, form: dict[str, str], status: int, words: str) -> None:
-    """With the way back to the session."""
-    await api.scoring.claimed("session-1")
-    answer = await api.client.post("/sessions/session-1/score", data=form, headers=AS_BROWSER)
-    assert answer.status_code == status
-    page = Page(answer.text)
-    assert_sound(page)
-    assert words in page.text
-    assert page.all("a", href="/sessions/session-1")
+    ):
+        answer = await api.client.post("/sessions/session-1/score", data=form, headers=AS_BROWSER)
+        page = Page(answer.text)
+        assert_sound(page)
+        assert answer.status_code == status
+        assert words in page.text
+        assert page.all("a", href="/sessions/session-1")
 
 
-@pytest.mark.parametrize("path", ["/sessions/session-1/score", f"/scores/{uuid.UUID(int=0)}/cancel"])
-async def test_a_page_of_another_site_cannot_send_our_forms(api: Api, path: str) -> None:
-    """The same rule as for the API."""
+async def test_a_page_of_another_site_cannot_send_our_forms(api: Api) -> None:
+    path = "/sessions/session-1/score"
     for says in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
         answer = await api.client.post(path, headers=AS_BROWSER | says)
         assert answer.status_code == 403

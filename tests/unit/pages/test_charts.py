@@ -91,7 +91,6 @@ def test_runs_partition_the_days_and_skip_no_judge(places: list[tuple[int, str]]
 
 
 def test_judges_are_numbered_as_they_appear() -> None:
-    """The first judge is 1, whatever its fingerprint and the order of the rows."""
     assert number_judges(reversed(days("zza(ab)"))) == {"z": 1, "a": 2, "b": 3}
 
 
@@ -107,14 +106,12 @@ def test_a_break_stands_where_a_judge_begins_and_a_word_with_it() -> None:
 
 
 def test_one_judge_has_no_break() -> None:
-    """Nothing changed, so nothing is broken."""
     picture = trend_picture(days("aa.aa"), "Scores")
     assert not of_class(picture, "break")
     assert words(picture, "break-word") == ["judge 1"]
 
 
 def test_a_day_with_two_new_judges_has_one_break() -> None:
-    """Both are named at it."""
     picture = trend_picture(days("a(bc)"), "Scores")
     assert len(of_class(picture, "break")) == 1
     assert words(picture, "break-word")[-1] == "new judge: 2, 3"
@@ -210,7 +207,6 @@ def test_everything_stays_within_the_picture() -> None:
 
 
 def test_a_trend_in_words() -> None:
-    """For screen readers."""
     text = describe_trend([day(0, "a", 50), day(1, "a", 70, count=1), day(2, "b", 90, count=1)])
     assert text == (
         "5 scores from 2026-01-05 to 2026-01-07. "

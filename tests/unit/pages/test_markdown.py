@@ -59,31 +59,45 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_text_stays_text(text: str) -> None:
+def test_hostile_text_stays_text() -> None:
     """Only harmless tags and attributes come out; links lead to http and https or nowhere."""
-    for tag, attributes in Elements(render(text)).found:
-        assert tag not in {"script", "style", "iframe", "img", "svg", "form", "input", "div", "object", "meta", "base"}
-        assert set(attributes) <= HARMLESS
-    assert all(link is not None and link.startswith("https://a.example/") for link in links(render(text)))
+    for text in HOSTILE.values():
+        for tag, attributes in Elements(render(text)).found:
+            assert tag not in {
+                "script",
+                "style",
+                "iframe",
+                "img",
+                "svg",
+                "form",
+                "input",
+                "div",
+                "object",
+                "meta",
+                "base",
+            }
+            assert set(attributes) <= HARMLESS
+        assert all(link is not None and link.startswith("https://a.example/") for link in links(render(text)))
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_the_parser_alone_lets_nothing_through(text: str) -> None:
+def test_the_parser_alone_lets_nothing_through() -> None:
     """The first wall, as if there were no second."""
-    html = markdown._PARSER.render(text, {})
-    assert {tag for tag, _ in Elements(html).found} <= markdown._TAGS
-    assert all(str(link).startswith("https://a.example/") for link in links(html))
+    for text in HOSTILE.values():
+        html = markdown._PARSER.render(text, {})
+        assert {tag for tag, _ in Elements(html).found} <= markdown._TAGS
+        assert all(str(link).startswith("https://a.example/") for link in links(html))
 
 
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_the_cleaner_alone_lets_nothing_through(text: str) -> None:
+def test_the_cleaner_alone_lets_nothing_through() -> None:
     """The second wall, as if the parser had let raw HTML pass."""
-    html = markdown._CLEANER.clean(f'{text}<a href="javascript:x" onclick="x" style="x">y</a><a href="/score">z</a>')
-    found = Elements(html).found
-    assert {tag for tag, _ in found} <= markdown._TAGS
-    assert all(set(attributes) <= HARMLESS for _, attributes in found)
-    assert set(links(html)) <= {None}  # a script that is never closed swallows them
+    for text in HOSTILE.values():
+        html = markdown._CLEANER.clean(
+            f'{text}<a href="javascript:x" onclick="x" style="x">y</a><a href="/score">z</a>'
+        )
+        found = Elements(html).found
+        assert {tag for tag, _ in found} <= markdown._TAGS
+        assert all(set(attributes) <= HARMLESS for _, attributes in found)
+        assert set(links(html)) <= {None}  # a script that is never closed swallows them
 
 
 def test_a_link_leads_away_without_a_word_of_us() -> None:
