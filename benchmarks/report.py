@@ -46,7 +46,7 @@ def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
+    """Hardware and software of the measurement."""
     return {
         "cores": psutil.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
@@ -56,7 +56,7 @@ def machine() -> dict[str, Any]:
 
 
 def targets(results: Sequence[Result]) -> dict[str, dict[str, Any]]:
-    """What the service is held to at 200 slots, as far as this run can tell: what was reached, and if it is enough."""
+    """Targets at 200 slots that this run can check: the reached value, and whether it suffices."""
     found: dict[str, dict[str, Any]] = {}
     of_service = [r for r in results if r.scenario.kind == "service" and r.scenario.slots == TARGET_SLOTS]
     for r in of_service:

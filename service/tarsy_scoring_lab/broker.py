@@ -170,7 +170,7 @@ async def choose_broker(
 
 
 def kafka_lacks() -> str | None:
-    """What this machine lacks for Apache Kafka, and the remedy; None: nothing. Cheap: fetches nothing."""
+    """Name the program that this machine lacks for Apache Kafka and the remedy; None if it has all. Fetches nothing."""
     if shutil.which("java") is None:
         return f"there is no `java`; install a Java runtime, {_JAVA_AT_LEAST} or newer"
     try:

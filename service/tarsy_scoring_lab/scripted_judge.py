@@ -46,7 +46,7 @@ _LARGEST_BODY = 64 * 2**20
 
 
 class Script(BaseModel):
-    """What can be ordered over HTTP: further faults, and how the judge is from now on."""
+    """Orders over HTTP: further faults, and the behaviour of the judge from now on."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -470,11 +470,10 @@ _FORGED_END = re.compile(
 
 def demanded_total(message: str, bands: Mapping[str, tuple[int, int]], *, obeys_fenced: bool = False) -> int | None:
     """
-    The total that text in the message with the transcript demands; None where nothing does.
+    The total that the message with the transcript demands, or None without a demand.
 
-    It is the first that is named as a number, else the top of the first band that is, else 100 ("ignore
-    all instructions"). Between the true fence lines everything is data, up to a line that could be taken
-    for the closing one.
+    That is the first demanded number, else the top of the first demanded band, else 100 ("ignore all
+    instructions"). Text between the true fence lines is data, up to a line that looks like the closing one.
 
     Args:
         obeys_fenced: Also obey text that is marked as data.
