@@ -30,12 +30,13 @@ fast: $(VENV)/.dev  ## the tests that need neither processes nor a broker
 golden: $(VENV)/.dev  ## compare public surface, judge input, tables and plans with tests/golden/data
 	@$(BIN)/python tests/golden/freeze.py $(ARGS)
 
-check: $(VENV)/.dev  ## linters, type checker, import rules, generated files
+check: $(VENV)/.dev  ## linters, type checker, import rules, generated files, plain English
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python schemas/generate.py --check
+	$(BIN)/python .ci/prose.py
 
 audit: $(VENV)/.dev  ## known vulnerabilities in what a deployment installs
 	@$(BIN)/python .ci/audit.py

@@ -94,7 +94,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The shared parts of all scenarios: the stack, whose database `scoring` is the migrated template, and the sessions."""
+    """Parts that all scenarios share: the stack (its database `scoring` is the migrated template) and the sessions."""
 
     stack: Stack
     folder: Path
