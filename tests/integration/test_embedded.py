@@ -14,7 +14,7 @@ import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from infrastructure import Kafka, Postgres, Topics, wait_until
+from infrastructure import Postgres, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.kafka.topics import ensure_topics
@@ -62,20 +62,13 @@ async def consume(servers: str, topic: str, count: int) -> list[bytes]:
         await consumer.stop()
 
 
-async def test_postgres_answers_over_tcp(postgres: Postgres) -> None:
-    connection = await asyncpg.connect(postgres.url)
-    assert await connection.fetchval("SELECT 1") == 1
-    await connection.close()
-
-
-@pytest.mark.parametrize("end", ["kill", "stop"])
-async def test_postgres_comes_back_with_its_rows(end: str) -> None:
+async def test_postgres_comes_back_with_its_rows() -> None:
     async with EmbeddedPostgres() as server:
         url = server.url
         connection = await asyncpg.connect(url)
         await connection.execute("CREATE TABLE kept (n int); INSERT INTO kept SELECT generate_series(1, 1000)")
 
-        await getattr(server, end)()
+        await server.kill()
         with pytest.raises(ConnectionRefusedError):
             await asyncpg.connect(url, timeout=5)
         await server.start()
@@ -178,19 +171,12 @@ def test_free_port_is_below_outgoing_ports() -> None:
     assert all(20_000 <= free_port() < 32_000 for _ in range(50))
 
 
-async def test_broker_carries_messages(kafka: Kafka, topics: Topics) -> None:
-    values = [b"first", b"second", b"third"]
-    await produce(kafka.bootstrap_servers, topics.session_completed, *values)
-    assert await consume(kafka.bootstrap_servers, topics.session_completed, 3) == values
-
-
-@pytest.mark.parametrize("end", ["kill", "stop"])
-async def test_broker_comes_back(broker: EmbeddedBroker, end: str) -> None:
+async def test_broker_comes_back(broker: EmbeddedBroker) -> None:
     """It answers on the same address again; a broker that survives restarts still has the messages."""
     servers = broker.bootstrap_servers
     await produce(servers, TOPIC, b"before")
 
-    await getattr(broker, end)()
+    await broker.kill()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", broker.port)
     await broker.start()
