@@ -134,7 +134,7 @@ async def test_refused_labels(api: Api) -> None:
     assert answer.status_code == 422
     with_bands = await store_score(api.scoring, "with-bands", 70, **CRITERIA)
     refused = await say(api, with_bands, 422, outcome="accurate", number=20)
-    assert "'correct' (60-100), and the number 20 lies outside of it" in refused["detail"]
+    assert "'correct' (60-100), and `number` (20) is outside of it" in refused["detail"]
     form = {"said": "outcome:correct", "number": "20"}
     assert (await api.client.post(f"/scores/{with_bands}/labels", data=form, headers=AS_BROWSER)).status_code == 422
     assert await api.scoring.value("SELECT count(*) FROM score_labels") == 0
@@ -204,7 +204,7 @@ async def test_the_page_of_the_queue(api: Api) -> None:
     assert html.count("none yet") == 1
     assert f'href="/scores/{picks[1]["score_id"]}#labels"' in html
     assert "1 without a label" in html
-    assert "How far this judge can be trusted" in html
+    assert "Agreement of this judge with reviewers" in html
     assert [p["labels"] for p in (await told(api, "review"))["picks"]] == [1, 0]
 
 

@@ -534,12 +534,12 @@ async def test_tools_are_decided_about_at_the_command_line(
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        pytest.param(["state", "nobody_asked", "planned"], 1, "no judge has missed", id="unknown-tool"),
-        pytest.param(["merge", "node_cpu", "nobody_asked"], 1, "no judge has missed", id="into-nothing"),
+        pytest.param(["state", "nobody_asked", "planned"], 1, "names a missing tool of", id="unknown-tool"),
+        pytest.param(["merge", "node_cpu", "nobody_asked"], 1, "names a missing tool of", id="into-nothing"),
         pytest.param(["merge", "node_cpu", "Node CPU"], 1, "spellings of one name", id="into-itself"),
-        pytest.param(["split", "nobody_asked"], 1, "no judge has missed", id="unknown-name"),
+        pytest.param(["split", "nobody_asked"], 1, "names a missing tool of", id="unknown-name"),
         pytest.param(["state", "node_cpu", "confirmed"], 2, "open", id="said-and-not-measured"),
-        pytest.param(["state", "node_cpu", "built", "--since", "2199-01-01"], 2, "not come yet", id="not-yet"),
+        pytest.param(["state", "node_cpu", "built", "--since", "2199-01-01"], 2, "in the future", id="not-yet"),
     ],
 )
 async def test_what_is_refused_at_the_command_line(

@@ -148,7 +148,7 @@ async def test_work_directory_of_a_session_may_not_be_a_link_that_leads_out(work
     inside = await run(allowed(work_dir, work_dir=f"{template}/mine"), "test -f rows.json")
 
     assert not out.passed
-    assert f"leads out of {work_dir.parent}" in out.message
+    assert "leads out of" in out.message
     assert inside.passed
 
 

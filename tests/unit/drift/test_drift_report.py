@@ -237,14 +237,14 @@ def test_the_id_of_an_anchor_stays_in_one_line(
 def test_invalid_arguments_are_refused() -> None:
     """Status 2, before any connection is made."""
     for arguments, says in (
-        (["anchors", "add"], "name sessions, or have them drawn"),
-        (["anchors", "add", "s-1", "--sample", "3"], "name sessions, or have them drawn"),
-        (["anchors", "add", "s-1", "--chain", "k"], "--chain goes with --sample"),
+        (["anchors", "add"], "name sessions, or draw them"),
+        (["anchors", "add", "s-1", "--sample", "3"], "name sessions, or draw them"),
+        (["anchors", "add", "s-1", "--chain", "k"], "--chain needs --sample"),
         (["anchors", "add", ""], "'' is not a session id"),
         (["anchors", "add", "s-1", "--note", "x" * 4001], "at most 4,000 characters"),
         (["anchors", "remove"], "Missing argument"),
         (["anchors", "add", "--sample", "0"], "0 is not in the range"),
-        (["report", "drift", "--since", "soon"], "'soon' is no time"),
+        (["report", "drift", "--since", "soon"], "'soon' is not a time"),
     ):
         ended = CliRunner().invoke(cli, arguments, env={"SCORING_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/none"})
         assert ended.exit_code == 2

@@ -10,8 +10,8 @@ from typing import Any, cast, get_args
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tarsy_scoring import __version__, wiring
-from tarsy_scoring.commands import bridge
+from tarsy_scoring import __version__
+from tarsy_scoring.commands import bridge, worker
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import WaitingFor
 from tarsy_scoring.queue import intake as intake_module
@@ -96,7 +96,7 @@ class NoServer:
 
 async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before database or broker have answered."""
-    monkeypatch.setattr(wiring, "HealthServer", NoServer)
+    monkeypatch.setattr(worker, "HealthServer", NoServer)
     monkeypatch.setattr(bridge, "HealthServer", NoServer)
     dead = "postgresql://nobody@127.0.0.1:9/none"
     settings = load_settings({"SCORING_DATABASE_URL": dead, "SCORING_TIMELINE_DATABASE_URL": dead})
@@ -104,13 +104,13 @@ async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatc
     stopping.set()
     before = time.time()
 
-    await wiring.run_worker(settings, ("intake", "relay"), stopping)
-    worker = NoServer.registry.get_sample_value
+    await worker.run_worker(settings, ("intake", "relay"), stopping)
+    sample = NoServer.registry.get_sample_value
     await bridge.run_bridge(settings, None, stopping)
     bridging = NoServer.registry.get_sample_value
 
-    assert [worker("tarsy_scoring_role", {"role": r}) for r in ("intake", "relay", "judging")] == [1, 1, None]
-    assert (worker(LAST_PASS) or 0) >= before
+    assert [sample("tarsy_scoring_role", {"role": r}) for r in ("intake", "relay", "judging")] == [1, 1, None]
+    assert (sample(LAST_PASS) or 0) >= before
     assert bridging("tarsy_scoring_role", {"role": "bridge"}) == 1
     assert bridging(LAST_PASS) == 0
 
