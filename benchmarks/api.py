@@ -1,8 +1,8 @@
 """
 Reading scores over HTTP while many are stored: `python -m benchmarks.api`.
 
-PostgreSQL and the API are processes of their own; requests leave on a fixed beat, whether or not earlier ones were
-answered, and each is measured from its beat on, so that waiting in line counts.
+PostgreSQL and the API are processes of their own; requests leave on a fixed beat, whether or not earlier ones
+were answered, and each is measured from its beat on, so that waiting in line counts.
 """
 
 import argparse
@@ -28,8 +28,8 @@ SCORES, PER_S, FOR_S, WARM_UP_S = 100_000, 200, 20.0, 3.0
 TARGET_P99_MS = 20.0
 START_S = 30.0
 
-# Three of four sessions have one completed score; the others an older one too, or a newer one that failed. An analysis
-# of 4 KB, five missing tools, two turns: what a judge writes.
+# Three of four sessions have one completed score; the others an older one too, or a newer one that failed. An
+# analysis of 4 KB, five missing tools, two turns: what a judge writes.
 FILL = """
 INSERT INTO sessions (session_id, chain_id, alert_type, status)
 SELECT 'session-' || n, 'chain-' || n % 20, 'PodCrashLooping', 'completed' FROM generate_series(1, {sessions}) n;

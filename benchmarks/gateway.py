@@ -1,8 +1,9 @@
 """
 Live events under load: outbox -> relay -> broker -> gateway -> uvicorn -> clients in another process.
 
-Every client subscribes to `sessions`; some never read. Loopback only; everything that is started ends with it.
-The clients are a few lines on asyncio in place of a WebSocket library, which would need the machine for itself.
+Every client subscribes to `sessions`; some never read. Loopback only; everything that is started ends with
+it. The clients are a few lines on asyncio in place of a WebSocket library, which would need the machine for
+itself.
 
     python -m benchmarks.gateway [--clients 500] [--deaf 10] [--rate 200] [--seconds 20]
 """

@@ -1,8 +1,8 @@
 """
 Rolling figures over a day of scores: `python -m benchmarks.insights` [--scores N] [--chains N] [--json].
 
-Fills an embedded PostgreSQL with scores of the last 24 h and reads the figures of one chain and of all chains, each
-several times. Prints the medians.
+Fills an embedded PostgreSQL with scores of the last 24 h and reads the figures of one chain and of all
+chains, each several times. Prints the medians.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""Simulated labels and judgements, to check trust cards and review queues; `benchmarks.years` prints the results."""
+"""Simulated labels and judgements, to check trust cards and review queues; `benchmarks.years` prints the
+results.
+"""
 
 import math
 import random
@@ -22,7 +24,9 @@ def draws(seed: int, *what: object) -> random.Random:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """People and a judge who see the same quality with errors of their own; `lean` is how much milder the judge is."""
+    """People and a judge who see the same quality with errors of their own; `lean` is how much milder the
+    judge is.
+    """
 
     name: str
     mean: float = 60.0
@@ -75,7 +79,9 @@ Labels = Literal["alike", "unequal", "queue"]
 
 
 def labelled(agreement: Agreement, labels: int, draw: random.Random, how: Labels = "alike") -> list[Rating]:
-    """That many labels: every score alike, each with its own probability, or as the queue picks them from 1,000."""
+    """That many labels: every score alike, each with its own probability, or as the queue picks them from
+    1,000.
+    """
     if how == "queue":
         return queued([agreement.rating(draw) for _ in range(1000)], labels, draw)
     found = list[Rating]()

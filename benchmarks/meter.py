@@ -121,7 +121,8 @@ def whole_window(first_claim: float, completions: Sequence[float]) -> Window:
 
 def steady_window(completions: Sequence[float], slots: int) -> Window | None:
     """
-    Without ramp and tail: from the completion that ends the first round of all slots to the one that begins the last.
+    Without ramp and tail: from the completion that ends the first round of all slots to the one that begins
+    the last.
 
     Counting whole rounds makes it exact also where all slots complete in step. None where fewer than three
     rounds were measured.

@@ -22,7 +22,9 @@ class ProgramFailed(Exception):
 
 @asynccontextmanager
 async def program(*arguments: str, env: Mapping[str, str], log_file: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python` with these arguments; SIGTERM at the end, SIGKILL when that does not help. Standard output is a pipe."""
+    """`python` with these arguments; SIGTERM at the end, SIGKILL when that does not help. Standard output is
+    a pipe.
+    """
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
     with log_file.open("wb") as log:
         process = await asyncio.create_subprocess_exec(

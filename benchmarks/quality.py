@@ -1,8 +1,8 @@
 """
 The pages about quality over time while many scores are stored: `python -m benchmarks.quality`.
 
-PostgreSQL and the API are processes of their own. Each page is requested once after a start of the API (cold), then
-repeatedly, one request after the other, as a browsing user would.
+PostgreSQL and the API are processes of their own. Each page is requested once after a start of the API
+(cold), then repeatedly, one request after the other, as a browsing user would.
 """
 
 import argparse
@@ -26,10 +26,10 @@ TARGET_MS = 200.0
 START_S, SETTLED_S = 30.0, 5.0
 API = "/api/v1/scoring"
 
-# A year of scores; one session in five was scored twice. Three judges, one after the other, under two criteria. Up to
-# three missing tools of 400, written in three ways, the few wanted by most. Agents had one of 40 sets of tools, where
-# more of the wanted ones appear from month to month. People label all that is picked, ten a day of each judge; no
-# sample of the day before has been drawn yet.
+# A year of scores; one session in five was scored twice. Three judges, one after the other, under two
+# criteria. Up to three missing tools of 400, written in three ways, the few wanted by most. Agents had one of
+# 40 sets of tools, where more of the wanted ones appear from month to month. People label all that is picked,
+# ten a day of each judge; no sample of the day before has been drawn yet.
 FILL = """
 INSERT INTO sessions (session_id, chain_id, alert_type, status, completed_at)
 SELECT 'session-' || n, 'chain-' || n % {chains}, 'Alert-' || n % 40, 'completed',
@@ -208,7 +208,9 @@ async def paths(url: str) -> list[str]:
 
 
 def main() -> int:
-    """Exit status 0: every page is within the target, cold and by its median; 1: one is not, or was not measured."""
+    """Exit status 0: every page is within the target, cold and by its median; 1: one is not, or was not
+    measured.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
     parser.add_argument("--scores", type=int, default=SCORES)
     parser.add_argument("--chains", type=int, default=CHAINS)

@@ -1,9 +1,10 @@
 """
-A quarter of simulated scores, put into the migrated database of SCORING_DATABASE_URL: `python -m benchmarks.quarter`.
+A quarter of simulated scores, put into the migrated database of SCORING_DATABASE_URL: `python -m
+benchmarks.quarter`.
 
-One chain, 600 sessions. On day 35 a judge takes over that is 8 points milder, on day 42 the guidance v2 and a tool
-arrive, with which the agents do better by 6 points. 40 anchors were judged by both judges, and people labelled a
-quarter of the new judge's scores. The pages in `docs/questions/` ask about it.
+One chain, 600 sessions. On day 35 a judge takes over that is 8 points milder, on day 42 the guidance v2 and a
+tool arrive, with which the agents do better by 6 points. 40 anchors were judged by both judges, and people
+labelled a quarter of the new judge's scores. The pages in `docs/questions/` ask about it.
 """
 
 import argparse

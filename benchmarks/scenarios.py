@@ -1,4 +1,6 @@
-"""The measured programs: the bare client, the service, and two stream frameworks, on the same sessions and judge."""
+"""The measured programs: the bare client, the service, and two stream frameworks, on the same sessions and
+judge.
+"""
 
 import asyncio
 import json
@@ -67,8 +69,8 @@ class Result:
     """
     One measured scenario. CPU in seconds, memory in bytes, rates in scores per second.
 
-    `whole` reaches from the first claim to the last completion; `steady` leaves ramp and tail out. CPU is that
-    of the whole run per completed score, intake and publishing included, the start of the process not.
+    `whole` reaches from the first claim to the last completion; `steady` leaves ramp and tail out. CPU is
+    that of the whole run per completed score, intake and publishing included, the start of the process not.
     """
 
     scenario: Scenario
@@ -94,7 +96,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Parts that all scenarios share: the stack (its database `scoring` is the migrated template) and the sessions."""
+    """Parts that all scenarios share: the stack (its database `scoring` is the migrated template) and the
+    sessions.
+    """
 
     stack: Stack
     folder: Path
@@ -249,7 +253,9 @@ async def _count_plain(connection: asyncpg.Connection) -> _Count:
 
 
 async def _read_service(connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
-    """When the first request was stored and the first score claimed, and all completions; the last event's time too."""
+    """When the first request was stored and the first score claimed, and all completions; the last event's
+    time too.
+    """
     row = await connection.fetchrow(
         "SELECT extract(epoch FROM (SELECT min(received_at) FROM scoring_requests))::float8, "
         "extract(epoch FROM min(started_at))::float8, "

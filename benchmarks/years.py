@@ -1,7 +1,9 @@
 """
-Simulated scores with a planted change, and how often it is found: `python -m benchmarks.years [--runs N] [--seed S]`.
+Simulated scores with a planted change, and how often it is found: `python -m benchmarks.years [--runs N]
+[--seed S]`.
 
-Totals are whole and clipped to 0-100. Three alert types have means of their own, and their mix shifts with time.
+Totals are whole and clipped to 0-100. Three alert types have means of their own, and their mix shifts with
+time.
 """
 
 import argparse
@@ -144,7 +146,8 @@ class Year:
 
     Args:
         shift: Planted at `shift_day`; 0 in a quiet year.
-        day_spread: Standard deviation of what the sessions of one day have in common, as in a storm of one incident.
+        day_spread: Standard deviation of what the sessions of one day have in common, as in a storm of one
+            incident.
     """
 
     shift: float = 0.0

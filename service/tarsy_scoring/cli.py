@@ -16,7 +16,8 @@ from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 from tarsy_scoring.postgres.database import DatabaseAway
 
-# Module under `commands`, and the name there, of each command. A command is imported when it is called or listed.
+# Module under `commands`, and the name there, of each command. A command is imported when it is called or
+# listed.
 COMMANDS = {
     "worker": "worker.worker",
     "api": "api.api",
@@ -41,7 +42,8 @@ COMMANDS = {
     "report": "report.report",
     "tools": "tools.tools",
 }
-# Other distributions register commands in this group. `demo` and `stack` are listed even if they are not installed.
+# Other distributions register commands in this group. `demo` and `stack` are listed even if they are not
+# installed.
 ENTRY_POINTS = "tarsy_scoring.commands"
 LAB_COMMANDS = ("stack", "demo")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -106,7 +108,9 @@ class CommandsOnDemand(click.Group):
 
 
 def _lab_command(name: str) -> click.Command:
-    """The command that `tarsy-scoring-lab` registers; without that distribution, one that prints how to install it."""
+    """The command that `tarsy-scoring-lab` registers; without that distribution, one that prints how to
+    install it.
+    """
     for found in entry_points(group=ENTRY_POINTS, name=name):
         command: click.Command = found.load()
         return command

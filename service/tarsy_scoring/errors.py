@@ -24,8 +24,8 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
     │   └── Refused, ContentFiltered, JudgeRejectedRequest
     └── LeaseLost               the lease was lost: stop quietly
 
-A message names the action, its object, the reason and a remedy. It never contains a prompt, a transcript, an answer of
-the judge or a secret, because messages are stored, logged and published.
+A message names the action, its object, the reason and a remedy. It never contains a prompt, a transcript, an
+answer of the judge or a secret, because messages are stored, logged and published.
 """
 
 from typing import ClassVar, Literal

@@ -1,8 +1,8 @@
 """
 Kafka messages: their models, their decoding and their identity.
 
-Version 1 of each. Both sides ignore unknown fields, so producers and consumers can be upgraded independently. A field
-is only ever added, with a default.
+Version 1 of each. Both sides ignore unknown fields, so producers and consumers can be upgraded independently.
+A field is only ever added, with a default.
 """
 
 import re
@@ -260,7 +260,8 @@ def _decode(model: type[M], value: bytes | None) -> M:
         return model.model_validate_json(value)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        # Only the top-level field: the path below it (the key of a label) is text of the producer, of any length.
+        # Only the top-level field: the path below it (the key of a label) is text of the producer, of any
+        # length.
         where = str(first["loc"][0]) if first["loc"] else "message"
         raise InvalidMessage("invalid_field", f"{where}: {first['msg']}") from None
 
@@ -298,8 +299,8 @@ def request_id_without_event_id(kind: str, session_id: str, origin: Origin, valu
     """
     Request id of a record without an event id.
 
-    It includes timestamp and hash: after a topic was recreated its offsets start again, and new records must not look
-    like repeated ones.
+    It includes timestamp and hash: after a topic was recreated its offsets start again, and new records must
+    not look like repeated ones.
     """
     place = (origin.topic, str(origin.partition), str(origin.offset), str(origin.timestamp_ms), value_hash)
     return uuid.uuid5(_NAMESPACE, "\x1f".join(("record", kind, session_id, *place)))

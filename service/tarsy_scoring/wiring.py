@@ -39,7 +39,8 @@ _DATABASE_REFUSALS = {
     asyncpg.InvalidCatalogNameError: "there is no such database",
     asyncpg.InsufficientPrivilegeError: "the user lacks a permission",
 }
-# Claims, heartbeats, batches of steps, ends, permits and accounts, intake, relay, drift: at most two connections each.
+# Claims, heartbeats, batches of steps, ends, permits and accounts, intake, relay, drift: at most two
+# connections each.
 POOL_SIZE = 16
 GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
 

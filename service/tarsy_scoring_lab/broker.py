@@ -1,4 +1,6 @@
-"""Brokers without Docker: Apache Kafka where Java and Maven are installed, else Tansu, which keeps data in memory."""
+"""Brokers without Docker: Apache Kafka where Java and Maven are installed, else Tansu, which keeps data in
+memory.
+"""
 
 import asyncio
 import base64
@@ -170,7 +172,9 @@ async def choose_broker(
 
 
 def kafka_lacks() -> str | None:
-    """Name the program that this machine lacks for Apache Kafka and the remedy; None if it has all. Fetches nothing."""
+    """Name the program that this machine lacks for Apache Kafka and the remedy; None if it has all. Fetches
+    nothing.
+    """
     if shutil.which("java") is None:
         return f"there is no `java`; install a Java runtime, {_JAVA_AT_LEAST} or newer"
     try:

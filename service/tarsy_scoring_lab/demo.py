@@ -157,7 +157,9 @@ async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def _program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of the service. It gets SIGTERM at the end, and SIGKILL after `STOP_WITHIN_S` or a second signal."""
+    """A process of the service. It gets SIGTERM at the end, and SIGKILL after `STOP_WITHIN_S` or a second
+    signal.
+    """
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
     with (logs / f"{command}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(

@@ -127,7 +127,8 @@ async def create_database(server_url: str, name: str, *, template: str | None = 
     """
     connection = await asyncpg.connect(server_url, timeout=10)
     try:
-        # Copying files takes 22 ms for our tables; the default, WAL_LOG, writes every page twice and takes 143 ms.
+        # Copying files takes 22 ms for our tables; the default, WAL_LOG, writes every page twice and takes
+        # 143 ms.
         like = f' TEMPLATE "{template}" STRATEGY FILE_COPY' if template else ""
         with contextlib.suppress(asyncpg.DuplicateDatabaseError):
             await connection.execute(f'CREATE DATABASE "{name}"{like}')

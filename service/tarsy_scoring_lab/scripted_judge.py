@@ -78,12 +78,13 @@ class ScriptedJudge:
         port: 0 takes a free one.
         latency_s: Wait before each answer.
         record: How many of the last request bodies are kept in `requests`; 0 keeps none.
-        noise: Standard deviation of totals around the one that follows from the transcript. The n-th analysis of
-            a transcript is always off by the same, and later turns of a conversation keep its total.
-        obedient: Gives the total that text in the first message of the user demands, unless it is marked as data.
+        noise: Standard deviation of totals around the one that follows from the transcript. The n-th analysis
+            of a transcript is always off by the same, and later turns of a conversation keep its total.
+        obedient: Gives the total that text in the first message of the user demands, unless it is marked as
+            data.
         obeys_fenced: Gives it also where it is; implies `obedient`.
-        requests_per_minute, tokens_per_minute: Limits of this endpoint over any 60 s; None: no limit. Calls that it
-            refuses do not count; tokens are those of prompts and answers.
+        requests_per_minute, tokens_per_minute: Limits of this endpoint over any 60 s; None: no limit. Calls
+            that it refuses do not count; tokens are those of prompts and answers.
         clock: Seconds, for the limits.
     """
 
@@ -220,7 +221,9 @@ class ScriptedJudge:
         }
 
     def _total(self, call: _Call) -> int:
-        """What was demanded of an obedient judge, else what the checksum gives, with noise where there is any."""
+        """What was demanded of an obedient judge, else what the checksum gives, with noise where there is
+        any.
+        """
         reading, task = call.reading, call.task
         if self.obedient or self.obeys_fenced:
             demanded = demanded_total(call.transcript, task.bands, obeys_fenced=self.obeys_fenced)

@@ -87,7 +87,9 @@ def read_transcript(message: str) -> Reading:
 
 
 def _split_at_fences(message: str) -> tuple[list[str], str]:
-    """The message in pieces, every second of them evidence, and the nonce: that of the first fence. All others lie."""
+    """The message in pieces, every second of them evidence, and the nonce: that of the first fence. All
+    others lie.
+    """
     found = _BEGIN.search(message)
     if found is None:
         return [message], ""
@@ -146,7 +148,9 @@ class Task:
         return "weighted_score" in self.schema["properties"] or bool(_properties_of(self.schema, "score_breakdown"))
 
     def outcome(self, total: int, flaw: Flaw | None) -> str | None:
-        """The band that holds the total, or is nearest to it; the one farthest from it where that was ordered."""
+        """The band that holds the total, or is nearest to it; the one farthest from it where that was
+        ordered.
+        """
 
         def distance(name: str) -> int:
             low, high = self.bands[name]
@@ -169,9 +173,9 @@ def read_task(messages: list[tuple[str, str]], response_format: Mapping[str, Any
     What the last message of a conversation of (role, content) asks for.
 
     Args:
-        asked: `Reading.asked`. A line `Outcome: correct (60-100)` in it names a band (in a schema the description of
-            `outcome` does), one `Logical Flow: X/25` a category, and a JSON schema in a ```json fence the form, where
-            `response_format` holds none.
+        asked: `Reading.asked`. A line `Outcome: correct (60-100)` in it names a band (in a schema the
+            description of `outcome` does), one `Logical Flow: X/25` a category, and a JSON schema in a
+            ```json fence the form, where `response_format` holds none.
 
     Raises:
         KeyError, TypeError: `response_format` is not made as OpenAI's is, or its schema is for no object.
@@ -182,7 +186,8 @@ def read_task(messages: list[tuple[str, str]], response_format: Mapping[str, Any
         if not isinstance(schema["properties"], dict):
             raise TypeError("properties of a schema are an object")
     bands = _bands_in(asked) or _bands_of(schema or {})
-    # Who names bands and no categories wants none; who says nothing about the form gets one like the default's.
+    # Who names bands and no categories wants none; who says nothing about the form gets one like the
+    # default's.
     categories = {name: int(points) for name, points in _CATEGORY_LINE.findall(asked)}
     return Task(
         turn=turn_of(messages),
@@ -339,7 +344,9 @@ def _json_answer(task: Task, schema: dict[str, Any], reading: Reading, total: in
 
 
 def _limits(categories: Mapping[str, Any]) -> dict[str, int]:
-    """Highest points by category: its `maximum`, else the range in its description, else an equal share of 100."""
+    """Highest points by category: its `maximum`, else the range in its description, else an equal share of
+    100.
+    """
     limits, count = dict[str, int](), len(categories)
     for i, (id_, sub) in enumerate(categories.items()):
         described = _RANGE.search(sub.get("description", ""))

@@ -1,4 +1,6 @@
-"""Everything the service needs around it, started together on loopback: PostgreSQL, a broker, a scripted judge."""
+"""Everything the service needs around it, started together on loopback: PostgreSQL, a broker, a scripted
+judge.
+"""
 
 import asyncio
 import contextlib

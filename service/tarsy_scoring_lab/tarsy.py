@@ -31,7 +31,8 @@ async def load_session(target: Any, session: dict[str, Any]) -> None:
     Write one session in the neutral JSON shape, in one transaction.
 
     Its tools become one list per server on the first execution, its tool calls interactions beside their
-    events, the tokens of an execution one call of a model. NUL, which PostgreSQL cannot store, becomes U+FFFD.
+    events, the tokens of an execution one call of a model. NUL, which PostgreSQL cannot store, becomes
+    U+FFFD.
 
     Args:
         target: A URL or an open `asyncpg` connection, which stays open.

@@ -45,9 +45,10 @@ def add(sessions: tuple[str, ...], sample: int | None, chain: str | None, note: 
     """
     Make scored sessions anchors, by name or at random.
 
-    --sample draws from each chain and alert type in proportion to its share, because anchors should resemble ordinary
-    sessions. 40 anchors of a chain detect a judge that moved by 8 points. Every judge judges each anchor once, at the
-    cost of a score. A running worker requests these judgements by itself, within the budgets and at lowest priority.
+    --sample draws from each chain and alert type in proportion to its share, because anchors should resemble
+    ordinary sessions. 40 anchors of a chain detect a judge that moved by 8 points. Every judge judges each
+    anchor once, at the cost of a score. A running worker requests these judgements by itself, within the
+    budgets and at lowest priority.
     """
     if bool(sessions) == (sample is not None):
         raise click.UsageError("name sessions, or draw them with --sample N")
@@ -147,9 +148,9 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     """
     Request missing judgements of anchors by the judge of their chain, and follow them.
 
-    Workers do the same when a judge is new, and again every SCORING_ANCHORS_EVERY_H hours for missing ones. This
-    command requests them at once, including those that workers gave up. Exit status 1: not every requested judgement
-    produced a total in time; outstanding ones continue.
+    Workers do the same when a judge is new, and again every SCORING_ANCHORS_EVERY_H hours for missing ones.
+    This command requests them at once, including those that workers gave up. Exit status 1: not every
+    requested judgement produced a total in time; outstanding ones continue.
     """
     settings = settings_of_environment()
 

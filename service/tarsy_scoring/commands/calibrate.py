@@ -57,8 +57,8 @@ def calibrate(
     `note` and `selection` (`random`, or `picked` for sessions chosen for review, which are left out because
     they are not representative). Exit status 1: no label matches a score.
 
-    An outcome states whether the answer was right. Criteria that judge the conduct of the investigation measure
-    something else, so full agreement is not to be expected.
+    An outcome states whether the answer was right. Criteria that judge the conduct of the investigation
+    measure something else, so full agreement is not to be expected.
     """
     settings = settings_of_environment()
     registry = load_criteria(settings.config.criteria_dirs)

@@ -84,14 +84,14 @@ def compare(
     """
     Compare two versions of the agents, or two criteria.
 
-    --label NAME compares stored scores and interaction metrics of the sessions with two values of a label. It compares
-    within chain and alert type where possible, gives 95 % intervals, and puts the older value first. Where different
-    judges scored the two values, it removes the judges' part of the difference with the help of anchors (see
-    `anchors`). It requests no judgement. Exit status 1: there is nothing to compare.
+    --label NAME compares stored scores and interaction metrics of the sessions with two values of a label. It
+    compares within chain and alert type where possible, gives 95 % intervals, and puts the older value first.
+    Where different judges scored the two values, it removes the judges' part of the difference with the help
+    of anchors (see `anchors`). It requests no judgement. Exit status 1: there is nothing to compare.
 
-    --criteria A B SESSION... has the same sessions judged under two criteria and compares the totals. These judgements
-    never become the score of a session. Needs a running worker. Exit status 1: not every judgement produced a total in
-    time; outstanding ones continue, and the command that shows them later is printed.
+    --criteria A B SESSION... has the same sessions judged under two criteria and compares the totals. These
+    judgements never become the score of a session. Needs a running worker. Exit status 1: not every judgement
+    produced a total in time; outstanding ones continue, and the command that shows them later is printed.
     """
     settings = settings_of_environment()
     if (label is None) == (criteria is None):
@@ -161,7 +161,8 @@ def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[s
     Choose the two values to compare: the requested ones, else the only two, in order of appearance.
 
     Raises:
-        click.BadParameter: A requested value has no session, or there are more than two values and none is requested.
+        click.BadParameter: A requested value has no session, or there are more than two values and none is
+            requested.
         ScoringError: There is only one value.
     """
     counts = Counter(s.value for s in sessions)  # keeps the order of appearance

@@ -31,9 +31,9 @@ def consistency(
     """
     Have one session judged several times and show the spread of the judgements.
 
-    These judgements never become the score of the session. Needs the database and a running worker. Exit status 1: not
-    every judgement produced a total in time; outstanding ones continue, and the command that shows them later is
-    printed.
+    These judgements never become the score of the session. Needs the database and a running worker. Exit
+    status 1: not every judgement produced a total in time; outstanding ones continue, and the command that
+    shows them later is printed.
     """
     settings = settings_of_environment()
     session_ids([session])

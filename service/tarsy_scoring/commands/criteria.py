@@ -51,8 +51,8 @@ def list_criteria(as_json: bool) -> None:
     """
     List the criteria that a worker with these settings has.
 
-    FROM is `shipped` or the file in one of the criteria_dirs. CHAINS names the chains that use them; `defaults`
-    stands for every chain without criteria of its own.
+    FROM is `shipped` or the file in one of the criteria_dirs. CHAINS names the chains that use them;
+    `defaults` stands for every chain without criteria of its own.
     """
     settings = load_settings()
     documents: list[dict[str, Any]] = [
@@ -85,9 +85,9 @@ def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
     """
     Show everything the judge is instructed with: the file, and the text that code adds to it.
 
-    NAME is a name from `list` or the path of a file. The part above the second comment is a complete criteria file,
-    ready to be copied. --prompt fills in {{OUTPUT_SCHEMA}}, which is the same for every session; the two placeholders
-    of the evidence stay.
+    NAME is a name from `list` or the path of a file. The part above the second comment is a complete criteria
+    file, ready to be copied. --prompt fills in {{OUTPUT_SCHEMA}}, which is the same for every session; the
+    two placeholders of the evidence stay.
     """
     found = _locate(name, "NAME")
     if only_prompt:
@@ -117,7 +117,8 @@ def diff_criteria(a: str, b: str, as_json: bool) -> None:
     """
     Show the differences between two criteria, key by key.
 
-    A and B are names from `list` or paths of files. Text added by code is compared, too. Exit status 0 in either case.
+    A and B are names from `list` or paths of files. Text added by code is compared, too. Exit status 0 in
+    either case.
     """
     first, second = _locate(a, "A"), _locate(b, "B")
     changes = _changes(first, second, a, b)
@@ -140,8 +141,8 @@ def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
     """
     Check criteria files before a worker reads them; needs no settings.
 
-    Prints every error with its file, line and reason. Errors between keys (weights that do not add up) appear once
-    each key is valid by itself. Exit status 0: all files are valid; 2: some are not.
+    Prints every error with its file, line and reason. Errors between keys (weights that do not add up) appear
+    once each key is valid by itself. Exit status 0: all files are valid; 2: some are not.
     """
     documents = [_validated(file) for file in files]
     if as_json:

@@ -72,7 +72,8 @@ def replay_dead_letters(places: tuple[str, ...], everything: bool) -> None:
     """
     Send dead letters to their original topic again, with their original identity.
 
-    Replaying a message that was processed since changes nothing. One that still fails becomes a dead letter again.
+    Replaying a message that was processed since changes nothing. One that still fails becomes a dead letter
+    again.
     """
     if bool(places) == everything:
         raise click.UsageError("name places, or use --all")
@@ -112,7 +113,8 @@ async def _dead_letters(settings: Settings) -> list[DeadLetter]:
     """
     topic = settings.topic_dead_letters
     with _naming_brokers(settings, "cannot read"):
-        # Checked first: the client searches 10 s for a missing topic and then raises an error without a reason.
+        # Checked first: the client searches 10 s for a missing topic and then raises an error without a
+        # reason.
         if not await has_topic(connection_options(settings), topic):
             raise StartRefused(
                 f"there is no topic {topic} at the brokers {settings.require_kafka()}, or this user may not see it: "

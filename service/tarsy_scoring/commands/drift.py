@@ -16,8 +16,8 @@ def drift(chain: str | None, since: str | None, limit: int, as_json: bool) -> No
     """
     Report in Markdown whether scores changed because of the agents or because of the judge.
 
-    Shows the findings of workers. They check within five minutes after a new judge has judged the anchors, again when
-    it has given enough scores, and once a day under one judge. See `tarsy-scoring anchors`.
+    Shows the findings of workers. They check within five minutes after a new judge has judged the anchors,
+    again when it has given enough scores, and once a day under one judge. See `tarsy-scoring anchors`.
     """
     settings = settings_of_environment()
     earliest = moment(since) if since else None

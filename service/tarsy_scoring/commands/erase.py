@@ -19,11 +19,12 @@ def erase_command(sessions: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """
     Remove sessions from every table, with their scores, replies, events and requests.
 
-    A running score is cancelled first, and its worker writes nothing more. An old event that Kafka redelivers does
-    not bring a session back, because the hash of its identity stays. A new request does, if the source still has the
-    session. The erasure itself is recorded: when, by whom, and the SHA-256 of the session id.
+    A running score is cancelled first, and its worker writes nothing more. An old event that Kafka redelivers
+    does not bring a session back, because the hash of its identity stays. A new request does, if the source
+    still has the session. The erasure itself is recorded: when, by whom, and the SHA-256 of the session id.
 
-    Copies in Kafka, logs and backups expire with their own retention. Scores written back to TARSy belong to TARSy.
+    Copies in Kafka, logs and backups expire with their own retention. Scores written back to TARSy belong to
+    TARSy.
     """
     settings = settings_of_environment()
     named = session_ids(sessions)

@@ -45,8 +45,8 @@ def export(output: str | None, since: str | None, until: str | None, **options: 
     """
     Write scores, newest first. By default every completed production score.
 
-    The output equals that of `GET /api/v1/scoring/export`: one score document per line, or CSV. In CSV an apostrophe
-    precedes every value that a spreadsheet would run as a formula. Needs only the database.
+    The output equals that of `GET /api/v1/scoring/export`: one score document per line, or CSV. In CSV an
+    apostrophe precedes every value that a spreadsheet would run as a formula. Needs only the database.
     """
     settings = settings_of_environment()
     times = {name: moment(text).isoformat() for name, text in (("since", since), ("until", until)) if text is not None}
@@ -56,7 +56,9 @@ def export(output: str | None, since: str | None, until: str | None, **options: 
 
 
 def _query(options: dict[str, Any]) -> "ExportQuery":
-    """The options as the query model of the API, with its checks. Raises: click.BadParameter, click.UsageError."""
+    """The options as the query model of the API, with its checks. Raises: click.BadParameter,
+    click.UsageError.
+    """
     from tarsy_scoring.web.queries import ExportQuery
 
     try:

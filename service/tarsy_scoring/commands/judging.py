@@ -70,7 +70,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Tokens and cost of the ended judgements that report them; None if none does. `unknown` counts the others."""
+    """Tokens and cost of the ended judgements that report them; None if none does. `unknown` counts the
+    others.
+    """
 
     tokens: int | None
     cost_usd: float | None
@@ -137,7 +139,8 @@ def run_options(command: Any) -> Any:
 
 async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, Judgement]:
     """
-    Order the judgements of a run and follow them until all have ended or time is up. Prints problems on stderr.
+    Order the judgements of a run and follow them until all have ended or time is up. Prints problems on
+    stderr.
 
     However it ends, workers continue with the ordered judgements.
 
@@ -168,7 +171,8 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
 
 async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dict[UUID, Judgement]:
     """
-    Wait until all judgements have ended or time is up; returns their states. Prints a hint on stderr if none begins.
+    Wait until all judgements have ended or time is up; returns their states. Prints a hint on stderr if none
+    begins.
 
     Waits for a database that is away while time remains.
 

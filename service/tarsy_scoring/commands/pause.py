@@ -28,8 +28,8 @@ def pause(chain: str | None, provider: str | None, reason: str | None, only_list
     Stop judging: everything, or the chain or provider named.
 
     Requests are still stored. Running scores return to the queue after their current call, and no attempt is
-    burned. A chain continues with its other providers. An existing pause stays unchanged. `tarsy-scoring resume`
-    lifts pauses.
+    burned. A chain continues with its other providers. An existing pause stays unchanged. `tarsy-scoring
+    resume` lifts pauses.
     """
     settings = settings_of_environment()
     if only_list and (chain is not None or provider is not None or reason is not None):

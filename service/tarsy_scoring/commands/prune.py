@@ -30,12 +30,12 @@ def prune(keep: str | None, deleted_upstream: bool, dry_run: bool, yes: bool, as
     """
     Delete expired rows, according to SCORING_RETENTION_DAYS and `retention` in the YAML.
 
-    A session is deleted whole when it had no activity during the retention of scores. Until then its newest completed
-    score stays, whatever its age. Open scores stay. Requests stay for 30 days or more: keep them longer than Kafka
-    keeps its topics, or a redelivered event is scored again.
+    A session is deleted whole when it had no activity during the retention of scores. Until then its newest
+    completed score stays, whatever its age. Open scores stay. Requests stay for 30 days or more: keep them
+    longer than Kafka keeps its topics, or a redelivered event is scored again.
 
-    Safe beside running workers: it works a quarter of the time and sleeps otherwise. Concurrent runs are safe, and an
-    interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
+    Safe beside running workers: it works a quarter of the time and sleeps otherwise. Concurrent runs are
+    safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
     """
     settings = settings_of_environment()
     if dry_run and yes:

@@ -66,13 +66,14 @@ def missing_tools(
     """
     Report in Markdown which tool to build next: missing tools, their state, and the reasons.
 
-    Every reason names the score it comes from. Whether a built tool is still missed is measured: the demand in sessions
-    whose agents have it, against the demand before.
+    Every reason names the score it comes from. Whether a built tool is still missed is measured: the demand
+    in sessions whose agents have it, against the demand before.
 
-    Only --with-judge calls a model: the first provider of each chain reads what judges wrote about missing tools in
-    that chain, within its window, the chain's pauses and budget, the fleet's limits and --max-usd. A statement counts
-    only if its quotation is found in the score it names. Chains without a judge are skipped. The report and stderr list
-    scores that were not read. Exit status 1: no score could be read; the rest of the report is printed.
+    Only --with-judge calls a model: the first provider of each chain reads what judges wrote about missing
+    tools in that chain, within its window, the chain's pauses and budget, the fleet's limits and --max-usd. A
+    statement counts only if its quotation is found in the score it names. Chains without a judge are skipped.
+    The report and stderr list scores that were not read. Exit status 1: no score could be read; the rest of
+    the report is printed.
     """
     for name in () if with_judge else ("max_usd", "max_scores"):
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:

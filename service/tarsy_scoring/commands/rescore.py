@@ -60,9 +60,9 @@ def rescore(
     """
     Request new scores of sessions, by name or by selection.
 
-    Named sessions are scored before everything else, a selection after everything else. Without --yes a selection is
-    only shown: the number of sessions, and tokens and cost estimated from earlier scores. Needs only the database;
-    workers do the rest.
+    Named sessions are scored before everything else, a selection after everything else. Without --yes a
+    selection is only shown: the number of sessions, and tokens and cost estimated from earlier scores. Needs
+    only the database; workers do the rest.
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
@@ -126,9 +126,10 @@ def backfill(since: str, chain: str | None, yes: bool, as_json: bool) -> None:
     """
     Request scores of finished sessions that were never scored, oldest first.
 
-    Lists the sessions of the timeline source and takes those without a score whose status is one of their chain's
-    auto_score_statuses, whether or not automatic scoring is enabled. Without --yes it only shows the number of
-    sessions, and tokens and cost estimated from scores of their chains. They are scored after everything else.
+    Lists the sessions of the timeline source and takes those without a score whose status is one of their
+    chain's auto_score_statuses, whether or not automatic scoring is enabled. Without --yes it only shows the
+    number of sessions, and tokens and cost estimated from scores of their chains. They are scored after
+    everything else.
     """
     settings = settings_of_environment()
     _check_not_blank(chain, "--chain")

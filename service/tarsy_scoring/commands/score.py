@@ -33,12 +33,13 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
     """
     Score one session file; needs neither Kafka nor a database.
 
-    FILE is a session in JSON, as in a folder of SCORING_TIMELINE_SOURCE=files. The providers of the chain are tried in
-    order; by default there is one, from OPENAI_BASE_URL and OPENAI_API_KEY. In a pipeline, --no-judge gives only
-    interaction metrics and the chain's gates, without a model or a key.
+    FILE is a session in JSON, as in a folder of SCORING_TIMELINE_SOURCE=files. The providers of the chain are
+    tried in order; by default there is one, from OPENAI_BASE_URL and OPENAI_API_KEY. In a pipeline,
+    --no-judge gives only interaction metrics and the chain's gates, without a model or a key.
 
-    Exit status 0: scored, and the outcome is not `fail`; 1: outcome `fail` (a gate failed, or the total is below the
-    pass_threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a session.
+    Exit status 0: scored, and the outcome is not `fail`; 1: outcome `fail` (a gate failed, or the total is
+    below the pass_threshold) or no score; the document gives outcome_reason or error_kind. 2: FILE is not a
+    session.
     """
     settings = settings_of_environment()
     registry = load_criteria(settings.config.criteria_dirs)

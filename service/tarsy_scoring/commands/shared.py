@@ -133,7 +133,9 @@ def moment(text: str) -> datetime:
 
 
 def check_database_urls(settings: Settings) -> None:
-    """Raises: ConfigurationError: a URL can never work. A connection attempt would report a database that is away."""
+    """Raises: ConfigurationError: a URL can never work. A connection attempt would report a database that is
+    away.
+    """
     for name in ("database_url", "timeline_database_url", "write_back_database_url"):
         if (url := getattr(settings, name)) is not None:
             check_url(url.get_secret_value(), variable_of(name))

@@ -57,8 +57,8 @@ def say_state(name: str, state: str, since: str | None, note: str | None, as_jso
     """
     Record the state of a tool.
 
-    NAME is any of its names. Earlier decisions are kept; the latest counts. Whether a tool is still missed is measured
-    from its first appearance in a session, or from --since with `built`.
+    NAME is any of its names. Earlier decisions are kept; the latest counts. Whether a tool is still missed is
+    measured from its first appearance in a session, or from --since with `built`.
     """
     at = moment(since) if since else None
     if at is not None and not decisions.has_come(at):

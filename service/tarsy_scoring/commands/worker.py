@@ -69,8 +69,8 @@ def _roles(only: str | None) -> tuple[Role, ...]:
     return tuple(r for r in ROLES if r in wanted)
 
 
-# Order of a stop: intake and worker end first (SIGTERM), attempts drain, the relay flushes, notifications and health
-# end. A loop that dies ends the process: a worker without one of its loops would look healthy.
+# Order of a stop: intake and worker end first (SIGTERM), attempts drain, the relay flushes, notifications and
+# health end. A loop that dies ends the process: a worker without one of its loops would look healthy.
 
 
 async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyncio.Event) -> None:
@@ -113,7 +113,8 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
         if not topics:
             return
         checking = unless_stopped(ensure_topics(parts.settings, topics), stopping)
-        # The relay gives positions to events while the brokers are away, so that the gateway can deliver them.
+        # The relay gives positions to events while the brokers are away, so that the gateway can deliver
+        # them.
         if not await (checking if relay is None else relay.assign_positions_during(checking)):
             return
         async with asyncio.TaskGroup() as group:
@@ -193,8 +194,8 @@ async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> No
     """
     Warn once of judge models that also work as agents: their scores carry the flag `self_judged`.
 
-    Runs beside the work for at most 30 s, and ignores a source that cannot be read. Reads no timeline: one that kills
-    its reader must not keep a worker from starting.
+    Runs beside the work for at most 30 s, and ignores a source that cannot be read. Reads no timeline: one
+    that kills its reader must not keep a worker from starting.
     """
     agents: frozenset[str] = frozenset()
     try:
@@ -236,7 +237,9 @@ async def _watch_backlog(parts: Parts) -> None:
 
 
 def _watch_readiness(health: Health, database: Database, intake: Intake | None) -> None:
-    """Ready while the database answers, and once intake has joined its group. A broker outage shows in metrics."""
+    """Ready while the database answers, and once intake has joined its group. A broker outage shows in
+    metrics.
+    """
 
     async def database_answers() -> str | None:
         try:

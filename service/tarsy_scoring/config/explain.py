@@ -44,7 +44,9 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _index_of_gate_type(parts: list[str]) -> int | None:
-    """pydantic inserts the type of a gate into the path of a fault inside of it. The YAML has no such key there."""
+    """pydantic inserts the type of a gate into the path of a fault inside of it. The YAML has no such key
+    there.
+    """
     chain = {"defaults": 1, "chains": 2}.get(parts[0] if parts else "")
     return chain + 2 if chain and len(parts) > chain + 2 and parts[chain] == "gates" else None
 

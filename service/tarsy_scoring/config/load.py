@@ -1,8 +1,8 @@
 """
 Reads the settings: environment variables first, then the YAML file that `SCORING_CONFIG` names.
 
-In the file each chain inherits from `defaults`. Secrets come from the environment or from files (`*_FILE`), never from
-the YAML.
+In the file each chain inherits from `defaults`. Secrets come from the environment or from files (`*_FILE`),
+never from the YAML.
 """
 
 import os

@@ -1,8 +1,8 @@
 """
 The settings as frozen records: types, defaults, bounds and rules for variables and the YAML.
 
-The YAML holds no secrets, and no representation of these records shows one. The descriptions are the source of
-`docs/configuration.md`.
+The YAML holds no secrets, and no representation of these records shows one. The descriptions are the source
+of `docs/configuration.md`.
 """
 
 import re
@@ -213,7 +213,9 @@ class GateSettings(_Frozen):
 
 
 class RetentionSettings(_Frozen):
-    """Retention of records that differs from that of scores (`SCORING_RETENTION_DAYS`); see `tarsy-scoring prune`."""
+    """Retention of records that differs from that of scores (`SCORING_RETENTION_DAYS`); see `tarsy-scoring
+    prune`.
+    """
 
     replies_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
         None, description="Days to keep the judge's replies in full; `null`: as long as scores."
@@ -435,7 +437,8 @@ class Settings(_Frozen):
 
 TOPICS = tuple(n for n, f in Settings.model_fields.items() if n.startswith("topic_") and f.annotation is str)
 SECRETS = tuple(n for n, f in Settings.model_fields.items() if "SecretStr" in str(f.annotation))
-# Secrets read from `*_FILE` once, at the start. A secret with a field of its own for the file is read at each use.
+# Secrets read from `*_FILE` once, at the start. A secret with a field of its own for the file is read at each
+# use.
 SECRETS_FROM_FILES = tuple(n for n in SECRETS if f"{n}_file" not in Settings.model_fields)
 # A second spelling of some variables.
 ALIASES = {

@@ -18,9 +18,10 @@ class RegisteredSource:
     One timeline source.
 
     Args:
-        factory: `package.module:function`. The function takes the settings and returns a `TimelineSource` that has
-            connected to nothing yet; it raises `ConfigurationError` where the settings can never work. A path and not
-            the function itself: settings must not import the layers above them, nor a client library that is not used.
+        factory: `package.module:function`. The function takes the settings and returns a `TimelineSource`
+            that has connected to nothing yet; it raises `ConfigurationError` where the settings can never
+            work. A path and not the function itself: settings must not import the layers above them, nor a
+                client library that is not used.
         requires: Fields of the settings that must be set, each with what its value has to be.
     """
 

@@ -17,8 +17,8 @@ def read_yaml(path: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     The mapping in the file, with `${VAR}` and `${VAR:-default}` replaced in every string.
 
     Raises:
-        ConfigurationError: The file cannot be read, holds no mapping, or names a variable that is neither set nor has a
-            default. With the line, or the path of the key.
+        ConfigurationError: The file cannot be read, holds no mapping, or names a variable that is neither set
+            nor has a default. With the line, or the path of the key.
     """
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
 """
 Anchors: sessions that every judge judges, which separate a change of the judge from a change of the agents.
 
-A judgement of an anchor is never the score of its session. An anchor is requested while it lacks judgements by the
-current judge of its chain and none is under way. After repeated failures it is given up for that judge; if its source
-no longer has the session, it is not requested at all.
+A judgement of an anchor is never the score of its session. An anchor is requested while it lacks judgements
+by the current judge of its chain and none is under way. After repeated failures it is given up for that
+judge; if its source no longer has the session, it is not requested at all.
 """
 
 import random
@@ -44,8 +44,8 @@ WHERE a.removed_at IS NULL AND s.purpose = 'anchor' AND s.status = 'completed'
 ORDER BY s.completed_at, s.score_id
 """
 
-# The judges of the newest scores of each chain with anchors ($1 chains with criteria of their own, $2 these criteria,
-# $3 those of all other chains).
+# The judges of the newest scores of each chain with anchors ($1 chains with criteria of their own, $2 these
+# criteria, $3 those of all other chains).
 NEWEST_JUDGES = f"""
 SELECT c.chain_id, s.criteria, s.criteria_hash, s.judge_fingerprint
 FROM (SELECT DISTINCT m.chain_id FROM {{schema}}.anchor_sessions a JOIN {{schema}}.sessions m USING (session_id)
@@ -180,7 +180,8 @@ class Unfit:
 
 async def add(database: Database, session_ids: Sequence[str], *, by: str, note: str | None = None) -> list[str]:
     """
-    Make sessions anchors; returns those that were not anchors before. A removed one starts again from the beginning.
+    Make sessions anchors; returns those that were not anchors before. A removed one starts again from the
+    beginning.
 
     Raises:
         DatabaseAway: They may have been added; adding them again is harmless.
@@ -206,7 +207,8 @@ def _why_unfit(row: Any) -> str | None:
 
 async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> list[str]:
     """
-    Stop using sessions as anchors; returns those that were anchors. Their judgements stay stored but no longer count.
+    Stop using sessions as anchors; returns those that were anchors. Their judgements stay stored but no
+    longer count.
 
     Raises:
         DatabaseAway: They may have been removed.
@@ -237,8 +239,8 @@ def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: rando
     """
     Draw a sample in which every stratum has its share, plus or minus one; all candidates are equally likely.
 
-    Systematic sampling: the strata are concatenated in random order, and every n-th candidate is taken from a random
-    start on.
+    Systematic sampling: the strata are concatenated in random order, and every n-th candidate is taken from a
+    random start on.
 
     Args:
         candidates: Pairs of session and stratum.

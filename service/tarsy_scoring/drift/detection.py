@@ -29,11 +29,11 @@ from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL
 
 Look = Literal["anchors", "sessions", "watch"]
 
-# A judge needs this many of twice as many consecutive scores for a tenure; the same number of newest scores decides who
-# judges now.
+# A judge needs this many of twice as many consecutive scores for a tenure; the same number of newest scores
+# decides who judges now.
 TENURE = 30
-# One judge follows another only if neither gives more than this many of `TENURE` scores during the other's time.
-# Judges that alternate, or substitute for each other, follow no other judge.
+# One judge follows another only if neither gives more than this many of `TENURE` scores during the other's
+# time. Judges that alternate, or substitute for each other, follow no other judge.
 FEW = 3
 SESSIONS_TO_LOOK = 300  # detects a shift of 8 points in nearly all cases. Source: our simulations (`benchmarks.years`)
 # For chains with little traffic. The deadline does not depend on the scores, so it adds no further look.
@@ -85,10 +85,10 @@ def current_tenure(scores: Sequence[ChainScore]) -> Tenure | None:
     """
     Determine who judges now and since when, ignoring judges that substitute for a while.
 
-    The current judge gave most of the newest `TENURE` scores. It took over after the last `TENURE` consecutive scores
-    of which it gave at most `FEW`, from the judge that last had a tenure before that. It followed no judge if that one
-    gave more than `FEW` of the newest. Judges in between are ignored, and a judge that returns after substitutes has
-    followed no judge.
+    The current judge gave most of the newest `TENURE` scores. It took over after the last `TENURE`
+    consecutive scores of which it gave at most `FEW`, from the judge that last had a tenure before that. It
+    followed no judge if that one gave more than `FEW` of the newest. Judges in between are ignored, and a
+    judge that returns after substitutes has followed no judge.
 
     Args:
         scores: In order of scoring.
@@ -140,7 +140,8 @@ def due_look(
 
     Args:
         anchors: Judgements of the anchors that count for the chain.
-        outstanding: Anchors that the new judge is still to judge. A look waits for them at most `DAYS_TO_LOOK`.
+        outstanding: Anchors that the new judge is still to judge. A look waits for them at most
+            `DAYS_TO_LOOK`.
         made: Looks made at this change.
     """
     if tenure.old is None or tenure.since is None:
@@ -164,7 +165,8 @@ class Situation:
     What detection knows about a chain.
 
     Args:
-        judgements: Of the anchors that count for the chain; includes those of other chains if its own are too few.
+        judgements: Of the anchors that count for the chain; includes those of other chains if its own are too
+            few.
         outstanding: Anchors that its judge is still to judge.
         unknown: Scores without a fingerprint since the judge's first one.
     """

@@ -57,7 +57,8 @@ FROM chains c CROSS JOIN LATERAL (
   ORDER BY s.completed_at DESC LIMIT 1) n
 """
 
-# The first total of each session of a chain, newest first: scoring a session again says nothing new about its agents.
+# The first total of each session of a chain, newest first: scoring a session again says nothing new about its
+# agents.
 SCORES = """
 SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS ended_at, m.alert_type,
        s.judge_fingerprint, s.criteria_hash, s.total_score::float8 AS total
@@ -160,7 +161,8 @@ async def situation(
     database: Database, chain: str, criteria: str, standing: Standing, judgements: Sequence[AnchorJudgement]
 ) -> Situation | None:
     """
-    What detection knows about a chain under its criteria; None when there are too few scores to tell its judge.
+    What detection knows about a chain under its criteria; None when there are too few scores to tell its
+    judge.
 
     Args:
         standing, judgements: Of all anchors, see `anchors`.

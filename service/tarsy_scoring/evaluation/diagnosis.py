@@ -13,8 +13,8 @@ from tarsy_scoring.evaluation.interaction import Counts, Interaction, printable
 MIN_COMMANDS = 5
 # Two occurrences may be chance in a session of any length.
 MANY = 3
-# A healthy agent fails in up to a tenth of its commands, for example by looking for absent resources. At three tenths
-# it mostly corrects itself. Between the two the rate alone is no evidence.
+# A healthy agent fails in up to a tenth of its commands, for example by looking for absent resources. At
+# three tenths it mostly corrects itself. Between the two the rate alone is no evidence.
 FEW_ERRORS, MANY_ERRORS = 0.1, 0.3
 # An agent that reads the help of each tool once stays well below; one command in seven is too much.
 MUCH_HELP = 0.15
@@ -193,7 +193,9 @@ def _errors_and_help(interaction: Interaction) -> str:
 
 
 def _ranked(interaction: Interaction, number: Callable[[Counts], int]) -> list[tuple[str, Counts]]:
-    """The few subcommands with the highest number, or tools where no subcommands are known, with display names."""
+    """The few subcommands with the highest number, or tools where no subcommands are known, with display
+    names.
+    """
     parts: Mapping[str, Counts] = interaction.by_subcommand or interaction.by_tool
     worst = sorted(parts.items(), key=lambda part: (-number(part[1]), part[0]))
     return [(_display_name(name), counts) for name, counts in worst[:_NAMED]]

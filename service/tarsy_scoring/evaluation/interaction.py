@@ -1,8 +1,9 @@
 """
-Interaction metrics: how agents used their tools, counted from the timeline. Failures, repetition, help, loops, time.
+Interaction metrics: how agents used their tools, counted from the timeline. Failures, repetition, help,
+loops, time.
 
-Linear in the size of the session. Each execution is counted separately and every map is sorted by name, so the order of
-stages and executions does not change the result. `docs/interaction.md` defines each number.
+Linear in the size of the session. Each execution is counted separately and every map is sorted by name, so
+the order of stages and executions does not change the result. `docs/interaction.md` defines each number.
 """
 
 import heapq
@@ -26,8 +27,8 @@ class CommandRules:
     The definition of a command, validated by the settings.
 
     Args:
-        pattern: RE2 that finds commands in the arguments of shell tools; group 1 names the subcommand. None: every
-            tool call is one command.
+        pattern: RE2 that finds commands in the arguments of shell tools; group 1 names the subcommand. None:
+            every tool call is one command.
         shell_tools: Tools whose argument is a command line: `server.tool` or the bare tool name, `*` allowed.
     """
 
@@ -84,8 +85,9 @@ class Interaction(Counts):
     """
     The interaction metrics of one session.
 
-    `error_basis` counts commands by the field that reported their end: `exit_code`, `is_error` or `status`. `cycles`
-    holds at most ten, sorted by repetitions. Values that the timeline does not contain completely are None.
+    `error_basis` counts commands by the field that reported their end: `exit_code`, `is_error` or `status`.
+    `cycles` holds at most ten, sorted by repetitions. Values that the timeline does not contain completely
+    are None.
     """
 
     completed: bool
@@ -122,8 +124,9 @@ def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) ->
     """
     Count the commands of the agents and sub-agents of the shown stages.
 
-    A command repeats an earlier one if execution, server, tool and canonical arguments are equal; replicas that do the
-    same work do not repeat each other. Commands that `rules.pattern` finds in one call share the result of the call.
+    A command repeats an earlier one if execution, server, tool and canonical arguments are equal; replicas
+    that do the same work do not repeat each other. Commands that `rules.pattern` finds in one call share the
+    result of the call.
     """
     reader = _Reader(rules)
     executions = [e for stage in timeline.shown_stages for e in stage.executions]
@@ -165,7 +168,9 @@ class _Kind(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The commands of one execution as two columns, identity numbers and kinds, and the durations of their calls."""
+    """The commands of one execution as two columns, identity numbers and kinds, and the durations of their
+    calls.
+    """
 
     identities: list[int]
     kinds: list[_Kind]
@@ -316,7 +321,8 @@ def _strings(arguments: str) -> Iterator[str]:
 
 # --- command lines -------------------------------------------------------------------------------------
 
-# A separator, or text that an escape or quotes protect from the search for one. An open quote extends to the end.
+# A separator, or text that an escape or quotes protect from the search for one. An open quote extends to the
+# end.
 _LEXEME = re.compile(rb"""\\.|"[^"\\]*+(?:\\.[^"\\]*+)*+(")?|'[^']*+(')?|[;&|\n]""", re.DOTALL)
 _EDGE = " \t\r\n\"'`;&|"
 
@@ -333,8 +339,8 @@ def _find_commands(pattern: "re2._Regexp", text: str) -> Iterator[tuple[str, str
     """
     Text and subcommand of each command, from the match of the pattern to the end of the command.
 
-    A command ends at the next separator outside quotes, at the next match, or at the end of the quotes that it began in
-    (`bash -c "..."`). The slices do not overlap, so the time is linear.
+    A command ends at the next separator outside quotes, at the next match, or at the end of the quotes that
+    it began in (`bash -c "..."`). The slices do not overlap, so the time is linear.
     """
     data = text.encode("utf-8", "replace")  # RE2 works on bytes; with text it would convert every position
     found = [[match.span(group) for group in range(pattern.groups + 1)] for match in pattern.finditer(data)]
@@ -386,10 +392,12 @@ def _longest_run(lines: Sequence[_Line]) -> Run | None:
 
 def _cycles(line: _Line) -> Iterator[Cycle]:
     """
-    The longest stretches in which a round of 2-8 commands, not all equal, occurs three times or more in a row.
+    The longest stretches in which a round of 2-8 commands, not all equal, occurs three times or more in a
+    row.
 
-    In a stretch of a period, each command equals the one a period before it. A stretch has a shorter period as well
-    only if its first round is itself a repetition (Fine and Wilf), and is then reported for the shorter one.
+    In a stretch of a period, each command equals the one a period before it. A stretch has a shorter period
+    as well only if its first round is itself a repetition (Fine and Wilf), and is then reported for the
+    shorter one.
     """
     identities = line.identities
     for period in range(2, _LONGEST_PERIOD + 1):

@@ -61,15 +61,16 @@ def decide_outcome(
     gates: Sequence[GateLike], total_score: int | None, pass_threshold: float | None, *, judged: float | None = None
 ) -> Outcome:
     """
-    Pass if all gates pass and the total reaches the threshold; None where there are neither gates nor a threshold.
+    Pass if all gates pass and the total reaches the threshold; None where there are neither gates nor a
+    threshold.
 
     Without a total, the threshold is ignored and the gates decide: a missing judge is no failure.
 
     Args:
         pass_threshold: 0-100, see `threshold_of`; a total equal to it passes.
-        judged: 0-100, compared with the threshold instead of the total. For the threshold of a rubric this is 100 times
-            the weighted score: 0.695 is shown as a total of 70 and yet does not reach 0.70. None for the threshold of
-            a chain, which applies to the total.
+        judged: 0-100, compared with the threshold instead of the total. For the threshold of a rubric this is
+            100 times the weighted score: 0.695 is shown as a total of 70 and yet does not reach 0.70. None
+            for the threshold of a chain, which applies to the total.
     """
     value = total_score if judged is None or total_score is None else round(judged, _SIGNIFICANT_DECIMALS)
     is_judged = value is not None and pass_threshold is not None
@@ -107,8 +108,8 @@ def composite_score(
     """
     100 times the weighted mean of gates, judge and interaction. Parts that do not exist are left out.
 
-    The parts are gates passed / gates, total / 100, and the mean of 1 - error rate, first-try success rate and
-    iteration ratio. None where no part with a weight exists.
+    The parts are gates passed / gates, total / 100, and the mean of 1 - error rate, first-try success rate
+    and iteration ratio. None where no part with a weight exists.
 
     Args:
         weights: `gate_weight`, `judge_weight` and `interaction_weight`, each >= 0; a missing one is 0.

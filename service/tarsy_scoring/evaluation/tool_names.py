@@ -16,9 +16,9 @@ from rapidfuzz.distance import OSA, Indel
 
 from tarsy_scoring.timeline.text import without_invisible
 
-# A typing error is accepted in a long word only: two neighbouring letters swapped, or, in a still longer word, one
-# letter missing or added inside. A replaced letter is never accepted (content and context, exported and exporter), and
-# neither is a change at the end (compute, computer), because it often makes another word.
+# A typing error is accepted in a long word only: two neighbouring letters swapped, or, in a still longer
+# word, one letter missing or added inside. A replaced letter is never accepted (content and context, exported
+# and exporter), and neither is a change at the end (compute, computer), because it often makes another word.
 SHORTEST_SWAPPED = 7
 SHORTEST_LACKING = 9
 # The largest distance of two whole names in letters, however many words they have.
@@ -75,16 +75,17 @@ def merge_spellings(
     """
     Merge spellings into tools, the most used first.
 
-    Decisions about a name always apply. Among the other names, equal ones are merged, then similar ones: their words
-    are pairwise the same (`SAME_WORD`), or differ by a plural or by one typing error after the first letter of a long
-    word. Different numbers make different tools. A rarer name joins the most used name that it resembles. Joining is
-    not transitive, so that a chain of small differences merges nothing.
+    Decisions about a name always apply. Among the other names, equal ones are merged, then similar ones:
+    their words are pairwise the same (`SAME_WORD`), or differ by a plural or by one typing error after the
+    first letter of a long word. Different numbers make different tools. A rarer name joins the most used name
+    that it resembles. Joining is not transitive, so that a chain of small differences merges nothing.
 
     Args:
         counts: Uses of each spelling.
-        decided: Tool by name. A name that maps to itself stays separate: it joins no tool and no name joins it.
-        standing: Tools that keep their names and join no other tool, like those in `decided`. Similar names join them
-            first.
+        decided: Tool by name. A name that maps to itself stays separate: it joins no tool and no name joins
+            it.
+        standing: Tools that keep their names and join no other tool, like those in `decided`. Similar names
+            join them first.
     """
     tool_of = {normalise(name): normalise(tool) for name, tool in decided.items()}
     apart = {key for key, tool in tool_of.items() if key == tool}

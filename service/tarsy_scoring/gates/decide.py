@@ -1,8 +1,9 @@
 """
 Decide gates: pass or fail with a message, from the timeline and from observations of the work directory.
 
-A message contains the operator's own configuration, numbers, and names of stages, agents and tools, but never content
-of a session, a file or an output. The exception is the message of a `script`, which is meant to be shown.
+A message contains the operator's own configuration, numbers, and names of stages, agents and tools, but never
+content of a session, a file or an output. The exception is the message of a `script`, which is meant to be
+shown.
 """
 
 from collections import Counter
@@ -312,8 +313,8 @@ def _of_script(observed: Observed) -> Decision:
     """
     The answer of the script, or else its exit status.
 
-    An answer never overrules a failing exit status. An answer that cannot be read completely does not pass, because it
-    may end with `"passed": false`.
+    An answer never overrules a failing exit status. An answer that cannot be read completely does not pass,
+    because it may end with `"passed": false`.
     """
     ended_well = observed.exit_status == 0
     end = f"the script ended with {_end(observed)}"

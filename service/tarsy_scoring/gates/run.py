@@ -1,8 +1,9 @@
 """
-Run gates on a session: observe its work directory, with a deadline for every step and without leaving the directory.
+Run gates on a session: observe its work directory, with a deadline for every step and without leaving the
+directory.
 
-Commands come only from the operator's configuration. They receive the session id in an environment variable and nothing
-else of the session.
+Commands come only from the operator's configuration. They receive the session id in an environment variable
+and nothing else of the session.
 """
 
 import asyncio
@@ -45,9 +46,9 @@ async def run_gates(
     """
     Decide all gates in the given order; a failed gate does not stop the others.
 
-    A missing directory, a hanging command and an unreadable file are results that did not pass, with a message, and
-    never exceptions. The same command in several gates runs once. A cancellation kills the running command with its
-    process group and leaves nothing behind.
+    A missing directory, a hanging command and an unreadable file are results that did not pass, with a
+    message, and never exceptions. The same command in several gates runs once. A cancellation kills the
+    running command with its process group and leaves nothing behind.
 
     Args:
         settings: `timeout_s` limits each command and each read of a file.
@@ -122,9 +123,9 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """
     Run `work` in a daemon thread of its own; waits while `MOST_THREADS` of them are running.
 
-    A cancellation returns at once and leaves the thread to finish alone. asyncio's own thread pool is no option: work
-    that hangs on a dead share would block the pool for everything else, including host lookups, and the process would
-    wait for it at exit.
+    A cancellation returns at once and leaves the thread to finish alone. asyncio's own thread pool is no
+    option: work that hangs on a dead share would block the pool for everything else, including host lookups,
+    and the process would wait for it at exit.
     """
     while sum(t.name == THREAD_NAME for t in threading.enumerate()) >= MOST_THREADS:  # noqa: ASYNC110 - threads signal no event
         await asyncio.sleep(THREAD_POLL_S)
@@ -152,8 +153,8 @@ def find_work_dir(template: str, session_id: str) -> Path:
     """
     The real path of a session's work directory.
 
-    The part before `{session_id}` belongs to the operator. An agent may have created the rest, so no link in the rest
-    may lead out of the operator's part.
+    The part before `{session_id}` belongs to the operator. An agent may have created the rest, so no link in
+    the rest may lead out of the operator's part.
 
     Raises:
         _NotUsable: The directory does not exist, or leads out of the operator's part.
@@ -180,8 +181,9 @@ def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
     """
     Check that a path below `root` exists, or read its first `max_bytes`.
 
-    Links are followed while they stay below `root`. Their target is then opened part by part without following links,
-    so that a link swapped in meanwhile cannot lead out. Only regular files are read; devices and FIFOs stay closed.
+    Links are followed while they stay below `root`. Their target is then opened part by part without
+    following links, so that a link swapped in meanwhile cannot lead out. Only regular files are read; devices
+    and FIFOs stay closed.
 
     Args:
         root: A real path.
@@ -245,11 +247,12 @@ def _read(directory: int, last: str, name: str, max_bytes: int) -> Observed:
 
 async def run_command(command: str, root: Path, session_id: str, max_bytes: int) -> Observed:
     """
-    Run a command in a shell in `root` until the shell ends; returns its exit status and its output until then.
+    Run a command in a shell in `root` until the shell ends; returns its exit status and its output until
+    then.
 
-    The command gets `PATH` as the only variable of our environment and an empty input; its standard error is dropped.
-    Its process group is killed when the shell ends, on a cancellation and on a timeout, which arrives as a
-    cancellation. A process that has left the group continues, but its output is not waited for.
+    The command gets `PATH` as the only variable of our environment and an empty input; its standard error is
+    dropped. Its process group is killed when the shell ends, on a cancellation and on a timeout, which
+    arrives as a cancellation. A process that has left the group continues, but its output is not waited for.
 
     Args:
         max_bytes: Bytes of output to keep. The rest is read and dropped, so that the command does not block.
@@ -259,10 +262,10 @@ async def run_command(command: str, root: Path, session_id: str, max_bytes: int)
     """
     if not hasattr(os, "pidfd_open"):
         raise _NotUsable("commands can only be run on Linux, 5.3 or newer")
-    # `asyncio.create_subprocess_exec` was considered and rejected. A cancellation inside it kills the shell but not the
-    # children that the shell has started by then. asyncio and uvloop reap the shell before they report its end, and
-    # `killpg` on a reaped leader may hit a new group with the same number. Their `communicate` waits for the end of the
-    # output, which a process outside the group can keep open.
+    # `asyncio.create_subprocess_exec` was considered and rejected. A cancellation inside it kills the shell
+    # but not the children that the shell has started by then. asyncio and uvloop reap the shell before they
+    # report its end, and `killpg` on a reaped leader may hit a new group with the same number. Their
+    # `communicate` waits for the end of the output, which a process outside the group can keep open.
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     with contextlib.closing(_Output(max_bytes)) as output, contextlib.ExitStack() as cleanup:

@@ -57,21 +57,21 @@ async def assess(
     """
     Judge one session under the criteria.
 
-    The first sample is complete before the others start, so that the provider's prompt cache is warm. The sample with
-    the (lower) median total counts, with its analysis and its conversation. If the session contains text that tries to
-    influence the judge, one more sample is taken with this text masked. A difference of 10 points or more means that
-    the text had an effect, and the masked sample counts.
+    The first sample is complete before the others start, so that the provider's prompt cache is warm. The
+    sample with the (lower) median total counts, with its analysis and its conversation. If the session
+    contains text that tries to influence the judge, one more sample is taken with this text masked. A
+    difference of 10 points or more means that the text had an effect, and the masked sample counts.
 
     Stores nothing itself: `ask` does, and a cancellation leaves the turns that it stored.
 
     Args:
-        is_final: Whether an error of an optional turn (repair, further samples, missing tools) is final. Other errors
-            are raised.
+        is_final: Whether an error of an optional turn (repair, further samples, missing tools) is final.
+            Other errors are raised.
         masked: Builds the same context with suspicious text masked; None where there is no such text.
 
     Raises:
-        RetryLater, WaitFor, Unscorable: There is no score; see `errors`. Also raised when only the masked sample fails,
-            because the other samples cannot be trusted.
+        RetryLater, WaitFor, Unscorable: There is no score; see `errors`. Also raised when only the masked
+            sample fails, because the other samples cannot be trusted.
         LeaseLost: The score belongs to another worker now.
     """
     strategy = STRATEGIES[criteria.strategy]
@@ -134,9 +134,9 @@ def is_doubtful(totals: Sequence[int], at_edges: Sequence[int]) -> bool:
     """
     Whether another sample is worth its price: the median is near an edge, or the samples are far apart.
 
-    Source: the simulation in tests/unit/judge/test_assess.py with 10,000 sessions (seed 1, true scores uniform
-    over 0-100, a judge of standard deviation 6, edges 35, 60 and 80). This rule put 10.4 % of them in the wrong
-    band at 1.7 calls each; one call gave 14.6 %, three 10.2 % and five 7.8 %.
+    Source: the simulation in tests/unit/judge/test_assess.py with 10,000 sessions (seed 1, true scores
+    uniform over 0-100, a judge of standard deviation 6, edges 35, 60 and 80). This rule put 10.4 % of them in
+    the wrong band at 1.7 calls each; one call gave 14.6 %, three 10.2 % and five 7.8 %.
     """
     median = statistics.median_low(totals)
     return (

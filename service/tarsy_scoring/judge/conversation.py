@@ -1,5 +1,6 @@
 """
-A conversation with the judge. It only grows, so that the provider's prompt cache serves the evidence to every turn.
+A conversation with the judge. It only grows, so that the provider's prompt cache serves the evidence to every
+turn.
 """
 
 from tarsy_scoring.errors import AnswerCut, ContentFiltered, ContextTooLong, EmptyAnswer, JudgeRejectedRequest, Refused
@@ -13,9 +14,9 @@ class Conversation:
     """
     The opening and the exchanges since. It grows only by usable answers and their questions.
 
-    A turn that fails leaves it unchanged, so that the prefix of the next question was sent before. When the window can
-    no longer hold all of it, replies before the last one are dropped for good; the opening with the evidence stays
-    byte for byte. A cancelled turn leaves it unchanged as well.
+    A turn that fails leaves it unchanged, so that the prefix of the next question was sent before. When the
+    window can no longer hold all of it, replies before the last one are dropped for good; the opening with
+    the evidence stays byte for byte. A cancelled turn leaves it unchanged as well.
 
     Args:
         reply_format: Of every answer; None for text.

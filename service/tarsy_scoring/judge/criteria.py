@@ -1,8 +1,8 @@
 """
 Criteria files become frozen definitions that are addressed by their content.
 
-The shipped files work without configuration; operators put their own beside them. The hash of a criteria covers
-everything that the judge is asked, including the texts that code adds to the prompts of the file.
+The shipped files work without configuration; operators put their own beside them. The hash of a criteria
+covers everything that the judge is asked, including the texts that code adds to the prompts of the file.
 """
 
 import hashlib
@@ -84,8 +84,8 @@ class Criteria(Definition):
         """
         The record that is stored under the hash.
 
-        It holds the keys of the file that differ from their defaults, `added_by_code`, and `prompt_hashes` (SHA-256
-        by prompt). Defaults are left out, so that a new optional key changes no hash.
+        It holds the keys of the file that differ from their defaults, `added_by_code`, and `prompt_hashes`
+        (SHA-256 by prompt). Defaults are left out, so that a new optional key changes no hash.
         """
         given = self.model_dump(mode="json", exclude_defaults=True) | {"strategy": self.strategy}
         prompts = {k: v for k, v in given.items() if k.endswith("prompt")} | self.added_by_code
@@ -108,7 +108,8 @@ class Criteria(Definition):
             "SESSION_CONVERSATION": context.conversation,
             "OUTPUT_SCHEMA": self.added_by_code.get("output_schema", ""),
         }
-        # One pass over the template: replacing one name after the other would also fill placeholders in the evidence.
+        # One pass over the template: replacing one name after the other would also fill placeholders in the
+        # evidence.
         prompt = PLACEHOLDER.sub(lambda found: values[found[1]], self.prompt)
         return [Message("system", f"{self.system_prompt}\n\n{FENCE_NOTICE}"), Message("user", prompt)]
 
@@ -142,8 +143,8 @@ def load_criteria(directories: Iterable[Path] = ()) -> CriteriaRegistry:
     An operator's criteria replace shipped ones with the same name.
 
     Raises:
-        ConfigurationError: A folder cannot be read, a file is not valid (with file, line and reason), or two of the
-            operators' files contain the same name.
+        ConfigurationError: A folder cannot be read, a file is not valid (with file, line and reason), or two
+            of the operators' files contain the same name.
     """
     shipped = {
         c.name: c for _, c in read_criteria_folder(resources.files("tarsy_scoring.judge").joinpath("shipped_criteria"))
@@ -185,8 +186,8 @@ def read_criteria_file(path: Traversable) -> Criteria:
     Read one criteria file.
 
     Raises:
-        InvalidCriteria: With every problem found. Problems between keys, such as weights that do not add up, are
-            found only after each key is valid by itself.
+        InvalidCriteria: With every problem found. Problems between keys, such as weights that do not add up,
+            are found only after each key is valid by itself.
     """
     try:
         text = path.read_text(encoding="utf-8")

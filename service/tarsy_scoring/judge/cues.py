@@ -1,8 +1,8 @@
 """
 The words of `failure_tags`: cues that deny, question or only mention a term, and words that end their scope.
 
-All patterns read lower-case text in which each term is one character of the class `X`. A longer phrase comes before a
-shorter one that it begins with. Every repetition is bounded, so that matching stays linear.
+All patterns read lower-case text in which each term is one character of the class `X`. A longer phrase comes
+before a shorter one that it begins with. Every repetition is bounded, so that matching stays linear.
 """
 
 import re

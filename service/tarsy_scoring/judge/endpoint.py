@@ -1,7 +1,8 @@
 """
 One call to an OpenAI-compatible endpoint: the request, its outcome, and the meaning of each error.
 
-The only importer of `openai`. The retries of that library are off: two layers would multiply calls and hide their cost.
+The only importer of `openai`. The retries of that library are off: two layers would multiply calls and hide
+their cost.
 """
 
 import asyncio
@@ -38,7 +39,8 @@ SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zer
 KEY_DUE_S = 60.0
 QUOTA_DUE_S = 300.0
 CONNECT_TIMEOUT_S = 10.0
-# An attempt that ends during a call counts as a failure of the provider only if the call has waited this long.
+# An attempt that ends during a call counts as a failure of the provider only if the call has waited this
+# long.
 SILENCE_S = 30.0
 # Ways to ask an endpoint for JSON, strictest first. With `text` the words of the prompt must suffice.
 JSON_LADDER = ("json_schema", "json_object", "text")
@@ -48,7 +50,9 @@ _log = structlog.get_logger()
 
 
 class TransientError(Exception):
-    """Another call may succeed. `error` is raised when the retries are used up, `after_s` is the wait asked for."""
+    """Another call may succeed. `error` is raised when the retries are used up, `after_s` is the wait asked
+    for.
+    """
 
     def __init__(self, error: ScoringError, after_s: float | None = None) -> None:
         super().__init__(str(error))
@@ -58,7 +62,9 @@ class TransientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to the model. `estimated` is our token estimate, `tokens` the estimate times the model's factor."""
+    """A question to the model. `estimated` is our token estimate, `tokens` the estimate times the model's
+    factor.
+    """
 
     messages: Sequence[Message]
     kind: TurnKind
@@ -83,9 +89,10 @@ class Outcome:
     The outcome of a call.
 
     Args:
-        account: Keywords of `limits.rules.Result` for the gate; None where the call says nothing about the provider.
-        result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on, so the
-            question can be asked again at once.
+        account: Keywords of `limits.rules.Result` for the gate; None where the call says nothing about the
+            provider.
+        result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on,
+            so the question can be asked again at once.
     """
 
     account: dict[str, Any] | None
@@ -166,7 +173,9 @@ class Endpoint:
         return parameters
 
     def _adapt(self, parameters: dict[str, Any], error: ErrorResponse) -> bool:
-        """Drop a parameter that the endpoint reports as unsupported from all later calls; whether there was one."""
+        """Drop a parameter that the endpoint reports as unsupported from all later calls; whether there was
+        one.
+        """
         refused = error.unsupported_parameter(parameters.keys() & {"temperature", "max_tokens", "response_format"})
         if refused == "temperature":
             self._takes_temperature = False
@@ -194,8 +203,8 @@ class Endpoint:
         limit = asyncio.timeout_at(min(ends_at, own_end))
         try:
             async with limit:
-                # `chat.completions.create` would build and validate models of request and answer, which takes 0.85 ms
-                # of CPU per call with a prompt of 100 KB. Posting the encoded body takes 0.3 ms.
+                # `chat.completions.create` would build and validate models of request and answer, which takes
+                # 0.85 ms of CPU per call with a prompt of 100 KB. Posting the encoded body takes 0.3 ms.
                 response = await self._http.post(self._url, content=prepared.body, headers=self._headers)
         except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
             if limit.expired():

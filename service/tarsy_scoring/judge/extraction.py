@@ -1,8 +1,8 @@
 """
 Extract total, analysis, outcome, breakdown and missing tools from the text of an answer.
 
-The functions are linear in the length of the answer, and strict: without a plain statement they return None or nothing,
-never a guess.
+The functions are linear in the length of the answer, and strict: without a plain statement they return None
+or nothing, never a guess.
 """
 
 import functools
@@ -46,11 +46,12 @@ def extract_total(reply: str) -> int | None:
     """
     The total on the last non-empty line, 0-100, or None.
 
-    The line is a bare integer, possibly with Markdown, `<b>`, `\\boxed{}`, emoji, a label of words such as "final total
-    score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines with only a code fence are skipped, and
-    characters without width are ignored. Anything else on the line makes it no score, above all a second number
-    (`80 or 90`, `20/25`, `Score 1: 67`) and spellings that may not mean a whole number: `067`, `100.0`, `1e2`, `~67`,
-    `>67`. The last line of a quotation of something else is no score of the judge.
+    The line is a bare integer, possibly with Markdown, `<b>`, `\\boxed{}`, emoji, a label of words such as
+    "final total score", a plus, `/100`, `out of 100`, `%`, `points` and a full stop. Lines with only a code
+    fence are skipped, and characters without width are ignored. Anything else on the line makes it no score,
+    above all a second number (`80 or 90`, `20/25`, `Score 1: 67`) and spellings that may not mean a whole
+    number: `067`, `100.0`, `1e2`, `~67`, `>67`. The last line of a quotation of something else is no score of
+    the judge.
     """
     lines = reply.splitlines()
     _drop_from_end(lines, fences=len(lines))
@@ -59,7 +60,9 @@ def extract_total(reply: str) -> int | None:
 
 
 def analysis_of(reply: str) -> str:
-    """The answer without its score line and the code fence around it; the whole answer where there is no total."""
+    """The answer without its score line and the code fence around it; the whole answer where there is no
+    total.
+    """
     if extract_total(reply) is None:
         return reply.strip()
     lines = reply.splitlines()
@@ -70,7 +73,9 @@ def analysis_of(reply: str) -> str:
 
 
 def _drop_from_end(lines: list[str], *, fences: int) -> int:
-    """Drop trailing empty lines and up to `fences` lines with only a code fence; returns the number of these fences."""
+    """Drop trailing empty lines and up to `fences` lines with only a code fence; returns the number of these
+    fences.
+    """
     dropped = 0
     while lines and (not (last := _visible(lines[-1])) or (dropped < fences and _FENCE.fullmatch(last))):
         dropped += bool(last)
@@ -148,8 +153,8 @@ def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
     Args:
         outcomes: Ids that may be stated, in lower case.
 
-    The range of totals may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another word or
-    with several outcomes (`Outcome: correct or partial`) states none.
+    The range of totals may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another
+    word or with several outcomes (`Outcome: correct or partial`) states none.
     """
     known = set(outcomes)
     for line in reversed(reply.splitlines()) if known else ():
@@ -175,9 +180,9 @@ def extract_breakdown(reply: str, categories: Mapping[str, int]) -> dict[str, fl
     """
     Points per category, as the answer states them (`Logical Flow: 15/25`, decorated or not).
 
-    The last statement of a category counts, because remarks come before the breakdown. The denominator must be that of
-    the category (in a table it may have its own column), and the points must not exceed it. Points that are struck
-    out, estimated or changed (`20/25 -> 15/25`) are not stated.
+    The last statement of a category counts, because remarks come before the breakdown. The denominator must
+    be that of the category (in a table it may have its own column), and the points must not exceed it. Points
+    that are struck out, estimated or changed (`20/25 -> 15/25`) are not stated.
 
     Args:
         categories: Highest points by category id.
@@ -236,9 +241,9 @@ def extract_missing_tools(text: str) -> list[MissingTool]:
     """
     The numbered list of missing tools: a name and why, per item.
 
-    Reads `1. **read-file**: why`, `1) read-file - why`, and a name on a line of its own with the reason below. Lines
-    and bullets below an item belong to its reason. An item without a recognisable name gives no row. A text
-    without a list, or one that states that no tools are missing, gives no rows.
+    Reads `1. **read-file**: why`, `1) read-file - why`, and a name on a line of its own with the reason
+    below. Lines and bullets below an item belong to its reason. An item without a recognisable name gives no
+    row. A text without a list, or one that states that no tools are missing, gives no rows.
     """
     if _says_none_missing(text):
         return []
@@ -257,7 +262,9 @@ def _says_none_missing(text: str) -> bool:
 
 
 def _numbered_items(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Head and following lines of each item. A number that is indented deeper or out of sequence begins no item."""
+    """Head and following lines of each item. A number that is indented deeper or out of sequence begins no
+    item.
+    """
     head, body, last, indent = "", list[str](), 0, 0
     for line in map(str.rstrip, text.splitlines()):
         item = _ITEM.match(line)
@@ -297,6 +304,8 @@ _STEP_TOOL = re.compile(r"[`*\s]*(?P<tool>[A-Za-z][A-Za-z0-9]*(?:[._/-][A-Za-z0-
 
 
 def tool_of_step(step: str) -> str | None:
-    """The tool that a step begins with (`kubectl.get_pods: ...`); None where its first word is an ordinary word."""
+    """The tool that a step begins with (`kubectl.get_pods: ...`); None where its first word is an ordinary
+    word.
+    """
     found = _STEP_TOOL.match(step)
     return found["tool"] if found else None

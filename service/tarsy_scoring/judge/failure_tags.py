@@ -1,11 +1,13 @@
 """
-Which failures of a vocabulary an analysis asserts, as opposed to failures that it denies, asks about or only names.
+Which failures of a vocabulary an analysis asserts, as opposed to failures that it denies, asks about or only
+names.
 
-Cue and scope, as in NegEx: a cue in front of a term (`no sign of X`) denies it as far as the scope of the cue reaches,
-and an answer behind a term (`X: none`, `X was ruled out`) denies that term. Only the form of a sentence is read: an
-explanation that refutes a term without a cue is not recognised.
+Cue and scope, as in NegEx: a cue in front of a term (`no sign of X`) denies it as far as the scope of the cue
+reaches, and an answer behind a term (`X: none`, `X was ruled out`) denies that term. Only the form of a
+sentence is read: an explanation that refutes a term without a cue is not recognised.
 
-Source: Chapman et al., A Simple Algorithm for Identifying Negated Findings and Diseases in Discharge Summaries, 2001.
+Source: Chapman et al., A Simple Algorithm for Identifying Negated Findings and Diseases in Discharge
+Summaries, 2001.
 """
 
 import re
@@ -22,9 +24,9 @@ def find_failure_tags(analysis: str, vocabulary: Iterable[str]) -> list[str]:
     """
     The terms that the analysis asserts, in the order of the vocabulary, each once.
 
-    Only whole terms count, in any case and decoration. One assertion is enough, whatever other sentences deny. A list
-    of all terms of a vocabulary of four or more is taken for a quotation of the vocabulary. Linear in the length of the
-    analysis.
+    Only whole terms count, in any case and decoration. One assertion is enough, whatever other sentences
+    deny. A list of all terms of a vocabulary of four or more is taken for a quotation of the vocabulary.
+    Linear in the length of the analysis.
 
     Args:
         vocabulary: Identifiers such as `wrong_conclusion`.
@@ -128,8 +130,8 @@ class _Scope:
     """
     What a cue denies, while a sentence is read from left to right.
 
-    A `far` scope ends with its clause. A `none` one passes verbs as well: `None of the claims is X`. A `near` one ends
-    at a word that is not in `CARRYING`, and an `all` one (`if`) with the sentence.
+    A `far` scope ends with its clause. A `none` one passes verbs as well: `None of the claims is X`. A `near`
+    one ends at a word that is not in `CARRYING`, and an `all` one (`if`) with the sentence.
     """
 
     reach: str

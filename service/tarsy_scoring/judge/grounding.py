@@ -1,8 +1,8 @@
 """
 Check the citations of an analysis against the evidence that the judge saw.
 
-Only the form is checked: that an entry exists and that a quotation occurs in it. Whether the entry supports the claim
-is not checked.
+Only the form is checked: that an entry exists and that a quotation occurs in it. Whether the entry supports
+the claim is not checked.
 """
 
 import re
@@ -38,17 +38,17 @@ def check_citations(analysis: str, evidence: CitableEvidence) -> Grounding:
     """
     Count the citations of an analysis, and those that hold.
 
-    In a sentence without quotations, each entry id is a citation. It holds if the entry exists; of a range (`E3-E5`)
-    the two ends count. In a sentence with quotations, the quotations are the citations, and the ids name their entries.
-    A quotation holds if all ids of the sentence exist and one of their entries contains it. Without an id, any entry
-    may contain it.
+    In a sentence without quotations, each entry id is a citation. It holds if the entry exists; of a range
+    (`E3-E5`) the two ends count. In a sentence with quotations, the quotations are the citations, and the ids
+    name their entries. A quotation holds if all ids of the sentence exist and one of their entries contains
+    it. Without an id, any entry may contain it.
 
-    A quotation is text in double quotation marks of at least three words or 16 characters, or code of at least three
-    words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation at the ends are ignored.
-    Words and numbers must be whole. `...` matches anything in the same entry. Code after a word about an omitted step
-    (``It should have run `kubectl logs web-1 --previous` ``) is a suggestion and no citation, unless a word of evidence
-    comes in between (`... that E4 shows ...`). An id without an entry that the evidence uses as a word (`E11000`, an
-    error of MongoDB) is no citation.
+    A quotation is text in double quotation marks of at least three words or 16 characters, or code of at
+    least three words. White space, case, Markdown, the kind of quotation marks and dashes, and punctuation at
+    the ends are ignored. Words and numbers must be whole. `...` matches anything in the same entry. Code
+    after a word about an omitted step (``It should have run `kubectl logs web-1 --previous` ``) is a
+    suggestion and no citation, unless a word of evidence comes in between (`... that E4 shows ...`). An id
+    without an entry that the evidence uses as a word (`E11000`, an error of MongoDB) is no citation.
 
     Linear in the analysis and the evidence, except for the search of each quotation; the first 1,000 count.
     """
@@ -80,7 +80,8 @@ class _Sentence:
 
 
 _NUMBER = r"[1-9][0-9]{0,5}"
-# Not within words, hexadecimals, paths, versions, addresses: `1E5`, `E5xx`, `E2E`, `E5-2680`, `v1.E5`, `00:E5:1A`.
+# Not within words, hexadecimals, paths, versions, addresses: `1E5`, `E5xx`, `E2E`, `E5-2680`, `v1.E5`,
+# `00:E5:1A`.
 _ID = (
     rf"(?<![\w.\\/@$%#=+&–-])(?<![0-9A-F]:)E{_NUMBER}"
     rf"(?:\s?[-–/+&]\s?E{_NUMBER}|–{_NUMBER})*(?![\w%]|\.[0-9]|[-–]\w|:[0-9A-Fa-f]{{2}}\b)"
@@ -104,7 +105,8 @@ _TOKENS = (
     r"|(?P<end>(?<!\be\.g)(?<!\bi\.e)(?<!\bcf)(?<!\bvs)[.!?](?=[)\]*_'’”\"]{0,4}(?:\s|$))(?![^\w\n]{0,6}[\[(]E[0-9])"
     r"|\n(?:(?=[ \t]*(?:\n|[-*+•>|#]|`{3}))|[ \t]*[0-9]{1,3}[.)](?=[ \t]))))"
 )
-# Words of suggestion affect only code. In a text without code the search for them would take most of the time.
+# Words of suggestion affect only code. In a text without code the search for them would take most of the
+# time.
 _TOKEN = re.compile(_TOKENS)
 _TOKEN_AROUND_CODE = re.compile(rf"{_TOKENS}|(?<![\w-])(?i:(?P<suggests>{_SUGGESTS})|(?P<claims>{_CLAIMS}))(?![\w-])")
 _QUOTATIONS = ("straight", "curved", "angled", "code")
@@ -136,7 +138,9 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
 
 
 def _tokens(text: str) -> Iterator[re.Match[str]]:
-    """Ids, quotations, words of suggestion, ends of sentences. Other text in quotation marks is searched for them."""
+    """Ids, quotations, words of suggestion, ends of sentences. Other text in quotation marks is searched for
+    them.
+    """
     pattern = _TOKEN_AROUND_CODE if "`" in text else _TOKEN
     position, closing_ticks = 0, -1
     while token := pattern.search(text, position):

@@ -1,8 +1,9 @@
 """
 JSON replies: how they are asked for, and how the object is extracted from a reply that wraps it.
 
-The object may be the whole reply, the content of a code fence, or surrounded by words. A reply with several different
-objects among its words counts as a reply without one. Extraction is linear in the length of the reply.
+The object may be the whole reply, the content of a code fence, or surrounded by words. A reply with several
+different objects among its words counts as a reply without one. Extraction is linear in the length of the
+reply.
 """
 
 import re
@@ -56,7 +57,8 @@ async def say_json(
     conversation: Conversation, kind: TurnKind, model: type[Model], *, max_reminders: int
 ) -> tuple[Model, Turn]:
     """
-    Ask until the reply fits the model; each of at most `max_reminders` reminders lists the problems of the reply.
+    Ask until the reply fits the model; each of at most `max_reminders` reminders lists the problems of the
+    reply.
 
     Raises:
         InvalidStructuredAnswer: No reply fitted the model.

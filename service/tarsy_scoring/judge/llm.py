@@ -1,5 +1,6 @@
 """
-The client of a judge's model: fits questions to the window, asks the gate for a permit, and retries transient errors.
+The client of a judge's model: fits questions to the window, asks the gate for a permit, and retries transient
+errors.
 
 `endpoint.py` makes the single calls.
 """
@@ -26,7 +27,8 @@ from tarsy_scoring.timeline.context import estimate_tokens
 
 RETRY_WAITS_S = (1.0, 2.0, 4.0)
 JITTER = 0.2  # our own waits vary up and down, a wait that the provider asked for only up
-# The reply limit shrinks to the rest of the window, but not below this share of `max_reply_tokens` or these tokens.
+# The reply limit shrinks to the rest of the window, but not below this share of `max_reply_tokens` or these
+# tokens.
 LEAST_REPLY_SHARE, LEAST_REPLY_TOKENS = 1 / 4, 256
 
 _log = structlog.get_logger()
@@ -50,8 +52,8 @@ class Gate(Protocol):
         """
         Book the outcome of an admitted call; the keywords are those of `limits.rules.Result`.
 
-        Not limited by the deadline of the attempt, because the answer has arrived and is paid for. Never called for a
-        call that was cancelled, or that ended too early to say anything about the provider.
+        Not limited by the deadline of the attempt, because the answer has arrived and is paid for. Never
+        called for a call that was cancelled, or that ended too early to say anything about the provider.
         """
         ...
 
@@ -106,16 +108,18 @@ class JudgeClient:
         token_factor: float = 1.0,
     ) -> Turn:
         """
-        Call the model, and call it again after transient errors (after 1 s, 2 s, 4 s, or the wait that is asked for).
+        Call the model, and call it again after transient errors (after 1 s, 2 s, 4 s, or the wait that is
+        asked for).
 
-        Prompt and reply limit together stay within `context_window_tokens`; the reply limit shrinks where necessary. A
-        call that used all of `timeout_s` is not repeated, so that another provider gets its turn. A cancellation
-        closes the connection and frees the slot; the provider may bill what the model wrote until then.
+        Prompt and reply limit together stay within `context_window_tokens`; the reply limit shrinks where
+        necessary. A call that used all of `timeout_s` is not repeated, so that another provider gets its
+        turn. A cancellation closes the connection and frees the slot; the provider may bill what the model
+        wrote until then.
 
         Args:
             deadline_s: Rest of the attempt. It covers waiting for a free slot, calls and pauses.
-            reply_limit_factor: Factor for the configured `max_reply_tokens`. With a factor above 1 (after a cut
-                answer) the limit must exceed the configured one.
+            reply_limit_factor: Factor for the configured `max_reply_tokens`. With a factor above 1 (after a
+                cut answer) the limit must exceed the configured one.
             reply_format: JSON to ask for, as strictly as the endpoint supports.
             gate: Asked for a permit before each single call, and given its outcome.
             token_factor: Real tokens of the model per estimated one, >= 1.
@@ -129,8 +133,8 @@ class JudgeClient:
             AttemptTimedOut: The deadline passed.
             RateLimited: 429 four times, or a wait of more than 30 s or than the deadline leaves.
             KeyRejected, QuotaExhausted: Without retries; the operator has to act.
-            PromptTooLong: Without retries, whatever the status; also before a call, where the window leaves no room
-                for a reply.
+            PromptTooLong: Without retries, whatever the status; also before a call, where the window leaves
+                no room for a reply.
             ContentFiltered: The provider refused the prompt.
             JudgeRejectedRequest: Any other 3xx or 4xx.
             WaitFor: Raised by the gate. A short pause is slept through instead.

@@ -11,8 +11,8 @@ class Prices:
     """
     Prices of one provider's model; unknown where neither the configuration nor `genai-prices` has them.
 
-    Published prices belong to the provider behind the base URL. They are unknown behind a gateway, on a private server
-    and for an unknown model. They may rise with the length of the prompt.
+    Published prices belong to the provider behind the base URL. They are unknown behind a gateway, on a
+    private server and for an unknown model. They may rise with the length of the prompt.
     """
 
     def __init__(self, settings: ProviderSettings) -> None:

@@ -124,7 +124,9 @@ class ErrorResponse:
         return self.status not in (401, 403, 429) and _TOO_LONG.search(self._text) is not None
 
     def is_transient(self) -> bool:
-        """The same request may succeed later. A gateway may put an error into a body with a status of success."""
+        """The same request may succeed later. A gateway may put an error into a body with a status of
+        success.
+        """
         return self.status in (408, 409, 429) or self.status >= 500 or self.status < 300
 
     def token_sizes(self) -> tuple[int | None, int | None]:
@@ -151,8 +153,8 @@ class ErrorResponse:
         The wait that the provider asks for; None where it asks for none, or for zero or less.
 
         Read from `retry-after-ms`, then `retry-after` (seconds or a date), then the longest reset of the
-        `x-ratelimit-*` limits that are used up. After a 429 one of them must be used up, so if none is reported as
-        such, the longest reset of any counts.
+        `x-ratelimit-*` limits that are used up. After a 429 one of them must be used up, so if none is
+        reported as such, the longest reset of any counts.
         """
         milliseconds = _number(self._headers.get("retry-after-ms"))
         resets, used_up = [], []

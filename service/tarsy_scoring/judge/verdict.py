@@ -40,8 +40,8 @@ class Turn:
     """
     One answered call of the judge, as it is stored.
 
-    Unknown token counts and costs are None, never 0. `reply` is the whole text that arrived, even of a cut answer
-    (`finish_reason` = `length`).
+    Unknown token counts and costs are None, never 0. `reply` is the whole text that arrived, even of a cut
+    answer (`finish_reason` = `length`).
     """
 
     kind: TurnKind
@@ -82,7 +82,9 @@ class Grounding:
 
 @dataclass(frozen=True, slots=True)
 class AlternativeApproach:
-    """A way to investigate that the judge calls better. Each of the ordered `steps` begins with the tool it uses."""
+    """A way to investigate that the judge calls better. Each of the ordered `steps` begins with the tool it
+    uses.
+    """
 
     name: str
     description: str
@@ -105,8 +107,8 @@ class Verdict:
     """
     The result of a judgement. `total_score` is 0-100 and always stated by the judge.
 
-    A strategy fills it from one sample. `assess` adds the totals of all samples (`samples`, in the order in which they
-    were asked for), the failure tags and the grounding.
+    A strategy fills it from one sample. `assess` adds the totals of all samples (`samples`, in the order in
+    which they were asked for), the failure tags and the grounding.
     """
 
     total_score: int
@@ -133,8 +135,8 @@ class Ask(Protocol):
     """
     Ask the judge once, durably.
 
-    The implementation replays the stored turn if an earlier attempt paid for it. Otherwise it calls the model, stores
-    the whole reply before it returns, and announces the phase.
+    The implementation replays the stored turn if an earlier attempt paid for it. Otherwise it calls the
+    model, stores the whole reply before it returns, and announces the phase.
     """
 
     async def __call__(

@@ -1,10 +1,11 @@
 """
 The consumer of a group and the publisher.
 
-aiokafka rebalances eagerly and moves positions back to the committed offset; intake is idempotent, so nothing has to
-be drained. A cancelled `getmany` leaves the fetch counter raised, so it is cancelled only when the client ends as well.
-A rebalance forgets `pause()`, so back-pressure means not asking for records. The library works in tasks of its own and
-goes on without a task that has failed; `Consumer` notices that from outside and builds a new client.
+aiokafka rebalances eagerly and moves positions back to the committed offset; intake is idempotent, so nothing
+has to be drained. A cancelled `getmany` leaves the fetch counter raised, so it is cancelled only when the
+client ends as well. A rebalance forgets `pause()`, so back-pressure means not asking for records. The library
+works in tasks of its own and goes on without a task that has failed; `Consumer` notices that from outside and
+builds a new client.
 """
 
 import asyncio
@@ -52,17 +53,19 @@ Headers = Sequence[tuple[str, bytes]]
 
 # How often a publisher repeats in the log that an outage continues.
 LOG_OUTAGE_EVERY_S = 60.0
-# Brokers answer each fetch within 0.5 s, also without records. After this time without an answer we look for a reason.
+# Brokers answer each fetch within 0.5 s, also without records. After this time without an answer we look for
+# a reason.
 QUIET_S = 15.0
-# Without partitions there are no answers. Each check costs the brokers a login, so such a member checks less often.
+# Without partitions there are no answers. Each check costs the brokers a login, so such a member checks less
+# often.
 CHECK_EVERY_S = 60.0
 WATCH_S = 1.0
 # Intake pauses for as long as it has to. A loop that died ends the process, so this second watchdog is off.
 NO_POLL_WATCHDOG_MS = 2**31 - 1
 MAX_REQUEST_BYTES = 1_048_576
 STOP_TIMEOUT_S = 5.0
-# Errors about one topic or partition. The client reports each once and goes on; a new one would meet it again, and
-# rebalance the group on the way.
+# Errors about one topic or partition. The client reports each once and goes on; a new one would meet it
+# again, and rebalance the group on the way.
 _CLIENT_SURVIVES = (
     CorruptRecordException,
     OffsetOutOfRangeError,
@@ -98,8 +101,8 @@ class Consumer:
     """
     Records of some topics for this member of the group. Used by one task.
 
-    While the brokers are away, `take` waits for partitions and `commit` for its answer, without a limit. After a
-    cancellation of either, `stop` is the only call allowed.
+    While the brokers are away, `take` waits for partitions and `commit` for its answer, without a limit.
+    After a cancellation of either, `stop` is the only call allowed.
     """
 
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
@@ -155,7 +158,8 @@ class Consumer:
 
     async def take(self, wait_s: float, limit: int) -> list[Record]:
         """
-        Records that have arrived: at most `limit`, waiting at most `wait_s` for the first once partitions are assigned.
+        Records that have arrived: at most `limit`, waiting at most `wait_s` for the first once partitions are
+        assigned.
 
         Raises:
             BrokerAway: Try again.
@@ -171,8 +175,8 @@ class Consumer:
             batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=limit)
         except KafkaError as error:
             if not isinstance(error, _CLIENT_SURVIVES):
-                # A member whose heartbeat was refused never sends another one. The library reports that at each call,
-                # and expects its user to build a new client.
+                # A member whose heartbeat was refused never sends another one. The library reports that at
+                # each call, and expects its user to build a new client.
                 await self._discard(repr(error))
             raise BrokerAway(f"cannot fetch: {error!r}") from error
         self._found_nothing = self._found_nothing or not batches
@@ -197,8 +201,9 @@ class Consumer:
         """
         Update `is_served`, and log an outage: the library retries silently.
 
-        As long as fetches are answered, the brokers are not asked. Otherwise connections of our own show the reason,
-        within 10 s: a login may be refused hours after the start, when a broker restarts or ends an old connection.
+        As long as fetches are answered, the brokers are not asked. Otherwise connections of our own show the
+        reason, within 10 s: a login may be refused hours after the start, when a broker restarts or ends an
+        old connection.
 
         A client that wants records, has partitions and gets no answer from brokers that let us in has failed.
 
@@ -213,8 +218,8 @@ class Consumer:
         elif now_s >= self._check_at_s:
             obstacle = await find_obstacle(self._options)
             self.is_served = obstacle is None or not obstacle.keeps_out
-            # While intake is paused, the client is full of prefetched records and rightly fetches nothing. So only a
-            # client whose last `take` came back empty is stuck.
+            # While intake is paused, the client is full of prefetched records and rightly fetches nothing. So
+            # only a client whose last `take` came back empty is stuck.
             self._is_stuck = obstacle is None and found_nothing and bool(self._partitions())
             if obstacle is not None and not self.is_served:
                 log_away(away_by(obstacle), "intake")
@@ -280,12 +285,12 @@ class Publisher:
     """
     Sends records and reports which ones all in-sync replicas acknowledged.
 
-    Idempotent if the brokers allow it. One batch per partition is under way at a time, so records of one key keep their
-    order in either case.
+    Idempotent if the brokers allow it. One batch per partition is under way at a time, so records of one key
+    keep their order in either case.
 
-    An idempotent producer retries without end and cannot take a message back. So messages that were not acknowledged in
-    time stay with the producer, and nothing else is sent before they are answered: a resend never overtakes them. The
-    same record may then be on the topic twice.
+    An idempotent producer retries without end and cannot take a message back. So messages that were not
+    acknowledged in time stay with the producer, and nothing else is sent before they are answered: a resend
+    never overtakes them. The same record may then be on the topic twice.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -306,7 +311,8 @@ class Publisher:
         Connect, if that was not done yet, and wait for the answers to earlier messages.
 
         Raises:
-            BrokerAway: The brokers did not answer in time, or refuse us. Finding the reason may take 10 s longer.
+            BrokerAway: The brokers did not answer in time, or refuse us. Finding the reason may take 10 s
+                longer.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -327,8 +333,9 @@ class Publisher:
         """
         Earlier messages got no answer.
 
-        Brokers that let us in while the producer gets no answer mean that the producer has failed: it is replaced. One
-        at a time, since a topic without a leader looks the same, and each abandoned producer goes on asking for it.
+        Brokers that let us in while the producer gets no answer mean that the producer has failed: it is
+        replaced. One at a time, since a topic without a leader looks the same, and each abandoned producer
+        goes on asking for it.
 
         Raises:
             BrokerAway: Always, with the reason.

@@ -1,7 +1,8 @@
 """
 Start and end clients of the library, and say why one could not start.
 
-Only documented behaviour of aiokafka is used; `docs/decisions/0015-kafka-by-public-means.md` lists what that costs.
+Only documented behaviour of aiokafka is used; `docs/decisions/0015-kafka-by-public-means.md` lists what that
+costs.
 """
 
 import asyncio
@@ -46,8 +47,8 @@ async def start_client(client: Any, options: Mapping[str, Any]) -> None:
     """
     try:
         if options.get("sasl_mechanism") == "OAUTHBEARER":
-            # The library does not look at the answer to a token. A client with a refused token would start, and find
-            # a cluster without brokers.
+            # The library does not look at the answer to a token. A client with a refused token would start,
+            # and find a cluster without brokers.
             await raise_if_away(options, None)
         await client.start()
     except (KafkaConnectionError, NodeNotReadyError, OSError, TimeoutError) as error:
@@ -66,8 +67,8 @@ async def end_client(client: Any) -> None:
     """
     Close the connections of a client that was started; a consumer leaves its group.
 
-    A consumer is unsubscribed first. Its `stop` otherwise lets the cancellation of a failing fetch out, as if it were
-    ours, and leaves a task behind that asks for metadata until the process ends.
+    A consumer is unsubscribed first. Its `stop` otherwise lets the cancellation of a failing fetch out, as if
+    it were ours, and leaves a task behind that asks for metadata until the process ends.
     """
     if isinstance(client, AIOKafkaConsumer):
         client.unsubscribe()
@@ -89,7 +90,9 @@ async def _close(client: Any) -> None:
 
 
 async def why_away(options: Mapping[str, Any], error: Exception) -> BrokerAway:
-    """The reason for a failed connection. The library's own error names the brokers it tried, without a reason."""
+    """The reason for a failed connection. The library's own error names the brokers it tried, without a
+    reason.
+    """
     obstacle = await find_obstacle(options)
     if obstacle is None:
         return BrokerAway(

@@ -1,8 +1,8 @@
 """
 Find out why the brokers cannot be used.
 
-The library reports a refused login like a broker that is down. `find_obstacle` therefore connects once more, to each
-broker by itself, and puts the error of each connection into words.
+The library reports a refused login like a broker that is down. `find_obstacle` therefore connects once more,
+to each broker by itself, and puts the error of each connection into words.
 """
 
 import asyncio
@@ -62,8 +62,8 @@ async def find_obstacle(options: Mapping[str, Any]) -> Obstacle | None:
     """
     Connect and log in to the brokers over connections of our own, and report what prevents it.
 
-    Asks the bootstrap servers, then up to `NAMED_LIMIT` of the brokers that they name. Takes at most 10 s, because each
-    group is asked at once.
+    Asks the bootstrap servers, then up to `NAMED_LIMIT` of the brokers that they name. Takes at most 10 s,
+    because each group is asked at once.
 
     Args:
         options: The result of `connection_options`.
@@ -106,8 +106,9 @@ async def _ask(place: _Place, login: Mapping[str, Any]) -> Obstacle | set[_Place
                 answer = await connection.send(MetadataRequest([]))
             finally:
                 connection.close()
-        # RFC 7628, section 3.2.3: a broker that refuses a token sends the reason and expects one more message. The
-        # library sends none, so the broker answers the next request with an error, which reads as an empty cluster.
+        # RFC 7628, section 3.2.3: a broker that refuses a token sends the reason and expects one more
+        # message. The library sends none, so the broker answers the next request with an error, which reads
+        # as an empty cluster.
         if not answer.brokers and login.get("sasl_mechanism") == "OAUTHBEARER":
             raise TokenRefused
     except (KafkaError, OSError, TimeoutError, *UNREADABLE_LOGIN) as error:

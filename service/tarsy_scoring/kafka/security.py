@@ -29,9 +29,9 @@ _TLS_ONLY = ("kafka_ca_file", "kafka_cert_file", "kafka_key_file")
 _SASL_ONLY = ("kafka_sasl_username", "kafka_sasl_password", "kafka_oauth_token_file")
 # OpenSSL also accepts its own form, TRUSTED CERTIFICATE, whose dates are not read here.
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-# The validity of a certificate in DER: a sequence of two times, each UTCTime or GeneralizedTime, in UTC and with
-# seconds. Only serial number and issuer precede it. The standard library shows dates of authorities alone, and another
-# dependency for one warning is too much. Source: RFC 5280, section 4.1.2.5.
+# The validity of a certificate in DER: a sequence of two times, each UTCTime or GeneralizedTime, in UTC and
+# with seconds. Only serial number and issuer precede it. The standard library shows dates of authorities
+# alone, and another dependency for one warning is too much. Source: RFC 5280, section 4.1.2.5.
 _TIME = rb"(?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)"
 _VALIDITY = re.compile(rb"\x30." + _TIME + rb"(?P<not_after>" + _TIME + rb")", re.DOTALL)
 
@@ -65,7 +65,8 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 
 def check_login(settings: Settings) -> None:
     """
-    Check login and TLS as far as possible without a connection; warn of settings that are allowed but unlikely.
+    Check login and TLS as far as possible without a connection; warn of settings that are allowed but
+    unlikely.
 
     Raises:
         ConfigurationError: It can never work. Names the variable and the file.
@@ -215,8 +216,8 @@ class _ReloadingContext(ssl.SSLContext):
     """
     A TLS context that loads its files again when they have changed, before the next connection.
 
-    Certificates expire sooner than workers restart. Files that cannot be used, for example a new certificate whose key
-    is not written yet, change nothing: the files loaded before stay in use.
+    Certificates expire sooner than workers restart. Files that cannot be used, for example a new certificate
+    whose key is not written yet, change nothing: the files loaded before stay in use.
 
     A new client for each change would do the same, at the price of a rebalance of the group.
     """

@@ -99,7 +99,8 @@ async def _create(
 
 async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
     """
-    Whether the topic exists and is visible to us. Lists all topics: brokers may create one that is asked for by name.
+    Whether the topic exists and is visible to us. Lists all topics: brokers may create one that is asked for
+    by name.
 
     Args:
         options: The result of `connection_options`.
@@ -181,7 +182,8 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
             end, answered_s = None, time.monotonic()
             while end is None or await _position(reader, partition) < end:
                 batches = await reader.getmany(partition, timeout_ms=1000)
-                # Tansu reports the start of the last batch as the end of the partition; its fetch answers are right.
+                # Tansu reports the start of the last batch as the end of the partition; its fetch answers are
+                # right.
                 end = max(ends[partition], reader.highwater(partition) or 0) if end is None else end
                 for record in batches.get(partition, ()):
                     if record.offset < end:
@@ -235,8 +237,8 @@ class Tail:
     """
     Follows all partitions of a topic: for the demo's table and the gateway.
 
-    Survives a broker that restarts and a topic that is created again. Started at `now`, it may miss records that are
-    written during the start, or to a new partition before it is seen: use another source for those.
+    Survives a broker that restarts and a topic that is created again. Started at `now`, it may miss records
+    that are written during the start, or to a new partition before it is seen: use another source for those.
 
     Args:
         options: The result of `connection_options`, built once for all tails: its files may be missing later.

@@ -68,8 +68,8 @@ DELETE FROM {schema}.pauses WHERE ($1::text IS NULL OR chain_id = $1) AND ($2::t
 RETURNING pause_id
 """
 
-# Lowers the factor only from the value it was compared with, because another process may have raised it since. A
-# different model starts over.
+# Lowers the factor only from the value it was compared with, because another process may have raised it
+# since. A different model starts over.
 LEARN_FACTOR = """
 INSERT INTO {schema}.provider_states AS p (provider, token_model, token_factor) VALUES ($1, $2, $3)
 ON CONFLICT (provider) DO UPDATE SET token_model = excluded.token_model, token_factor = CASE
@@ -181,7 +181,8 @@ class Limits:
         Share of each budget charged or reserved today, at the last refresh; may exceed 1.
 
         Returns:
-            Shares by scope and chain: `("all", "")` for all chains together; chain '' for scores without a chain.
+            Shares by scope and chain: `("all", "")` for all chains together; chain '' for scores without a
+                chain.
         """
         config = self._settings.config
         charged = {chain for scope, chain in self._charged if scope == "chain"}
@@ -196,7 +197,9 @@ class Limits:
     # --- pauses ------------------------------------------------------------------------------------------
 
     async def pause(self, chain: str | None, provider: str | None, by: str, reason: str | None) -> None:
-        """Add a pause; an existing one stays unchanged. Workers see it at their next refresh. Raises: DatabaseAway."""
+        """Add a pause; an existing one stays unchanged. Workers see it at their next refresh. Raises:
+        DatabaseAway.
+        """
         await self._database.once(lambda c: c.execute(self._database.sql(PAUSE), chain, provider, by, reason))
 
     async def resume(self, chain: str | None, provider: str | None) -> int:
@@ -226,7 +229,8 @@ class Limits:
         A cancellation during the commit leaves the call counted and charged at its maximum.
 
         Raises:
-            Paused, CircuitOpen, KeyRejected, QuotaExhausted, RateLimited, BudgetExhausted: The call must wait.
+            Paused, CircuitOpen, KeyRejected, QuotaExhausted, RateLimited, BudgetExhausted: The call must
+                wait.
             ConfigurationError: A budget is set and the provider has no price.
         """
         self._refuse_at_once(call)
@@ -353,7 +357,8 @@ class Limits:
                 self._full_until.pop(permit.call.provider, None)  # the call used less than it reserved
         return [None for _ in settled]
 
-    # --- the last refresh ------------------------------------------------------------------------------------
+    # --- the last refresh
+    # ------------------------------------------------------------------------------------
 
     def _now(self) -> datetime:
         """The database's time, extrapolated since the last read."""

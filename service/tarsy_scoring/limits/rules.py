@@ -227,8 +227,8 @@ def state_after(state: ProviderState, call_id: UUID, result: Result, now: dateti
     """
     Return the provider's state after a call. Applying the same call twice changes nothing more.
 
-    While the circuit is open only its probe counts, because other calls began before it opened. A refused probe
-    makes way for the next one. Only an answer closes the circuit or ends a series of failures.
+    While the circuit is open only its probe counts, because other calls began before it opened. A refused
+    probe makes way for the next one. Only an answer closes the circuit or ends a series of failures.
     """
     if result.blocked_s is not None and result.blocked_s > 0:
         until = now + timedelta(seconds=min(result.blocked_s, LONGEST_BLOCK_S))
@@ -347,9 +347,9 @@ class LockedState:
     """
     Rows that a transaction has locked, and rows it will write. Calls are decided one by one.
 
-    `as_locked` holds the providers as read, `states` the providers after the decisions, and `now` the database's
-    clock when each was locked. `budgets` are keyed by scope and chain. `full_until` names windows that have no
-    room for any call. `calls` and `charges` are rows to write.
+    `as_locked` holds the providers as read, `states` the providers after the decisions, and `now` the
+    database's clock when each was locked. `budgets` are keyed by scope and chain. `full_until` names windows
+    that have no room for any call. `calls` and `charges` are rows to write.
     """
 
     settings: Settings

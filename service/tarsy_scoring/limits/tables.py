@@ -33,8 +33,8 @@ UPDATE {schema}.provider_states p SET
 FROM jsonb_populate_recordset(NULL::{schema}.provider_states, $1::jsonb) v WHERE p.provider = v.provider
 """
 
-# Counts the calls in the window. Rows are deleted long after they left it, so that a deletion and a late settlement
-# do not lock each other.
+# Counts the calls in the window. Rows are deleted long after they left it, so that a deletion and a late
+# settlement do not lock each other.
 COUNT_WINDOW = """
 WITH gone AS (
   DELETE FROM {schema}.provider_calls WHERE provider = $1 AND called_at <= $2::timestamptz - interval '60 s'

@@ -5,7 +5,8 @@ class TokenBucket:
     """
     Rate limit of one caller or connection.
 
-    The bucket starts full. The caller passes the time, so that one clock serves many buckets and tests need none.
+    The bucket starts full. The caller passes the time, so that one clock serves many buckets and tests need
+    none.
 
     Args:
         per_s: Tokens added per second.
@@ -22,7 +23,9 @@ class TokenBucket:
         self._filled_at = now
 
     def take(self, now: float) -> float:
-        """Take one token if there is one: 0.0; otherwise take nothing and return the seconds until there is one."""
+        """Take one token if there is one: 0.0; otherwise take nothing and return the seconds until there is
+        one.
+        """
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._per_s)
         self._filled_at = now
         if self._tokens >= 1:

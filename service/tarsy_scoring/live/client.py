@@ -1,8 +1,9 @@
 """
 One connected WebSocket client: its requests, its bounded queue, and how its connection ends.
 
-Laws. The gateway never waits for a client: `offer` returns at once, and a client whose queue is full is disconnected
-with a code that means "reconnect and catch up". A chunk for many clients is encoded and framed once.
+Laws. The gateway never waits for a client: `offer` returns at once, and a client whose queue is full is
+disconnected with a code that means "reconnect and catch up". A chunk for many clients is encoded and framed
+once.
 """
 
 import asyncio
@@ -43,18 +44,18 @@ class GatewayLimits:
 
     Args:
         clients: Connections of this process.
-        clients_per_caller: Connections of one name, or of one address for anonymous callers. A quarter of all, since
-            all users behind a proxy share an address.
-        life_s: A connection is closed after 75 to 100 % of it. Access is checked at the handshake only, so this bounds
-            how long a client gets events after it lost the right to.
+        clients_per_caller: Connections of one name, or of one address for anonymous callers. A quarter of
+            all, since all users behind a proxy share an address.
+        life_s: A connection is closed after 75 to 100 % of it. Access is checked at the handshake only, so
+            this bounds how long a client gets events after it lost the right to.
         channels: Subscriptions of a client.
-        queue_events, queue_bytes: Bounds of a client's queue, in addition to the buffer of its connection. A single
-            chunk is always accepted. 1,000 events are five seconds of a very busy fleet.
+        queue_events, queue_bytes: Bounds of a client's queue, in addition to the buffer of its connection. A
+            single chunk is always accepted. 1,000 events are five seconds of a very busy fleet.
         message_bytes: Size of a message from a client.
-        messages_per_s, messages_at_once: Rate and burst of a client's messages. The burst, allowed right after it
-            connected, also bounds the requests that wait for an answer.
-        readers: Catch-ups that read the database at the same time. A thousand clients that reconnect together must
-            not take the whole pool.
+        messages_per_s, messages_at_once: Rate and burst of a client's messages. The burst, allowed right
+            after it connected, also bounds the requests that wait for an answer.
+        readers: Catch-ups that read the database at the same time. A thousand clients that reconnect together
+            must not take the whole pool.
     """
 
     clients: int = 2000
@@ -233,8 +234,8 @@ class Client:
         """
         Wait until at most half of the queue is in use.
 
-        Reading a client's next message waits for this. So a client that does not read its answers is not served
-        further, and cannot overflow its queue by sending many requests.
+        Reading a client's next message waits for this. So a client that does not read its answers is not
+        served further, and cannot overflow its queue by sending many requests.
         """
         while 2 * self._queued_events > self._limits.queue_events or 2 * self._queued_bytes > self._limits.queue_bytes:
             self._has_room.clear()

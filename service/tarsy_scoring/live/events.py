@@ -9,7 +9,8 @@ from pydantic_core import from_json
 SESSIONS = "sessions"
 OF_SESSION_PREFIX = "session:"
 PHASES_FOR_ALL = ("queued", "waiting_retry")
-# Events kept while an earlier one is missing. Beyond that they are dropped, and read from the database in their turn.
+# Events kept while an earlier one is missing. Beyond that they are dropped, and read from the database in
+# their turn.
 EARLY_LIMIT = 10_000
 
 

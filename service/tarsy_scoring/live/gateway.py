@@ -1,11 +1,14 @@
 """
-Pushes scoring events to WebSocket clients: in order of position, each once, and without ever waiting for a client.
+Pushes scoring events to WebSocket clients: in order of position, each once, and without ever waiting for a
+client.
 
-The topic brings events fast; the table `scoring_events` has all of them. Kafka keeps no order across partitions and may
-be away. Positions have no gaps, so a missing event is noticed. It is waited for briefly, then read from the database.
+The topic brings events fast; the table `scoring_events` has all of them. Kafka keeps no order across
+partitions and may be away. Positions have no gaps, so a missing event is noticed. It is waited for briefly,
+then read from the database.
 
-A catch-up holds the client's live events back, sends the stored events up to the position where live events stand, and
-releases the live ones. So there is no gap and no repeat, and a channel is never ahead of the client's other channels.
+A catch-up holds the client's live events back, sends the stored events up to the position where live events
+stand, and releases the live ones. So there is no gap and no repeat, and a channel is never ahead of the
+client's other channels.
 """
 
 import asyncio
@@ -152,7 +155,8 @@ class Gateway:
             self.begin_at(end)
             return False
         if end < self._order.position:
-            # The database was restored from a backup: it assigns positions anew that clients have seen already.
+            # The database was restored from a backup: it assigns positions anew that clients have seen
+            # already.
             log.warning("gateway.renumbered", position=self._order.position, database=end)
             self.begin_at(end)
             self._close_all(RENUMBERED)
@@ -290,8 +294,9 @@ class Gateway:
         """
         Confirm a subscription, send stored events, and go on with live ones.
 
-        The channel of a session starts at its beginning unless the client gives a position. The channel of all
-        sessions starts with live events unless it does. Insights have no positions and are sent as they stand.
+        The channel of a session starts at its beginning unless the client gives a position. The channel of
+        all sessions starts with live events unless it does. Insights have no positions and are sent as they
+        stand.
         """
         action, channel, last = request
         if action == "unsubscribe":
@@ -331,11 +336,11 @@ class Gateway:
         """
         Send the channel's events after `since`, up to where live events stand, and go on with live ones.
 
-        It does not go further, though the database may have more. Events of the client's other channels up to there
-        would come later, and a client that reconnects with the largest position it saw would miss them.
+        It does not go further, though the database may have more. Events of the client's other channels up to
+        there would come later, and a client that reconnects with the largest position it saw would miss them.
 
-        If the database is away, or other clients read for too long, the client gets the overflow message: it has to
-        reload.
+        If the database is away, or other clients read for too long, the client gets the overflow message: it
+        has to reload.
 
         Args:
             is_subscription: Also subscribe to the channel and confirm it.
@@ -343,7 +348,8 @@ class Gateway:
         assert self._order is not None, "clients wait until the gateway has its place"
         has_reader = await _acquired(self._readers, READER_WAIT_S)
         try:
-            # No await between these three: events are held back from the exact position at which the catch-up ends.
+            # No await between these three: events are held back from the exact position at which the catch-up
+            # ends.
             if is_subscription:
                 self._subscribe(client, channel)
             client.hold()

@@ -1,8 +1,10 @@
 """
-The channel `insights`: the newest message of each chain and the last findings of drift, first as stored, then live.
+The channel `insights`: the newest message of each chain and the last findings of drift, first as stored, then
+live.
 
-Each process reads the compacted topic from its beginning and keeps the newest messages, so clients need no position and
-no catch-up. Without a broker or the topic the channel is silent; the other channels do not depend on it.
+Each process reads the compacted topic from its beginning and keeps the newest messages, so clients need no
+position and no catch-up. Without a broker or the topic the channel is silent; the other channels do not
+depend on it.
 """
 
 import asyncio
@@ -110,7 +112,9 @@ class Newest:
         return self._snapshot
 
     def _forget(self, now_us: int) -> None:
-        """Drop findings that are too many or too old, and the oldest messages that do not fit into a snapshot."""
+        """Drop findings that are too many or too old, and the oldest messages that do not fit into a
+        snapshot.
+        """
         newest = sorted(self._kept, key=lambda k: self._kept[k].emitted_us, reverse=True)
         findings = [k for k in newest if self._kept[k].kind == DRIFT]
         oldest_us = now_us - FINDING_KEPT_S * 1_000_000

@@ -1,4 +1,6 @@
-"""Scoring events as the database has them: where the stream stands, what the topic did not bring, and catch-ups."""
+"""Scoring events as the database has them: where the stream stands, what the topic did not bring, and
+catch-ups.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -72,8 +74,9 @@ class StoredEvents:
         The events of a channel after `since`, up to `until`, as texts; the oldest ones if there are too many.
 
         Returns:
-            The texts, and whether events are missing after them. Events are also missing if the client's position is
-            ahead of the stream (another database assigned it) or in a range from which events were removed.
+            The texts, and whether events are missing after them. Events are also missing if the client's
+            position is ahead of the stream (another database assigned it) or in a range from which events
+            were removed.
 
         Raises:
             DatabaseAway: The database cannot be used right now.

@@ -30,7 +30,8 @@ SaidState = Literal["open", "planned", "built"]
 AUTOMATIC = "automatic"
 CLOCKS_APART = timedelta(minutes=5)
 
-# The last decision about each tool. `is_day_given`: `since` was entered; otherwise it is the time of some decision.
+# The last decision about each tool. `is_day_given`: `since` was entered; otherwise it is the time of some
+# decision.
 LAST_SAID = """
 SELECT l.*, NOT EXISTS (SELECT FROM {schema}.tool_states x WHERE x.tool_key = l.tool_key AND x.said_at = l.since)
   AS is_day_given
@@ -62,7 +63,8 @@ RETURNING name, tool, is_automatic, decided_by, decided_at
 """
 
 
-# Names ($1, keys $2) of a tool, except those with a decision, which may have been made since the names were read.
+# Names ($1, keys $2) of a tool, except those with a decision, which may have been made since the names were
+# read.
 KEEP_SPELLINGS = """
 INSERT INTO {schema}.tool_merges (name, name_key, tool, is_automatic, decided_by)
 SELECT n.name, n.key, $3, true, $4 FROM unnest($1::text[], $2::text[]) AS n(name, key)
@@ -131,7 +133,8 @@ class Decisions:
             for name in names
         }
         direct = self.of_tool.get(own, ())
-        # Names without a decision belong to it by their spelling, some through a name that was merged into it.
+        # Names without a decision belong to it by their spelling, some through a name that was merged into
+        # it.
         others = [self.merges.get(key, merge) for key, merge in found.items() if key != own]
         return [*direct, *(merge for merge in others if merge not in direct)]
 
@@ -199,7 +202,8 @@ async def set_state(
 
     Args:
         name: Any of its names.
-        since: Start of the state; for `built`, since when it is there or better than before. None: see `since_when`.
+        since: Start of the state; for `built`, since when it is there or better than before. None: see
+            `since_when`.
 
     Raises:
         UnknownTool: Nothing was written.
@@ -223,7 +227,8 @@ def since_when(state: SaidState, before: Sequence[tuple[SaidState, datetime, dat
     """
     The start of a state that is recorded without a day; None: now.
 
-    Recording the same state again keeps its start, and a day entered with `built` holds until another one is entered.
+    Recording the same state again keeps its start, and a day entered with `built` holds until another one is
+    entered.
 
     Args:
         before: State, start and time of the earlier decisions about the tool, newest first.
@@ -240,8 +245,8 @@ async def merge_name(
     """
     Record that a name, in all its spellings, belongs to a tool.
 
-    The names that belong to it by their spelling move along. If both are one tool already, that becomes a decision,
-    whichever of them names the tool.
+    The names that belong to it by their spelling move along. If both are one tool already, that becomes a
+    decision, whichever of them names the tool.
 
     Args:
         tool: Any of the tool's names; None: keep the name apart from now on.
@@ -275,7 +280,8 @@ async def _find(database: Database, read: ReadToolRequests, names: Sequence[str]
     """
     The tool of each of these names.
 
-    Names that `read` leaves out, or that are newer than its result, are found too, in the judge's exact spelling.
+    Names that `read` leaves out, or that are newer than its result, are found too, in the judge's exact
+    spelling.
 
     Raises:
         UnknownTool: For any of them.

@@ -1,7 +1,8 @@
 """
 Which sessions requested which tools: the latest score of every session, read once into columns.
 
-A session is a number, its index in the columns, so counts over many spellings, chains and days need no further query.
+A session is a number, its index in the columns, so counts over many spellings, chains and days need no
+further query.
 """
 
 import asyncio
@@ -30,8 +31,8 @@ def _statement(latest: str) -> str:
     """
     Sessions by chain, judge and set of tools; and each name with the sessions that requested it.
 
-    $1 chain, $2 criteria, $3 and $4 the time that is read; $5 and $6 the time that counts for the selection; $7
-    `points_lost` to rank names by points instead of sessions; $8 the maximum number of names.
+    $1 chain, $2 criteria, $3 and $4 the time that is read; $5 and $6 the time that counts for the selection;
+    $7 `points_lost` to rank names by points instead of sessions; $8 the maximum number of names.
     """
     return f"""
 WITH latest AS MATERIALIZED (
@@ -72,10 +73,11 @@ class ToolRequests:
 
     Args:
         as_of: When the scores were read.
-        lost: 100 minus the total (0 without a total) of each session of the selection; None: outside the selection,
-            read only to measure demand.
+        lost: 100 minus the total (0 without a total) of each session of the selection; None: outside the
+            selection, read only to measure demand.
         asked_in: Sessions by name, in the judges' spelling.
-        names_left_out: Number of names that sessions of the selection requested and that are not in `asked_in`.
+        names_left_out: Number of names that sessions of the selection requested and that are not in
+            `asked_in`.
         called: Tools called by the agents of the sessions judged last.
     """
 
@@ -179,8 +181,9 @@ class ToolRequestsCache:
     """
     Cache of `read_tool_requests` for large selections, stale-while-revalidate.
 
-    An entry older than `FRESH_S` is refreshed in the background, one older than `OLDEST_S` before answering. Small
-    selections are not cached. Decisions of people are not part of the entries, so they are always current.
+    An entry older than `FRESH_S` is refreshed in the background, one older than `OLDEST_S` before answering.
+    Small selections are not cached. Decisions of people are not part of the entries, so they are always
+    current.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:

@@ -3,7 +3,8 @@ The ledger of missing tools: which names are one tool, its state, and whether ju
 
     open -> planned -> built -> confirmed | still_missed
 
-People set the first three states. The last two are measured at every read, from sessions whose agents have the tool.
+People set the first three states. The last two are measured at every read, from sessions whose agents have
+the tool.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ from tarsy_scoring.records.analytics import Selection, ToolSort, WantedTool, wan
 
 State = Literal["open", "planned", "built", "confirmed", "still_missed"]
 
-# The sets of tools that contain any of these names ($1 names, $2 the tool of each), and which tools they contain.
+# The sets of tools that contain any of these names ($1 names, $2 the tool of each), and which tools they
+# contain.
 OFFERED = """
 SELECT l.tools_hash, array_agg(DISTINCT w.tool) AS has
 FROM unnest($1::text[], $2::int[]) AS w(name, tool) JOIN {schema}.tool_lists l ON l.names @> ARRAY[w.name]
@@ -136,8 +138,8 @@ async def _offered(database: Database, rows: Sequence[_Row]) -> list[set[str]]:
     """
     The sets of tools that contain each of these tools.
 
-    Sets contain tools with and without their server's name: a request without a server is met by a tool of any server,
-    a request with one only by that server's.
+    Sets contain tools with and without their server's name: a request without a server is met by a tool of
+    any server, a request with one only by that server's.
     """
     asked = list(dict.fromkeys((normalise(name), n) for n, one in enumerate(rows) for name in one.names))
     offered: list[set[str]] = [set() for _ in rows]

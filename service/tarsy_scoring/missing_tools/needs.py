@@ -1,9 +1,9 @@
 """
 Find the needs in any number of free-text analyses with the judge's model: map, then reduce.
 
-The model's statements are not trusted. Every need rests on quotes that occur word for word in an analysis the model was
-shown; a need without a quote is dropped, and merging needs adds no quote. No question contains analyses of two chains,
-and all text in questions has passed the `Sanitizer`.
+The model's statements are not trusted. Every need rests on quotes that occur word for word in an analysis the
+model was shown; a need without a quote is dropped, and merging needs adds no quote. No question contains
+analyses of two chains, and all text in questions has passed the `Sanitizer`.
 """
 
 from collections import Counter, defaultdict
@@ -40,8 +40,8 @@ WHERE {SELECTED} AND s.missing_tools_analysis <> ''
 GROUP BY s.chain_id ORDER BY notes DESC, s.chain_id
 """
 
-# The analyses of these chains ($6; '' for scores without a chain), at most $5; those of the worst scores come first.
-# Not cut in SQL: masking recognises secrets by their shape, and half a secret has none.
+# The analyses of these chains ($6; '' for scores without a chain), at most $5; those of the worst scores come
+# first. Not cut in SQL: masking recognises secrets by their shape, and half a secret has none.
 ANALYSES = f"""
 SELECT s.score_id, s.chain_id, s.missing_tools_analysis AS text
 FROM {{schema}}.session_scores s
@@ -217,8 +217,8 @@ async def find_needs(
     """
     Map the notes to needs, chain by chain in batches that fit, and merge needs that are the same.
 
-    If the model cannot be asked about a chain any more (budget, limits, a refusal), the needs found so far are kept and
-    the next chain follows. The chain with the most notes comes first.
+    If the model cannot be asked about a chain any more (budget, limits, a refusal), the needs found so far
+    are kept and the next chain follows. The chain with the most notes comes first.
 
     Args:
         ask_for: Gives the model for one chain, and finally for all chains that were read.

@@ -19,14 +19,16 @@ REASONS_PER_TOOL = 3
 LONGEST_REASON = 300
 MOST_LEFT_OUT = 20  # chains listed by name
 
-# Characters with a meaning in Markdown. An underscore within a word has none, and tool names are full of them.
+# Characters with a meaning in Markdown. An underscore within a word has none, and tool names are full of
+# them.
 _MARKS = re.compile(r"[\\`*\[\]<>#|!~&$]|(?<![^\W_])_|_(?![^\W_])")
 # Line beginnings that make a list, a rule or a heading.
 _BEGINS_BLOCK = re.compile(r"\A(?:(?=[-+=])|([0-9]{1,9})(?=[.)]))")
 # Text that renderers turn into links: addresses, people (`@ada`), numbers of issues and merge requests.
 _LINKED = re.compile(r"://|www\.|@|[#!][0-9]", re.IGNORECASE)
 
-# Reasons for tools ($5 spellings, $6 the tool of each): for each tool at most $7, from the scores that lost most.
+# Reasons for tools ($5 spellings, $6 the tool of each): for each tool at most $7, from the scores that lost
+# most.
 REASONS = f"""
 SELECT tool, score_id, session_id, total_score, rationale, completed_at FROM (
   SELECT r.*, row_number() OVER (PARTITION BY tool ORDER BY total_score NULLS LAST, completed_at DESC, score_id) AS n
@@ -278,7 +280,8 @@ def plain(text: str) -> str:
     """
     Escape untrusted text for Markdown: one line, without headings, lists, links or pictures.
 
-    A word that renderers turn into a link becomes code: escaping is not enough where links are made after rendering.
+    A word that renderers turn into a link becomes code: escaping is not enough where links are made after
+    rendering.
     """
     return _BEGINS_BLOCK.sub(r"\1\\", " ".join(map(_plain_word, _line(text).split(" "))))
 

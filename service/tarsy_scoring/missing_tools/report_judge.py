@@ -1,8 +1,9 @@
 """
 Decide which analyses of a report go to which model, within limits and a budget.
 
-Only the first provider of a chain reads its analyses, and the calls count for that chain, so its pauses and budget
-apply. A chain without a judge is not read. Needs of several chains are compared if one provider read them all.
+Only the first provider of a chain reads its analyses, and the calls count for that chain, so its pauses and
+budget apply. A chain without a judge is not read. Needs of several chains are compared if one provider read
+them all.
 """
 
 from collections import Counter, defaultdict
@@ -82,8 +83,8 @@ class ReportJudge:
     Asks a model about some chains, within the fleet's limits and the report's budget.
 
     Args:
-        chains: Chains whose text the questions contain. A pause of any of them applies; the first one's budget is
-            charged.
+        chains: Chains whose text the questions contain. A pause of any of them applies; the first one's
+            budget is charged.
         deadline_s: Deadline of one question.
     """
 
@@ -149,8 +150,8 @@ def room_for(provider: ProviderSettings, token_factor: float = 1.0) -> int:
     """
     Room for text in a question, in estimated tokens.
 
-    The context window minus the instructions, the answer, its one repetition with twice the limit, and a reminder that
-    repeats it.
+    The context window minus the instructions, the answer, its one repetition with twice the limit, and a
+    reminder that repeats it.
     """
     return max(
         0, int((provider.context_window_tokens - 3 * provider.max_reply_tokens) / token_factor) - OVERHEAD_TOKENS

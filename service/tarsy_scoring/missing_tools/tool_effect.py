@@ -4,9 +4,9 @@ Decide whether judges stop requesting a tool once agents have it: demand without
 People record that a tool is built; whether it was the missing one is measured in new scores.
 
 Source:
-    Two Poisson rates compared by the conditional binomial test: J. Przyborowski, H. Wilenski, Biometrika 31 (1940),
-    313-323. Requests per session are 0 or 1 and thus vary less than Poisson, so the test is conservative. Chains are
-    combined by indirect standardisation, each with its own rate before.
+    Two Poisson rates compared by the conditional binomial test: J. Przyborowski, H. Wilenski, Biometrika 31
+    (1940), 313-323. Requests per session are 0 or 1 and thus vary less than Poisson, so the test is
+    conservative. Chains are combined by indirect standardisation, each with its own rate before.
 """
 
 import math
@@ -17,12 +17,14 @@ from typing import Literal
 Verdict = Literal["confirmed", "still_missed", "undecided"]
 
 CONFIDENCE = 0.95
-# Confirmed: less than this share of the demand is left. Not 0, because judges err, and some request tools they see.
+# Confirmed: less than this share of the demand is left. Not 0, because judges err, and some request tools
+# they see.
 LEFT_OF_A_TOOL_THAT_HELPS = 0.25
 # Still missed: more than this share is left.
 LEFT_OF_ONE_THAT_DOES_NOT = 0.5
-# No verdict with fewer sessions with the tool. Evaluated after every session instead of once, the verdict is wrong in
-# fewer than 5 % of simulated runs, for a demand that stays as it was or falls to a twentieth (`benchmarks.years`).
+# No verdict with fewer sessions with the tool. Evaluated after every session instead of once, the verdict is
+# wrong in fewer than 5 % of simulated runs, for a demand that stays as it was or falls to a twentieth
+# (`benchmarks.years`).
 FEWEST_SESSIONS = 20
 FARTHEST = 1e6  # above so many times the sessions there are, `sessions_needed` is not reported
 
@@ -45,8 +47,8 @@ class Demand:
     Args:
         expected: Requests that the sessions with the tool would have made at the rates before.
         left: Share of the demand that is left; None without demand before.
-        sessions_needed: Number of further sessions with the tool and without a request that would confirm it; None:
-            it is confirmed, nothing can be compared, or no judge has judged both sides.
+        sessions_needed: Number of further sessions with the tool and without a request that would confirm it;
+            None: it is confirmed, nothing can be compared, or no judge has judged both sides.
     """
 
     verdict: Verdict
@@ -100,7 +102,9 @@ def _sessions_needed(before: int, after: int, sessions: int, expected: float) ->
 
 
 def _exposure_needed(before: int, after: int) -> float:
-    """The smallest exposure at which these requests would confirm the tool: the share whose binomial tail is 5 %."""
+    """The smallest exposure at which these requests would confirm the tool: the share whose binomial tail is
+    5 %.
+    """
     from scipy import special
 
     share = float(special.bdtri(after, before + after, 1 - CONFIDENCE))

@@ -14,7 +14,9 @@ from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure
 
 
 class Group(NamedTuple):
-    """What sessions have in common; `tools` is the hash of the set of tools of their agents, None when unknown."""
+    """What sessions have in common; `tools` is the hash of the set of tools of their agents, None when
+    unknown.
+    """
 
     chain: str | None
     judge: str | None
@@ -26,7 +28,8 @@ class Year:
     Sessions by chain, with the day on which each was scored.
 
     Args:
-        sessions: Groups with their sessions (numbered from 0 over all groups) and the ordinal of the day of each.
+        sessions: Groups with their sessions (numbered from 0 over all groups) and the ordinal of the day of
+            each.
         first_day: Sessions scored earlier count for the selection only, not for demand.
     """
 
@@ -60,11 +63,12 @@ class Year:
         """
         Measure the demand for a tool without and with it, and whether no judge has judged both sides.
 
-        Without a judge that judged both sides the verdict is `undecided`, because judges differ in what they request.
+        Without a judge that judged both sides the verdict is `undecided`, because judges differ in what they
+        request.
 
-        If the day on which the tool was built or improved is given, sessions before it are compared with later ones
-        whose agents had the tool. Otherwise a chain counts if the tool appeared in it: known to be missing at first,
-        and present from some day on.
+        If the day on which the tool was built or improved is given, sessions before it are compared with
+        later ones whose agents had the tool. Otherwise a chain counts if the tool appeared in it: known to be
+        missing at first, and present from some day on.
 
         Args:
             has: Hashes of the sets of tools that contain it.

@@ -15,9 +15,9 @@ class Batcher(Generic[Item, Result]):
     """
     Group the items of concurrent callers into writes.
 
-    There is no timer: an idle batcher writes at once, a busy one in larger batches. If a batch fails, each of its items
-    is written alone, so that one bad item cannot fail the others. A cancelled caller leaves its item in the queue: the
-    item may still be written.
+    There is no timer: an idle batcher writes at once, a busy one in larger batches. If a batch fails, each of
+    its items is written alone, so that one bad item cannot fail the others. A cancelled caller leaves its
+    item in the queue: the item may still be written.
 
     Args:
         write: Writes all items and returns a result for each, in the same order.
@@ -35,7 +35,8 @@ class Batcher(Generic[Item, Result]):
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if len(self._writers) < WRITERS:
-            # An empty context: the writer serves many callers, so its log lines must not carry the names of the first.
+            # An empty context: the writer serves many callers, so its log lines must not carry the names of
+            # the first.
             writer = asyncio.create_task(self._write_all(), context=contextvars.Context())
             self._writers.add(writer)
         return await future
@@ -51,12 +52,13 @@ class Batcher(Generic[Item, Result]):
                         if not future.done():
                             future.cancel()  # only when this task itself is being cancelled
         finally:
-            # No await between the last look at `_waiting` and this line: an item that arrived in between would stay
-            # there until the next caller comes.
+            # No await between the last look at `_waiting` and this line: an item that arrived in between
+            # would stay there until the next caller comes.
             self._writers.discard(asyncio.current_task())
 
     async def _write_batch(self, batch: list[tuple[Item, "asyncio.Future[Result]"]]) -> None:
-        # `gather` returns whatever the write raises, so that it reaches the callers and never ends the writer.
+        # `gather` returns whatever the write raises, so that it reaches the callers and never ends the
+        # writer.
         [results] = await asyncio.gather(self._write([item for item, _ in batch]), return_exceptions=True)
         if isinstance(results, BaseException):
             if len(batch) > 1:

@@ -1,8 +1,8 @@
 """
 The service's own database: a pool, work in transactions, and notifications between processes.
 
-Statements name their tables `{schema}.table`. The schema is substituted as text, because a search path that is set
-per connection does not survive PgBouncer.
+Statements name their tables `{schema}.table`. The schema is substituted as text, because a search path that
+is set per connection does not survive PgBouncer.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ Channel = Literal["scores", "events"]
 
 log = structlog.get_logger()
 
-# Deadline for getting a connection and its first answer, which no load makes slow. Includes the wait for one of
-# PgBouncer's server connections.
+# Deadline for getting a connection and its first answer, which no load makes slow. Includes the wait for one
+# of PgBouncer's server connections.
 CONTACT_S = 10.0
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement)
@@ -41,8 +41,8 @@ class Database:
     """
     The connection pool and the notification channels.
 
-    A notification wakes loops of this process at once, and loops of other processes through NOTIFY. It may be lost
-    (NOTIFY is sent at most once, PgBouncer forwards none), so every waiter also polls.
+    A notification wakes loops of this process at once, and loops of other processes through NOTIFY. It may be
+    lost (NOTIFY is sent at most once, PgBouncer forwards none), so every waiter also polls.
     """
 
     def __init__(self, url: str, schema: str, *, pool_size: int, statement_cache: int = 100) -> None:
@@ -130,7 +130,8 @@ class Database:
 
     async def persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
-        Run `work` in a transaction, and again until the database is available; only a cancel ends the waiting.
+        Run `work` in a transaction, and again until the database is available; only a cancel ends the
+        waiting.
 
         `work` must be idempotent: it is repeated after a commit whose reply was lost.
         """

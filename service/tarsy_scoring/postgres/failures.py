@@ -9,8 +9,9 @@ import asyncpg
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.url import place_of
 
-# Every error of the driver. For databases whose schema and grants belong to others, where any of them is possible.
-# InternalClientError includes the moment of a fail-over in which no server matches `target_session_attrs`.
+# Every error of the driver. For databases whose schema and grants belong to others, where any of them is
+# possible. InternalClientError includes the moment of a fail-over in which no server matches
+# `target_session_attrs`.
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, asyncpg.InternalClientError)
 
 # Errors after which the same work may succeed later.
@@ -54,7 +55,8 @@ _DESCRIPTIONS: tuple[tuple[type[Exception], str | None, str], ...] = (
 
 def why_away(error: Exception) -> str:
     """Describe a failure and what would help, without the server's own message, which may name the user."""
-    # The driver raises a plain ConnectionError for this, so only its text tells it from other connection errors.
+    # The driver raises a plain ConnectionError for this, so only its text tells it from other connection
+    # errors.
     if isinstance(error, ConnectionError) and "rejected SSL" in str(error):
         return "it rejected SSL; turn ssl on there, or correct SCORING_DATABASE_URL and its sslmode"
     for kind, description, advice in _DESCRIPTIONS:

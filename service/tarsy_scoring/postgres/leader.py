@@ -1,8 +1,8 @@
 """
 Advisory locks: one process at a time does a job.
 
-The lock belongs to a transaction. PostgreSQL frees it when that transaction or its connection ends, so a process that
-dies blocks no other. Unlike a session's lock it works behind a transaction pooler.
+The lock belongs to a transaction. PostgreSQL frees it when that transaction or its connection ends, so a
+process that dies blocks no other. Unlike a session's lock it works behind a transaction pooler.
 """
 
 from dataclasses import dataclass
@@ -43,8 +43,9 @@ class AdvisoryLock:
         """
         Take the lock for a long time, if it is free.
 
-        The transaction must do nothing but hold the lock: then it holds back no vacuum. Its time limits are lifted.
-        Each statement has the deadline of a contact, because none of them depends on the size of the data.
+        The transaction must do nothing but hold the lock: then it holds back no vacuum. Its time limits are
+        lifted. Each statement has the deadline of a contact, because none of them depends on the size of the
+        data.
         """
         await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0", timeout=CONTACT_S)
         await connection.execute(LONG_TRANSACTION, timeout=CONTACT_S)

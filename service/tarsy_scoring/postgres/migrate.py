@@ -25,13 +25,13 @@ def migrate(
     """
     Upgrade the tables to the newest revision, or downgrade them to `down` (`base` removes all of them).
 
-    Each revision is one transaction, so an interrupted run can be continued. Running workers wait for at most a few
-    seconds: indexes of tables in use are built outside of transactions, and a revision that is blocked by a long
-    transaction is retried for ten minutes.
+    Each revision is one transaction, so an interrupted run can be continued. Running workers wait for at most
+    a few seconds: indexes of tables in use are built outside of transactions, and a revision that is blocked
+    by a long transaction is retried for ten minutes.
 
-    Idempotent, and safe in several processes at the same time; within a process only one call at a time. Blocks and
-    runs its own event loop, so async code must call it in a thread. A database at an unknown revision belongs to a
-    newer version and is left alone.
+    Idempotent, and safe in several processes at the same time; within a process only one call at a time.
+    Blocks and runs its own event loop, so async code must call it in a thread. A database at an unknown
+    revision belongs to a newer version and is left alone.
 
     Args:
         phase: `pre` stops before the first pending `post` revision (run before a rollout); `post` and

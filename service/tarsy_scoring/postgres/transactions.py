@@ -1,8 +1,8 @@
 """
 One transaction on a pooled connection, ended in bounded time even if the server stops answering.
 
-A server that stands still closes nothing, so an open connection says nothing about it. Every step here has a deadline,
-and a connection that misses its deadline is closed without a goodbye.
+A server that stands still closes nothing, so an open connection says nothing about it. Every step here has a
+deadline, and a connection that misses its deadline is closed without a goodbye.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ ROLLBACK_S = 1.0  # a caller that gives up must not wait for the server that mad
 # A worker that freezes in the middle of a transaction keeps its locks, and its scores could not be reclaimed.
 # Longer than the relay waits for acknowledgements (10 s).
 IDLE_IN_TRANSACTION_S = 15
-# A worker that freezes between preparing and running a statement is neither idle nor in a statement, so only a limit
-# on the whole transaction ends it. PostgreSQL has that limit since version 17.
+# A worker that freezes between preparing and running a statement is neither idle nor in a statement, so only
+# a limit on the whole transaction ends it. PostgreSQL has that limit since version 17.
 TRANSACTION_S = 40
 _TRANSACTION_TIMEOUT = """
 SELECT set_config('transaction_timeout', '{seconds}s', {is_local})
@@ -37,7 +37,8 @@ async def transaction_of(pool: asyncpg.Pool, begin_s: float, **options: Any) -> 
     """
     Run one transaction on one connection of a pool; an error or a cancel rolls it back.
 
-    If the rollback takes longer than `ROLLBACK_S`, the connection is closed and the server rolls back when it notices.
+    If the rollback takes longer than `ROLLBACK_S`, the connection is closed and the server rolls back when it
+    notices.
 
     Args:
         pool: Made with `reset=keep_session`; otherwise returning a connection costs another round trip.

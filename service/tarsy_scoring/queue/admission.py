@@ -1,8 +1,8 @@
 """
 Decide about requests for scores.
 
-The inbox locks a session, reads its `SessionState`, calls `admit` (or `promote` after a score has ended) and writes the
-decision. This module reads no clock, no database and no network.
+The inbox locks a session, reads its `SessionState`, calls `admit` (or `promote` after a score has ended) and
+writes the decision. This module reads no clock, no database and no network.
 """
 
 import hashlib
@@ -56,8 +56,8 @@ class Request:
         request_id: Hash of the request's identity.
         session_status: Considered for `session-completed` only.
         is_stale: Decided from the age of the Kafka record.
-        purpose: With another purpose than `production` the score is made beside the session's own score: it neither
-            waits for that score nor delays it.
+        purpose: With another purpose than `production` the score is made beside the session's own score: it
+            neither waits for that score nor delays it.
         traceparent: Trace context of the caller.
     """
 
@@ -156,10 +156,11 @@ class Policy:
 
     def resolve_criteria(self, chain_id: str | None, wanted: str | None) -> tuple[str | None, str | None]:
         """
-        Name and hash of the criteria for a new score; (None, None) while neither the request nor a chain names them.
+        Name and hash of the criteria for a new score; (None, None) while neither the request nor a chain
+        names them.
 
-        Unknown criteria have a name and no hash: the score then fails with `unknown_criteria`. Rejecting the request
-        was considered, but the sender of an event would not see the rejection.
+        Unknown criteria have a name and no hash: the score then fails with `unknown_criteria`. Rejecting the
+        request was considered, but the sender of an event would not see the rejection.
         """
         name = wanted or (self.chain(chain_id).criteria if chain_id is not None else None)
         return name, self.hashes.get(name) if name else None
@@ -168,8 +169,8 @@ class Policy:
         """
         Reason not to score an automatic request, if it holds for every chain that the session may belong to.
 
-        An unknown chain rejects only what all chains reject. The first claim learns the chain from the source and then
-        applies `rejection`.
+        An unknown chain rejects only what all chains reject. The first claim learns the chain from the source
+        and then applies `rejection`.
         """
         reason = self.rejection(request, chain_id)
         if reason is not None and chain_id is None:
@@ -217,8 +218,8 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
         new = NewScore(uuid.uuid4(), request, chain_id, name, wanted_hash)
         return Decision("accepted", new.score_id, new)
     if state.open is not None:
-        # The criteria of the open score are known, so its session was read: if the chain is still unknown, the session
-        # has none, and the default criteria apply.
+        # The criteria of the open score are known, so its session was read: if the chain is still unknown,
+        # the session has none, and the default criteria apply.
         wanted = policy.resolve_criteria(
             chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name
         )
@@ -238,8 +239,8 @@ def promote(request: Request, state: SessionState, policy: Policy) -> Decision:
     Decide about the deferred request of a session whose score has just ended.
 
     Returns:
-        `accepted` with the new score, or `already_scored` if it was not forced and a score under its criteria has
-        completed meanwhile.
+        `accepted` with the new score, or `already_scored` if it was not forced and a score under its criteria
+        has completed meanwhile.
     """
     state.deferred = None
     return admit(request, state, policy)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from tarsy_scoring.limits.rules import Waiting
 from tarsy_scoring.postgres.database import Database
 
-# Open scores by what holds their chain up. $1 and $2: the chains with a hold of their own; $3: the hold of all others.
+# Open scores by what holds their chain up. $1 and $2: the chains with a hold of their own; $3: the hold of
+# all others.
 OPEN_SCORES = """
 SELECT s.status, coalesce(CASE WHEN c.chain_id IS NULL THEN $3::text ELSE c.hold END, 'nothing') AS hold,
        count(*) AS scores, count(*) FILTER (WHERE is_due) AS due,

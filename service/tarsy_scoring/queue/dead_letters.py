@@ -2,9 +2,9 @@
 Messages that cannot be decoded: kept whole with the reason, and replayed on request.
 
 A dead letter holds the original bytes, key and headers, plus `scoring-error`, `scoring-error-message`,
-`scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the dead-letter
-topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. A replayed message carries
-`scoring-original-*`, so that it is the same request as the original.
+`scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the
+dead-letter topic, PostgreSQL keeps its body and the dead letter carries `scoring-body-id` instead. A replayed
+message carries `scoring-original-*`, so that it is the same request as the original.
 """
 
 import base64

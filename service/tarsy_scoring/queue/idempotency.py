@@ -15,8 +15,8 @@ from tarsy_scoring.postgres.database import Connection, Database
 Change = Literal["score", "rescore", "cancel", "label"]
 KEPT_H = 24  # how long the first answer under a key is repeated
 
-# A second request under the same key waits here until the answer of the first is stored. A lock and not a row, so that
-# a refused request leaves nothing behind.
+# A second request under the same key waits here until the answer of the first is stored. A lock and not a
+# row, so that a refused request leaves nothing behind.
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 
 ANSWER = f"""
@@ -105,10 +105,12 @@ async def find_answer(database: Database, connection: Connection, key: Key) -> K
     """
     Lock a key until the transaction ends, and return the answer kept under it.
 
-    Must come before the lock on a session: a transaction that holds a key may wait for a session, never the reverse.
+    Must come before the lock on a session: a transaction that holds a key may wait for a session, never the
+    reverse.
 
     Raises:
-        KeyErased: There was an answer. Nothing new is made under the key, or a repeat would restore the session.
+        KeyErased: There was an answer. Nothing new is made under the key, or a repeat would restore the
+            session.
     """
     await connection.execute(LOCK_KEY, f"{database.schema}\x1f{key.caller}\x1f{key.key}")
     row = await connection.fetchrow(database.sql(ANSWER), key.caller, key.key)

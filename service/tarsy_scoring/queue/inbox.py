@@ -2,8 +2,8 @@
 Store requests and the scores they make.
 
 Laws. Accepting is idempotent: one request id has one effect, whatever is redelivered and in whatever order. A
-transaction that accepts requests or ends scores first locks the rows in `sessions`, in the order of their ids. So
-transactions do not deadlock, and a deferred request is promoted exactly once.
+transaction that accepts requests or ends scores first locks the rows in `sessions`, in the order of their
+ids. So transactions do not deadlock, and a deferred request is promoted exactly once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -208,8 +208,8 @@ class Inbox:
         """
         Store requests and the pending scores they make, in one transaction. Waits for the database.
 
-        A repeated request only increments its `arrivals`, so the call may be repeated after a lost reply. A pending
-        score that answers a more urgent request takes over its priority, without an event.
+        A repeated request only increments its `arrivals`, so the call may be repeated after a lost reply. A
+        pending score that answers a more urgent request takes over its priority, without an event.
 
         Returns:
             The disposition of each new request, without repeated ones.
@@ -255,8 +255,8 @@ class Inbox:
         """
         Store orders and their pending scores, in one transaction. Waits for the database.
 
-        Idempotent per run: a repeated order returns the score that it made before. The requests of a run have its id
-        as their event id.
+        Idempotent per run: a repeated order returns the score that it made before. The requests of a run have
+        its id as their event id.
 
         Args:
             run_id: Of the command that orders.
@@ -296,11 +296,12 @@ class Inbox:
         Nothing is deferred. Under an idempotency key the first answer is repeated. A refusal stores nothing.
 
         Args:
-            is_verified: The caller has verified that the session exists and has ended. Not needed for a session that
-                already has a score.
+            is_verified: The caller has verified that the session exists and has ended. Not needed for a
+                session that already has a score.
 
         Returns:
-            `UnverifiedSession`, with nothing written, if a score would have to be made for an unverified session.
+            `UnverifiedSession`, with nothing written, if a score would have to be made for an unverified
+            session.
 
         Raises:
             DatabaseAway: The request may have been stored; repeating it under the same key is safe.
@@ -369,7 +370,9 @@ class Inbox:
         return {r["request_id"] for r in await connection.fetch(self.database.sql(KNOWN_REQUESTS), ids)}
 
     async def _lock_sessions_of(self, connection: Connection, requests: list[Request]) -> dict[str, SessionState]:
-        """Insert or lock the sessions of these requests, store what the requests say about them, read their states."""
+        """Insert or lock the sessions of these requests, store what the requests say about them, read their
+        states.
+        """
         by_session: dict[str, dict[str, Any]] = {}
         for r in requests:
             row = by_session.setdefault(
@@ -383,7 +386,8 @@ class Inbox:
         ids = sorted(by_session)
         columns = [[by_session[i][c] for i in ids] for c in ("chain", "alert", "labels", "status", "at")]
         rows = await connection.fetch(self.database.sql(UPSERT_SESSIONS), ids, *columns)
-        # Requests of one session name the same chain, so the newest value may decide about earlier requests, too.
+        # Requests of one session name the same chain, so the newest value may decide about earlier requests,
+        # too.
         return await self._states(connection, {r["session_id"]: r["chain_id"] for r in rows})
 
     async def _states(self, connection: Connection, chains: Mapping[str, str | None]) -> dict[str, SessionState]:

@@ -1,9 +1,9 @@
 """
 Turn Kafka messages into stored requests or dead letters, and commit their offsets afterwards.
 
-No offset waits for a judgement. A message that cannot be decoded becomes a dead letter. If the dead-letter topic cannot
-be written, intake stops and drops nothing. Over `max_pending` due scores intake stops asking for records, until the
-queue has shrunk to 80 % of that.
+No offset waits for a judgement. A message that cannot be decoded becomes a dead letter. If the dead-letter
+topic cannot be written, intake stops and drops nothing. Over `max_pending` due scores intake stops asking for
+records, until the queue has shrunk to 80 % of that.
 """
 
 import asyncio
@@ -51,7 +51,8 @@ class Intake:
     """
     The consumer of both incoming topics in this process.
 
-    A cancel at any await leaves records uncommitted. They are redelivered, and storing them again changes nothing.
+    A cancel at any await leaves records uncommitted. They are redelivered, and storing them again changes
+    nothing.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class Intake:
             if not await unless_stopped(self._consumer.start(), stopping):
                 return
             self.has_joined = True
-            # Evaluated at each scrape: a pass may wait for the database while the state of the broker changes.
+            # Evaluated at each scrape: a pass may wait for the database while the state of the broker
+            # changes.
             self._metrics.kafka_up.labels("intake").set_function(lambda: self._consumer.is_served)
             log.info("intake.joined", group=self._settings.kafka_group)
             while not stopping.is_set():
                 try:
-                    # The client waits without a limit for its partitions and for commits while brokers are away.
+                    # The client waits without a limit for its partitions and for commits while brokers are
+                    # away.
                     await unless_stopped(self.run_once(), stopping)
                     if self._consumer.is_served or self._is_paused:
                         self._metrics.intake_last_pass.set(self._clock())
@@ -92,8 +95,8 @@ class Intake:
                     log.warning("intake.waiting", reason=str(error), retry_in_s=RETRY_S)
                     await asyncio.sleep(RETRY_S)
         finally:
-            # The process may drain scores for minutes. Its intake gauges must not raise alerts meanwhile, because
-            # another process consumes its partitions.
+            # The process may drain scores for minutes. Its intake gauges must not raise alerts meanwhile,
+            # because another process consumes its partitions.
             for gauge in (self._metrics.intake_last_pass, self._metrics.intake_paused, self._metrics.consumer_lag):
                 gauge.set(0)
             self._metrics.kafka_up.remove("intake")

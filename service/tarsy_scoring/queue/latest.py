@@ -1,13 +1,13 @@
 """
 The latest completed production score of a session, as SQL.
 
-"Latest" is decided here and nowhere else: the greatest `completed_at` wins, and of equal times the smaller `score_id`.
-That is the order of the indexes `session_scores_latest` and `session_scores_looked_at`, so a reader that walks one of
-them finds the latest score first. Equal times are rare but possible: `completed_at` is the start of the transaction
-that ended the score, and one transaction ends a batch.
+"Latest" is decided here and nowhere else: the greatest `completed_at` wins, and of equal times the smaller
+`score_id`. That is the order of the indexes `session_scores_latest` and `session_scores_looked_at`, so a
+reader that walks one of them finds the latest score first. Equal times are rare but possible: `completed_at`
+is the start of the transaction that ended the score, and one transaction ends a batch.
 
-A view was rejected: readers filter and join the row in different ways, and behind a view the planner has to prove again
-for each of them that the partial indexes apply.
+A view was rejected: readers filter and join the row in different ways, and behind a view the planner has to
+prove again for each of them that the partial indexes apply.
 """
 
 # Behind `ORDER BY`; the first row of each session is the latest.
@@ -29,10 +29,11 @@ def has_no_later(alias: str, purpose: str = "'production'") -> str:
     Condition: the session has no later completed score of this purpose.
 
     Args:
-        purpose: SQL of the purpose to compare with. Only the constant lets PostgreSQL use the partial indexes.
+        purpose: SQL of the purpose to compare with. Only the constant lets PostgreSQL use the partial
+            indexes.
     """
-    # An anti-join, which PostgreSQL may turn into a merge or a hash join where it pays. `>=` stands alone because an
-    # index can answer it; the two directions of the order make one row comparison impossible.
+    # An anti-join, which PostgreSQL may turn into a merge or a hash join where it pays. `>=` stands alone
+    # because an index can answer it; the two directions of the order make one row comparison impossible.
     return f"""NOT EXISTS (
     SELECT FROM {{schema}}.session_scores later
     WHERE later.session_id = {alias}.session_id AND later.status = 'completed' AND later.purpose = {purpose}
@@ -44,8 +45,8 @@ def latest_of(session_id: str, columns: str) -> str:
     """
     Subquery: these columns of the latest score of one session. For statements that look up few sessions.
 
-    Behind `CROSS JOIN LATERAL` it makes PostgreSQL look up each session by the index, where `is_latest` would let it
-    read all scores because it expects more sessions than there are.
+    Behind `CROSS JOIN LATERAL` it makes PostgreSQL look up each session by the index, where `is_latest` would
+    let it read all scores because it expects more sessions than there are.
     """
     return f"""(
     SELECT {columns} FROM {{schema}}.session_scores latest

@@ -1,9 +1,10 @@
 """
-The right to run a score: claim it under a lease, renew the lease, put the score back, take it back, cancel it.
+The right to run a score: claim it under a lease, renew the lease, put the score back, take it back, cancel
+it.
 
-Laws. A lease is renewed and returned by its token; if no row matches, the lease is lost. Sessions are locked before
-scores, and scores in the order of their ids. The database's clock decides leases and due times. A transaction that ends
-a score also promotes the deferred request of its session.
+Laws. A lease is renewed and returned by its token; if no row matches, the lease is lost. Sessions are locked
+before scores, and scores in the order of their ids. The database's clock decides leases and due times. A
+transaction that ends a score also promotes the deferred request of its session.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,8 @@ JOIN {schema}.sessions m USING (session_id)
 LEFT JOIN {schema}.scoring_requests r ON r.request_id = c.request_id
 """
 
-# Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply to its
-# claim was lost, must be allowed to lapse.
+# Renews the listed leases and never "all rows of this owner": a row that no task works on, because the reply
+# to its claim was lost, must be allowed to lapse.
 RENEW = """
 WITH held AS (
   SELECT s.score_id FROM {schema}.session_scores s
@@ -53,8 +54,8 @@ FROM held WHERE s.score_id = held.score_id
 RETURNING s.lease_token
 """
 
-# No worker could renew while PostgreSQL was down. After its start every living worker has one lease time to do so
-# before its scores count as lost. The limit on the number keeps the transaction short.
+# No worker could renew while PostgreSQL was down. After its start every living worker has one lease time to
+# do so before its scores count as lost. The limit on the number keeps the transaction short.
 EXPIRED = """
 SELECT score_id, session_id FROM {schema}.session_scores
 WHERE status = 'in_progress' AND lease_expires_at < now()
@@ -62,7 +63,8 @@ WHERE status = 'in_progress' AND lease_expires_at < now()
 LIMIT 500
 """
 
-# Usage of a score `s`, summed over its turns as `score_columns` does it: a sum is null if one of its parts is unknown.
+# Usage of a score `s`, summed over its turns as `score_columns` does it: a sum is null if one of its parts is
+# unknown.
 USAGE = """
 (SELECT CASE WHEN count(*) > 0 THEN jsonb_build_object(
    'input_tokens', CASE WHEN count(*) = count(input_tokens) THEN sum(input_tokens) END,
@@ -202,8 +204,8 @@ class Leases:
         Claim up to `limit` due scores of these chains, most urgent first.
 
         Raises:
-            DatabaseAway: Not retried here. If the reply to a commit was lost, no task works on the claimed rows and
-                their leases lapse, so a retry must be a new claim.
+            DatabaseAway: Not retried here. If the reply to a commit was lost, no task works on the claimed
+                rows and their leases lapse, so a retry must be a new claim.
         """
 
         async def work(connection: Connection) -> list[ClaimedScore]:

@@ -19,9 +19,9 @@ class Answer:
     The decision about a request over HTTP.
 
     Args:
-        outcome: `new`: a score was made. `running`, `completed`: the open score, or the latest completed one, answers
-            the request. `busy`: a new score was demanded while one is open. `busy_otherwise`: the open score is under
-            other criteria. The last two change nothing.
+        outcome: `new`: a score was made. `running`, `completed`: the open score, or the latest completed one,
+            answers the request. `busy`: a new score was demanded while one is open. `busy_otherwise`: the
+            open score is under other criteria. The last two change nothing.
         score_id: The score that the outcome is about.
         decision: What to store; None if nothing changes.
     """

@@ -1,10 +1,10 @@
 """
 The outbox: scoring events between the transaction that makes them true and the relay that publishes them.
 
-Laws. An event is a row committed with the change it describes, so no event describes a write that was rolled back.
-`sequence` grows by one within a score, because the emitting transaction holds the row of the score. The relay reads
-rows without a position and keeps no cursor over ids: ids are assigned before commit, so a cursor could skip a row that
-commits late.
+Laws. An event is a row committed with the change it describes, so no event describes a write that was rolled
+back. `sequence` grows by one within a score, because the emitting transaction holds the row of the score. The
+relay reads rows without a position and keeps no cursor over ids: ids are assigned before commit, so a cursor
+could skip a row that commits late.
 """
 
 from collections.abc import Sequence
@@ -44,9 +44,9 @@ FROM numbered n JOIN {schema}.session_scores s USING (score_id)
 ORDER BY n.n
 """
 
-# Assign the next positions to committed events, in the order in which each score's events were written. The rows are
-# locked: a relay that lost its advisory lock with its connection, and has not noticed, assigns no position twice and
-# leaves no gap.
+# Assign the next positions to committed events, in the order in which each score's events were written. The
+# rows are locked: a relay that lost its advisory lock with its connection, and has not noticed, assigns no
+# position twice and leaves no gap.
 ASSIGN_POSITIONS = """
 WITH unplaced AS (
   SELECT event_id, row_number() OVER (ORDER BY entry) AS n

@@ -1,11 +1,11 @@
 """
 Publish the outbox to `scoring-events`: one relay at a time, in order per session, at least once.
 
-Laws. One transaction assigns the next positions to committed events. A second one, under the same advisory lock,
-publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and mark repeats
-events, which consumers drop by `event_id`; the other order would lose them. The process that finds the lock free is
-the relay, so another process replaces a dead one at its next poll. Positions are assigned even while a broker is
-unavailable, because live clients read events by position from the database.
+Laws. One transaction assigns the next positions to committed events. A second one, under the same advisory
+lock, publishes in that order and marks what the brokers acknowledged. A crash between acknowledgement and
+mark repeats events, which consumers drop by `event_id`; the other order would lose them. The process that
+finds the lock free is the relay, so another process replaces a dead one at its next poll. Positions are
+assigned even while a broker is unavailable, because live clients read events by position from the database.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 POLL_S = 1.0
-# How often positions are assigned while a broker call is pending. Live clients poll the database every second, so this
-# adds little to their delay.
+# How often positions are assigned while a broker call is pending. Live clients poll the database every
+# second, so this adds little to their delay.
 ASSIGN_EVERY_S = 0.25
 LIMIT = 1000
 # Limits the time that a transaction stays open for acknowledgements: it holds back vacuum and the next relay.
@@ -146,7 +146,8 @@ def _message(event: OutboxEvent) -> tuple[bytes, bytes, Headers]:
     """Key, value and headers of an event."""
     value = to_json(event.payload)
     if len(value) > MAX_EVENT_BYTES:
-        # Labels are the one field without a limit. Publishing without them beats blocking all events behind this one.
+        # Labels are the one field without a limit. Publishing without them beats blocking all events behind
+        # this one.
         log.error("relay.labels_left_out", position=event.position, session_id=event.session_id, bytes=len(value))
         value = to_json(event.payload | {"labels": {}})
     headers = cloudevents_headers(event.payload)

@@ -1,9 +1,9 @@
 """
 The fields of a score, each declared once.
 
-A new field needs an entry here and, where it is stored, a column in a migration. The statement that ends a score
-(`queue/store`), the score document (`scoring/document`), its JSON Schema (`web/documents`) and the CSV header
-(`records/export`) are made from this table.
+A new field needs an entry here and, where it is stored, a column in a migration. The statement that ends a
+score (`queue/store`), the score document (`scoring/document`), its JSON Schema (`web/documents`) and the CSV
+header (`records/export`) are made from this table.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ class ScoreField:
         is_list: Empty is `[]` and not null.
         is_shown: In the document.
         is_always_there: False: the document has the field only while it says something.
-        csv: Where the field stands in a row of CSV; None: nowhere. A new field takes the next number, so that readers
-            who count columns read on.
+        csv: Where the field stands in a row of CSV; None: nowhere. A new field takes the next number, so that
+            readers who count columns read on.
         csv_members: Members of the object that are a cell each, in place of the whole object.
     """
 

@@ -1,8 +1,9 @@
 """
 Shapes of the parts of a score document: the `jsonb` columns of a score, and the lists that belong to it.
 
-They are for JSON Schema and OpenAPI. The service builds documents from rows and never validates what it stored itself.
-Lists of words that may grow within version 1 (`error_kind`, `flags`, ...) are examples and not enumerations.
+They are for JSON Schema and OpenAPI. The service builds documents from rows and never validates what it
+stored itself. Lists of words that may grow within version 1 (`error_kind`, `flags`, ...) are examples and not
+enumerations.
 """
 
 from typing import Annotated, Any, Literal

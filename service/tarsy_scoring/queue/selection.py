@@ -18,8 +18,9 @@ from tarsy_scoring.queue.admission import Policy
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, is_latest
 from tarsy_scoring.timeline.model import FoundSession
 
-# Sessions whose latest completed score is not under the current criteria of their chain ($1: chains, $2: their hashes,
-# $3: the hash of every other chain), without those that have an open score under these criteria.
+# Sessions whose latest completed score is not under the current criteria of their chain ($1: chains, $2:
+# their hashes, $3: the hash of every other chain), without those that have an open score under these
+# criteria.
 OBSOLETE_SESSIONS = f"""
 SELECT s.session_id
 FROM {{schema}}.session_scores s
@@ -87,8 +88,8 @@ class Amount:
 
     Args:
         about: Sum over the sessions with an estimate; None if there is none.
-        from_own_scores, from_chain_average, unknown: Number of sessions by the basis of their estimate; they add up to
-            all sessions.
+        from_own_scores, from_chain_average, unknown: Number of sessions by the basis of their estimate; they
+            add up to all sessions.
     """
 
     about: float | None
@@ -135,7 +136,8 @@ def _hash(policy: Policy, where: str, chain: ChainSettings) -> str:
 
 async def never_scored(database: Database, listed: AsyncIterator[FoundSession]) -> list[FoundSession]:
     """
-    The listed sessions without a production score, oldest first; sessions without an end come before all others.
+    The listed sessions without a production score, oldest first; sessions without an end come before all
+    others.
 
     Raises:
         DatabaseAway: See `Database.once`.

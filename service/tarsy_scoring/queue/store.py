@@ -1,9 +1,9 @@
 """
 Store the results of attempts: phases, turns, what was learned about the session, the end of the score.
 
-Laws. Every write to a score matches its id *and* the lease token. If no row matches, the lease is lost and nothing is
-written. Sessions are locked before scores, and scores in the order of their ids. The transaction that ends a score also
-promotes the deferred request of its session.
+Laws. Every write to a score matches its id *and* the lease token. If no row matches, the lease is lost and
+nothing is written. Sessions are locked before scores, and scores in the order of their ids. The transaction
+that ends a score also promotes the deferred request of its session.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,8 @@ from tarsy_scoring.queue.leases import ClaimedScore, progress
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END
 
-# Returns the previous stage for each step whose lease is held. The last step of a score decides its new stage.
+# Returns the previous stage for each step whose lease is held. The last step of a score decides its new
+# stage.
 RECORD_PHASES = """
 WITH step AS (
   SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY AS t(score_id, token, phase, n)
@@ -151,7 +152,8 @@ class Ending:
     Args:
         columns: Columns of `session_scores` to set.
         event: The last event of the score.
-        turns: The last turns, not recorded yet. They are stored and the phase `storing` is announced with the end.
+        turns: The last turns, not recorded yet. They are stored and the phase `storing` is announced with the
+            end.
         disposition: New disposition of the request, if it changes.
     """
 

@@ -1,8 +1,8 @@
 """
 Analytics over many scores: trends, distribution, missing tools, failure tags.
 
-A session counts once, by its latest completed production score. Filters are about that score, so a session that was
-scored again under other criteria no longer counts for the former ones.
+A session counts once, by its latest completed production score. Filters are about that score, so a session
+that was scored again under other criteria no longer counts for the former ones.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ WHERE {SELECTED}
 GROUP BY 1, 2
 """
 
-# The average of each category in each band, and over all bands (`is_all`), for each criteria by itself: a breakdown has
-# points, a rubric has values 0-1.
+# The average of each category in each band, and over all bands (`is_all`), for each criteria by itself: a
+# breakdown has points, a rubric has values 0-1.
 CATEGORIES = f"""
 SELECT b.id AS band, grouping(b.id) = 1 AS is_all, s.criteria, c.key AS category,
        avg((c.value #>> '{{}}')::float8) AS average, count(*) AS count
@@ -166,11 +166,13 @@ class Trends:
 
 async def trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> Trends:
     """
-    Totals per day and fingerprint, without scores that are flagged as contradictory or as possibly tampered with.
+    Totals per day and fingerprint, without scores that are flagged as contradictory or as possibly tampered
+    with.
 
     Args:
         day_of: Count a score on the day on which it was made, or on which its session ended; the range of the
-            selection is about the same time. A rescored session moves to the day of the new score in the first case.
+            selection is about the same time. A rescored session moves to the day of the new score in the
+            first case.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -281,7 +283,8 @@ class MissingTools:
 
 async def missing_tools(database: Database, selection: Selection, sort: ToolSort, limit: int) -> MissingTools:
     """
-    Tools that judges missed, with their spellings merged (see `merge_spellings`) unless a recorded decision differs.
+    Tools that judges missed, with their spellings merged (see `merge_spellings`) unless a recorded decision
+    differs.
 
     Points are not divided: a score that asks for three tools counts its lost points for each of them.
 

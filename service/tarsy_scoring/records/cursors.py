@@ -1,8 +1,8 @@
 """
 Cursors: the place in a list where the next page begins, as an opaque word for URLs.
 
-A cursor belongs to one list. It carries a digest of what the list was asked for, because a place means nothing in a
-list with other filters or another order. What a cursor holds may change from version to version.
+A cursor belongs to one list. It carries a digest of what the list was asked for, because a place means
+nothing in a list with other filters or another order. What a cursor holds may change from version to version.
 """
 
 import base64

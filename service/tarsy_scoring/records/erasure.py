@@ -1,10 +1,10 @@
 """
 Erases a session from every table, on request or because it was deleted upstream.
 
-Laws. All rows are deleted in one transaction. A worker that judges the session loses its lease and writes nothing
-afterwards, and the relay publishes nothing about the session afterwards. Of its requests, only the hashes of their
-identities stay: without them an event that Kafka delivers again, or a repeated request, would score the session again.
-Copies in Kafka, logs and backups are outside of this service.
+Laws. All rows are deleted in one transaction. A worker that judges the session loses its lease and writes
+nothing afterwards, and the relay publishes nothing about the session afterwards. Of its requests, only the
+hashes of their identities stay: without them an event that Kafka delivers again, or a repeated request, would
+score the session again. Copies in Kafka, logs and backups are outside of this service.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ Why = Literal["asked", "deleted_upstream"]
 
 RELAY_WAIT_S = 5.0  # for the relay, which polls every second, to publish that open scores were cancelled
 POLL_S = 0.1
-# Each cancel may promote a deferred request, which is cancelled in the next round. Scores that are open after the
-# last round are deleted without a cancel.
+# Each cancel may promote a deferred request, which is cancelled in the next round. Scores that are open after
+# the last round are deleted without a cancel.
 CANCEL_ROUNDS = 5
 
-# Bodies of dead letters about a session: the message has its id as key or contains it, even where it is not valid JSON.
-# Bodies are few and large, so they are searched before anything is locked.
+# Bodies of dead letters about a session: the message has its id as key or contains it, even where it is not
+# valid JSON. Bodies are few and large, so they are searched before anything is locked.
 BODIES = """
 SELECT body_id FROM {schema}.dead_letter_bodies
 WHERE key = convert_to($1, 'UTF8') OR position(convert_to('"session_id":"' || $1 || '"', 'UTF8') in value) > 0
@@ -79,15 +79,16 @@ UPDATE {schema}.scoring_requests SET
 WHERE session_id = ANY($1::text[])
 """
 
-# Charges stay, because budgets count them, but without the score. A call under way is settled by the charge's id.
+# Charges stay, because budgets count them, but without the score. A call under way is settled by the charge's
+# id.
 KEEP_CHARGES_ALONE = """
 UPDATE {schema}.budget_charges SET score_id = '00000000-0000-0000-0000-000000000000' WHERE score_id = ANY($1::uuid[])
 """
 
 TOOL_LISTS = "SELECT DISTINCT tools_hash FROM {schema}.session_scores WHERE session_id = $1 AND tools_hash IS NOT NULL"
 
-# Sets of tools that no other session had. A score that is being judged with one of them then counts as one whose tools
-# are unknown.
+# Sets of tools that no other session had. A score that is being judged with one of them then counts as one
+# whose tools are unknown.
 REMOVE_TOOL_LISTS = """
 DELETE FROM {schema}.tool_lists l WHERE l.tools_hash = ANY($1::text[])
   AND NOT EXISTS (SELECT FROM {schema}.session_scores s WHERE s.tools_hash = l.tools_hash)
@@ -135,13 +136,13 @@ async def erase(
     """
     Delete a session from every table, after cancelling its open scores.
 
-    What stays: hashes of the identities of its requests, charges without the score, and a row in `erasures` with the
-    SHA-256 of the session id. A request with a new identity scores the session again, where the source still has it.
-    An unknown session leaves no row in `erasures`.
+    What stays: hashes of the identities of its requests, charges without the score, and a row in `erasures`
+    with the SHA-256 of the session id. A request with a new identity scores the session again, where the
+    source still has it. An unknown session leaves no row in `erasures`.
 
     Args:
-        relay_wait_s: How long the relay may take to publish that open scores were cancelled. Events that it has not
-            published by then are deleted.
+        relay_wait_s: How long the relay may take to publish that open scores were cancelled. Events that it
+            has not published by then are deleted.
 
     Returns:
         What was deleted.
@@ -154,8 +155,9 @@ async def erase(
     bodies = await _bodies(database, session_id)
 
     async def work(connection: Connection) -> Inventory:
-        # The relay's lock comes before that of the session, because a relay must never wait for a session. With the
-        # lock held, the relay has published what it read, and reads nothing more before this transaction commits.
+        # The relay's lock comes before that of the session, because a relay must never wait for a session.
+        # With the lock held, the relay has published what it read, and reads nothing more before this
+        # transaction commits.
         await outbox.RELAY_LOCK.acquire(connection, database.schema)
         await connection.execute(database.sql(LOCK_SESSION), session_id)
         found = await _inventory(database, connection, session_id, bodies)
@@ -175,7 +177,8 @@ async def erase(
 
 async def forget_sessions(database: Database, connection: Connection, session_ids: Sequence[str]) -> int:
     """
-    Delete sessions that the caller's transaction has locked, with all rows that refer to them; gives their number.
+    Delete sessions that the caller's transaction has locked, with all rows that refer to them; gives their
+    number.
 
     Locks their scores in the order of their ids.
     """

@@ -66,9 +66,9 @@ async def export_scores(
     """
     chosen = list(replace(filters, status=filters.status or "completed").arguments)
     after: tuple[datetime | None, UUID | None] = (None, None)
-    # Between two batches nothing is held: no connection, no transaction, no snapshot. A server-side cursor was
-    # rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then its snapshot would keep
-    # the dead rows of the work queue from being removed.
+    # Between two batches nothing is held: no connection, no transaction, no snapshot. A server-side cursor
+    # was rejected: a slow reader would have it cut after `IDLE_IN_TRANSACTION_S`, and until then its snapshot
+    # would keep the dead rows of the work queue from being removed.
     while True:
         rows = await _fetch_batch(reader.database, [*chosen, purpose, only_latest, *after])
         documents = await reader.documents(rows)
@@ -109,8 +109,8 @@ CSV_COLUMNS = ("alert_type", "labels", *(f"{name}_{member}" if member else name 
 
 # What a spreadsheet takes for the beginning of a formula, also behind blanks that it trims.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
-# A spreadsheet whose separator is `;` or a tab, as in many countries, ignores our quotes: for it a cell begins in the
-# middle of ours, and a row at each line break.
+# A spreadsheet whose separator is `;` or a tab, as in many countries, ignores our quotes: for it a cell
+# begins in the middle of ours, and a row at each line break.
 _FORMULA_INSIDE = re.compile(r"""([;\t\r\n][\s"']*)(?=[=+\-@＝＋－＠])""")
 
 
@@ -118,8 +118,8 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
     """
     Lines of CSV (RFC 4180).
 
-    Text that a spreadsheet would run as a formula gets an apostrophe in front: at the beginning of a cell, and behind
-    each `;`, tab and line break in it.
+    Text that a spreadsheet would run as a formula gets an apostrophe in front: at the beginning of a cell,
+    and behind each `;`, tab and line break in it.
     """
     written = io.StringIO()
     csv.writer(written, lineterminator="\r\n").writerows([_cell(value) for value in row] for row in rows)

@@ -66,7 +66,8 @@ async def scores_by_label(
     The latest completed production score of every session with the label, the session that ended first first.
 
     Args:
-        since: Only sessions that ended since then, or were first seen since then where their end is not known.
+        since: Only sessions that ended since then, or were first seen since then where their end is not
+            known.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -118,7 +119,8 @@ async def criteria_names(database: Database) -> list[str]:
 
 async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, Any]]:
     """
-    These scores as they stand, with the bands of their criteria and why pending ones wait; erased ones are missing.
+    These scores as they stand, with the bands of their criteria and why pending ones wait; erased ones are
+    missing.
 
     Raises:
         DatabaseAway: See `Database.once`.

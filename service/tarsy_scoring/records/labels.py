@@ -1,9 +1,9 @@
 """
 Labels of people on scores, and the trust cards of judges that are computed from them.
 
-Laws. Every label is kept with its author and time, and nothing replaces it; of each author the last label on a score
-counts. A label counts for a judge only where its score was picked for review, because only then the probability of its
-being labelled is known.
+Laws. Every label is kept with its author and time, and nothing replaces it; of each author the last label on
+a score counts. A label counts for a judge only where its score was picked for review, because only then the
+probability of its being labelled is known.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ from tarsy_scoring.statistics.calibration import (
 
 MOST_SHOWN = 500
 CARDS_KEPT = 64
-# Only the newest scores of a judge count. So many give an interval of kappa within 0.05, in an eighth of a second.
+# Only the newest scores of a judge count. So many give an interval of kappa within 0.05, in an eighth of a
+# second.
 MOST_COUNTED = 400
 UNKNOWN = "unknown"  # stands for criteria, hash or judge of a score that names none
 
@@ -59,8 +60,8 @@ LABEL = f"{_SHOWN} WHERE l.label_id = $1"
 
 OF_SCORE = f"{_SHOWN} WHERE l.score_id = $1 ORDER BY l.label_id DESC LIMIT $2"
 
-# The last label of each author on each score, beside the judgement; scores of the newest days first, and of each judge
-# as many as count.
+# The last label of each author on each score, beside the judgement; scores of the newest days first, and of
+# each judge as many as count.
 COUNTED = f"""
 SELECT * FROM (
   SELECT DISTINCT ON (p.day, l.score_id, l.labelled_by)
@@ -128,10 +129,11 @@ async def subject(database: Database, score_id: UUID) -> Subject | None:
 
 def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:
     """
-    The band that the outcome means, where the number lies outside of it; None: they do not contradict each other.
+    The band that the outcome means, where the number lies outside of it; None: they do not contradict each
+    other.
 
-    Criteria without bands of their own do not define where `correct` begins, so only a number at the other end of the
-    scale contradicts the word. The trust card counts such a label by its word.
+    Criteria without bands of their own do not define where `correct` begins, so only a number at the other
+    end of the scale contradicts the word. The trust card counts such a label by its word.
     """
     if outcome is None or number is None:
         return None
@@ -232,8 +234,8 @@ def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calib
     """
     The card of one judge.
 
-    Of the scores that were picked for review the newest `MOST_COUNTED` enter the figures. Labels on other scores are
-    only counted.
+    Of the scores that were picked for review the newest `MOST_COUNTED` enter the figures. Labels on other
+    scores are only counted.
 
     Args:
         rows: Rows of `COUNTED` in their order.

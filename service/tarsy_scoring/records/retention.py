@@ -1,11 +1,12 @@
 """
 Deletes expired rows in small batches, without blocking workers.
 
-Laws. Rows are deleted oldest first, in small transactions, with pauses that grow with the time that a batch takes. An
-open score and all its rows stay. The latest completed score of a session stays as long as the session. A session is
-deleted as a whole, when nothing has happened to it for as long as scores are kept. An anchor session and its judgements
-stay while it is an anchor: a new judge is compared with what former judges said of it. Locked rows are skipped, so
-several clean-ups at once, and a crash in the middle of one, do no harm.
+Laws. Rows are deleted oldest first, in small transactions, with pauses that grow with the time that a batch
+takes. An open score and all its rows stay. The latest completed score of a session stays as long as the
+session. A session is deleted as a whole, when nothing has happened to it for as long as scores are kept. An
+anchor session and its judgements stay while it is an anchor: a new judge is compared with what former judges
+said of it. Locked rows are skipped, so several clean-ups at once, and a crash in the middle of one, do no
+harm.
 """
 
 import asyncio
@@ -83,7 +84,8 @@ WHERE s.received_at < {_CUTOFF} AND s.received_at >= $2 AND s.disposition <> 'de
 ORDER BY s.received_at LIMIT $3
 """
 
-# All but the newest finding of each kind for each chain, which records that the detection ran. Unpublished ones stay.
+# All but the newest finding of each kind for each chain, which records that the detection ran. Unpublished
+# ones stay.
 OLD_FINDINGS = f"""
 SELECT s.event_id, s.found_at AS at FROM {{schema}}.drift_findings s
 WHERE s.found_at < {_CUTOFF} AND s.found_at >= $2 AND (s.published_at IS NOT NULL OR NOT s.is_event)
@@ -178,7 +180,8 @@ UPDATE {schema}.judge_turns t SET reply = '', refusal = NULL FROM page
 WHERE t.score_id = page.score_id AND t.ordinal = page.ordinal
 """
 
-# Events come first: that raises the mark by which clients detect missing events, before sessions take theirs along.
+# Events come first: that raises the mark by which clients detect missing events, before sessions take theirs
+# along.
 PARTS = (
     EVENTS,
     Part("replies", "replies_days", OLD_REPLIES, REMOVE_REPLIES, batch=500),
@@ -234,7 +237,8 @@ class Pruner:
     Deletes expired rows.
 
     Args:
-        is_written_back: Scores are written back to TARSy, so events that the write-back has not read yet stay.
+        is_written_back: Scores are written back to TARSy, so events that the write-back has not read yet
+            stay.
         rest: Sleeps for so many seconds.
     """
 
@@ -316,7 +320,9 @@ class Pruner:
         return await self._database.once(work)
 
     async def _bound(self, part: Part) -> int | None:
-        """First argument of `part.find`: days, or for events the position of the last old event. None: all are kept."""
+        """First argument of `part.find`: days, or for events the position of the last old event. None: all
+        are kept.
+        """
         days = self._keep.days_of(part)
         if days is None or part is not EVENTS:
             return days
@@ -326,7 +332,8 @@ class Pruner:
         """
         The position of the last old event, by binary search.
 
-        Positions follow the order of commits, so all events before it are as old, except for one transaction's length.
+        Positions follow the order of commits, so all events before it are as old, except for one
+        transaction's length.
         """
         [row] = await self._fetch(LAST_POSITION)
         low, high = 0, row["position"]

@@ -1,9 +1,9 @@
 """
 The review queue: scores that people are asked to label, drawn once for each day and judge.
 
-Laws. A score is a candidate once, when the day on which it was completed is over, so its probability to be picked is
-known and does not change. The first reader of the queue makes the missing draws. Days before the last `DAYS` are not
-drawn from any more, and no label counts for them.
+Laws. A score is a candidate once, when the day on which it was completed is over, so its probability to be
+picked is known and does not change. The first reader of the queue makes the missing draws. Days before the
+last `DAYS` are not drawn from any more, and no label counts for them.
 """
 
 import hashlib
@@ -26,7 +26,8 @@ PICKS_A_DAY = 10  # for each judge; about half an hour of work
 MOST_SHOWN = 1000
 MISMATCH = "outcome_score_mismatch"
 
-# Days that are over and not drawn from, oldest first. Ten minutes let attempts commit that ended before midnight.
+# Days that are over and not drawn from, oldest first. Ten minutes let attempts commit that ended before
+# midnight.
 TO_DRAW = f"""
 SELECT d::date AS day
 FROM (SELECT date_trunc('day', now() AT TIME ZONE 'UTC' - interval '10 minutes') AS today) t,
@@ -46,7 +47,8 @@ WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS N
   AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
 """
 
-# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is not picked.
+# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is not
+# picked.
 KEEP_PICKS = """
 INSERT INTO {schema}.review_picks (score_id, day, place, is_random, inclusion_probability, reasons)
 SELECT s.score_id, $1::date, p.place, p.is_random, p.probability, p.reasons::jsonb
@@ -82,7 +84,9 @@ class Queue:
 
     @property
     def judges(self) -> list[tuple[str, str, str]]:
-        """The judges of these scores as criteria name, criteria hash and fingerprint; the latest judge comes first."""
+        """The judges of these scores as criteria name, criteria hash and fingerprint; the latest judge comes
+        first.
+        """
         names = ("criteria", "criteria_hash", "judge_fingerprint")
         found = (tuple(pick[name] or UNKNOWN for name in names) for pick in self.picks)
         return [(criteria, of, judge) for criteria, of, judge in dict.fromkeys(found)]
@@ -136,7 +140,8 @@ def pick(
     rows: Sequence[Mapping[str, Any]], bands_by_hash: Mapping[str, tuple[Band, ...]], day: date
 ) -> list[tuple[int, Pick]]:
     """
-    The picks of a day with their places, `PICKS_A_DAY` for each judge, because each judge has its own trust card.
+    The picks of a day with their places, `PICKS_A_DAY` for each judge, because each judge has its own trust
+    card.
 
     The same scores on the same day always give the same picks.
     """

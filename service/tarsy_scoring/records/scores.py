@@ -16,8 +16,8 @@ MISSING_TOOL = tuple(MissingTool.model_fields)
 APPROACH = tuple(AlternativeApproach.model_fields)
 TURN = tuple(Turn.model_fields)
 
-# Everything that a document shows, in one row. The items of a list are arrays of values, in the order of the names
-# above. A completed score names the newer score of its session, where that is not completed.
+# Everything that a document shows, in one row. The items of a list are arrays of values, in the order of the
+# names above. A completed score names the newer score of its session, where that is not completed.
 DOCUMENT = f"""
 SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
   (SELECT jsonb_agg(jsonb_build_array({", ".join(f"t.{name}" for name in MISSING_TOOL)}) ORDER BY t.ordinal)

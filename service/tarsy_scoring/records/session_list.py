@@ -1,8 +1,8 @@
 """
 The list of sessions with their scores, filtered and in pages.
 
-A page begins behind the last row of the page before, whatever has arrived since. "The score" of a session is its latest
-completed production score; its status is that of its newest production score.
+A page begins behind the last row of the page before, whatever has arrived since. "The score" of a session is
+its latest completed production score; its status is that of its newest production score.
 """
 
 import re
@@ -19,10 +19,12 @@ from tarsy_scoring.records.scores import Reader
 
 Sort = Literal["newest", "score_asc", "score_desc"]
 
-# One statement serves every choice of filters. A generic plan cannot know which of them are null and fits none.
+# One statement serves every choice of filters. A generic plan cannot know which of them are null and fits
+# none.
 CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
-# When a session ended, but not later than it was first seen: a source could put a session on top by a future date.
+# When a session ended, but not later than it was first seen: a source could put a session on top by a future
+# date.
 _ENDED = "least(m.completed_at, m.first_seen_at)"
 
 _SESSIONS = f"""
@@ -70,7 +72,8 @@ SESSIONS_WITHOUT_TOTAL = f"""{_SESSIONS}
 ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15
 """
 
-# One step through the index for each chain, however many sessions it has: PostgreSQL cannot skip for `DISTINCT`.
+# One step through the index for each chain, however many sessions it has: PostgreSQL cannot skip for
+# `DISTINCT`.
 CHAINS_OF_SESSIONS = """
 WITH RECURSIVE known AS (
   SELECT min(chain_id) AS chain_id FROM {schema}.sessions
@@ -89,7 +92,8 @@ class Filters:
     Args:
         status: Of the newest score, or `not_scored`; in an export, of the score.
         labels: The session must carry all of them.
-        since, until: Range of the time when the session ended, in an export when the score ended; `until` is exclusive.
+        since, until: Range of the time when the session ended, in an export when the score ended; `until` is
+            exclusive.
         prefix: Of the session id or the alert type; case is ignored.
     """
 

@@ -4,8 +4,8 @@ One attempt at a score, from the claim to its stored end, top to bottom.
     timeline -> chain and criteria -> interaction metrics -> evidence -> gates -> context -> judge (each turn
     checkpointed) -> outcome -> end
 
-An attempt ends in exactly one way: the score is completed, it fails, it is put back with a due time, or the lease was
-lost and nothing is written. A failure is never a number.
+An attempt ends in exactly one way: the score is completed, it fails, it is put back with a due time, or the
+lease was lost and nothing is written. A failure is never a number.
 """
 
 import asyncio
@@ -178,8 +178,8 @@ class Scorer:
         """
         Fetch the timeline.
 
-        The event that asks for a score may arrive before the source shows the session, so within the grace period a
-        session that is missing or still running is waited for.
+        The event that asks for a score may arrive before the source shows the session, so within the grace
+        period a session that is missing or still running is waited for.
         """
         claimed = attempt.claimed
         try:
@@ -268,9 +268,11 @@ class Scorer:
 
     def _is_final(self, attempt: Attempt) -> IsFinal:
         """
-        Whether a failed optional turn is given up, because its error is permanent or no attempt or time is left.
+        Whether a failed optional turn is given up, because its error is permanent or no attempt or time is
+        left.
 
-        True wherever `_retry` or `_wait` would end the score: the total is already known and must not be lost.
+        True wherever `_retry` or `_wait` would end the score: the total is already known and must not be
+        lost.
         """
 
         def is_final(error: Exception) -> bool:

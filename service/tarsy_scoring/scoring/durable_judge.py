@@ -1,5 +1,6 @@
 """
-An attempt under way, and a judge whose turns are stored before the next question and count against the fleet's limits.
+An attempt under way, and a judge whose turns are stored before the next question and count against the
+fleet's limits.
 """
 
 import asyncio
@@ -65,9 +66,10 @@ class DurableAsk:
     """
     Asks a provider for turns that survive a crash: a turn that an earlier attempt paid for is replayed.
 
-    A new turn is stored with the phase that follows it, in one write and before the next question. A sample is stored
-    at once, because other samples run beside it. The last turn is stored with the end of the score, or by `flush`
-    where the score does not end. A cancel loses at most a turn that returned in the same instant.
+    A new turn is stored with the phase that follows it, in one write and before the next question. A sample
+    is stored at once, because other samples run beside it. The last turn is stored with the end of the score,
+    or by `flush` where the score does not end. A cancel loses at most a turn that returned in the same
+    instant.
     """
 
     def __init__(
@@ -89,8 +91,8 @@ class DurableAsk:
         self._question = (criteria.criteria_hash, attempt.context.context_hash, attempt.claimed.nonce)
         self._stored: dict[str | None, deque[Turn]] = defaultdict(deque)
         for s in attempt.turns:
-            # A refusal of one provider says nothing about another, and the conversation with a provider that is no
-            # longer configured cannot go on.
+            # A refusal of one provider says nothing about another, and the conversation with a provider that
+            # is no longer configured cannot go on.
             is_of_use = s.turn.provider == provider or (is_usable(s.turn) and s.turn.provider in clients)
             if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
                 self._stored[s.asked_hash].append(s.turn)
@@ -108,8 +110,9 @@ class DurableAsk:
             self._metrics.turns.labels(kind, "replayed").inc()
             return known.popleft()
         has_unstored = bool(self._attempt.unstored)
-        # A paid turn is stored before the next question. A phase without a turn is announced beside the question:
-        # otherwise all scores of a burst would wait for one common write and then ask at the same moment.
+        # A paid turn is stored before the next question. A phase without a turn is announced beside the
+        # question: otherwise all scores of a burst would wait for one common write and then ask at the same
+        # moment.
         announcing = asyncio.create_task(flush(self._store, self._attempt, PHASE_OF_TURN[kind]))
         try:
             if has_unstored:

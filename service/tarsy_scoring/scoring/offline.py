@@ -37,7 +37,8 @@ class DryRun:
     Args:
         tokens: Estimated tokens of the first turn.
         calls: Most calls that the plan makes; reminders and repairs are not counted.
-        cost_usd: Of these calls with answers of full length and nothing cached; None where a price is unknown.
+        cost_usd: Of these calls with answers of full length and nothing cached; None where a price is
+            unknown.
     """
 
     messages: Sequence[Message]
@@ -50,10 +51,12 @@ class DryRun:
 
 def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None) -> DryRun:
     """
-    The masked prompt of the first turn for the chain's first provider, and the cost of all planned calls there.
+    The masked prompt of the first turn for the chain's first provider, and the cost of all planned calls
+    there.
 
-    The plan counts one call for each sample (for adaptive samples the most there can be), one with suspicious text
-    masked where there is such text, and one follow-up where the strategy has one. A chain without a judge has no calls.
+    The plan counts one call for each sample (for adaptive samples the most there can be), one with suspicious
+    text masked where there is such text, and one follow-up where the strategy has one. A chain without a
+    judge has no calls.
 
     Raises:
         Unscorable, RetryLater: Why there is nothing to send.

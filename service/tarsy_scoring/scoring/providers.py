@@ -35,11 +35,13 @@ log = structlog.get_logger()
 
 # Rendering blocks the event loop, on which leases are renewed; larger sessions are rendered in a thread.
 INLINE_RENDER_CHARACTERS = 300_000
-# A provider whose tokenizer counts more than the estimate refuses the prompt; each refusal takes a quarter off.
+# A provider whose tokenizer counts more than the estimate refuses the prompt; each refusal takes a quarter
+# off.
 OVERFLOW_STEP, OVERFLOW_TRIES = 0.75, 6
 # Room for repeated reminders and the message envelope, which no prompt counts.
 OVERHEAD_TOKENS = 600
-# An endpoint that reports far fewer input tokens than were sent has cut the input. Estimates are within a factor of 2.
+# An endpoint that reports far fewer input tokens than were sent has cut the input. Estimates are within a
+# factor of 2.
 TRUNCATED_SHARE, TRUNCATED_FROM_TOKENS = 1 / 3, 2_000
 
 _DATES = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|latest))+$")
@@ -77,11 +79,12 @@ async def judge(
     """
     Judge with the first provider of the chain that gives a score.
 
-    The next provider is asked where one is unreachable or must not be called now, refuses, filters, rejects the
-    request, or has too small a window. It continues with the turns that are already stored.
+    The next provider is asked where one is unreachable or must not be called now, refuses, filters, rejects
+    the request, or has too small a window. It continues with the turns that are already stored.
 
     Raises:
-        RetryLater, WaitFor, Unscorable: No provider gave a score; see `most_hopeful` for which error is raised.
+        RetryLater, WaitFor, Unscorable: No provider gave a score; see `most_hopeful` for which error is
+            raised.
         LeaseLost: Another worker holds the score, or it was cancelled.
     """
     failures: list[ScoringError] = []
@@ -143,8 +146,8 @@ def context_budget(
     """
     Room for alert and conversation, in estimated tokens.
 
-    That is the window less the prompts, two answers and some overhead. The second turn reads the first answer, and an
-    answer that was cut is asked for again at greater length.
+    That is the window less the prompts, two answers and some overhead. The second turn reads the first
+    answer, and an answer that was cut is asked for again at greater length.
 
     Args:
         factor: Real tokens per estimated token.
@@ -158,7 +161,9 @@ def context_budget(
 def smaller_budget(
     budget: int, context_tokens: int, error: PromptTooLong, provider: ProviderSettings, criteria: Criteria
 ) -> int:
-    """The budget after a refusal: what the numbers of the endpoint leave, and at least a quarter less than before."""
+    """The budget after a refusal: what the numbers of the endpoint leave, and at least a quarter less than
+    before.
+    """
     step = int(min(budget, context_tokens) * OVERFLOW_STEP)
     if error.window_tokens is None and error.prompt_tokens is None:
         return step
@@ -168,7 +173,9 @@ def smaller_budget(
 
 
 def most_hopeful(failures: Sequence[ScoringError]) -> ScoringError:
-    """The error to report when every provider failed: the shortest wait, else one that may pass, else the first."""
+    """The error to report when every provider failed: the shortest wait, else one that may pass, else the
+    first.
+    """
     waits = [f for f in failures if isinstance(f, WaitFor)]
     if waits:
         return min(waits, key=lambda w: w.due_s)
@@ -191,7 +198,8 @@ def flags_of(turns: Sequence[Turn], context: FittedContext, criteria: Criteria) 
 
     Args:
         turns: All turns of the score, in the order in which they were asked.
-        context: The context of the provider that was asked last; earlier providers may have had a smaller one.
+        context: The context of the provider that was asked last; earlier providers may have had a smaller
+            one.
     """
     flags = set()
     estimate = context.tokens + criteria.opening_tokens

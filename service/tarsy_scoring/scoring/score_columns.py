@@ -39,7 +39,8 @@ def tool_names(timeline: Timeline) -> list[str]:
     """
     The normalised names of the tools that the agents had, with and without their server, sorted.
 
-    Names that are not printable or too long are left out, and names beyond `MOST_TOOLS`: a source controls the list.
+    Names that are not printable or too long are left out, and names beyond `MOST_TOOLS`: a source controls
+    the list.
     """
     tools = [t for t in timeline.available_tools if t.tool_name.isprintable() and t.server_name.isprintable()]
     written = [t.tool_name for t in tools] + [f"{t.server_name}.{t.tool_name}" for t in tools if t.server_name]
@@ -59,7 +60,9 @@ def judgement_columns(
     criteria: Criteria,
     providers: Mapping[str, ProviderSettings],
 ) -> dict[str, Any]:
-    """The columns of a completed score that the judge decides. A chain without a judge has no verdict and no number."""
+    """The columns of a completed score that the judge decides. A chain without a judge has no verdict and no
+    number.
+    """
     flags = set(context.flags) if context else set()
     judges = {model for t in turns for model in (t.model_requested, t.model_served)}
     if timeline is not None and is_self_judged(judges, timeline.agent_models):
@@ -105,7 +108,9 @@ def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
 
 
 def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn) -> str:
-    """SHA-256 of what makes judges comparable. Scores with different fingerprints must not be compared directly."""
+    """SHA-256 of what makes judges comparable. Scores with different fingerprints must not be compared
+    directly.
+    """
     who = {
         "criteria": criteria_hash,
         "provider": turn.provider,

@@ -1,8 +1,9 @@
 """
 The worker: claims due scores for its free slots, renews their leases, takes over expired scores, and drains.
 
-Laws. Leases are renewed for an explicit list of scores that is made before the query, so a score that no task runs
-loses its lease. A task whose lease is lost is cancelled and writes nothing more. Judging never waits for Kafka.
+Laws. Leases are renewed for an explicit list of scores that is made before the query, so a score that no task
+runs loses its lease. A task whose lease is lost is cancelled and writes nothing more. Judging never waits for
+Kafka.
 """
 
 import asyncio
@@ -53,8 +54,8 @@ class Worker:
     """
     Claims and judges scores in up to `slots` tasks.
 
-    A score takes a slot while it is judged, not while its end is being stored. A cancel of `run` leaves claimed scores
-    to expire with their leases; draining puts them back at once.
+    A score takes a slot while it is judged, not while its end is being stored. A cancel of `run` leaves
+    claimed scores to expire with their leases; draining puts them back at once.
 
     Args:
         tracing: Receives a trace of each attempt, from its claim to its canonical log line.
@@ -116,7 +117,9 @@ class Worker:
                 await self._database.wait_notified("scores", POLL_S)
 
     def _free_slots(self) -> int:
-        """Slots without a judgement. None while as many ends as slots wait for a slow database: more would pile up."""
+        """Slots without a judgement. None while as many ends as slots wait for a slow database: more would
+        pile up.
+        """
         slots = self._settings.slots
         judging = sum(r.is_judging for r in self._running.values())
         self._metrics.slots_busy.set(judging)
@@ -130,7 +133,8 @@ class Worker:
             DatabaseAway: Scores that were claimed before are under way.
         """
         known = self._limits.claimable()
-        # First: other chains may fill every slot for hours, and the paused provider would never be tried again.
+        # First: other chains may fill every slot for hours, and the paused provider would never be tried
+        # again.
         probed = self._chains_to_probe(known)
         trying = await self._claim_of(probed, 1) if probed else 0
         if trying == limit:
@@ -141,7 +145,9 @@ class Worker:
         return trying + await self._claim_of(open_chains, limit - trying)
 
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
-        """Claim up to `limit` due scores of these chains and start them at once: an untracked lease would expire."""
+        """Claim up to `limit` due scores of these chains and start them at once: an untracked lease would
+        expire.
+        """
         claimed = await self._leases.claim_due(self.owner, limit, self._settings.lease_s, chains)
         for score in claimed:
             topic = self._topics.get(score.source)
@@ -152,7 +158,9 @@ class Worker:
         return len(claimed)
 
     def _chains_to_probe(self, known: Claimable) -> ChainFilter | None:
-        """Chains whose providers are to be tried again after a pause; None where one of their scores runs here."""
+        """Chains whose providers are to be tried again after a pause; None where one of their scores runs
+        here.
+        """
 
         def is_probing(chain_id: str) -> bool:
             return chain_id in known.probing if chain_id in known.configured else known.others_probing
@@ -185,7 +193,8 @@ class Worker:
                 raise
             outcome, fields = "lease_lost", {}
         except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
-            # The message of an unforeseen error may quote session content, so only its type and place are logged.
+            # The message of an unforeseen error may quote session content, so only its type and place are
+            # logged.
             place = [f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
             log.error("attempt.broke", error=type(error).__name__, place=place[-4:], **_names(running))
             free_slot()
@@ -219,8 +228,8 @@ class Worker:
         """
         Renew the leases of what runs; cancel attempts whose lease is lost.
 
-        An attempt that only stores its end is not cancelled. The write itself finds out that the lease is lost; and if
-        the end is already committed and only the reply is missing, the score is complete.
+        An attempt that only stores its end is not cancelled. The write itself finds out that the lease is
+        lost; and if the end is already committed and only the reply is missing, the score is complete.
         """
         before = list(self._running.values())
         if not before:
@@ -352,7 +361,9 @@ async def _first_to_end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel and wait for a limited time: a task may be unable to store its last turn while the database is away."""
+    """Cancel and wait for a limited time: a task may be unable to store its last turn while the database is
+    away.
+    """
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,9 +1,10 @@
 """
 Scoring events from Kafka, consumed with Faust, to report which chains changed.
 
-An event only says that the figures of a chain may differ: the figures themselves come from the database. A record that
-is read twice therefore changes nothing, and one that is lost costs a minute (see `publisher`). So Faust's own commits,
-assignments and restarts are good enough, and none of its tables, changelogs or offsets is used.
+An event only says that the figures of a chain may differ: the figures themselves come from the database. A
+record that is read twice therefore changes nothing, and one that is lost costs a minute (see `publisher`). So
+Faust's own commits, assignments and restarts are good enough, and none of its tables, changelogs or offsets
+is used.
 """
 
 import asyncio
@@ -74,15 +75,17 @@ async def consume(settings: Settings, take: Callable[[bytes | None], None]) -> N
     """
     Call `take` with the value of each scoring event, until cancelled.
 
-    Starts with the events that the group has not committed, the first time with new ones. Where Faust fails it is
-    logged, and a new app takes its place after `RETRY_S`. A cancel waits up to `STOP_WITHIN_S` for Faust to leave the
-    group: when brokers are away its consumer thread dies without telling the app, which then waits for it forever.
+    Starts with the events that the group has not committed, the first time with new ones. Where Faust fails
+    it is logged, and a new app takes its place after `RETRY_S`. A cancel waits up to `STOP_WITHIN_S` for
+    Faust to leave the group: when brokers are away its consumer thread dies without telling the app, which
+    then waits for it forever.
 
     Args:
         take: Must not raise: Faust would restart the agent and skip the record.
     """
     while True:
-        # Faust creates directories at start, also without tables; containers have only the temporary one to write to.
+        # Faust creates directories at start, also without tables; containers have only the temporary one to
+        # write to.
         with tempfile.TemporaryDirectory(prefix="tarsy-scoring-insights-", ignore_cleanup_errors=True) as directory:
             reason = await _run_app(settings, take, Path(directory))
         log.warning("insights.consumer_failed", reason=repr(reason), retry_in_s=RETRY_S)
@@ -108,7 +111,8 @@ async def _run_app(settings: Settings, take: Callable[[bytes | None], None], dir
     finally:
         if app is not None:
             stopping = asyncio.ensure_future(app.stop())
-            # `wait` and not a timeout, which would cancel: that interrupts an orderly stop and may not end a stuck one.
+            # `wait` and not a timeout, which would cancel: that interrupts an orderly stop and may not end a
+            # stuck one.
             await asyncio.wait({stopping}, timeout=STOP_WITHIN_S)
 
 

@@ -1,8 +1,8 @@
 """
 The rolling figures of chains, computed from the stored scores by one statement.
 
-Windows move with the clock: the hour by five minutes, the day by an hour, on whole hops in UTC. A window ends at the
-next hop, so it covers its length minus the rest of the current hop.
+Windows move with the clock: the hour by five minutes, the day by an hour, on whole hops in UTC. A window ends
+at the next hop, so it covers its length minus the rest of the current hop.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,8 +16,8 @@ from tarsy_scoring.postgres.database import Database
 NO_CHAIN = ""  # stands for "no chain" in here, and is the message key of scores without a chain
 RED_BAND_ENDS = 50.0  # the pages show totals below it in red; the threshold of chains that configure none
 
-# The error kinds that occur, one index lookup for each. The index on failures is (error_kind, completed_at): it finds
-# the failures of a period only kind by kind, and the set of kinds may grow.
+# The error kinds that occur, one index lookup for each. The index on failures is (error_kind, completed_at):
+# it finds the failures of a period only kind by kind, and the set of kinds may grow.
 # Source: https://wiki.postgresql.org/wiki/Loose_indexscan
 _KINDS = """
   (SELECT min(error_kind) AS kind FROM {schema}.session_scores WHERE status IN ('failed', 'timed_out'))
@@ -44,8 +44,8 @@ _ENDED = """
   WHERE s.status = 'cancelled' AND s.purpose = 'production' AND s.completed_at >= $1 AND s.completed_at < $2 <of_chains>
 """
 
-# $1 and $2 bound the day, which contains the hour ($3, $4); $5 and $6 are chains with their thresholds, $7 is the
-# threshold of all others.
+# $1 and $2 bound the day, which contains the hour ($3, $4); $5 and $6 are chains with their thresholds, $7 is
+# the threshold of all others.
 _FIGURES = f"""
 WITH RECURSIVE kinds AS ({_KINDS}), ended AS ({_ENDED}), counted AS (
   SELECT e.*, w.name, coalesce(t.threshold, $7) AS threshold

@@ -1,12 +1,13 @@
 """
 Publishes the rolling figures of chains, in one process at a time.
 
-A chain is published when events report a change, at most once a second, and whenever its windows moved. Every minute
-the figures of all chains are read anew: windows lose scores that only grew old, and a mark that was lost is made good.
+A chain is published when events report a change, at most once a second, and whenever its windows moved. Every
+minute the figures of all chains are read anew: windows lose scores that only grew old, and a mark that was
+lost is made good.
 
-Laws. The figures of a message are those of the database when it was read. Only the process that holds the advisory
-lock publishes. A process that was frozen may still send a message with older figures after another took over; its
-`timestamp`, read from the database's clock, tells which message counts.
+Laws. The figures of a message are those of the database when it was read. Only the process that holds the
+advisory lock publishes. A process that was frozen may still send a message with older figures after another
+took over; its `timestamp`, read from the database's clock, tells which message counts.
 """
 
 import asyncio
@@ -35,7 +36,8 @@ READING_SHARE = 0.1  # of the time may go into reading figures: a large fleet ge
 REFRESH_S = 60  # divides the hop of every window, so that a window is published as soon as it moved
 STANDBY_S = 2.0
 PUBLISH_TIMEOUT_S = 10.0
-# Keys of `scoring.drift_detected` in the same compacted topic. A chain of such a name would overwrite the finding.
+# Keys of `scoring.drift_detected` in the same compacted topic. A chain of such a name would overwrite the
+# finding.
 DRIFT_KEY = re.compile(r"drift:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _LEADER = AdvisoryLock("tarsy-scoring insights")
@@ -55,7 +57,8 @@ class RollingSignals:
         self._metrics = metrics
         self._publisher = Publisher(settings)
         self._thresholds = Thresholds(settings)
-        # Chains whose figures may have changed, with the times at which their scores ended (for the delay metric).
+        # Chains whose figures may have changed, with the times at which their scores ended (for the delay
+        # metric).
         self._changed: dict[str, list[datetime]] = {}
         # What the topic holds by our own acknowledged messages, so that equal figures are not sent again.
         self._published: dict[str, Mapping[str, Any]] = {}
@@ -80,7 +83,8 @@ class RollingSignals:
         Publish until `stopping`, if the lock is free.
 
         Raises:
-            DatabaseAway: The connection that holds the lock broke (as the error that `Database.once` translates).
+            DatabaseAway: The connection that holds the lock broke (as the error that `Database.once`
+                translates).
         """
         if not await _LEADER.try_lead(connection, self._database.schema):
             return

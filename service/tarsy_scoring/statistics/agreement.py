@@ -17,9 +17,9 @@ Pair = tuple[str, str]
 
 CONFIDENCE = 0.95
 FEWEST_FOR_A_VALUE = 3
-# With fewer sessions the intervals undercover. Source: our simulations with known agreement (three bands, 1,000 to
-# 1,500 seeds): 95 % intervals cover 88-96 % for kappa from 20 sessions on, 81-93 % at 10; for Spearman 94-98 % from 10
-# on, ties included.
+# With fewer sessions the intervals undercover. Source: our simulations with known agreement (three bands,
+# 1,000 to 1,500 seeds): 95 % intervals cover 88-96 % for kappa from 20 sessions on, 81-93 % at 10; for
+# Spearman 94-98 % from 10 on, ties included.
 FEWEST_FOR_A_KAPPA_INTERVAL = 20
 FEWEST_FOR_A_SPEARMAN_INTERVAL = 10
 
@@ -61,7 +61,8 @@ class Estimate:
     """
     A number with its interval.
 
-    `value`, or only the ends of the interval, are None when the input does not support them; `reason` says why.
+    `value`, or only the ends of the interval, are None when the input does not support them; `reason` says
+    why.
 
     Args:
         n: Number of sessions it rests on.
@@ -90,8 +91,8 @@ def spearman(x: Sequence[float], y: Sequence[float], *, confidence: float = CONF
     """
     Spearman's rank correlation r of two ratings, -1 to 1; ties get the mean of their ranks.
 
-    Interval: tanh(atanh(r) ± z · sqrt((1 + r²/2) / (n - 3))). No value for fewer than 3 sessions or a constant side; no
-    interval for fewer than 10 sessions or |r| = 1.
+    Interval: tanh(atanh(r) ± z · sqrt((1 + r²/2) / (n - 3))). No value for fewer than 3 sessions or a
+    constant side; no interval for fewer than 10 sessions or |r| = 1.
 
     Args:
         x, y: The ratings, session by session.
@@ -130,7 +131,9 @@ def spearman(x: Sequence[float], y: Sequence[float], *, confidence: float = CONF
 
 
 def _doubled_midranks(values: Sequence[float]) -> list[int]:
-    """Twice the mid-rank of each value: first plus last of the ranks it occupies. A whole number even for ties."""
+    """Twice the mid-rank of each value: first plus last of the ranks it occupies. A whole number even for
+    ties.
+    """
     counts, before, ranks = Counter(values), 0, dict[float, int]()
     for value in sorted(counts):
         ranks[value] = 2 * before + counts[value] + 1
@@ -197,11 +200,11 @@ def weighted_kappa(
     """
     Cohen's weighted kappa: 1 - observed / expected disagreement over ordered categories.
 
-    1 is perfect agreement, 0 is chance given both sides' frequencies. A disagreement counts by the square of its
-    distance (`quadratic`), by its distance (`linear`) or as 1 (`unweighted`). The standard error is that of Fleiss,
-    Cohen and Everitt. The interval is computed on Fisher's z (error / (1 - kappa²)): it stays within -1 and 1 and
-    covers better below 100 sessions than the symmetric one. No value for fewer than 3 sessions or a constant side; no
-    interval for fewer than 20 sessions or |kappa| = 1.
+    1 is perfect agreement, 0 is chance given both sides' frequencies. A disagreement counts by the square of
+    its distance (`quadratic`), by its distance (`linear`) or as 1 (`unweighted`). The standard error is that
+    of Fleiss, Cohen and Everitt. The interval is computed on Fisher's z (error / (1 - kappa²)): it stays
+    within -1 and 1 and covers better below 100 sessions than the symmetric one. No value for fewer than 3
+    sessions or a constant side; no interval for fewer than 20 sessions or |kappa| = 1.
 
     Args:
         rows: Pairs of (label, judge), one per session.
@@ -212,8 +215,8 @@ def weighted_kappa(
 
     Source:
         J. L. Fleiss, J. Cohen, B. S. Everitt: Large sample standard errors of kappa and weighted kappa.
-        Psychological Bulletin 72 (1969), 323-327. Fisher's z: quadratic kappa is the concordance correlation of
-        band ranks; L. I.-K. Lin, Biometrics 45 (1989), 255-268.
+        Psychological Bulletin 72 (1969), 323-327. Fisher's z: quadratic kappa is the concordance correlation
+        of band ranks; L. I.-K. Lin, Biometrics 45 (1989), 255-268.
     """
     table = confusion(rows, categories)
     n, counts = table.n, table.counts
@@ -265,7 +268,9 @@ def _distance(i: int, j: int, weights: Weights) -> int:
 
 
 def _error_of_one(shares: Sequence[Sequence[float]], weights: Weights) -> float:
-    """The large-sample standard error of weighted kappa times sqrt(n), for a table of shares that add up to 1."""
+    """The large-sample standard error of weighted kappa times sqrt(n), for a table of shares that add up to
+    1.
+    """
     size = len(shares)
     farthest = _distance(0, size - 1, weights)
     w = [[1 - _distance(i, j, weights) / farthest for j in range(size)] for i in range(size)]
@@ -304,16 +309,17 @@ def labels_needed(
     confidence: float = CONFIDENCE,
 ) -> LabelsNeeded:
     """
-    The smallest number of labelled sessions for which half the interval of `weighted_kappa` is at most `half_width`.
+    The smallest number of labelled sessions for which half the interval of `weighted_kappa` is at most
+    `half_width`.
 
     At least `FEWEST_FOR_A_KAPPA_INTERVAL`.
 
     Args:
         kappa: Measured or assumed.
         half_width: In units of kappa, between 0 and 1.
-        error_of_one: Standard error times sqrt(n) of existing labels. None: assume a judge that repeats the label
-            with probability kappa and otherwise draws one of `bands` equally frequent bands. Real misses are narrower
-            than random ones, so the result then tends to be too high.
+        error_of_one: Standard error times sqrt(n) of existing labels. None: assume a judge that repeats the
+            label with probability kappa and otherwise draws one of `bands` equally frequent bands. Real
+            misses are narrower than random ones, so the result then tends to be too high.
 
     Raises:
         ValueError: `half_width` is not between 0 and 1.
@@ -335,8 +341,8 @@ def labels_needed(
         if kappa < 0:
             return LabelsNeeded(None, "a kappa below 0 cannot be assumed; measure it first")
         error_of_one = _error_of_one(_assumed_shares(kappa, bands), "quadratic")
-    # With z = atanh(kappa) and d the reach of the interval on z, half the width is sinh 2d / (cosh 2z + cosh 2d):
-    # a quadratic equation in e^2d.
+    # With z = atanh(kappa) and d the reach of the interval on z, half the width is sinh 2d / (cosh 2z + cosh
+    # 2d): a quadratic equation in e^2d.
     slope = half_width * math.cosh(2 * math.atanh(kappa))
     reach = math.log((slope + math.sqrt(slope**2 + 1 - half_width**2)) / (1 - half_width)) / 2
     needed = (_quantile(confidence) * error_of_one / (1 - kappa * kappa) / reach) ** 2
@@ -355,7 +361,8 @@ def _assumed_shares(kappa: float, bands: int) -> list[list[float]]:
 @dataclass(frozen=True, slots=True)
 class Spread:
     """
-    Spread of repeated judgements of one session; None for what too few judgements cannot show, with the reason.
+    Spread of repeated judgements of one session; None for what too few judgements cannot show, with the
+    reason.
 
     Args:
         median: The lower one for an even number.
@@ -392,7 +399,8 @@ class FlipRate:
     Args:
         rate: 0-1; None without a pair, with the reason.
         flipped: Pairs in different bands, of `pairs`.
-        by_band: Judgements per band that occurred, most frequent first; the key None counts totals between bands.
+        by_band: Judgements per band that occurred, most frequent first; the key None counts totals between
+            bands.
     """
 
     rate: float | None
@@ -406,9 +414,9 @@ def flip_rate(totals: Sequence[float], bands: Sequence[Band] = DEFAULT_BANDS) ->
     """
     The share of pairs of judgements that fall into different bands.
 
-    An unbiased estimate, for any number of judgements, of the probability that another judgement would show another
-    band. Rejected: the share that differs from the most frequent band, because it grows with the number of judgements
-    and is arbitrary for ties.
+    An unbiased estimate, for any number of judgements, of the probability that another judgement would show
+    another band. Rejected: the share that differs from the most frequent band, because it grows with the
+    number of judgements and is arbitrary for ties.
     """
     found = [band_of(t, bands) for t in totals]
     by_band = dict(Counter(found).most_common())

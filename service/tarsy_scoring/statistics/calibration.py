@@ -1,8 +1,8 @@
 """
 Compare a judge's scores with labels of people or oracles, per criteria and judge fingerprint.
 
-Labels that were picked as interesting, with unknown probability, enter no estimate. Undecided labels are ignored. Only
-`read_labels` reads a file.
+Labels that were picked as interesting, with unknown probability, enter no estimate. Undecided labels are
+ignored. Only `read_labels` reads a file.
 """
 
 import csv
@@ -28,8 +28,8 @@ from tarsy_scoring.statistics.agreement import (
 )
 from tarsy_scoring.statistics.trust import ASSUMED_KAPPA, Rating, trust_card
 
-# Words for outcomes, as used by people, by TARSy's quality_rating and by benchmarks. They mean the lowest, the middle
-# and the highest band, whatever the criteria call these.
+# Words for outcomes, as used by people, by TARSy's quality_rating and by benchmarks. They mean the lowest,
+# the middle and the highest band, whatever the criteria call these.
 OUTCOME_WORDS: Mapping[str, Literal["lowest", "middle", "highest"]] = {
     **dict.fromkeys(("wrong", "incorrect", "inaccurate"), "lowest"),
     **dict.fromkeys(("partial", "partially_correct", "partially_accurate"), "middle"),
@@ -38,8 +38,8 @@ OUTCOME_WORDS: Mapping[str, Literal["lowest", "middle", "highest"]] = {
 UNDECIDED_WORDS = ("", "unknown")
 
 Field = Literal["session_id", "outcome", "number", "labeller", "note", "selection"]
-# Accepted column names, in order of preference. A benchmark's own `score` is not among them: it is not a total of
-# 0-100, and benchmarks also give one to undecided outcomes.
+# Accepted column names, in order of preference. A benchmark's own `score` is not among them: it is not a
+# total of 0-100, and benchmarks also give one to undecided outcomes.
 COLUMNS: Mapping[Field, tuple[str, ...]] = {
     "session_id": ("session_id",),
     "outcome": ("outcome", "quality_rating"),
@@ -49,7 +49,8 @@ COLUMNS: Mapping[Field, tuple[str, ...]] = {
     "selection": ("selection",),
 }
 
-# Source: J. R. Landis, G. G. Koch, Biometrics 33 (1977), 159-174. Conventional wording; not used as a threshold.
+# Source: J. R. Landis, G. G. Koch, Biometrics 33 (1977), 159-174. Conventional wording; not used as a
+# threshold.
 _STRENGTHS = (
     (0.2, "slightly"),
     (0.4, "fairly"),
@@ -67,8 +68,8 @@ class Label:
     Args:
         outcome: A word of `OUTCOME_WORDS` or the id of a band; None: not given or undecided.
         number: 0-100, like a total; None: not given.
-        is_random: The session was drawn with a known probability. False: it was picked with an unknown probability
-            and does not represent other sessions.
+        is_random: The session was drawn with a known probability. False: it was picked with an unknown
+            probability and does not represent other sessions.
         inclusion_probability: Probability that the session would be labelled, relative to the others.
     """
 
@@ -109,8 +110,8 @@ class Calibration:
         unplaced: Sessions whose label or total is in no band of the criteria.
         picked: Number of sessions with label and score that are left out because they were picked for review.
         disputed: Number of matched sessions that labellers put into different bands; the lower median counts.
-        spearman, spearman_over, mean_difference, kappa, confusion, shares, needed, still_needed, is_supposed: See
-            `TrustCard`, of the matched sessions.
+        spearman, spearman_over, mean_difference, kappa, confusion, shares, needed, still_needed, is_supposed:
+            See `TrustCard`, of the matched sessions.
         meaning: The result in a few plain sentences.
     """
 
@@ -144,8 +145,8 @@ def calibrate(
     """
     Compare scores with labels, separately for each criteria hash and judge fingerprint.
 
-    The judge's band is the outcome it stated, else the band of its total. A session counts once, however many people
-    labelled it.
+    The judge's band is the outcome it stated, else the band of its total. A session counts once, however many
+    people labelled it.
 
     Args:
         scores: Of several with the same session, criteria hash and fingerprint, the last counts.
@@ -242,7 +243,8 @@ def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:
     """
     The band of a label: the one it names, else the one its word means, else the one of its number.
 
-    None without a match: for an undecided label, or for a word for the middle band when there are not three bands.
+    None without a match: for an undecided label, or for a word for the middle band when there are not three
+    bands.
     """
     ids = [b.id for b in bands]
     if label.outcome is None:
@@ -312,10 +314,10 @@ def read_labels(path: Path, columns: Mapping[Field, str] | None = None, band_ids
     """
     Read labels from a CSV file with a header, one per line, in UTF-8.
 
-    Every line has a `session_id` and an `outcome` (a word of `OUTCOME_WORDS` or a band's id; empty or `unknown`:
-    undecided), a `number` of 0-100, or both. `selection` is `random` (the default) or `picked`. Other columns are
-    ignored. Remove ratings that TARSy filled in by itself (those older than its migration of March 2026): they are not
-    labels.
+    Every line has a `session_id` and an `outcome` (a word of `OUTCOME_WORDS` or a band's id; empty or
+    `unknown`: undecided), a `number` of 0-100, or both. `selection` is `random` (the default) or `picked`.
+    Other columns are ignored. Remove ratings that TARSy filled in by itself (those older than its migration
+    of March 2026): they are not labels.
 
     Args:
         columns: The file's own column names, instead of those in `COLUMNS`.

@@ -2,16 +2,18 @@
 Estimate a mean, or a difference of means within strata, with its interval and its p-value.
 
 `estimate_mean`, `estimate_difference` and `chance_of` resample and assume no distribution; `change_within`,
-`paired_change`, `borrowed_change` and `less` use Student's t and keep the components of the variance, so that one
-change can be subtracted from another. All results are deterministic and independent of the order of the input.
+`paired_change`, `borrowed_change` and `less` use Student's t and keep the components of the variance, so that
+one change can be subtracted from another. All results are deterministic and independent of the order of the
+input.
 
 Source:
-    Percentile interval: B. Efron, R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 13; permutation
-    test: chapter 15. Resampling n - 1 of n values, which keeps the variance of a mean unbiased in small strata:
-    J. N. K. Rao, C. F. J. Wu, Journal of the American Statistical Association 83 (1988), 231-241. Widening by the
-    ratio of Student's quantile to the normal one: T. C. Hesterberg, The American Statistician 69 (2015), 371-386.
-    Unequal variances: B. L. Welch, Biometrika 34 (1947), 28-35. Degrees of freedom: F. E. Satterthwaite, Biometrics
-    Bulletin 2 (1946), 110-114.
+    Percentile interval: B. Efron, R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 13;
+        permutation
+    test: chapter 15. Resampling n - 1 of n values, which keeps the variance of a mean unbiased in small
+    strata: J. N. K. Rao, C. F. J. Wu, Journal of the American Statistical Association 83 (1988), 231-241.
+    Widening by the ratio of Student's quantile to the normal one: T. C. Hesterberg, The American Statistician
+    69 (2015), 371-386. Unequal variances: B. L. Welch, Biometrika 34 (1947), 28-35. Degrees of freedom: F. E.
+    Satterthwaite, Biometrics Bulletin 2 (1946), 110-114.
 """
 
 import math
@@ -34,8 +36,8 @@ WHOLE_METHOD = "Welch's t within strata"
 AGENTS_METHOD = "the whole change less the judge's; Welch's t"
 
 RESAMPLES = 2_000
-# Totals are whole points; rounding hides a variance of 1/12 in each. Without this floor a judge that repeats itself to
-# the point would get an interval of width 0. Source: W. F. Sheppard (1898).
+# Totals are whole points; rounding hides a variance of 1/12 in each. Without this floor a judge that repeats
+# itself to the point would get an interval of width 0. Source: W. F. Sheppard (1898).
 LEAST_VARIANCE = 1 / 12
 GRIDS = (10, 5, 2)  # judges that only give multiples of these hide correspondingly more
 _SEED = 20_260_131
@@ -72,8 +74,8 @@ def estimate_difference(
     """
     The weighted mean, over strata, of the second group's mean minus the first's, with its bootstrap interval.
 
-    Each group is resampled within its stratum. No interval when a group is too small, or constant in every stratum:
-    resampling cannot show the spread of values that never differ.
+    Each group is resampled within its stratum. No interval when a group is too small, or constant in every
+    stratum: resampling cannot show the spread of values that never differ.
     """
     if not strata:
         return Estimate(None, None, None, 0, None, METHOD, "no stratum has both groups")
@@ -92,8 +94,8 @@ def chance_of(strata: Sequence[Stratum], shuffles: int = RESAMPLES) -> float:
     """
     The two-sided p-value of a stratified permutation test of the weighted difference of means.
 
-    (1 + permutations with a difference at least as large) / (1 + `shuffles`): valid for all sizes and shapes of the
-    groups, and never 0.
+    (1 + permutations with a difference at least as large) / (1 + `shuffles`): valid for all sizes and shapes
+    of the groups, and never 0.
     """
     import numpy as np
 
@@ -121,8 +123,8 @@ def _estimate(
     """
     The weighted sum of the means of the cells; with its interval unless `reason` says why there is none.
 
-    The ends are the k-th lowest and highest resampled estimates, widened around the value. k is rounded down, so that
-    few resamples never narrow the interval.
+    The ends are the k-th lowest and highest resampled estimates, widened around the value. k is rounded down,
+    so that few resamples never narrow the interval.
     """
     value = math.fsum(weight * math.fsum(values) / len(values) for weight, values in cells)
     if reason is not None:
@@ -142,7 +144,8 @@ def _resampled(cells: Sequence[tuple[float, Sequence[float]]], resamples: int) -
 
     rng = np.random.default_rng(_SEED)
     estimates = np.zeros(resamples)
-    # Cells are drawn in an order of their own, so that neither stratum names nor the order of rows change the draws.
+    # Cells are drawn in an order of their own, so that neither stratum names nor the order of rows change the
+    # draws.
     for weight, values in sorted((weight, sorted(values)) for weight, values in cells):
         means = partial(_resampled_means, rng, np.array(values))
         estimates += weight * _in_blocks(means, resamples, len(values))
@@ -194,7 +197,8 @@ class Change:
 
 def student_quantile(confidence: float, freedom: float) -> float:
     """
-    The two-sided quantile of Student's t: `confidence` of the distribution lies within plus and minus the result.
+    The two-sided quantile of Student's t: `confidence` of the distribution lies within plus and minus the
+    result.
 
     Args:
         freedom: Above 0; `math.inf` gives the normal quantile.
@@ -226,7 +230,9 @@ def change_of(value: float, components: Sequence[Component], n: int, method: str
 
 
 def hidden_variance(totals: Collection[float]) -> float:
-    """The variance that rounding hides in each total: grid² / 12 for the coarsest grid that all totals lie on."""
+    """The variance that rounding hides in each total: grid² / 12 for the coarsest grid that all totals lie
+    on.
+    """
     return LEAST_VARIANCE * next((grid for grid in GRIDS if not any(t % grid for t in totals)), 1) ** 2
 
 
@@ -253,10 +259,11 @@ def borrowed_change(
     """
     The mean change of a chain's anchors, strengthened by the anchors of other chains.
 
-    Random-effects model: chains are a sample from a population whose changes differ with a variance that is estimated
-    from the chains themselves. The fewer anchors the chain has and the more alike the chains are, the more the other
-    chains count. If the chain's own anchors alone give a narrower interval, the result is theirs. Anchors of a single
-    chain show no variance between chains, so they are used as if they were the chain's own.
+    Random-effects model: chains are a sample from a population whose changes differ with a variance that is
+    estimated from the chains themselves. The fewer anchors the chain has and the more alike the chains are,
+    the more the other chains count. If the chain's own anchors alone give a narrower interval, the result is
+    theirs. Anchors of a single chain show no variance between chains, so they are used as if they were the
+    chain's own.
 
     Args:
         own: Changes of the chain itself; may be empty.
@@ -264,9 +271,9 @@ def borrowed_change(
         least_variance: See `paired_change`.
 
     Source:
-        Variance between chains: R. DerSimonian, N. Laird, Controlled Clinical Trials 7 (1986), 177-188, with a common
-        variance within chains. Estimate for one chain: R. E. Fay, R. A. Herriot, Journal of the American Statistical
-        Association 74 (1979), 269-277.
+        Variance between chains: R. DerSimonian, N. Laird, Controlled Clinical Trials 7 (1986), 177-188, with
+        a common variance within chains. Estimate for one chain: R. E. Fay, R. A. Herriot, Journal of the
+        American Statistical Association 74 (1979), 269-277.
     """
     chains = [changes for changes in (own, *others) if changes]
     everything = [change for changes in chains for change in changes]
@@ -305,7 +312,8 @@ _FEWEST = f"it takes {FEWEST_FOR_AN_INTERVAL} of each, and {FEWEST_IN_A_STRATUM}
 
 def change_within(strata: Sequence[Stratum], confidence: float, method: str = WHOLE_METHOD) -> Change:
     """
-    The weighted difference of means within strata, with Welch's interval; no value when too few sessions remain.
+    The weighted difference of means within strata, with Welch's interval; no value when too few sessions
+    remain.
 
     Variances are estimated separately for each group of each stratum and are at least `LEAST_VARIANCE`.
     """

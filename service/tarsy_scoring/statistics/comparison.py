@@ -1,8 +1,8 @@
 """
 Compare the sessions of two versions metric by metric: totals, outcomes and how the agents worked.
 
-Where anchors measure how much the judges differ, that part is subtracted. The data is observational: incidents were not
-assigned to versions at random, so the version is only one explanation of a difference.
+Where anchors measure how much the judges differ, that part is subtracted. The data is observational:
+incidents were not assigned to versions at random, so the version is only one explanation of a difference.
 """
 
 import math
@@ -35,7 +35,9 @@ Kind = Literal["total", "outcome", "interaction"]
 
 @dataclass(frozen=True, slots=True)
 class ScoredSession:
-    """The compared fields of a session: the value of its label and its latest score, named as in the score document."""
+    """The compared fields of a session: the value of its label and its latest score, named as in the score
+    document.
+    """
 
     value: str
     chain_id: str | None
@@ -53,7 +55,8 @@ class Metric:
     A number of every session.
 
     Args:
-        allowed_chance: Significance level: share of comparisons without a difference in which it may show one.
+        allowed_chance: Significance level: share of comparisons without a difference in which it may show
+            one.
     """
 
     name: str
@@ -79,8 +82,8 @@ class Metric:
         ]
 
 
-# Family-wise error rate of all eight metrics. Half of it goes to the total score, the main question; the others share
-# the other half.
+# Family-wise error rate of all eight metrics. Half of it goes to the total score, the main question; the
+# others share the other half.
 FALSE_ALARMS = 0.05
 _OTHERS = (
     "error_rate",
@@ -120,12 +123,12 @@ class MetricComparison:
     One metric of two versions.
 
     Args:
-        difference: Second minus first within strata, which may differ from the difference of the two means. Its 95 %
-            interval is not adjusted for the number of metrics; there is none without pairing.
-        chance: p-value of the permutation test (see `chance_of`), at least that of the agents' part; None when the
-            verdict did not need it.
-        is_paired: The difference is within strata of chain and alert type. False: it may be due to these alone, and
-            the verdict is `too few`.
+        difference: Second minus first within strata, which may differ from the difference of the two means.
+            Its 95 % interval is not adjusted for the number of metrics; there is none without pairing.
+        chance: p-value of the permutation test (see `chance_of`), at least that of the agents' part; None
+            when the verdict did not need it.
+        is_paired: The difference is within strata of chain and alert type. False: it may be due to these
+            alone, and the verdict is `too few`.
         strata: Number of strata that the verdict rests on.
         strata_left_out: Number of strata with too few sessions of one version.
     """
@@ -148,7 +151,8 @@ class Judge:
 
     Args:
         totals: Number of totals in each version.
-        scale: Fingerprint of the judge on whose scale they are put; its own when anchors connect it with no other.
+        scale: Fingerprint of the judge on whose scale they are put; its own when anchors connect it with no
+            other.
         shift: How much milder it is than that one, in points, measured on anchors.
     """
 
@@ -168,8 +172,8 @@ class Comparison:
         judge_fingerprints: Number of judges of the compared totals.
         judges: These judges, the one with the most totals first.
         parts: The judges' and the agents' part of the difference of totals; `agents` is the difference of
-            `total_score`. None when anchors connect no judges, there are too few sessions, or comparing within
-            judges has the smaller error.
+            `total_score`. None when anchors connect no judges, there are too few sessions, or comparing
+            within judges has the smaller error.
         doubtful: Number of sessions whose total is left out, see `DOUBTFUL_FLAGS`.
         judge_unknown: Number of sessions whose total names no judge; they count as those of a single judge.
         meaning: What may be concluded and what not, in plain sentences.
@@ -294,9 +298,9 @@ def _verdict(
     """
     The p-value and the verdict.
 
-    Interval and permutation test must both show a difference: unequal variances can mislead the permutation test,
-    unequal sizes of skewed groups the interval. The permutation test ignores the anchors' error, so with parts the
-    larger of the two p-values counts.
+    Interval and permutation test must both show a difference: unequal variances can mislead the permutation
+    test, unequal sizes of skewed groups the interval. The permutation test ignores the anchors' error, so
+    with parts the larger of the two p-values counts.
     """
     if difference.value is None or not pairing.is_fine:
         return None, "too few"

@@ -1,8 +1,8 @@
 """
 Decide whether scores changed because the agents changed or because the judge did.
 
-When the judge changed, anchors (sessions that both judges judged) separate its part from the agents'. Under one judge
-every change is the agents'.
+When the judge changed, anchors (sessions that both judges judged) separate its part from the agents'. Under
+one judge every change is the agents'.
 """
 
 import math
@@ -28,15 +28,17 @@ from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, Stratum, sh
 
 Cause = Literal["judge", "agents", "both", "none"]
 
-# Share of quiet changes of judge, or of quiet years of daily looks, that may raise an alarm. The documented limit is
-# 5 %; with exactly that, every other series of 100 would exceed it.
+# Share of quiet changes of judge, or of quiet years of daily looks, that may raise an alarm. The documented
+# limit is 5 %; with exactly that, every other series of 100 would exceed it.
 FALSE_ALARMS = 0.04
-# Two tests share it (Bonferroni), so each gets half. Equivalent to: the interval of this confidence excludes 0.
+# Two tests share it (Bonferroni), so each gets half. Equivalent to: the interval of this confidence excludes
+# 0.
 CONFIDENCE_OF_EACH = 1 - FALSE_ALARMS / 2
 
 LOOKS = 365
-# Source: our simulations. With 300 scores of standard deviation 16, or 600 of 21, even an ideally placed shift of 8
-# points is often missed; with more than 1,000 a shift is found later, because the old scores dominate.
+# Source: our simulations. With 300 scores of standard deviation 16, or 600 of 21, even an ideally placed
+# shift of 8 points is often missed; with more than 1,000 a shift is found later, because the old scores
+# dominate.
 WINDOW = 1_000
 FEWEST_TO_WATCH = 60
 
@@ -114,24 +116,25 @@ def explain_new_judge(
     chain: str | None = None,
 ) -> Drift:
     """
-    Split a change of scores between two judges into the judge's part and the agents' part, and name the cause.
+    Split a change of scores between two judges into the judge's part and the agents' part, and name the
+    cause.
 
-    1. A change is shown if that of the anchors or that of the ordinary sessions is significant, each at half of
-       `FALSE_ALARMS`.
-    2. A part is named if its own interval excludes 0. The agents' part carries the errors of both and needs no
-       correction of its own, since step 1 already guards it.
-    3. If step 1 holds and neither part is significant, the part farther from 0 relative to its interval is named and
-       `is_clear` is False.
+    1. A change is shown if that of the anchors or that of the ordinary sessions is significant, each at half
+       of `FALSE_ALARMS`.
+    2. A part is named if its own interval excludes 0. The agents' part carries the errors of both and needs
+       no correction of its own, since step 1 already guards it.
+    3. If step 1 holds and neither part is significant, the part farther from 0 relative to its interval is
+       named and `is_clear` is False.
 
-    Rejected: Holm's procedure over the two parts. It ignores that the whole change is known better than the agents'
-    part and misses one in ten changes of 8 points at a standard deviation of 20. Rejected: pooling the variances of
-    anchors and ordinary sessions. At realistic judge errors it narrows the judge's part by less than a tenth, and it
-    is wrong for anchors that were picked by hand.
+    Rejected: Holm's procedure over the two parts. It ignores that the whole change is known better than the
+    agents' part and misses one in ten changes of 8 points at a standard deviation of 20. Rejected: pooling
+    the variances of anchors and ordinary sessions. At realistic judge errors it narrows the judge's part by
+    less than a tenth, and it is wrong for anchors that were picked by hand.
 
     Args:
         scores: Those of other judges are ignored. None: test the anchors alone.
-        anchors: Likewise. They should be a sample like the ordinary sessions: a judge that became stricter only on
-            hard sessions is detected only by hard anchors.
+        anchors: Likewise. They should be a sample like the ordinary sessions: a judge that became stricter
+            only on hard sessions is detected only by hard anchors.
         old, new: Fingerprints.
         chain: The chain in question. Anchors of other chains count as far as the chains are alike.
 
@@ -139,7 +142,8 @@ def explain_new_judge(
         ValueError: Both fingerprints are equal; use `find_change`.
 
     Source:
-        Naming parts after a test of the whole: R. Marcus, E. Peritz, K. R. Gabriel, Biometrika 63 (1976), 655-660.
+        Naming parts after a test of the whole: R. Marcus, E. Peritz, K. R. Gabriel, Biometrika 63 (1976),
+            655-660.
         Intervals: see `change_within`, `borrowed_change` and `less`.
     """
     if old == new:
@@ -173,7 +177,8 @@ def _cause(judge: Estimate, whole: Estimate, agents: Estimate, *, is_judge_alone
     """The cause and whether it is clear."""
     found_judge, found_whole, found_agents = map(_significance, (judge, whole, agents))
     if found_judge is None or found_whole is None or found_agents is None:
-        # Half of the data: anchors alone can show the judge's part; sessions alone show a change of unknown cause.
+        # Half of the data: anchors alone can show the judge's part; sessions alone show a change of unknown
+        # cause.
         if found_judge is not None and found_judge > 1:
             return "judge", True
         return ("none", True) if found_judge is not None and is_judge_alone else (None, False)
@@ -198,12 +203,12 @@ def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift
     """
     Decide whether the agents changed at some time under one judge, and when and by how much.
 
-    CUSUM test: the residuals of the last `WINDOW` scores against the means of their strata are summed in order of
-    time. Without a change the sum, divided by the standard deviation and the root of the number of scores, behaves
-    like a Brownian bridge; after a change it drifts away and turns at the change. The level is `FALSE_ALARMS` / `looks`
-    (Bonferroni), so a single look finds only large changes: half a standard deviation after about 160 scores.
-    Measured (`benchmarks.years`): a false alarm in 1 % of quiet years, and in 6 % when the sessions of a day share a
-    deviation of 3 points, as those of one incident do.
+    CUSUM test: the residuals of the last `WINDOW` scores against the means of their strata are summed in
+    order of time. Without a change the sum, divided by the standard deviation and the root of the number of
+    scores, behaves like a Brownian bridge; after a change it drifts away and turns at the change. The level
+    is `FALSE_ALARMS` / `looks` (Bonferroni), so a single look finds only large changes: half a standard
+    deviation after about 160 scores. Measured (`benchmarks.years`): a false alarm in 1 % of quiet years, and
+    in 6 % when the sessions of a day share a deviation of 3 points, as those of one incident do.
 
     The size is measured at the turning point found, and is therefore slightly overestimated.
 
@@ -215,9 +220,9 @@ def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift
         ValueError: The scores are of several judges.
 
     Source:
-        R. L. Brown, J. Durbin, J. M. Evans, Journal of the Royal Statistical Society B 37 (1975), 149-192, with the
-        residuals of W. Ploberger, W. Krämer, Econometrica 60 (1992), 271-285. Turning point by least squares: J. Bai,
-        Journal of Time Series Analysis 15 (1994), 453-472.
+        R. L. Brown, J. Durbin, J. M. Evans, Journal of the Royal Statistical Society B 37 (1975), 149-192,
+        with the residuals of W. Ploberger, W. Krämer, Econometrica 60 (1992), 271-285. Turning point by least
+        squares: J. Bai, Journal of Time Series Analysis 15 (1994), 453-472.
     """
     window = sorted(scores, key=lambda s: s.at)[-WINDOW:]
     if len({s.judge_fingerprint for s in window}) > 1:
@@ -249,7 +254,8 @@ def _cusum(window: Sequence[OrdinaryScore]) -> tuple[float, int]:
         return 0.0, len(window) // 2
     variance = math.fsum(r * r for r in residuals) / freedom
     n, sums = len(window), [abs(s) for s in accumulate(residuals)]
-    # The place of the largest sum is biased towards the middle for late changes; weighted by its own error it is not.
+    # The place of the largest sum is biased towards the middle for late changes; weighted by its own error it
+    # is not.
     least = FEWEST_FOR_AN_INTERVAL
     turn = max(range(least, n - least + 1), key=lambda before: sums[before - 1] ** 2 / (before * (n - before)))
     return max(sums) / math.sqrt(variance * n), turn

@@ -1,8 +1,9 @@
 """
-Put the totals of several judges on one scale, and split a difference of totals into the judges' and the agents' part.
+Put the totals of several judges on one scale, and split a difference of totals into the judges' and the
+agents' part.
 
-Anchors, sessions that two judges have both judged, show how much milder one is than the other. The standard error of
-that shift is propagated into both parts.
+Anchors, sessions that two judges have both judged, show how much milder one is than the other. The standard
+error of that shift is propagated into both parts.
 """
 
 import math
@@ -34,7 +35,8 @@ class JudgeOnScale:
 
     Args:
         scale: The judge that defines the scale; a judge that no anchors connect with another is its own.
-        shift: How much milder this judge is than that one, in points; exactly 0 without error for the same judge.
+        shift: How much milder this judge is than that one, in points; exactly 0 without error for the same
+            judge.
     """
 
     fingerprint: Fingerprint
@@ -53,10 +55,10 @@ def align_judges(
     """
     Put the judges on as few scales as anchors allow.
 
-    Two judges are connected by at least `FEWEST_FOR_AN_INTERVAL` anchors that both judged. The judge whose direct
-    connections cover the most totals defines the first scale; the rest is repeated with the remaining judges. Judges
-    are never connected through a third one: every new judge judges the anchors, and chained errors are hard to
-    explain to a reader.
+    Two judges are connected by at least `FEWEST_FOR_AN_INTERVAL` anchors that both judged. The judge whose
+    direct connections cover the most totals defines the first scale; the rest is repeated with the remaining
+    judges. Judges are never connected through a third one: every new judge judges the anchors, and chained
+    errors are hard to explain to a reader.
 
     Args:
         totals: Number of totals of each judge.
@@ -107,7 +109,8 @@ def find_gap(
     anchors: Collection[AnchorJudgement],
 ) -> Gap | None:
     """
-    Find the gap that costs most: in the chain with the most totals off its main scale, between its two main scales.
+    Find the gap that costs most: in the chain with the most totals off its main scale, between its two main
+    scales.
 
     Args:
         totals: Chain and judge of each total.
@@ -172,10 +175,10 @@ def _judges_part(pairing: Pairing, judges: Mapping[Fingerprint, JudgeOnScale]) -
     """
     The weighted sum of the judges' shifts.
 
-    A judge's weight is its share of the second group minus its share of the first, within strata: 1 for a judge that
-    gave all totals of the second group and none of the first. The errors of judges on one scale are added linearly,
-    as if they were perfectly correlated, because all of them contain the error of the judge that defines the scale.
-    That never understates the error and is exact for two judges.
+    A judge's weight is its share of the second group minus its share of the first, within strata: 1 for a
+    judge that gave all totals of the second group and none of the first. The errors of judges on one scale
+    are added linearly, as if they were perfectly correlated, because all of them contain the error of the
+    judge that defines the scale. That never understates the error and is exact for two judges.
     """
     by_scale = defaultdict[Fingerprint, list[tuple[float, JudgeOnScale]]](list)
     for name, judge in judges.items():

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-# With fewer values the intervals undercover. Source: our simulations without a difference (1,000 seeds; normal,
-# lognormal, 0/1 and rates): from 5 against 5 on, 95 % intervals miss 0 in 1-6 % of cases. With groups of very unequal
-# size (8:1) and skewed values they miss it in up to 16 %, which is why a verdict also requires a permutation test.
+# With fewer values the intervals undercover. Source: our simulations without a difference (1,000 seeds;
+# normal, lognormal, 0/1 and rates): from 5 against 5 on, 95 % intervals miss 0 in 1-6 % of cases. With groups
+# of very unequal size (8:1) and skewed values they miss it in up to 16 %, which is why a verdict also
+# requires a permutation test.
 FEWEST_FOR_AN_INTERVAL = 5
 FEWEST_IN_A_STRATUM = 2  # per group: a single value has no variance
 
@@ -26,7 +27,8 @@ class Stratum:
         n1 * n2 / (n1 + n2), which minimises the variance of the estimate when all strata vary alike.
 
         Source:
-            W. G. Cochran: Some methods for strengthening the common chi-square tests. Biometrics 10 (1954), 417-451.
+            W. G. Cochran: Some methods for strengthening the common chi-square tests. Biometrics 10 (1954),
+                417-451.
         """
         return len(self.first) * len(self.second) / (len(self.first) + len(self.second))
 
@@ -69,8 +71,8 @@ class Pairing:
 
     Args:
         alike: The values of the first and of the second group, stratum by stratum.
-        is_fine: The strata separate circumstances and hold enough values for a verdict. When False, circumstances
-            were pooled, and a difference may be due to them alone.
+        is_fine: The strata separate circumstances and hold enough values for a verdict. When False,
+            circumstances were pooled, and a difference may be due to them alone.
         left_out: Strata dropped because one group has too few values in them; without a verdict, all of them.
     """
 
@@ -100,8 +102,8 @@ def pair_values(
     Sort values into strata by scale and circumstances; with too few values left, pool the circumstances.
 
     Args:
-        scale: Maps a judge to its scale; values on different scales never share a stratum. By default every judge
-            has a scale of its own.
+        scale: Maps a judge to its scale; values on different scales never share a stratum. By default every
+            judge has a scale of its own.
     """
     fine = _pair(first, second, lambda v: (scale(v.judge), v.circumstances), FEWEST_IN_A_STRATUM, is_fine=True)
     if min(fine.sizes) >= FEWEST_FOR_AN_INTERVAL:

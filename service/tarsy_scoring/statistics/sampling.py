@@ -1,5 +1,6 @@
 """
-Choose the scores that people should label: a random sample, which represents all scores, and the most suspicious ones.
+Choose the scores that people should label: a random sample, which represents all scores, and the most
+suspicious ones.
 
 The same seed picks the same scores, independent of the order of the input.
 """
@@ -27,8 +28,8 @@ class Candidate:
 
     Args:
         spread: Highest minus lowest total of its samples; None for a single sample.
-        contradictions: Facts of the score that contradict each other, such as a total outside the band of the stated
-            outcome, or passing gates with a failing judge.
+        contradictions: Facts of the score that contradict each other, such as a total outside the band of the
+            stated outcome, or passing gates with a failing judge.
     """
 
     score_id: str
@@ -45,10 +46,10 @@ class Pick:
 
     Args:
         is_random: Part of the random sample; False: picked as informative.
-        inclusion_probability: Probability, before the draw, that the score would be picked either way. Labels are
-            weighted by its inverse.
-        reasons: Why it is informative. May be empty: for random picks, and when fewer scores have a reason than
-            are to be picked.
+        inclusion_probability: Probability, before the draw, that the score would be picked either way. Labels
+            are weighted by its inverse.
+        reasons: Why it is informative. May be empty: for random picks, and when fewer scores have a reason
+            than are to be picked.
     """
 
     score_id: str
@@ -61,17 +62,19 @@ def pick_for_review(
     candidates: Iterable[Candidate], count: int, bands: Sequence[Band], *, seed: int, random_share: float = RANDOM_SHARE
 ) -> list[Pick]:
     """
-    Pick scores for people to label: first a random share of all candidates, then the most informative of the rest.
+    Pick scores for people to label: first a random share of all candidates, then the most informative of the
+    rest.
 
-    The random share is a simple random sample without replacement, so its plain mean is unbiased for all candidates.
-    All picks, each weighted by the inverse of its `inclusion_probability`, are unbiased too (Horvitz-Thompson) and
-    never less precise. Both hold only if every pick is labelled: skipping tedious ones biases the estimates.
+    The random share is a simple random sample without replacement, so its plain mean is unbiased for all
+    candidates. All picks, each weighted by the inverse of its `inclusion_probability`, are unbiased too
+    (Horvitz-Thompson) and never less precise. Both hold only if every pick is labelled: skipping tedious ones
+    biases the estimates.
 
     Args:
         count: Maximum number of picks.
         seed: Use a new one for every draw.
-        random_share: Share of `count`, above 0 and at most 1, rounded up. Without a random share nothing could be
-            estimated.
+        random_share: Share of `count`, above 0 and at most 1, rounded up. Without a random share nothing
+            could be estimated.
 
     Returns:
         The picks in random order, so that a reviewer who stops early leaves a random subset.
@@ -134,8 +137,8 @@ def _inclusion_probability(place: int, size: int, drawn: int, informative: int) 
     """
     Probability that the score at `place` of the ranking is drawn, or else is among the informative picks.
 
-    Not drawn itself, it is an informative pick if fewer than `informative` of the `place` scores before it remain
-    undrawn; the number drawn among them is hypergeometric over the other `size` - 1 scores.
+    Not drawn itself, it is an informative pick if fewer than `informative` of the `place` scores before it
+    remain undrawn; the number drawn among them is hypergeometric over the other `size` - 1 scores.
     """
     share = drawn / size
     if drawn == size:

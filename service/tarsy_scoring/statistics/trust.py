@@ -1,15 +1,17 @@
 """
-How far a judge can be trusted, measured against labels of people: agreement over bands, rank correlation and bias.
+How far a judge can be trusted, measured against labels of people: agreement over bands, rank correlation and
+bias.
 
-Every label is weighted by the inverse of the probability with which its score came to be labelled, so that scores that
-were picked on purpose do not distort the estimates. The result is deterministic and independent of the order of labels.
+Every label is weighted by the inverse of the probability with which its score came to be labelled, so that
+scores that were picked on purpose do not distort the estimates. The result is deterministic and independent
+of the order of labels.
 
 Source:
-    Weights: J. Hájek (1971), the ratio form of Horvitz and Thompson. Standard errors: bootstrap of labels, B. Efron,
-    R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 6. Intervals of kappa and Spearman: Fisher's z
-    with Student's t. With 40 to 200 labels, the 95 % interval of kappa covers the true value in 91-98 % of simulations
-    (`benchmarks.years`) for all kinds of judges. Rejected: percentile intervals (86-96 %), also with bias correction
-    and acceleration (89-98 %).
+    Weights: J. Hájek (1971), the ratio form of Horvitz and Thompson. Standard errors: bootstrap of labels, B.
+    Efron, R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 6. Intervals of kappa and
+    Spearman: Fisher's z with Student's t. With 40 to 200 labels, the 95 % interval of kappa covers the true
+    value in 91-98 % of simulations (`benchmarks.years`) for all kinds of judges. Rejected: percentile
+    intervals (86-96 %), also with bias correction and acceleration (89-98 %).
 """
 
 import math
@@ -55,8 +57,8 @@ class Rating:
         said: Band of the label.
         judged: Band of the judge.
         number: 0-100, of the label; None: not given.
-        inclusion_probability: Probability, above 0 and at most 1, that this score would be labelled. Only the ratio
-            to that of the others matters.
+        inclusion_probability: Probability, above 0 and at most 1, that this score would be labelled. Only the
+            ratio to that of the others matters.
     """
 
     said: str
@@ -80,10 +82,13 @@ class TrustCard:
         ratings: Number of labelled scores.
         effective: Number of equally weighted labels that would carry the same information (Kish).
         spearman_over: What totals are ranked against: `numbers` if every rating has one, else `bands`.
-        mean_difference: Total minus number over the ratings with a number; above 0 the judge is milder than people.
+        mean_difference: Total minus number over the ratings with a number; above 0 the judge is milder than
+            people.
         confusion: Unweighted counts of labels.
-        shares: The weighted confusion, as shares of all scores that the labels represent; empty without labels.
-        needed: Total number of labels for an interval of kappa within `HALF_WIDTH`, if further ones are chosen alike.
+        shares: The weighted confusion, as shares of all scores that the labels represent; empty without
+            labels.
+        needed: Total number of labels for an interval of kappa within `HALF_WIDTH`, if further ones are
+            chosen alike.
         still_needed: `needed` minus the existing labels; None when it cannot be computed.
         is_supposed: The plan rests on `ASSUMED_KAPPA`, because there are too few labels.
     """
@@ -157,7 +162,9 @@ def _is_below(effective: float, fewest: int) -> bool:
 
 
 def _on_z(plain: Estimate, sample: "_Sample", weighted: _Weighted, method: str, fewest: int) -> Estimate:
-    """The weighted estimate with its interval, or without one for the reason for which the plain one has none."""
+    """The weighted estimate with its interval, or without one for the reason for which the plain one has
+    none.
+    """
     value, error, reason = weighted.value, weighted.error, plain.reason
     if reason is None and _is_below(sample.effective, fewest):
         reason = (
@@ -195,8 +202,8 @@ def _plan(kappa: Estimate, effective: float, bands: int) -> tuple[LabelsNeeded, 
     """
     The number of labels needed, and whether it rests on `ASSUMED_KAPPA` instead of on the existing labels.
 
-    The error falls with the root of the number of labels, if further ones are chosen alike. Weights as unequal as the
-    existing ones raise the number by n / `effective`.
+    The error falls with the root of the number of labels, if further ones are chosen alike. Weights as
+    unequal as the existing ones raise the number by n / `effective`.
     """
     if kappa.value is not None and kappa.standard_error is not None:
         return labels_needed(kappa.value, error_of_one=kappa.standard_error * math.sqrt(kappa.n)), False
@@ -215,8 +222,8 @@ class _Sample:
     """
     Ratings as columns, with the weighted estimates and their bootstrap standard errors.
 
-    Each estimate is computed for a matrix of weights, a row per resample: a label drawn twice has twice its weight.
-    The first row is the sample itself.
+    Each estimate is computed for a matrix of weights, a row per resample: a label drawn twice has twice its
+    weight. The first row is the sample itself.
     """
 
     def __init__(self, ratings: Sequence[Rating], ids: Sequence[str], resamples: int) -> None:

@@ -120,9 +120,9 @@ class Bridge:
     The bridge of this process: it works, or it stands by while another process works.
 
     Args:
-        since: Sessions that ended earlier are not announced, except those that were seen open. None: the time in
-            the bookmark, or five minutes ago where there is no bookmark. A time that differs from the bookmark's
-            starts anew.
+        since: Sessions that ended earlier are not announced, except those that were seen open. None: the time
+            in the bookmark, or five minutes ago where there is no bookmark. A time that differs from the
+            bookmark's starts anew.
         publisher: Closed at the end of `run`. None: one of its own.
     """
 
@@ -232,7 +232,8 @@ class Bridge:
         Look if it is time to, and sweep one page if a sweep is due; returns whether the sweep goes on.
 
         Raises:
-            TarsyAway, BrokerAway, DatabaseAway: The bookmark has not moved; calling again later repeats the page.
+            TarsyAway, BrokerAway, DatabaseAway: The bookmark has not moved; calling again later repeats the
+                page.
         """
         now = time.monotonic()
         bookmark = await self._bookmark()
@@ -246,7 +247,9 @@ class Bridge:
         return await self._sweep_page(bookmark)
 
     async def _look(self, bookmark: Bookmark, now: float) -> None:
-        """Announce sessions that were open at the last look and have ended, and those that began and ended since."""
+        """Announce sessions that were open at the last look and have ended, and those that began and ended
+        since.
+        """
         newest = FRESH + timedelta(seconds=now - (now if self._looked_at is None else self._looked_at))
         is_open, ended = await self._sessions.look(self._open, newest)
         await self._announce(bookmark, ended, frozenset(self._open))
@@ -287,7 +290,8 @@ class Bridge:
             server, ended, still_open = await self._sessions.of_these(list(remembered))
             await self._announce(bookmark, ended, remembered)
             done = {s.session_id for s in ended}
-            # On another server, a session that is absent may not have been replicated yet; nor may a young one.
+            # On another server, a session that is absent may not have been replicated yet; nor may a young
+            # one.
             if server == start.server:
                 done |= {s for s, at in remembered.items() if s not in still_open and at < start.settles_before}
             await self._execute((FORGET_OPEN, list(done)))
@@ -340,8 +344,8 @@ class Bridge:
         elif self._known is not None:
             await self._write_again(self._known)
         else:
-            # TARSy's clock, less a margin for the clocks of its processes. Sessions that are open now are announced
-            # when they end, whatever their times are.
+            # TARSy's clock, less a margin for the clocks of its processes. Sessions that are open now are
+            # announced when they end, whatever their times are.
             since = self._since or await self._sessions.now() - FRESH
             await self._fetch(FIRST_BOOKMARK, since)
             log.warning(
@@ -352,7 +356,9 @@ class Bridge:
         self._has_bookmark = True
 
     async def _write_again(self, known: Bookmark) -> None:
-        """As before a first sweep: remembered sessions may be gone as well, so all open sessions are listed again."""
+        """As before a first sweep: remembered sessions may be gone as well, so all open sessions are listed
+        again.
+        """
         await self._fetch(WRITE_AGAIN, known.since, known.settled_before)
         self.request_sweep()
         log.warning(

@@ -140,7 +140,8 @@ class TarsyPool:
         """
         Loop for ever: call `wake` when a session changes its status, and after every reconnection.
 
-        Notifications are hints: they may be lost at any time, a pooler forwards none and a standby sends none.
+        Notifications are hints: they may be lost at any time, a pooler forwards none and a standby sends
+        none.
         """
         has_warned = False
 

@@ -20,7 +20,9 @@ log = structlog.get_logger()
 
 
 class UnreadableJson(ValueError):
-    """The value is not JSON, or Python cannot read it: nested too deeply, or a number with thousands of digits."""
+    """The value is not JSON, or Python cannot read it: nested too deeply, or a number with thousands of
+    digits.
+    """
 
 
 def read_json(value: object) -> Any:
@@ -208,8 +210,8 @@ def _timed(events: list[Event], durations_ms: _Durations) -> tuple[Event, ...]:
     The events, with the duration of each tool call.
 
     TARSy stores no key that joins an event with the record of its call, so the n-th call of a tool takes the
-    duration of the n-th record of that tool. Concurrent calls may be swapped; their sum stays right. Where the
-    numbers of calls and records differ, the durations stay unknown.
+    duration of the n-th record of that tool. Concurrent calls may be swapped; their sum stays right. Where
+    the numbers of calls and records differ, the durations stay unknown.
     """
     counts = Counter((e.tool.server_name, e.tool.tool_name) for e in events if e.tool)
     ahead = {tool: iter(found) for tool, found in durations_ms.items() if len(found) == counts[tool]}

@@ -14,11 +14,12 @@ from tarsy_scoring.postgres.database import Connection
 SelectLists = Mapping[str, str]
 """By table: the columns to select. A table that may be absent, and is, has no entry."""
 
-# PostgreSQL stores `infinity` and years that Python's datetime cannot hold, and asyncpg maps the first and the last
-# datetime to the infinities. Go writes the first moment of year 1 for "no time".
+# PostgreSQL stores `infinity` and years that Python's datetime cannot hold, and asyncpg maps the first and
+# the last datetime to the infinities. Go writes the first moment of year 1 for "no time".
 _FIRST_TIME, _LAST_TIME = "'0001-01-02 00:00:00+00'", "'9999-12-31 00:00:00+00'"
 
-# One row per column with this role's privileges on it; one row with a null column for a table that does not exist.
+# One row per column with this role's privileges on it; one row with a null column for a table that does not
+# exist.
 FIND_COLUMNS = """
 SELECT n.name AS table, a.attname::text AS column,
   has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS may_read,
@@ -42,7 +43,9 @@ def time_or_null(column: str) -> str:
 
 
 def nearest_time(column: str) -> str:
-    """SQL for the time in this column, or the nearest one that Python can hold; null only where the column is null."""
+    """SQL for the time in this column, or the nearest one that Python can hold; null only where the column is
+    null.
+    """
     return f"CASE WHEN {column} IS NOT NULL THEN least(greatest({column}, {_FIRST_TIME}), {_LAST_TIME}) END"
 
 
@@ -61,8 +64,8 @@ class Table:
 
     Args:
         columns: Columns that are read and must exist.
-        written: Columns that are given in new rows. A column without a default that is not among them makes the
-            table unfit, because every insert would fail.
+        written: Columns that are given in new rows. A column without a default that is not among them makes
+            the table unfit, because every insert would fail.
         optional: Columns that only some deployments have, with their types; selected as null elsewhere.
         expression: SQL that selects a column that exists.
         may_lack_privileges: Select an optional column as null, too, where the role may not read it.

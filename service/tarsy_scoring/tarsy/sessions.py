@@ -25,13 +25,13 @@ from tarsy_scoring.timeline.parsing import name_or_none
 log = structlog.get_logger()
 
 PAGE = 1000
-# Open sessions that are listed, of each status and oldest first. What exceeds the limit of a look is found by the
-# next sweep. What exceeds the limit of a sweep holds back the time up to which the sweep settles.
+# Open sessions that are listed, of each status and oldest first. What exceeds the limit of a look is found by
+# the next sweep. What exceeds the limit of a sweep holds back the time up to which the sweep settles.
 LOOK_LIMIT, SWEEP_LIMIT = 2_000, 10_000
 LOGGED_LIMIT = 10_000
 
-# Sorted, so that a sweep visits `timed_out` last: TARSy's orphan recovery sets that status without checking the
-# present one, so a session that it takes from another status during a sweep is still met.
+# Sorted, so that a sweep visits `timed_out` last: TARSy's orphan recovery sets that status without checking
+# the present one, so a session that it takes from another status during a sweep is still met.
 STATUSES = tuple(sorted(TERMINAL_STATUSES))
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
@@ -48,7 +48,8 @@ WHERE status = $1 AND s.created_at >= $2 AND ({nearest_time("s.created_at")} > $
 ORDER BY s.created_at, session_id LIMIT $4
 """
 
-# All statuses in the table that are not terminal, unknown ones included; a skip scan with one index probe each.
+# All statuses in the table that are not terminal, unknown ones included; a skip scan with one index probe
+# each.
 OPEN_STATUSES = """
 WITH RECURSIVE kinds AS (
   SELECT min(status) AS status FROM alert_sessions
@@ -58,8 +59,9 @@ WITH RECURSIVE kinds AS (
 SELECT coalesce(array_agg(status::text), '{}') FROM kinds WHERE status <> ALL($1::text[])
 """
 
-# A standby knows only the commits up to the last transaction that it replayed, so that time is its "now". The start
-# time identifies the server, and the recovery flag distinguishes a standby from the primary that it was promoted to.
+# A standby knows only the commits up to the last transaction that it replayed, so that time is its "now". The
+# start time identifies the server, and the recovery flag distinguishes a standby from the primary that it was
+# promoted to.
 SERVER = """
 SELECT CASE WHEN pg_is_in_recovery() THEN least(now(), coalesce(pg_last_xact_replay_timestamp(), 'epoch'))
             ELSE now() END AS now,
@@ -118,7 +120,8 @@ class SweepStart:
     Args:
         server: The server that answered.
         settles_before: Sessions created earlier are settled by this sweep, except those in `still_open`.
-        still_open: The open sessions created before then, with their times of creation; they must be remembered.
+        still_open: The open sessions created before then, with their times of creation; they must be
+            remembered.
         is_held_back: Too many sessions are open to list them all, so that less can be settled.
     """
 
@@ -209,7 +212,8 @@ class TarsySessions:
             newest: Sessions created at most this long ago count as new.
 
         Returns:
-            Ids of the open sessions, at most 2,000 of each status, and the terminal sessions by creation and id.
+            Ids of the open sessions, at most 2,000 of each status, and the terminal sessions by creation and
+            id.
         """
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[list[str], list[Any]]:
@@ -224,7 +228,9 @@ class TarsySessions:
         return is_open, sorted(self._ended(rows), key=lambda s: (s.created_at, s.session_id))
 
     async def of_these(self, session_ids: Sequence[str]) -> tuple[str, list[EndedSession], set[str]]:
-        """The server; the terminal ones of these sessions, deleted ones included; the ids of those still open."""
+        """The server; the terminal ones of these sessions, deleted ones included; the ids of those still
+        open.
+        """
 
         async def read(connection: Connection, columns: SelectLists) -> tuple[str, list[Any], list[Any]]:
             server = (await _server(connection))["server"]
@@ -291,12 +297,13 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
     """
     List sessions of this service that TARSy has deleted or does not have, up to 1,000 at a time.
 
-    Sessions first seen less than a day ago are left out: an event may be ahead of its session. Each batch is read in
-    short transactions, and none is open while a batch is given out.
+    Sessions first seen less than a day ago are left out: an event may be ahead of its session. Each batch is
+    read in short transactions, and none is open while a batch is given out.
 
     Raises:
         TarsyAway, DatabaseAway: A database cannot be used right now; batches given out before are valid.
-        ConfigurationError: TARSy's database has none of the sessions read so far: it is another database, or empty.
+        ConfigurationError: TARSy's database has none of the sessions read so far: it is another database, or
+            empty.
     """
     last, has_found_any = "", False
     while True:

@@ -51,7 +51,8 @@ class TarsyApi:
     """
     Reads sessions with a connection pool of its own, opened at the first use.
 
-    Sends GET requests only. Redirects are not followed: the login page of a proxy must not look like an answer.
+    Sends GET requests only. Redirects are not followed: the login page of a proxy must not look like an
+    answer.
 
     Args:
         url: TARSy's address, with or without `/api/v1` at its end.
@@ -154,7 +155,9 @@ class TarsyApi:
         interaction["available_tools"] = detail["available_tools"]
 
     def _require(self, is_its_own: bool, session_id: str) -> None:
-        """Raises: TimelineUnavailable: The answer belongs to another session; nothing of it may be used or quoted."""
+        """Raises: TimelineUnavailable: The answer belongs to another session; nothing of it may be used or
+        quoted.
+        """
         if not is_its_own:
             raise TimelineUnavailable(
                 f"TARSy's API at {self._where} answered with another session than {session_id}: look for a cache or "
@@ -346,7 +349,9 @@ def _executions(detail: dict[str, Any]) -> list[Row]:
 
 
 def _belongs_to(session: Row, events: list[dict[str, Any]], trace: dict[str, Any]) -> bool:
-    """Whether these answers belong to this session. A trace has no session id, so it must share a stage with it."""
+    """Whether these answers belong to this session. A trace has no session id, so it must share a stage with
+    it.
+    """
     ids = {stage["id"] for stage in session["stages"] or ()}
     traced = {stage["stage_id"] for stage in trace["stages"] or ()}
     is_traced = not traced or bool(traced & ids)  # a stage may have been added between the calls

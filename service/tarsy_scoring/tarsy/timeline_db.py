@@ -43,8 +43,8 @@ ROWS = {
     "llm_interactions": ("SELECT {llm_interactions} FROM llm_interactions WHERE session_id = $1 ORDER BY execution_id"),
 }
 
-# A page of terminal sessions by primary key. TARSy has no index on the time of the end, so a page ordered by that
-# time would sort the whole table again for each page.
+# A page of terminal sessions by primary key. TARSy has no index on the time of the end, so a page ordered by
+# that time would sort the whole table again for each page.
 FINISHED = """
 SELECT session_id, chain_id, status, completed_at
 FROM (SELECT {alert_sessions} FROM alert_sessions) s
@@ -94,7 +94,9 @@ class TarsyDatabase:
         return _found(await self._once(f"session {session_id}", partial(_find, session_id)))
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
-        """See `TimelineSource`. Each page is a short transaction, and none is open while a session is given out."""
+        """See `TimelineSource`. Each page is a short transaction, and none is open while a session is given
+        out.
+        """
         last = ""
         while True:
             page = await self._once("a page of sessions", partial(_read_page, last, since))
@@ -128,7 +130,9 @@ class TarsyDatabase:
 
 
 def open_tarsy_database(settings: Settings) -> TimelineSource:
-    """The source of these settings; connects to nothing yet. Raises: ConfigurationError: The URL can never work."""
+    """The source of these settings; connects to nothing yet. Raises: ConfigurationError: The URL can never
+    work.
+    """
     assert settings.timeline_database_url is not None
     return TarsyDatabase(settings.timeline_database_url.get_secret_value())
 

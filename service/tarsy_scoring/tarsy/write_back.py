@@ -57,7 +57,8 @@ OF_ONE_ROW = (
 
 # --- our tables ------------------------------------------------------------------------------------------
 
-# The first bookmark is at the present position: scores from before the write-back was enabled are not written.
+# The first bookmark is at the present position: scores from before the write-back was enabled are not
+# written.
 FIRST_BOOKMARK = """
 INSERT INTO {schema}.write_back_bookmark (position) SELECT position FROM {schema}.relay_position
 ON CONFLICT DO NOTHING RETURNING position
@@ -66,8 +67,8 @@ ON CONFLICT DO NOTHING RETURNING position
 # One writer at a time: the one that has locked the row.
 BOOKMARK = "SELECT position FROM {schema}.write_back_bookmark FOR UPDATE SKIP LOCKED"
 
-# The next events, joined with the finished scores that TARSy's dashboard may show. The dashboard expects a number in
-# a completed score: a newer score without one would hide the number of an older score.
+# The next events, joined with the finished scores that TARSy's dashboard may show. The dashboard expects a
+# number in a completed score: a newer score without one would hide the number of an older score.
 FINISHED = """
 WITH next AS MATERIALIZED (
   SELECT position, score_id, type FROM {schema}.scoring_events WHERE position > $1 ORDER BY position LIMIT $2
@@ -203,7 +204,8 @@ class WriteBack:
         Write back the scores that the next scoring events finish; returns whether the bookmark moved.
 
         Raises:
-            TarsyAway, TarsyUnfit, DatabaseAway: The bookmark stands before the first score that is not written.
+            TarsyAway, TarsyUnfit, DatabaseAway: The bookmark stands before the first score that is not
+                written.
         """
         moved, failure = await self._database.once(self._work)
         await self._measure()

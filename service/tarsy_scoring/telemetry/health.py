@@ -73,13 +73,14 @@ async def unless_stopped(work: Coroutine[Any, Any, None], stopping: asyncio.Even
 
 def calm_garbage_collector() -> None:
     """
-    Let Python's garbage collector run rarely, and exempt all objects built so far. Called at the end of the start.
+    Let Python's garbage collector run rarely, and exempt all objects built so far. Called at the end of the
+    start.
 
-    A score or an answer consists of thousands of small objects, which reference counting frees. With Python's own
-    thresholds the collector walks all of them, and all imported modules, again and again.
+    A score or an answer consists of thousands of small objects, which reference counting frees. With Python's
+    own thresholds the collector walks all of them, and all imported modules, again and again.
 
-    Source: `make bench`, 200 slots at 200 ms per turn: 17-19 % less CPU per score at the same peak memory. In an API
-    with 100,000 scores each walk stopped the process for 0.2 to 0.4 s.
+    Source: `make bench`, 200 slots at 200 ms per turn: 17-19 % less CPU per score at the same peak memory. In
+    an API with 100,000 scores each walk stopped the process for 0.2 to 0.4 s.
     """
     gc.collect()
     gc.freeze()
@@ -119,11 +120,12 @@ class HealthServer:
     """
     Serves `/metrics`, `/healthz` and `/readyz`.
 
-    `/healthz` answers as long as the event loop runs: a loop that dies ends the process. `/readyz` asks `health`.
+    `/healthz` answers as long as the event loop runs: a loop that dies ends the process. `/readyz` asks
+    `health`.
 
     Args:
-        settings: With the port; 0 takes any free one. A port that was not set explicitly is replaced by a free one if
-            it is taken.
+        settings: With the port; 0 takes any free one. A port that was not set explicitly is replaced by a
+            free one if it is taken.
     """
 
     def __init__(self, settings: Settings, registry: CollectorRegistry, health: Health) -> None:

@@ -50,8 +50,8 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """
     Drop what aiokafka logs about connections: in an outage that is an error several times a second.
 
-    Our own lines report outages (`kafka.away`, `kafka.refused`). A traceback is a fault that the library did not
-    expect, and stays.
+    Our own lines report outages (`kafka.away`, `kafka.refused`). A traceback is a fault that the library did
+    not expect, and stays.
     """
     return not record.name.startswith("aiokafka") or record.exc_info is not None
 

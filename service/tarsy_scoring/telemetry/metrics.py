@@ -1,7 +1,8 @@
 """
 Every metric of the service, declared once.
 
-Labels come from closed sets and never hold an id. The table in `docs/operations.md` is generated from the declarations.
+Labels come from closed sets and never hold an id. The table in `docs/operations.md` is generated from the
+declarations.
 """
 
 from collections.abc import Collection, Iterator
@@ -54,10 +55,10 @@ class Declared:
     One metric.
 
     Args:
-        over_processes: How to aggregate it over processes. Every process measures the same database, so a sum of those
-            gauges counts a score several times.
-        starts_with: Label values whose series exist from the start, at zero. Prometheus sees no increase in a series
-            that begins with its first count, so alerts need them.
+        over_processes: How to aggregate it over processes. Every process measures the same database, so a sum
+            of those gauges counts a score several times.
+        starts_with: Label values whose series exist from the start, at zero. Prometheus sees no increase in a
+            series that begins with its first count, so alerts need them.
     """
 
     kind: Kind
@@ -82,7 +83,8 @@ class Declared:
         return metric
 
 
-# The next three declare an attribute of `Metrics`, which `Metrics()` replaces by the metric of the returned type.
+# The next three declare an attribute of `Metrics`, which `Metrics()` replaces by the metric of the returned
+# type.
 
 
 def _counter(name: str, help_text: str, *labels: str, starts_with: tuple[str, ...] = ()) -> Counter:
@@ -106,7 +108,8 @@ class Metrics:
     All metrics in a registry of their own; built once per process and passed down.
 
     Args:
-        chains: Chain names of the configuration. Events may name any chain, so all others share the label `other`.
+        chains: Chain names of the configuration. Events may name any chain, so all others share the label
+            `other`.
     """
 
     # --- the process ---
@@ -360,7 +363,8 @@ class Metrics:
         """
         Record the roles of the process.
 
-        The time of the last intake pass starts here, so that an intake that never reaches its topics shows as well.
+        The time of the last intake pass starts here, so that an intake that never reaches its topics shows as
+        well.
         """
         for role in roles:
             self.role.labels(role).set(1)

@@ -1,10 +1,12 @@
 """
 OpenTelemetry spans, sent over OTLP in the background: no work waits for a collector.
 
-The only importer of `opentelemetry`. Names follow its conventions for messaging and generative AI; others begin with
-`tarsy_scoring.`. Of an error only the type is recorded: its message may quote a transcript or a key.
+The only importer of `opentelemetry`. Names follow its conventions for messaging and generative AI; others
+begin with `tarsy_scoring.`. Of an error only the type is recorded: its message may quote a transcript or a
+key.
 
-Source: OpenTelemetry semantic conventions 1.44, messaging spans; semantic-conventions-genai, spans and events.
+Source: OpenTelemetry semantic conventions 1.44, messaging spans; semantic-conventions-genai, spans and
+events.
 """
 
 import asyncio
@@ -84,8 +86,8 @@ class Spans(Tracing):
         """
         See `Tracing`.
 
-        A child of the producer's span rather than a link to it: each attempt handles one message, and one trace shows
-        all of it. A later attempt in another worker is a child as well.
+        A child of the producer's span rather than a link to it: each attempt handles one message, and one
+        trace shows all of it. A later attempt in another worker is a child as well.
         """
         attributes = {f"tarsy_scoring.{name}": value for name, value in about.items()}
         if topic is not None:
@@ -229,8 +231,8 @@ class _WarningHandler(logging.Handler):
     """
     Turns the SDK's warnings into our lines, one a minute: it warns of every batch that cannot be sent.
 
-    Of the arguments only numbers and types of errors are shown. Texts among them quote variables, addresses and the
-    collector's answer, and any of these may hold a key.
+    Of the arguments only numbers and types of errors are shown. Texts among them quote variables, addresses
+    and the collector's answer, and any of these may hold a key.
     """
 
     def __init__(self) -> None:

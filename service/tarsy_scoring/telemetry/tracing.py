@@ -1,8 +1,8 @@
 """
 The place of a score in a distributed trace.
 
-Reads and passes on a `traceparent` in any case. Spans are made by `otel.Spans`; the `Tracing` here is the no-op that
-stands in its place when tracing is off, and imports nothing of OpenTelemetry.
+Reads and passes on a `traceparent` in any case. Spans are made by `otel.Spans`; the `Tracing` here is the
+no-op that stands in its place when tracing is off, and imports nothing of OpenTelemetry.
 """
 
 import importlib.util
@@ -47,9 +47,11 @@ class AnsweredCall(Protocol):
 
 def read_traceparent(values: Sequence[str]) -> str | None:
     """
-    The trace in headers named `traceparent`, spelt as version 00 (55 characters); None: no valid trace, or several.
+    The trace in headers named `traceparent`, spelt as version 00 (55 characters); None: no valid trace, or
+    several.
 
-    Source: W3C Trace Context, sections 3.2 and 4.3: of a later version only the fields of version 00 are read.
+    Source: W3C Trace Context, sections 3.2 and 4.3: of a later version only the fields of version 00 are
+    read.
     """
     found = _FORM.fullmatch(values[0]) if len(values) == 1 else None
     if found is None or found["version"] == "ff" or _NO_ID.fullmatch(found["ids"]):
@@ -84,7 +86,9 @@ class AttemptTrace:
         self.names = names or {}
 
     def current(self) -> AbstractContextManager[None]:
-        """Spans and log lines within the block belong to the attempt. Leaving the block does not end the attempt."""
+        """Spans and log lines within the block belong to the attempt. Leaving the block does not end the
+        attempt.
+        """
         return _NOTHING
 
     def end(self, outcome: str, error_kind: str | None) -> None:
@@ -113,7 +117,9 @@ class Tracing:
     def chat(
         self, provider: str, settings: ProviderSettings, kind: str
     ) -> AbstractContextManager[Callable[[AnsweredCall], None]]:
-        """A span for a question to a judge, including waits and repeated calls; yields a function for the answer."""
+        """A span for a question to a judge, including waits and repeated calls; yields a function for the
+        answer.
+        """
         return _IGNORING
 
     def evaluated(self, criteria: str, total_score: int | None, outcome: str | None) -> None:
@@ -143,12 +149,12 @@ def wants_traces(settings: Settings, environ: Mapping[str, str]) -> bool:
     """
     Whether to export traces: `SCORING_TRACES`, else whether OpenTelemetry's own variables name an endpoint.
 
-    Checks only the start conditions that would otherwise fail silently; the SDK reads and validates the rest of
-    `OTEL_*`.
+    Checks only the start conditions that would otherwise fail silently; the SDK reads and validates the rest
+    of `OTEL_*`.
 
     Raises:
-        ConfigurationError: Traces are wanted, but the SDK is not installed, or protocol or endpoint cannot be used.
-            Never quotes a value: an endpoint may hold a key.
+        ConfigurationError: Traces are wanted, but the SDK is not installed, or protocol or endpoint cannot be
+            used. Never quotes a value: an endpoint may hold a key.
     """
     endpoint, url = _effective(environ, "ENDPOINT")
     wanted = settings.traces if settings.traces is not None else bool(url)

@@ -35,8 +35,8 @@ class FittedContext:
     The fenced texts, and a record of what was left out, shortened or suspicious.
 
     `tokens` estimates both texts together. `shown_share` is the share (0-1) of the session's characters
-    that the judge sees. `cut_entries` are ids of shortened entries, `not_shown` are sentences; both are also listed at
-    the end of the conversation. `flags` may hold `context_shortened` and `injection_suspected`.
+    that the judge sees. `cut_entries` are ids of shortened entries, `not_shown` are sentences; both are also
+    listed at the end of the conversation. `flags` may hold `context_shortened` and `injection_suspected`.
     """
 
     alert: str
@@ -80,9 +80,9 @@ def build_context(
     """
     Render, mask, fence and shorten until it fits.
 
-    Shortened first are raw results of summarised tool calls, then other tool results, then reasoning, then the rest,
-    each oldest first. All of them keep head and tail before any is left out whole. The alert, final analyses, tool
-    names and arguments are never shortened.
+    Shortened first are raw results of summarised tool calls, then other tool results, then reasoning, then
+    the rest, each oldest first. All of them keep head and tail before any is left out whole. The alert, final
+    analyses, tool names and arguments are never shortened.
 
     Args:
         nonce: The fence's nonce (`fence.new_nonce`), the same for every call of a score.
@@ -203,8 +203,8 @@ def _shorten(part: Part, kept_characters: int, excess: int, listing: int) -> int
     Keep head and tail of a part: as much as the excess allows, at least `kept_characters`.
 
     Returns:
-        The saved cost less `listing`, the cost of naming the entry as shortened; 0 where that would save nothing,
-        and then the part is unchanged.
+        The saved cost less `listing`, the cost of naming the entry as shortened; 0 where that would save
+        nothing, and then the part is unchanged.
     """
     text = part.original or part.text
     marker_cost = _cost(_marker(len(text)))

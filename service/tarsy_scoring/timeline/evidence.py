@@ -22,7 +22,9 @@ _NAMED = 5  # missing things that the message of an error names
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that the source holds and that could not be read: its kind, one of `KINDS`, and a description."""
+    """Something that the source holds and that could not be read: its kind, one of `KINDS`, and a
+    description.
+    """
 
     kind: str
     words: str
@@ -158,7 +160,9 @@ def _summary(missing: list[str]) -> str:
 
 
 def _lacking_agents(stage: Stage) -> int:
-    """Declared agents that were not read. Sub-agents are not declared, nor is the holder of a stage's own events."""
+    """Declared agents that were not read. Sub-agents are not declared, nor is the holder of a stage's own
+    events.
+    """
     if stage.status in _MAY_LACK_AGENTS:
         return 0
     agents = sum(e.parent_execution_id is None and e.agent_name != "" for e in stage.executions)

@@ -31,7 +31,9 @@ MODEL_REMOVED = "[model]"
 
 
 def new_nonce() -> str:
-    """16 random hexadecimal digits; made once per score, stored with it, and used for all its calls of the judge."""
+    """16 random hexadecimal digits; made once per score, stored with it, and used for all its calls of the
+    judge.
+    """
     return secrets.token_hex(8)
 
 
@@ -57,16 +59,17 @@ class Injection:
 
 _EXCERPT_CHARACTERS = 120
 
-# Whole terminal escape sequences, so that no tail of one stays behind. `_ESCAPE`, `_INVISIBLE` and `_COMPATIBLE` use
-# Python's engine: it replaces many small matches faster than RE2. It is linear here, because no character inside a
-# match can begin another match.
+# Whole terminal escape sequences, so that no tail of one stays behind. `_ESCAPE`, `_INVISIBLE` and
+# `_COMPATIBLE` use Python's engine: it replaces many small matches faster than RE2. It is linear here,
+# because no character inside a match can begin another match.
 _ESCAPE = re.compile(rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|(?:\x1b\[|\xc2\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-Z\\^-~]?")
 # C0 and DEL, without newline and tab.
 _CONTROLS = bytes(c for c in range(32) if c not in b"\n\t") + b"\x7f"
 # C1, line separators, and characters that are invisible or reorder text.
 _INVISIBLE_PATTERN = r"\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]|" + utf8_pattern(INVISIBLE)
-# Characters that look like ASCII: blanks of other widths, fullwidth digits, letters and `< > [ ] |`, mathematical and
-# circled letters. Fullwidth punctuation stays, because it is regular in Chinese and Japanese.
+# Characters that look like ASCII: blanks of other widths, fullwidth digits, letters and `< > [ ] |`,
+# mathematical and circled letters. Fullwidth punctuation stays, because it is regular in Chinese and
+# Japanese.
 _COMPATIBLE_PATTERN = (
     r"\xc2\xa0|\xe2\x80[\x80-\x8a\xaf]|\xe2\x81\x9f|\xe3\x80\x80"
     r"|\xef\xbc[\x90-\x99\x9c\x9e\xa1-\xbb\xbd]|\xef\xbd[\x81-\x9a\x9c]"
@@ -77,8 +80,8 @@ _DIRT_PATTERN = rf"[\x00-\x08\x0b-\x1f\x7f]|{_INVISIBLE_PATTERN}|{_COMPATIBLE_PA
 
 def _spelled(word: str) -> str:
     """A pattern for a word in any case, spaced out or written with lookalike letters."""
-    # Lookalikes: digits, then Cyrillic, Greek and phonetic letters. The letters match case-sensitively, because the
-    # engine would fold single bytes of their UTF-8.
+    # Lookalikes: digits, then Cyrillic, Greek and phonetic letters. The letters match case-sensitively,
+    # because the engine would fold single bytes of their UTF-8.
     alike = {
         "a": ("4", "аАΑ"),
         "b": ("8", "ВΒ"),
@@ -108,7 +111,8 @@ _CODE = r"[^g-z\n<>\[\]]{0,40}"  # a hexadecimal nonce with punctuation around i
 _SESSION_DATA = rf"{_spelled('session')}{_DECORATION}{{0,6}}{_spelled('data')}"
 _EDGE = rf"(?:{_spelled('begin')}|{_spelled('end')})"
 _IMITATION_PATTERN = (
-    # Two openers before the words; one opener or another frame, with BEGIN or END; or the words with closers only.
+    # Two openers before the words; one opener or another frame, with BEGIN or END; or the words with closers
+    # only.
     rf"(?i){_OPENER}{{2,}}{_DECORATION}{{0,6}}(?:{_EDGE}{_DECORATION}{{0,4}})?{_SESSION_DATA}(?:[^\n<>]{{0,60}}>{{1,3}})?"
     rf"|(?:{_OPENER}|\[\[|\{{\{{|[=#*~_-]{{3}}){_DECORATION}{{0,6}}"
     rf"(?:{_EDGE}{_DECORATION}{{0,4}}{_SESSION_DATA}|{_SESSION_DATA}{_CODE}\b{_EDGE}\b)(?:[^\n<>]{{0,20}}>{{1,3}})?"
@@ -160,14 +164,14 @@ class Sanitizer:
     """
     Turns untrusted text into text that may stand inside a fence.
 
-    Steps, in an order in which none hides anything from a later one: remove control and invisible characters, mask
-    secrets, defuse imitated entry ids and fences, replace the nonce and the judged agents' model names, find
-    injections.
+    Steps, in an order in which none hides anything from a later one: remove control and invisible characters,
+    mask secrets, defuse imitated entry ids and fences, replace the nonce and the judged agents' model names,
+    find injections.
 
     Args:
         nonce: The fence's nonce.
-        model_names: Names to hide from the judge. Only names that cannot be an ordinary word are replaced: those
-            with a digit and at least 4 characters, or with a separator and at least 8.
+        model_names: Names to hide from the judge. Only names that cannot be an ordinary word are replaced:
+            those with a digit and at least 4 characters, or with a separator and at least 8.
         mask: Replace injections, too.
     """
 
@@ -198,7 +202,8 @@ class Sanitizer:
         """
         `text` for many pairs of entry and text at once.
 
-        One search over all of them finds the texts that may need a change; the others are returned as they are.
+        One search over all of them finds the texts that may need a change; the others are returned as they
+        are.
 
         Source: 154 of the 8,140 texts of 91 recorded sessions needed one.
         """

@@ -162,9 +162,9 @@ def mask_injections(data: bytes, spans: list[Span]) -> bytes:
     """
     Replace each span by `[instruction removed]`, together with the rest of its sentence.
 
-    The sentence is likely to be part of the instruction. After a span that only introduces an instruction (a role, an
-    end of the evidence, "new instructions:") the rest of the line is replaced. Where neither ends within
-    `_NEAR_BYTES`, only the span is replaced.
+    The sentence is likely to be part of the instruction. After a span that only introduces an instruction (a
+    role, an end of the evidence, "new instructions:") the rest of the line is replaced. Where neither ends
+    within `_NEAR_BYTES`, only the span is replaced.
     """
     pieces: list[bytes] = []
     position = 0
@@ -178,7 +178,9 @@ def mask_injections(data: bytes, spans: list[Span]) -> bytes:
 
 
 def _around(data: bytes, floor: int, span: Span) -> tuple[int, int]:
-    """The range from the end of the previous sentence to the end of this one, or of the line, if they are near."""
+    """The range from the end of the previous sentence to the end of this one, or of the line, if they are
+    near.
+    """
     earliest = max(floor, span.start - _NEAR_BYTES)
     ends = [m.end() for m in _SENTENCE_END.finditer(data, earliest, span.start)]
     start = ends[-1] if ends else (earliest if earliest == floor else span.start)

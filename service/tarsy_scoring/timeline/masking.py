@@ -27,8 +27,8 @@ class _Rule:
     after: bytes = b""
 
 
-# No rule may match across text that could begin the same rule again: each character would be read once per match,
-# which is quadratic. Hence no rule begins with `\w*`, and the body of a match stops at its own opener.
+# No rule may match across text that could begin the same rule again: each character would be read once per
+# match, which is quadratic. Hence no rule begins with `\w*`, and the body of a match stops at its own opener.
 _QUOTED = r"""\\+"[^"\\\n]+|"(?:[^"\\\n]|\\[^\n])+|\\*'[^'\\\n]+"""
 _BARE = r"""[^\s"'`\\,;&|<>(){}\[\]][^\s"'`\\,;&|<>(){}\[\]]*"""
 _VALUE = rf"(?:{_QUOTED}|{_BARE})"
@@ -174,7 +174,8 @@ SECRET_PATTERN = "|".join([*(f"{_r.keep}{_r.secret}" for _r in _RULES), _MANIFES
 """Matches every text that `mask_bytes` may change."""
 
 _SECRET = compile_bytes("|".join(f"({_r.keep})({_r.secret})" for _r in _RULES))
-# RE2 leaves the DFA for small texts when captures are requested, so the search for any match is a pattern of its own.
+# RE2 leaves the DFA for small texts when captures are requested, so the search for any match is a pattern of
+# its own.
 _ANY_SECRET = compile_bytes(SECRET_PATTERN, capture=False)
 
 
@@ -182,8 +183,9 @@ def mask_secrets(text: str) -> str:
     """
     Replace each recognised secret by a typed marker such as `[REDACTED:password]`.
 
-    The text around it (key, header name, user, host) stays, so that the judge still sees the action. References and
-    placeholders (`secretKeyRef`, `$VAR`, `<set to the key ...>`) stay, too. Idempotent and linear.
+    The text around it (key, header name, user, host) stays, so that the judge still sees the action.
+    References and placeholders (`secretKeyRef`, `$VAR`, `<set to the key ...>`) stay, too. Idempotent and
+    linear.
     """
     data = text.encode("utf-8", "surrogatepass")
     masked = mask_bytes(data)

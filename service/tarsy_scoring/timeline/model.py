@@ -21,8 +21,8 @@ class ToolCall:
     """
     One call of a tool.
 
-    `arguments` is the recorded string: JSON, and sometimes invalid JSON. `duration_ms` is None where the source has no
-    duration.
+    `arguments` is the recorded string: JSON, and sometimes invalid JSON. `duration_ms` is None where the
+    source has no duration.
     """
 
     server_name: str
@@ -63,9 +63,9 @@ class Execution:
     """
     The work of one agent in a stage; `events` are ordered by `sequence_number`.
 
-    `model_names` holds every provider and model name recorded for the agent. They are hidden from the judge, and
-    compared with the judge's model to detect self-judging. The tokens are the sums over all calls of a model; None
-    where a call lacks its number.
+    `model_names` holds every provider and model name recorded for the agent. They are hidden from the judge,
+    and compared with the judge's model to detect self-judging. The tokens are the sums over all calls of a
+    model; None where a call lacks its number.
     """
 
     execution_id: str
@@ -133,8 +133,8 @@ class Timeline:
     """
     Everything that happened in one terminal session, in order.
 
-    `created_at` is the time of the request, `started_at` the time when work began. Without `has_real_times` the times
-    are synthetic: they give an order and no duration.
+    `created_at` is the time of the request, `started_at` the time when work began. Without `has_real_times`
+    the times are synthetic: they give an order and no duration.
     """
 
     session_id: str
@@ -173,7 +173,9 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class FoundSession:
-    """A terminal session as a source lists it; `completed_at` is None where the source has no time of the end."""
+    """A terminal session as a source lists it; `completed_at` is None where the source has no time of the
+    end.
+    """
 
     session_id: str
     chain_id: str | None
@@ -185,8 +187,8 @@ class TimelineSource(Protocol):
     """
     Reads sessions from one place; registered in `config/timeline_sources.py`.
 
-    A source never writes. It returns the timeline of a terminal session or raises; it never returns an empty timeline
-    in place of an error.
+    A source never writes. It returns the timeline of a terminal session or raises; it never returns an empty
+    timeline in place of an error.
     """
 
     may_change: bool

@@ -21,7 +21,9 @@ def text_or_none(value: object) -> str | None:
 
 
 def name_or_none(value: object) -> str | None:
-    """A storable name, cut to 255 characters so that an index can hold it; None for an empty one or another type."""
+    """A storable name, cut to 255 characters so that an index can hold it; None for an empty one or another
+    type.
+    """
     name = text_or_none(value)
     return name[:LONGEST_NAME] if name else None
 

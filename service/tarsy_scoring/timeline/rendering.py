@@ -113,7 +113,9 @@ class Rendering:
             part.text = safe if safe.endswith("\n") else safe + "\n"
 
     def _check_lines_of_names(self) -> None:
-        """Check the lines that names form together: each name is safe, but two of them may join to a fence line."""
+        """Check the lines that names form together: each name is safe, but two of them may join to a fence
+        line.
+        """
         parts = self.alert + self.conversation
         together = "".join(part.text for part in parts) + "\n".join(self.not_shown)
         if not imitates_fence(together.encode()):
@@ -280,7 +282,9 @@ class Rendering:
 
 
 def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Execution, Execution | None]]:
-    """Each execution once, sub-agents after their parent; an execution with an unknown parent counts as a root."""
+    """Each execution once, sub-agents after their parent; an execution with an unknown parent counts as a
+    root.
+    """
     by_id = {e.execution_id: e for e in executions}
     children: dict[str, list[Execution]] = defaultdict(list)
     waiting = []

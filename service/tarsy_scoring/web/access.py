@@ -1,8 +1,8 @@
 """
 Authentication and authorization of callers: bearer tokens, users named by a trusted proxy, or open access.
 
-`RequestMiddleware` calls `Access.admit` before it reads a body or calls a route, so that a route without a check is
-guarded as well. Routes get the admitted caller from `may_read` and `may_score`.
+`RequestMiddleware` calls `Access.admit` before it reads a body or calls a route, so that a route without a
+check is guarded as well. Routes get the admitted caller from `may_read` and `may_score`.
 """
 
 import math
@@ -66,10 +66,10 @@ class Access:
     """
     The access rules of one process.
 
-    With a tokens file, a caller needs a valid token or a user name from a trusted proxy. A request with both acts under
-    the proxy's user name and the token's scope. A token that is sent must be valid, whatever else the request has.
-    With trusted proxies alone, a caller needs a user name from one of them. With neither, the API admits every client,
-    and starts only on loopback or with `SCORING_API_OPEN`.
+    With a tokens file, a caller needs a valid token or a user name from a trusted proxy. A request with both
+    acts under the proxy's user name and the token's scope. A token that is sent must be valid, whatever else
+    the request has. With trusted proxies alone, a caller needs a user name from one of them. With neither,
+    the API admits every client, and starts only on loopback or with `SCORING_API_OPEN`.
 
     Args:
         monotonic: Clock of the rate limits, in s.
@@ -159,8 +159,8 @@ class Rates:
     """
     One token bucket per caller, which holds `per_minute` tokens and fills evenly.
 
-    Memory is bounded: beyond `max_callers` the least recently active caller is forgotten and starts with a full
-    bucket again.
+    Memory is bounded: beyond `max_callers` the least recently active caller is forgotten and starts with a
+    full bucket again.
 
     Args:
         monotonic: Clock, in s.
@@ -224,7 +224,9 @@ def is_loopback(host: str) -> bool:
 
 
 def peer_address(connection: HTTPConnection) -> Address | None:
-    """Address of the peer, IPv4-mapped ones as IPv4; None where the server gives none (a Unix socket, a test)."""
+    """Address of the peer, IPv4-mapped ones as IPv4; None where the server gives none (a Unix socket, a
+    test).
+    """
     return _address(connection.client.host) if connection.client else None
 
 
@@ -244,14 +246,16 @@ def forwarded_user(headers: Headers) -> str | None:
     The user that a proxy names, else the e-mail address; None: neither header has a value.
 
     Raises:
-        Problem: 400, the header has several values, one of which the client may have sent, or is not a usable name.
+        Problem: 400, the header has several values, one of which the client may have sent, or is not a usable
+            name.
     """
     for header in FORWARDED_NAMES:
         values = {value.strip() for value in headers.getlist(header)} - {""}
         if not values:
             continue
         name = _utf8(values.pop())
-        # A proxy that joins two header lines puts ", " between them. A directory name such as CN=a,OU=b has no blank.
+        # A proxy that joins two header lines puts ", " between them. A directory name such as CN=a,OU=b has
+        # no blank.
         if values or ", " in name or not is_name(name):
             raise Problem(
                 400,
@@ -292,9 +296,10 @@ def _require_same_site(connection: HTTPConnection, is_proxied: bool) -> None:
     """
     Refuse requests that a page of another site makes a browser send (CSRF).
 
-    Programs that are not browsers send neither `Sec-Fetch-Site` nor `Origin`, and pass. Browsers send the first on
-    secure connections, and the second with every change and every WebSocket. `Sec-Fetch-Site` is preferred, since it
-    needs no knowledge of our own host name, except for WebSockets, where some browsers set it wrongly.
+    Programs that are not browsers send neither `Sec-Fetch-Site` nor `Origin`, and pass. Browsers send the
+    first on secure connections, and the second with every change and every WebSocket. `Sec-Fetch-Site` is
+    preferred, since it needs no knowledge of our own host name, except for WebSockets, where some browsers
+    set it wrongly.
     """
     headers = connection.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")

@@ -1,10 +1,11 @@
 """
 Connections of the HTTP server, bounded in number and in time.
 
-uvicorn parses HTTP and WebSocket, and leaves open how long a peer may send half a request, or leave an answer unread.
-`Connection` stands between asyncio and uvicorn's protocol: it sees bytes, pauses and closes, and cuts the peer off when
-a limit is exceeded. It neither subclasses nor patches uvicorn: uvicorn gets it as its `http` class, it hands a wrapped
-transport on to uvicorn's own protocol, and `watched` tells it where requests begin and end.
+uvicorn parses HTTP and WebSocket, and leaves open how long a peer may send half a request, or leave an answer
+unread. `Connection` stands between asyncio and uvicorn's protocol: it sees bytes, pauses and closes, and cuts
+the peer off when a limit is exceeded. It neither subclasses nor patches uvicorn: uvicorn gets it as its
+`http` class, it hands a wrapped transport on to uvicorn's own protocol, and `watched` tells it where requests
+begin and end.
 """
 
 import asyncio
@@ -28,15 +29,17 @@ from tarsy_scoring.web.problems import MEDIA_TYPE, REFUSALS, UPGRADE_HEADERS, Pr
 log = structlog.get_logger()
 
 HEAD_TIMEOUT_S = 10.0
-# Without the transport's buffer becoming nearly empty: a reader needs about 3 KB/s, kernel buffers not counted.
+# Without the transport's buffer becoming nearly empty: a reader needs about 3 KB/s, kernel buffers not
+# counted.
 STALL_TIMEOUT_S = 30.0
 # For a WebSocket peer to take the last bytes and to answer the close frame.
 CLOSE_S = 5.0
-# Twice the backlog of the listening socket: honest peers of one burst, all accepted before one of them is read, do not
-# cut each other off.
+# Twice the backlog of the listening socket: honest peers of one burst, all accepted before one of them is
+# read, do not cut each other off.
 MAX_WITHOUT_HEAD = 4_096
 MAX_IDLE = 4_096
-# The kernel would buffer up to 4 MB for each WebSocket peer that does not read; this holds a second of events.
+# The kernel would buffer up to 4 MB for each WebSocket peer that does not read; this holds a second of
+# events.
 SEND_BUFFER_BYTES = 131_072
 NO_LINGER = struct.pack("ii", 1, 0)
 _STATE_KEY = "tarsy_scoring.connection"
@@ -44,7 +47,8 @@ _STATE_KEY = "tarsy_scoring.connection"
 
 class Waiting:
     """
-    Connections without a request, in the order in which they began to wait; beyond `limit` the first is cut off.
+    Connections without a request, in the order in which they began to wait; beyond `limit` the first is cut
+    off.
 
     A peer in earnest sends its request at once, so that a flood of silent connections displaces itself.
     """
@@ -98,13 +102,14 @@ class Connection(asyncio.Protocol):
     """
     One connection of a peer.
 
-    From its start, and from the first byte after an answer, a peer has `HEAD_TIMEOUT_S` to send a whole head; the body
-    has a timeout of its own in `middleware`. While the transport's buffer is full, it must become nearly empty within
-    `STALL_TIMEOUT_S`. A connection that is being closed must end within the same time, a WebSocket within `CLOSE_S`.
-    A peer that exceeds a limit is reset, and what was not sent is dropped.
+    From its start, and from the first byte after an answer, a peer has `HEAD_TIMEOUT_S` to send a whole head;
+    the body has a timeout of its own in `middleware`. While the transport's buffer is full, it must become
+    nearly empty within `STALL_TIMEOUT_S`. A connection that is being closed must end within the same time, a
+    WebSocket within `CLOSE_S`. A peer that exceeds a limit is reset, and what was not sent is dropped.
 
     Args:
-        options: What uvicorn calls its protocol classes with: `config`, `server_state`, `app_state` and `_loop`.
+        options: What uvicorn calls its protocol classes with: `config`, `server_state`, `app_state` and
+            `_loop`.
 
     Attributes:
         transport: The transport of asyncio.
@@ -113,7 +118,8 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, connections: Connections, *, app_state: dict[str, Any], **options: Any) -> None:
-        # uvicorn copies `app_state` into each `scope["state"]`, by which `connection_of` finds the connection again.
+        # uvicorn copies `app_state` into each `scope["state"]`, by which `connection_of` finds the connection
+        # again.
         self._state = app_state | {_STATE_KEY: self}
         self._protocol: asyncio.Protocol = H11Protocol(app_state=self._state, **options)
         self._loop = asyncio.get_running_loop()
@@ -173,11 +179,12 @@ class Connection(asyncio.Protocol):
         self._connections.closing.discard(self)
         self._expect_nothing()
         self._cancel_end()
-        # Has an effect once: `cut_off` calls this before asyncio does. Dropping the references that form a circle frees
-        # the connection without the garbage collector.
+        # Has an effect once: `cut_off` calls this before asyncio does. Dropping the references that form a
+        # circle frees the connection without the garbage collector.
         protocol, self._protocol = self._protocol, asyncio.Protocol()
         self._state.pop(_STATE_KEY, None)
-        # None whatever the reason: with an error uvicorn would keep its keep-alive timer, and with it the connection.
+        # None whatever the reason: with an error uvicorn would keep its keep-alive timer, and with it the
+        # connection.
         protocol.connection_lost(None)
         if self._writable is not None and self._ended is not None:
             self._writable.set()
@@ -186,7 +193,9 @@ class Connection(asyncio.Protocol):
     # --- what uvicorn does with its transport ----------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Pass bytes of uvicorn on; what it refuses before the application has seen it becomes a problem document."""
+        """Pass bytes of uvicorn on; what it refuses before the application has seen it becomes a problem
+        document.
+        """
         if self._is_refused:
             return
         if not self._has_answer and data.startswith(b"HTTP/1.1 4"):
@@ -257,7 +266,9 @@ class Connection(asyncio.Protocol):
         self._expect_end(CLOSE_S, "the WebSocket does not close")
 
     def write_now(self, frames: bytes) -> bool:
-        """Hand whole WebSocket frames to the transport; False: its buffer is full, or the WebSocket is closing."""
+        """Hand whole WebSocket frames to the transport; False: its buffer is full, or the WebSocket is
+        closing.
+        """
         if self._writable is None or not self._writable.is_set() or not self._is_open:
             return False
         self.transport.write(frames)
@@ -321,7 +332,8 @@ class Connection(asyncio.Protocol):
             self._end_timer = None
 
     def _bound_closing(self) -> None:
-        # A closing transport waits for its buffer to empty, which a peer that does not read puts off for ever.
+        # A closing transport waits for its buffer to empty, which a peer that does not read puts off for
+        # ever.
         if _STATE_KEY in self._state and self.transport.is_closing():
             self._expect_nothing()
             self._connections.closing.add(self)
@@ -329,7 +341,9 @@ class Connection(asyncio.Protocol):
 
 
 class _Transport:
-    """asyncio's transport as uvicorn gets it: writes, closes and a change of protocol pass through the connection."""
+    """asyncio's transport as uvicorn gets it: writes, closes and a change of protocol pass through the
+    connection.
+    """
 
     def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
         self._transport = transport
@@ -391,5 +405,6 @@ async def _watch_websocket(app: ASGIApp, connection: Connection, scope: Scope, r
 
     await app(scope, receive, send_watched)
     if is_denied:
-        # uvicorn takes an application that denied the handshake and returns at once for a broken one, and logs it.
+        # uvicorn takes an application that denied the handshake and returns at once for a broken one, and
+        # logs it.
         await connection.ended()

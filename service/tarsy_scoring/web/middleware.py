@@ -1,8 +1,9 @@
 """
 The middleware that every request passes, whichever route it is for.
 
-On the way in: a request id, limits, access. On the way out: security headers, one log line, metrics, and a 500 without
-a cause for an unexpected error. It works on ASGI messages, so that streamed answers stay streamed.
+On the way in: a request id, limits, access. On the way out: security headers, one log line, metrics, and a
+500 without a cause for an unexpected error. It works on ASGI messages, so that streamed answers stay
+streamed.
 """
 
 import asyncio
@@ -189,7 +190,8 @@ class _Exchange:
     """
     One request and its answer: adds the id, bounds the body, and records the status.
 
-    A HEAD request is passed on as GET, and only the head of the answer is sent, so that routes need not support HEAD.
+    A HEAD request is passed on as GET, and only the head of the answer is sent, so that routes need not
+    support HEAD.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -230,7 +232,9 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass an answer on with our headers. Raises: OSError: The WebSocket was closed because the server stops."""
+        """Pass an answer on with our headers. Raises: OSError: The WebSocket was closed because the server
+        stops.
+        """
         if self._is_gone:
             raise OSError("the server is stopping")
         kind = message["type"]
@@ -254,8 +258,8 @@ class _Exchange:
         """
         Pass a part of a body on, in pieces of `PIECE_BYTES`.
 
-        The server waits between pieces while its buffer is full. So the buffer stays small, and even a slow reader of a
-        large body empties it within the stall timeout of `connections`.
+        The server waits between pieces while its buffer is full. So the buffer stays small, and even a slow
+        reader of a large body empties it within the stall timeout of `connections`.
         """
         if not self._has_body:
             # Once. The rest is dropped, and a stream sees a disconnect and ends.
@@ -278,7 +282,9 @@ class _Exchange:
 
 
 def _in_origin_form(scope: Scope) -> Scope:
-    """A scope whose target is a path. Source: RFC 9112, 3.2.2: the host of an absolute URL replaces the header."""
+    """A scope whose target is a path. Source: RFC 9112, 3.2.2: the host of an absolute URL replaces the
+    header.
+    """
     found = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
     if found is None:
         return scope

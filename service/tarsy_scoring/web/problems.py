@@ -31,7 +31,8 @@ FAULTS_SHOWN = 20
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION = 1001, 1011, 1008
 
-# Titles and details for what the framework and the server refuse. Python's own phrases change between versions.
+# Titles and details for what the framework and the server refuse. Python's own phrases change between
+# versions.
 REFUSALS = {
     400: ("Unreadable request", "the request cannot be read: check its body and its headers"),
     404: ("Not found", "there is nothing at this address: check it; /openapi.json lists all addresses"),
@@ -229,7 +230,9 @@ async def _answer(connection: HTTPConnection, problem: Problem) -> Response | No
 
 
 def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
-    """Place and message of a validation error. A name that the caller made up is repeated only if it is plain."""
+    """Place and message of a validation error. A name that the caller made up is repeated only if it is
+    plain.
+    """
     loc = [part if isinstance(part, int) or _PLAIN_NAME.fullmatch(part) else "?" for part in fault["loc"]]
     msg = str(fault["msg"]).removeprefix("Value error, ")
     if loc == ["body"] and not is_json and fault["type"] != "missing":

@@ -1,8 +1,8 @@
 """
 Query parameters of the API and of the pages, as one set of models.
 
-The API declares a model with `Annotated[Model, Query()]`. A page reads its form with `read_form` into the same model,
-so that both accept the same values and refuse the same mistakes.
+The API declares a model with `Annotated[Model, Query()]`. A page reads its form with `read_form` into the
+same model, so that both accept the same values and refuse the same mistakes.
 """
 
 import re
@@ -263,8 +263,8 @@ def read_form(query_string: bytes, model: type[Q], fields: Mapping[str, str]) ->
     """
     Read the address of a page into a query of the API.
 
-    An empty field counts as missing. `since` and `until` hold days in UTC, and the last day is included. Unknown
-    fields are faults, since a page that ignores a filter shows more than was asked for.
+    An empty field counts as missing. `since` and `until` hold days in UTC, and the last day is included.
+    Unknown fields are faults, since a page that ignores a filter shows more than was asked for.
 
     Args:
         query_string: As received.

@@ -1,5 +1,6 @@
 """
-Ask for a score on behalf of an HTTP caller: the one place where an HTTP request becomes a request of the queue.
+Ask for a score on behalf of an HTTP caller: the one place where an HTTP request becomes a request of the
+queue.
 
 The API, TARSy's spelling of it and the form of the pages all call `request_score`.
 """
@@ -89,9 +90,9 @@ async def request_score(
         key: The caller's idempotency key. A repeat under the key finds the first score again.
 
     Raises:
-        Problem: 400 the session has not ended, 404 there is none, or what was asked under the key has been erased,
-            409 another score runs, 422 there are no such criteria or other things were asked under this key, 503
-            the source cannot say whether the session has ended.
+        Problem: 400 the session has not ended, 404 there is none, or what was asked under the key has been
+            erased, 409 another score runs, 422 there are no such criteria or other things were asked under
+            this key, 503 the source cannot say whether the session has ended.
         DatabaseAway: Asking again under the same key is safe.
     """
     request = _from_http(http, caller, session_id, key, force=force, criteria=criteria, reason=reason)
@@ -140,7 +141,8 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
     """
     Ask the queue, and the source where the queue needs to know the session.
 
-    The source is asked only where a score would be made, and outside of the transaction that locks the session's row.
+    The source is asked only where a score would be made, and outside of the transaction that locks the
+    session's row.
     """
     try:
         answer = await context.inbox.request_score(request, key, is_verified=False)
@@ -190,8 +192,8 @@ async def _verify(context: AppContext, request: Request, known: UnverifiedSessio
     """
     Check that the session has ended, and add its chain, status and end to the request.
 
-    The chain of an event wins over the chain that the source gives. Without a source, or while it cannot be read, what
-    events have said about the session counts.
+    The chain of an event wins over the chain that the source gives. Without a source, or while it cannot be
+    read, what events have said about the session counts.
 
     Raises:
         Problem: 400, 404 or 503, see `request_score`.

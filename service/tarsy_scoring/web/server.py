@@ -61,7 +61,8 @@ async def serve(
     connections: Connections | None = None,
 ) -> None:
     """
-    Serve until `stopping` is set. Then refuse new requests, close WebSockets with 1001, and let running requests end.
+    Serve until `stopping` is set. Then refuse new requests, close WebSockets with 1001, and let running
+    requests end.
 
     A cancel aborts running requests. The socket is closed in either case.
 
@@ -69,7 +70,8 @@ async def serve(
         listening: From `listen`; this function closes it.
         connections: Default: with the limits of `connections`.
     """
-    # `middleware` bounds requests, the gateway WebSockets, and `connections` the rest: `limit_concurrency` stays unset.
+    # `middleware` bounds requests, the gateway WebSockets, and `connections` the rest: `limit_concurrency`
+    # stays unset.
     connections = connections or Connections()
     stop_s = max(1, math.ceil(min(settings.drain_timeout_s, LONGEST_STOP_S)))
     server = _Server(

@@ -68,8 +68,8 @@ class TokensFile:
     """
     The tokens in force.
 
-    When the file becomes unreadable or invalid, the tokens read before stay in force and the error is logged: a typing
-    error must not lock out every caller. An empty list is valid and revokes all tokens.
+    When the file becomes unreadable or invalid, the tokens read before stay in force and the error is logged:
+    a typing error must not lock out every caller. An empty list is valid and revokes all tokens.
 
     Raises:
         ConfigurationError: At the start the file is missing or invalid.

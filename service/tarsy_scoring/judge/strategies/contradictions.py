@@ -8,7 +8,8 @@ def contradictions(verdict: Verdict, bands: Bands) -> set[str]:
     """
     Flags for numbers that do not agree.
 
-    A total may round half points of the breakdown; whole points must match it. A missing outcome contradicts nothing.
+    A total may round half points of the breakdown; whole points must match it. A missing outcome contradicts
+    nothing.
     """
     flags = set()
     stated = verdict.score_breakdown

@@ -49,7 +49,8 @@ class Rubric(Strategy):
         is_final: IsFinal,
     ) -> Verdict:
         """
-        Ask for the values and weigh them. A weighted score that the judge states differently is flagged, never used.
+        Ask for the values and weigh them. A weighted score that the judge states differently is flagged,
+        never used.
 
         Raises:
             InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.

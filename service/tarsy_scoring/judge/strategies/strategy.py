@@ -16,7 +16,8 @@ class Strategy(ABC):
     """
     One way to ask the judge. Stateless: one instance serves all criteria and all sessions at once.
 
-    The same replies must lead to the same calls, because an attempt that was interrupted replays its stored turns.
+    The same replies must lead to the same calls, because an attempt that was interrupted replays its stored
+    turns.
     """
 
     name: str

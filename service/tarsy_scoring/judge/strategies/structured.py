@@ -41,7 +41,8 @@ class Structured(Strategy):
         is_final: IsFinal,
     ) -> Verdict:
         """
-        Ask for the JSON, remind the judge where it does not fit, and once ask to repair contradictory numbers.
+        Ask for the JSON, remind the judge where it does not fit, and once ask to repair contradictory
+        numbers.
 
         Raises:
             InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
@@ -99,10 +100,11 @@ class _Answer(_Lenient):
 
 def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
     """
-    The JSON Schema of an answer, for OpenAI's strict mode: every property is required and no others are allowed.
+    The JSON Schema of an answer, for OpenAI's strict mode: every property is required and no others are
+    allowed.
 
-    Reasoning comes before numbers, so that a model that writes in order reasons first. Ranges are also stated in words,
-    because endpoints do not enforce them.
+    Reasoning comes before numbers, so that a model that writes in order reasons first. Ranges are also stated
+    in words, because endpoints do not enforce them.
     """
     text = {"type": "string"}
     tool = json_reply.object_schema({"tool_name": text, "rationale": text})

@@ -71,8 +71,9 @@ async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQ
     """
     Known sessions, each with its latest completed production score and the state of its newest one.
 
-    Filters on a score apply to the latest completed one, and `status` to the newest one. A page continues after the
-    last session of the page before, so that no session is repeated or left out while sessions arrive.
+    Filters on a score apply to the latest completed one, and `status` to the newest one. A page continues
+    after the last session of the page before, so that no session is repeated or left out while sessions
+    arrive.
     """
     context = context_of(request)
     filters = query.filters(query.status)
@@ -120,8 +121,8 @@ async def export(request: Request, _: Reading, query: Annotated[ExportQuery, Que
     """
     Stream scores, newest first: every completed production score, unless the filters say otherwise.
 
-    Filters apply to the exported score itself. In CSV, a text that a spreadsheet would run as a formula gets an
-    apostrophe in front, also after a semicolon, tab or line break.
+    Filters apply to the exported score itself. In CSV, a text that a spreadsheet would run as a formula gets
+    an apostrophe in front, also after a semicolon, tab or line break.
     """
     filters = query.filters(query.status)
     batches = export_scores(context_of(request).reader, filters, purpose=query.purpose, only_latest=query.latest)
@@ -169,9 +170,9 @@ async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery
     """
     Average, lowest and highest total and number of scores, per UTC day and judge fingerprint.
 
-    A session counts once, with its latest completed production score. Scores flagged `outcome_score_mismatch` or
-    `tampering_suspected` are left out. Points of different fingerprints are not comparable: show a break between them.
-    A session that is scored again moves to the day of the new score, unless `day_of=ended`.
+    A session counts once, with its latest completed production score. Scores flagged `outcome_score_mismatch`
+    or `tampering_suspected` are left out. Points of different fingerprints are not comparable: show a break
+    between them. A session that is scored again moves to the day of the new score, unless `day_of=ended`.
     """
     return await analytics.trends(context_of(request).reader.database, query.selection(), query.day_of)
 
@@ -193,8 +194,8 @@ async def read_distribution(request: Request, _: Reading, query: Annotated[Selec
     """
     Number of totals in 0-49, 50-74 and 75-100, and the averages of each category per band.
 
-    With `criteria` that have bands of their own, these bands are used. A session counts once, with its latest completed
-    production score, whatever its flags.
+    With `criteria` that have bands of their own, these bands are used. A session counts once, with its latest
+    completed production score, whatever its flags.
     """
     context = context_of(request)
     return await analytics.distribution(context.reader.database, query.selection(), bands_for(context, query.criteria))
@@ -228,9 +229,10 @@ async def read_missing_tools(
     """
     Tools that judges missed, most wanted first: by sessions, or by the points that their scores lost.
 
-    Spellings that differ in case, spaces, hyphens and underscores count as one tool, as do plurals and typing errors in
-    long words; all spellings are shown. A session counts once, with its latest completed production score. If it missed
-    several tools, each of them is charged with all lost points. `exists` is true if recently judged sessions called it.
+    Spellings that differ in case, spaces, hyphens and underscores count as one tool, as do plurals and typing
+    errors in long words; all spellings are shown. A session counts once, with its latest completed production
+    score. If it missed several tools, each of them is charged with all lost points. `exists` is true if
+    recently judged sessions called it.
     """
     database = context_of(request).reader.database
     return await analytics.missing_tools(database, query.selection(), query.sort, query.limit)

@@ -78,11 +78,12 @@ _REPORT: JsonValue = {
 @router.get("/drift", summary="Tell changes of agents from changes of the judge", responses=example(_REPORT))
 async def drift(request: Request, _: Reading, query: Annotated[DriftQuery, Query()]) -> DriftReport:
     """
-    Findings of drift detection, newest first, and the anchors without a judgement by the current judge of their chain.
+    Findings of drift detection, newest first, and the anchors without a judgement by the current judge of
+    their chain.
 
-    Anchors are sessions that both judges judged. Their change is the judge's part; the rest of the change of ordinary
-    sessions is the agents' part. Under one judge every change is the agents'. Changes are in points, later minus
-    earlier; intervals have a confidence of 98 %.
+    Anchors are sessions that both judges judged. Their change is the judge's part; the rest of the change of
+    ordinary sessions is the agents' part. Under one judge every change is the agents'. Changes are in points,
+    later minus earlier; intervals have a confidence of 98 %.
     """
     inbox = context_of(request).inbox
     return await read_report(inbox, query.chain, query.criteria, since=query.since, limit=query.limit)

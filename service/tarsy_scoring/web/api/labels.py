@@ -213,8 +213,8 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
     Store a label that came over the API or a form.
 
     Raises:
-        Problem: 404 there is no such score, 409 it has no number, 422 its criteria have no such band, or the number
-            lies outside of it.
+        Problem: 404 there is no such score, 409 it has no number, 422 its criteria have no such band, or the
+            number lies outside of it.
     """
     database = context.reader.database
     about = await labels.subject(database, score_id)
@@ -254,9 +254,9 @@ async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery
     """
     Scores of the last seven days to label.
 
-    For each day and judge some scores are drawn at random. Others are picked because they look suspicious: near the
-    edge of a band, flagged, with distant samples, or with a contradiction. Label from the top: labels of only the
-    suspicious ones would bias the agreement figures.
+    For each day and judge some scores are drawn at random. Others are picked because they look suspicious:
+    near the edge of a band, flagged, with distant samples, or with a contradiction. Label from the top:
+    labels of only the suspicious ones would bias the agreement figures.
     """
     found = await review.queue(context_of(request).reader.database, query.criteria)
     return json_answer(asdict(found))

@@ -105,10 +105,10 @@ async def read_ledger(request: Request, _: Reading, query: Annotated[MissingTool
     """
     Tools that judges missed, most wanted first, with their states and the decisions about their names.
 
-    `open`, `planned` and `built` were set by a caller, or `built` follows from agents calling the tool now. `confirmed`
-    and `still_missed` are measured over the last year at 95 %: less than a quarter of the demand is left, or more than
-    half of it. Planned and built tools that are not among the most wanted, or that no judge missed in this time, come
-    last.
+    `open`, `planned` and `built` were set by a caller, or `built` follows from agents calling the tool now.
+    `confirmed` and `still_missed` are measured over the last year at 95 %: less than a quarter of the demand
+    is left, or more than half of it. Planned and built tools that are not among the most wanted, or that no
+    judge missed in this time, come last.
     """
     return await look_up(request, query.selection(), query.sort, query.limit)
 
@@ -131,8 +131,8 @@ async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> S
     """
     Stored with its author and time. Earlier states stay in the history, and the newest counts.
 
-    Names that were merged into this tool by their spelling stay merged from then on. Only `since` together with `built`
-    changes the measurement.
+    Names that were merged into this tool by their spelling stay merged from then on. Only `since` together
+    with `built` changes the measurement.
     """
     if said.since is not None and not decisions.has_come(said.since):
         raise malformed(["body"], "`since`: this time is in the future")
@@ -161,8 +161,8 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
     """
     Merge a name in all its spellings into a tool, or, without `tool`, separate it from similar names.
 
-    Names merged into it by their spelling move with it. Stored with its author and time. Earlier decisions stay in the
-    history, and the newest counts.
+    Names merged into it by their spelling move with it. Stored with its author and time. Earlier decisions
+    stay in the history, and the newest counts.
     """
     context = context_of(request)
     with _as_problems():
@@ -173,7 +173,9 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
 
 @contextmanager
 def _as_problems() -> Iterator[None]:
-    """Translate errors of decisions. Raises: Problem: 404 no judge missed such a tool, 422 both names are the same."""
+    """Translate errors of decisions. Raises: Problem: 404 no judge missed such a tool, 422 both names are the
+    same.
+    """
     try:
         yield
     except UnknownTool as error:

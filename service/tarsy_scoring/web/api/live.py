@@ -1,8 +1,8 @@
 """
 `WS /api/v1/ws`, where clients of the gateway connect. docs/live.md describes the protocol.
 
-Under our server (`server.serve`) a client gets frames that were encoded once for all clients; under any other ASGI
-server the same messages are sent one by one.
+Under our server (`server.serve`) a client gets frames that were encoded once for all clients; under any other
+ASGI server the same messages are sent one by one.
 """
 
 import asyncio
@@ -86,7 +86,9 @@ class _AsgiSocket:
 
 
 class _DirectSocket(_AsgiSocket):
-    """A connection of our own server: frames go to the transport, and a peer that does not read can be cut off."""
+    """A connection of our own server: frames go to the transport, and a peer that does not read can be cut
+    off.
+    """
 
     def __init__(self, websocket: WebSocket, connection: Connection) -> None:
         super().__init__(websocket)
@@ -99,7 +101,8 @@ class _DirectSocket(_AsgiSocket):
         await self.connection.write_soon(chunk.frames)
 
 
-# For `uvicorn.Config`. No compression: its window would be most of a client's memory, and frames could not be shared.
+# For `uvicorn.Config`. No compression: its window would be most of a client's memory, and frames could not be
+# shared.
 UVICORN_OPTIONS: dict[str, Any] = {
     "ws_max_size": DEFAULT_LIMITS.message_bytes,
     "ws_per_message_deflate": False,

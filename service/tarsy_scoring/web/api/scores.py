@@ -31,7 +31,9 @@ from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, one_ide
 
 
 class _Anything(Convertor[str]):
-    """A path parameter with any characters: an encoded slash makes a malformed id (422), and not another address."""
+    """A path parameter with any characters: an encoded slash makes a malformed id (422), and not another
+    address.
+    """
 
     regex = r"[\s\S]*"
 
@@ -157,10 +159,10 @@ async def ask(
     """
     Score a session that has ended, or return its score.
 
-    Without `force_rescore` the answer is the pending or in-progress score (202), else the latest completed one (200),
-    else a new one (202). With `force_rescore` a new score is made; if one is open, the answer is 409. With `criteria`
-    only scores under these criteria count; if one under other criteria is open, the answer is 409. If the session has
-    not ended, the answer is 400.
+    Without `force_rescore` the answer is the pending or in-progress score (202), else the latest completed
+    one (200), else a new one (202). With `force_rescore` a new score is made; if one is open, the answer is
+    409. With `criteria` only scores under these criteria count; if one under other criteria is open, the
+    answer is 409. If the session has not ended, the answer is 400.
     """
     wanted = wanted or ScoreRequest.model_validate({})
     found = await request_score(
@@ -222,8 +224,8 @@ async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Respon
 )
 async def read_score_of_session(request: Request, _: Reading, session_id: SessionId) -> Response:
     """
-    The latest completed score, with `latest_attempt` if a newer one is open or failed; without a completed score the
-    newest of any status.
+    The latest completed score, with `latest_attempt` if a newer one is open or failed; without a completed
+    score the newest of any status.
     """
     document = await context_of(request).reader.score_of_session(session_id)
     if document is None:
@@ -302,8 +304,8 @@ async def read_requests(
     event_id: Annotated[str, Path(min_length=1, max_length=255, pattern=PLAIN_TEXT, examples=["event-4711"])],
 ) -> Response:
     """
-    The requests with this event id, at most 1000. The event id of a request over HTTP is its `Idempotency-Key`, else
-    its `request_id`.
+    The requests with this event id, at most 1000. The event id of a request over HTTP is its
+    `Idempotency-Key`, else its `request_id`.
     """
     found = await context_of(request).inbox.requests_of_event(event_id, MAX_REQUESTS_SHOWN)
     if not found:

@@ -31,7 +31,9 @@ _TARSY_ANSWERS = {400: (409, NOT_TERMINAL), 404: (404, NOT_FOUND), 409: (409, UN
 
 
 class TarsyError(BaseModel):
-    """A refusal in TARSy's shape. Refusals that TARSy does not have carry the members of a problem document as well."""
+    """A refusal in TARSy's shape. Refusals that TARSy does not have carry the members of a problem document
+    as well.
+    """
 
     message: str
 
@@ -114,7 +116,9 @@ async def start(
     session_id: SessionId,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it again."""
+    """Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it
+    again.
+    """
     found = await request_score(request, caller, session_id, key=idempotency_key, force=True)
     return _json({"score_id": str(found.score_id)}, 202)
 

@@ -22,9 +22,11 @@ log = structlog.get_logger()
 
 async def warm(context: AppContext) -> None:
     """
-    Fill the caches that the first visitor would wait for: templates, the ledger of missing tools, the trust cards.
+    Fill the caches that the first visitor would wait for: templates, the ledger of missing tools, the trust
+    cards.
 
-    Draws no scores for review. A failure is logged and goes no further: the first visitor waits, or gets the error.
+    Draws no scores for review. A failure is logged and goes no further: the first visitor waits, or gets the
+    error.
     """
     database = context.reader.database
     default_period = read_period_form(b"", datetime.now(UTC).date()).selection

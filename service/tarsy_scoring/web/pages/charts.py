@@ -1,9 +1,9 @@
 """
 Pictures of numbers as inline SVG.
 
-Colours come from CSS classes (`static/charts.css`): the content security policy forbids inline styles, and a picture
-follows the light or dark scheme of its page. Series differ by shape as well as by colour. The page has a table with the
-same numbers.
+Colours come from CSS classes (`static/charts.css`): the content security policy forbids inline styles, and a
+picture follows the light or dark scheme of its page. Series differ by shape as well as by colour. The page
+has a table with the same numbers.
 """
 
 from bisect import bisect_left, bisect_right
@@ -71,8 +71,8 @@ def split_into_runs(days: Iterable[Day]) -> list[Run]:
     """
     Split days into the lines of a picture, sorted by first day.
 
-    A line has one fingerprint, and ends where a day has scores of other judges only. Days without any score do not
-    end a line, because no other judge was at work.
+    A line has one fingerprint, and ends where a day has scores of other judges only. Days without any score
+    do not end a line, because no other judge was at work.
     """
     by_fingerprint: defaultdict[str, list[Day]] = defaultdict(list)
     for day in sorted(days, key=lambda d: d.day):

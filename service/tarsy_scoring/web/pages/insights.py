@@ -1,4 +1,6 @@
-"""The pages of trends, the distribution and failure tags: the numbers of the analytics API as pictures and tables."""
+"""The pages of trends, the distribution and failure tags: the numbers of the analytics API as pictures and
+tables.
+"""
 
 from typing import Annotated, cast
 

@@ -1,8 +1,8 @@
 """
 Markdown of judges and agents as safe HTML.
 
-The text may be hostile, so two independent libraries check it. The Markdown parser passes no HTML and only http and
-https links. A sanitizer then removes every tag and attribute outside a short list.
+The text may be hostile, so two independent libraries check it. The Markdown parser passes no HTML and only
+http and https links. A sanitizer then removes every tag and attribute outside a short list.
 """
 
 import re
@@ -51,8 +51,8 @@ def render(text: str, entries: Container[str] = (), *, keeps_lines: bool = True)
 
     Args:
         entries: Ids of entries on the page; citations of them become links.
-        keeps_lines: Whether a line break is kept. Judges write one part of the breakdown per line, while agents may
-            wrap lines at a width.
+        keeps_lines: Whether a line break is kept. Judges write one part of the breakdown per line, while
+            agents may wrap lines at a width.
     """
     text = legible(text)
     if len(text) > MAX_CHARACTERS:

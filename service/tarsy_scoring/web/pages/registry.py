@@ -12,8 +12,8 @@ class Page:
     A page of the navigation.
 
     Args:
-        module: Dotted name of the module whose `router` serves the page. Named and not imported, because the modules
-            import `rendering`, which prints the navigation.
+        module: Dotted name of the module whose `router` serves the page. Named and not imported, because the
+            modules import `rendering`, which prints the navigation.
     """
 
     path: str

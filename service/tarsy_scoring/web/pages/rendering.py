@@ -1,7 +1,8 @@
 """
 Templates, filters and static files of the pages, and the response with its security headers.
 
-Every printed value is escaped and stripped of invisible characters. Only `markdown.render` and `charts` produce HTML.
+Every printed value is escaped and stripped of invisible characters. Only `markdown.render` and `charts`
+produce HTML.
 """
 
 import hashlib
@@ -20,7 +21,8 @@ from starlette.responses import HTMLResponse
 
 from tarsy_scoring.web.pages import markdown, registry, words
 
-# No other origin and nothing inline, so hostile text that passed the escaping by a defect would still not run.
+# No other origin and nothing inline, so hostile text that passed the escaping by a defect would still not
+# run.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -68,7 +70,8 @@ def page(template: str, status: int = 200, *, headers: Mapping[str, str] | None 
 
     Args:
         template: Name of a template that extends `frame.html`.
-        values: Values of the template, and of the frame `here` (path of the page in the navigation) and `live`.
+        values: Values of the template, and of the frame `here` (path of the page in the navigation) and
+            `live`.
     """
     frame = {"here": "", "live": None, "pages": registry.PAGES}
     html = templates().get_template(template).render(frame | values)

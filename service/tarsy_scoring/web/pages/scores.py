@@ -1,8 +1,8 @@
 """
 The pages of sessions, scores and criteria, and their forms.
 
-Callers with the scope `read` see the pages. Forms do what the API does, with the same checks. Every page works without
-JavaScript; with it, `live.js` keeps an open page up to date.
+Callers with the scope `read` see the pages. Forms do what the API does, with the same checks. Every page
+works without JavaScript; with it, `live.js` keeps an open page up to date.
 """
 
 import asyncio

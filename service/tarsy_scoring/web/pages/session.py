@@ -1,8 +1,8 @@
 """
 The session on the page of its score: alert, final analysis and the entries that the judge cites.
 
-Each request reads the session from its source. Entry ids and masked secrets are the same as for the judge. Nothing is
-stored.
+Each request reads the session from its source. Entry ids and masked secrets are the same as for the judge.
+Nothing is stored.
 """
 
 import asyncio
