@@ -180,9 +180,9 @@ def queue_estimates(size: int, picks: int, runs: int, seed: int) -> Estimates:
         is_erratic = draw.random() < 0.1
         quality = draw.gauss(62, 18)
         judged = min(100, max(0, round(quality + draw.gauss(0, 25 if is_erratic else 6))))
-        flags = ("breakdown_mismatch",) if draw.random() < (0.6 if is_erratic else 0.02) else ()
+        is_flagged = draw.random() < (0.6 if is_erratic else 0.02)
         spread = abs(draw.gauss(0, 12 if is_erratic else 5))
-        candidates.append(Candidate(str(number), judged, flags, spread))
+        candidates.append(Candidate(str(number), judged, spread, is_flagged))
         differs[str(number)] = band(judged) != band(min(100, max(0, quality + draw.gauss(0, 5))))
     shares = list[float](), list[float](), list[float]()
     for run in range(runs):

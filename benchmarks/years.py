@@ -18,7 +18,6 @@ from rich.console import Console
 
 from benchmarks.labelling import AGREEMENTS, Labels, coverages, draws, half_widths_as_planned, queue_estimates
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, measure_demand
-from tarsy_scoring.statistics.agreement import weighted_kappa
 from tarsy_scoring.statistics.comparison import MetricComparison, ScoredSession, compare_versions
 from tarsy_scoring.statistics.drift import (
     WINDOW,
@@ -36,7 +35,7 @@ ALERT_MEANS = {"memory": 55.0, "disk": 65.0, "latency": 45.0}
 MIX_BEFORE, MIX_AFTER = (0.5, 0.3, 0.2), (0.3, 0.4, 0.3)
 JUDGE_NOISE = 6.0  # standard deviation of one judgement
 ANCHORS, SESSIONS, SHIFT = 40, 300, 8.0
-SHOWN = ("judge", "versions", "years", "agreement", "trust", "queue", "tools")
+SHOWN = ("judge", "versions", "years", "trust", "queue", "tools")
 WINDOW_DAYS = 100  # of 10 scores
 
 
@@ -180,25 +179,6 @@ def first_alarms(year: Year, runs: int, seed: int) -> list[int | None]:
     return [year.first_alarm(draws(seed, year, run)) for run in range(runs)]
 
 
-# --- agreement -----------------------------------------------------------------------------------------
-
-
-def kappa_coverage(kappa: float, shares: tuple[float, float, float], n: int, runs: int, seed: int) -> float:
-    """
-    Share of 95 % intervals of `weighted_kappa` that contain the true kappa.
-
-    The judge repeats the label with probability kappa and else draws from the same shares, so kappa is exact.
-    """
-    names, covered = ("low", "middle", "high"), 0
-    for run in range(runs):
-        draw = draws(seed, kappa, shares, n, run)
-        labels = draw.choices(names, shares, k=n)
-        rows = [(s, s if draw.random() < kappa else draw.choices(names, shares)[0]) for s in labels]
-        found = weighted_kappa(rows, names)
-        covered += found.low is not None and found.high is not None and found.low <= kappa <= found.high
-    return covered / runs
-
-
 # --- missing tools -------------------------------------------------------------------------------------
 
 
@@ -297,17 +277,6 @@ def show_trust(console: Console, runs: int, seed: int) -> None:
             )
 
 
-def show_agreement(console: Console, runs: int, seed: int) -> None:
-    """Coverage of the intervals of unweighted samples."""
-    console.print(f"\nIntervals of kappa, {runs} samples each: 95 % intervals that contain the truth")
-    for n in (20, 50, 100, 200):
-        for kappa in (0.0, 0.3, 0.6, 0.8):
-            shares = [kappa_coverage(kappa, s, n, runs, seed) for s in ((1 / 3, 1 / 3, 1 / 3), (0.2, 0.5, 0.3))]
-            console.print(
-                f"    {n} sessions, kappa {kappa:g}: even bands {shares[0]:.1%}, skewed bands {shares[1]:.1%}"
-            )
-
-
 def show_tools(console: Console, runs: int, seed: int) -> None:
     """Verdicts on a tool that changed nothing, and on one that removes nearly all of the demand."""
     console.print(f"\nMissing tools, 400 sessions with the tool, a look after every fifth, {runs} runs each")
@@ -352,7 +321,6 @@ def main() -> None:
         "judge": (partial(show_new_judge, error=given.error), 1.0),
         "versions": (show_versions, 0.3),
         "years": (show_years, 0.3),
-        "agreement": (show_agreement, 1.0),
         "trust": (show_trust, 0.5),
         "queue": (show_queue, 1.0),
         "tools": (show_tools, 0.3),

@@ -32,7 +32,7 @@ from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.records.judgements import scores_by_label, session_labels
 from tarsy_scoring.statistics.agreement import Estimate, Spread, spread
-from tarsy_scoring.statistics.change import estimate_mean
+from tarsy_scoring.statistics.bootstrap import estimate_mean
 from tarsy_scoring.statistics.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.wiring import open_migrated_parts

@@ -160,20 +160,16 @@ def pick(
 
 def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:
     """The properties of a score that make it worth a review."""
-    flags = [str(f) for f in row["flags"] or ()]
-    stated, gates = row["judge_outcome"], row["gates_total"] or 0
-    contradictions = []
+    stated, flags = row["judge_outcome"], set(row["flags"] or ())
     is_band = stated in {b.id for b in bands}
-    if MISMATCH in flags or (is_band and band_of(row["total_score"], bands) != stated):
-        contradictions.append("the total lies outside the band of the stated outcome")
-    if gates and row["gates_passed"] == gates and row["outcome"] == "fail":
-        contradictions.append("every gate passed, and the judge failed it")
+    is_outside = MISMATCH in flags or (is_band and band_of(row["total_score"], bands) != stated)
+    passed_all = row["gates_total"] and row["gates_passed"] == row["gates_total"]
     return Candidate(
         str(row["score_id"]),
         row["total_score"],
-        flags=[f for f in flags if f != MISMATCH],
-        spread=row["spread"],
-        contradictions=contradictions,
+        row["spread"],
+        is_flagged=bool(flags - {MISMATCH}),
+        is_contradictory=is_outside or bool(passed_all and row["outcome"] == "fail"),
     )
 
 

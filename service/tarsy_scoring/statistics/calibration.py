@@ -11,22 +11,14 @@ import io
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.statistics.agreement import (
-    DEFAULT_BANDS,
-    HALF_WIDTH,
-    Band,
-    Confusion,
-    Estimate,
-    LabelsNeeded,
-    band_of,
-)
-from tarsy_scoring.statistics.trust import ASSUMED_KAPPA, Rating, trust_card
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, HALF_WIDTH, Band, Estimate, band_of
+from tarsy_scoring.statistics.trust import ASSUMED_KAPPA, Rating, TrustCard, trust_card
 
 # Words for outcomes, as used by people, by TARSy's quality_rating and by benchmarks. They mean the lowest,
 # the middle and the highest band, whatever the criteria call these.
@@ -99,19 +91,18 @@ class LabelledScore:
     judge_outcome: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(TrustCard):
     """
-    Agreement of one judge under one criteria with the labels.
+    Agreement of one judge under one criteria with the labels, as its trust card over the matched sessions.
+
+    A session is matched when it was randomly drawn, labelled and scored, and label and total are in a band.
 
     Args:
-        matched: Number of sessions compared: randomly drawn, labelled, scored, and label and total in a band.
         unmatched: Labelled sessions (decided, randomly drawn) without a score of this judge.
         unplaced: Sessions whose label or total is in no band of the criteria.
         picked: Number of sessions with label and score that are left out because they were picked for review.
         disputed: Number of matched sessions that labellers put into different bands; the lower median counts.
-        spearman, spearman_over, mean_difference, kappa, confusion, shares, needed, still_needed, is_supposed:
-            See `TrustCard`, of the matched sessions.
         meaning: The result in a few plain sentences.
     """
 
@@ -119,20 +110,10 @@ class Calibration:
     criteria_hash: str
     judge_fingerprint: str
     bands: tuple[Band, ...]
-    matched: int
     unmatched: tuple[str, ...]
     unplaced: tuple[str, ...]
     picked: int
     disputed: int
-    spearman: Estimate
-    spearman_over: Literal["numbers", "bands"]
-    mean_difference: Estimate
-    kappa: Estimate
-    confusion: Confusion
-    shares: tuple[tuple[float, ...], ...]
-    needed: LabelsNeeded
-    still_needed: int | None
-    is_supposed: bool
     meaning: str
 
 
@@ -169,73 +150,45 @@ def calibrate(
     return sorted(calibrations, key=lambda c: (-c.matched, c.criteria, c.criteria_hash, c.judge_fingerprint))
 
 
-@dataclass(slots=True)
-class _Matched:
-    """The sessions with both label and score, and those that were left out."""
-
-    ratings: list[Rating] = field(default_factory=list)
-    unmatched: list[str] = field(default_factory=list)
-    unplaced: list[str] = field(default_factory=list)
-    picked: int = 0
-    disputed: int = 0
-
-
-def _match(
-    by_session: Mapping[str, Sequence[Label]], scored: Mapping[str, LabelledScore], bands: Sequence[Band]
-) -> _Matched:
-    ids, matched = [b.id for b in bands], _Matched()
-    for session_id, labels in by_session.items():
-        score, is_random = scored.get(session_id), any(label.is_random for label in labels)
-        if not is_random:
-            matched.picked += score is not None
-        elif score is None:
-            matched.unmatched.append(session_id)
-        else:
-            said = [ids.index(band) for label in labels if (band := band_of_label(label, bands)) is not None]
-            judged = score.judge_outcome if score.judge_outcome in ids else band_of(score.total, bands)
-            if not said or judged is None:
-                matched.unplaced.append(session_id)
-                continue
-            matched.disputed += len(set(said)) > 1
-            numbers = [label.number for label in labels if label.number is not None]
-            matched.ratings.append(
-                Rating(
-                    ids[statistics.median_low(said)],
-                    judged,
-                    score.total,
-                    statistics.median_low(numbers) if numbers else None,
-                    max(label.inclusion_probability for label in labels if label.is_random),
-                )
-            )
-    return matched
-
-
 def _calibrate_judge(
     judge: tuple[str, str, str],
     by_session: Mapping[str, Sequence[Label]],
     scored: Mapping[str, LabelledScore],
     bands: tuple[Band, ...],
 ) -> Calibration:
-    matched = _match(by_session, scored, bands)
-    card = trust_card(matched.ratings, bands)
+    ids = [b.id for b in bands]
+    ratings, unmatched, unplaced = list[Rating](), list[str](), list[str]()
+    picked = disputed = 0
+    for session_id, labels in by_session.items():
+        score = scored.get(session_id)
+        drawn = [label.inclusion_probability for label in labels if label.is_random]
+        if not drawn:
+            picked += score is not None
+            continue
+        if score is None:
+            unmatched.append(session_id)
+            continue
+        said = [ids.index(band) for label in labels if (band := band_of_label(label, bands)) is not None]
+        judged = score.judge_outcome if score.judge_outcome in ids else band_of(score.total, bands)
+        if not said or judged is None:
+            unplaced.append(session_id)
+            continue
+        disputed += len(set(said)) > 1
+        numbers = [label.number for label in labels if label.number is not None]
+        number = statistics.median_low(numbers) if numbers else None
+        ratings.append(Rating(ids[statistics.median_low(said)], judged, score.total, number, max(drawn)))
+    card = trust_card(ratings, bands)
     return Calibration(
-        *judge,
+        **{f.name: getattr(card, f.name) for f in fields(card)},
+        criteria=judge[0],
+        criteria_hash=judge[1],
+        judge_fingerprint=judge[2],
         bands=bands,
-        matched=card.ratings,
-        unmatched=tuple(sorted(matched.unmatched)),
-        unplaced=tuple(sorted(matched.unplaced)),
-        picked=matched.picked,
-        disputed=matched.disputed,
-        spearman=card.spearman,
-        spearman_over=card.spearman_over,
-        mean_difference=card.mean_difference,
-        kappa=card.kappa,
-        confusion=card.confusion,
-        shares=card.shares,
-        needed=card.needed,
-        still_needed=card.still_needed,
-        is_supposed=card.is_supposed,
-        meaning=_meaning(card.kappa, card.confusion, card.needed, is_supposed=card.is_supposed),
+        unmatched=tuple(sorted(unmatched)),
+        unplaced=tuple(sorted(unplaced)),
+        picked=picked,
+        disputed=disputed,
+        meaning=_meaning(card),
     )
 
 
@@ -257,23 +210,31 @@ def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:
     return None if level is None else ids[0 if level == "lowest" else -1]
 
 
-def _meaning(kappa: Estimate, table: Confusion, needed: LabelsNeeded, *, is_supposed: bool) -> str:
-    sentences = [_strength(kappa)]
-    differing = table.n - table.agreeing
-    if kappa.value is not None and differing:
+def _meaning(card: TrustCard) -> str:
+    sentences, table = [_strength(card.kappa)], card.confusion
+    if card.kappa.value is not None:
+        if differing := table.n - table.agreeing:
+            sentences.append(
+                f"They differ on {differing} of {table.n} sessions: the judge is higher on {table.judge_higher} of "
+                f"them and lower on {table.judge_lower}."
+            )
+        judged = map(any, zip(*table.counts, strict=True))
+        sides = zip(table.categories, table.counts, judged, strict=True)
+        if lacking := [repr(category) for category, labels, is_judged in sides if is_judged and not any(labels)]:
+            sentences.append(
+                f"The judge uses {' and '.join(lacking)}, which no label does, so full agreement is out of reach with "
+                "these labels."
+            )
+    if card.still_needed == 0:
+        sentences.append(f"The labels are enough for an interval within {HALF_WIDTH:.2f} to either side.")
+    elif card.still_needed:
+        more = f"{card.still_needed} more label{'s' if card.still_needed > 1 else ''} of randomly drawn sessions"
         sentences.append(
-            f"They differ on {differing} of {table.n} sessions: the judge is higher on {table.judge_higher} of them "
-            f"and lower on {table.judge_lower}."
+            f"As a first plan, about {more} would give an interval within {HALF_WIDTH:.2f} to either side (assuming a "
+            f"kappa of {ASSUMED_KAPPA})."
+            if card.is_supposed
+            else f"About {more} would bring the interval within {HALF_WIDTH:.2f} to either side."
         )
-    unused = [c for c, row in zip(table.categories, table.counts, strict=True) if not any(row)]
-    judged = {c for c, column in zip(table.categories, zip(*table.counts, strict=True), strict=True) if any(column)}
-    if kappa.value is not None and (lacking := [repr(c) for c in unused if c in judged]):
-        sentences.append(
-            f"The judge uses {' and '.join(lacking)}, which no label does, so full agreement is out of reach with "
-            "these labels."
-        )
-    if needed.total is not None:
-        sentences.append(_advice(needed.total, table.n, is_supposed=is_supposed))
     return " ".join(sentences)
 
 
@@ -292,19 +253,6 @@ def _strength(kappa: Estimate) -> str:
         return f"The judge agrees with the labels {how} {numbers}."
     strength = next(word for limit, word in _STRENGTHS if kappa.value <= limit)
     return f"The judge agrees {strength} with the labels {numbers}."
-
-
-def _advice(total: int, matched: int, *, is_supposed: bool) -> str:
-    more = total - matched
-    if more <= 0:
-        return f"The labels are enough for an interval within {HALF_WIDTH:.2f} to either side."
-    labels = f"{more} more label{'s' if more > 1 else ''} of randomly drawn sessions"
-    if is_supposed:
-        return (
-            f"As a first plan, about {labels} would give an interval within {HALF_WIDTH:.2f} to either side "
-            f"(assuming a kappa of {ASSUMED_KAPPA})."
-        )
-    return f"About {labels} would bring the interval within {HALF_WIDTH:.2f} to either side."
 
 
 # --- reading labels ------------------------------------------------------------------------------------

@@ -1,180 +1,33 @@
 """
-Estimate a mean, or a difference of means within strata, with its interval and its p-value.
-
-`estimate_mean`, `estimate_difference` and `chance_of` resample and assume no distribution; `change_within`,
-`paired_change`, `borrowed_change` and `less` use Student's t and keep the components of the variance, so that
-one change can be subtracted from another. All results are deterministic and independent of the order of the
-input.
+Changes of a mean with Student's t, which keep the components of their variance, so that one change can be
+subtracted from another.
 
 Source:
-    Percentile interval: B. Efron, R. J. Tibshirani: An Introduction to the Bootstrap (1993), chapter 13;
-        permutation
-    test: chapter 15. Resampling n - 1 of n values, which keeps the variance of a mean unbiased in small
-    strata: J. N. K. Rao, C. F. J. Wu, Journal of the American Statistical Association 83 (1988), 231-241.
-    Widening by the ratio of Student's quantile to the normal one: T. C. Hesterberg, The American Statistician
-    69 (2015), 371-386. Unequal variances: B. L. Welch, Biometrika 34 (1947), 28-35. Degrees of freedom: F. E.
-    Satterthwaite, Biometrics Bulletin 2 (1946), 110-114.
+    Unequal variances: B. L. Welch, Biometrika 34 (1947), 28-35. Degrees of freedom: F. E. Satterthwaite,
+    Biometrics Bulletin 2 (1946), 110-114.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
-from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
-from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, FEWEST_IN_A_STRATUM, Stratum
+from tarsy_scoring.statistics.agreement import Estimate
+from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, FEWEST_IN_A_STRATUM, Stratum, sizes_of
 
-if TYPE_CHECKING:
-    import numpy as np
-
-METHOD = "percentile bootstrap, widened by Student's t"
 ANCHORS_METHOD = "paired t over anchors"
 BORROWED_METHOD = "paired t over anchors, random effects between chains (DerSimonian-Laird)"
 WHOLE_METHOD = "Welch's t within strata"
 AGENTS_METHOD = "the whole change less the judge's; Welch's t"
 
-RESAMPLES = 2_000
 # Totals are whole points; rounding hides a variance of 1/12 in each. Without this floor a judge that repeats
 # itself to the point would get an interval of width 0. Source: W. F. Sheppard (1898).
 LEAST_VARIANCE = 1 / 12
 GRIDS = (10, 5, 2)  # judges that only give multiples of these hide correspondingly more
-_SEED = 20_260_131
-_DECIMALS = 9  # interval ends are rounded to this: sums of equal values may differ in their last bit
-_MOST_DRAWN_AT_ONCE = 2**20  # floats per block; keeps resampling of large groups within some 16 MB
+FEWEST = f"it takes {FEWEST_FOR_AN_INTERVAL} of each, and {FEWEST_IN_A_STRATUM} in every stratum"
 
 Component = tuple[float, int]
 """A variance and its degrees of freedom."""
-
-
-# --- resampling ----------------------------------------------------------------------------------------
-
-
-def estimate_mean(values: Sequence[float], *, confidence: float = CONFIDENCE, resamples: int = RESAMPLES) -> Estimate:
-    """
-    The mean with its bootstrap interval.
-
-    No interval for fewer than `FEWEST_FOR_AN_INTERVAL` values, or when all values are equal.
-    """
-    n = len(values)
-    if n == 0:
-        return Estimate(None, None, None, 0, None, METHOD, "there is no value")
-    reason = None
-    if n < FEWEST_FOR_AN_INTERVAL:
-        reason = f"{n} are too few for an interval; it takes {FEWEST_FOR_AN_INTERVAL}"
-    elif _is_constant([values]):
-        reason = "the values do not vary, which leaves no spread to measure"
-    return _estimate([(1.0, values)], n, reason, confidence, resamples)
-
-
-def estimate_difference(
-    strata: Sequence[Stratum], *, confidence: float = CONFIDENCE, resamples: int = RESAMPLES
-) -> Estimate:
-    """
-    The weighted mean, over strata, of the second group's mean minus the first's, with its bootstrap interval.
-
-    Each group is resampled within its stratum. No interval when a group is too small, or constant in every
-    stratum: resampling cannot show the spread of values that never differ.
-    """
-    if not strata:
-        return Estimate(None, None, None, 0, None, METHOD, "no stratum has both groups")
-    first, second = [s.first for s in strata], [s.second for s in strata]
-    sizes = sizes_of(strata)
-    reason = None
-    if min(sizes) < FEWEST_FOR_AN_INTERVAL or min(map(len, first + second)) < FEWEST_IN_A_STRATUM:
-        reason = f"{sizes[0]} and {sizes[1]} are too few for an interval; {_FEWEST}"
-    elif _is_constant(first) or _is_constant(second):
-        reason = "one side does not vary at all, which leaves no spread to measure"
-    cells = [cell for w, s in zip(_shares(strata), strata, strict=True) for cell in ((-w, s.first), (w, s.second))]
-    return _estimate(cells, sum(sizes), reason, confidence, resamples)
-
-
-def chance_of(strata: Sequence[Stratum], shuffles: int = RESAMPLES) -> float:
-    """
-    The two-sided p-value of a stratified permutation test of the weighted difference of means.
-
-    (1 + permutations with a difference at least as large) / (1 + `shuffles`): valid for all sizes and shapes
-    of the groups, and never 0.
-    """
-    import numpy as np
-
-    rng = np.random.default_rng(_SEED)
-    differences = np.zeros(shuffles)
-    whole = math.fsum(s.weight for s in strata)
-    for first, second in sorted((sorted(s.first), sorted(s.second)) for s in strata):
-        weight = Stratum(first, second).weight / whole
-        pool = np.sort(np.array([*first, *second], dtype=float))
-        total = pool.sum()
-        sums = _in_blocks(partial(_permuted_sums, rng, pool, len(second)), shuffles, len(pool))
-        differences += weight * (sums / len(second) - (total - sums) / len(first))
-    # Permutations that repeat the observed difference must not fall below it through the last bit of a sum.
-    at_least = abs(weighted_change(strata)) * (1 - 1e-9) - 10.0**-_DECIMALS
-    return float((1 + np.count_nonzero(np.abs(differences) >= at_least)) / (1 + shuffles))
-
-
-def _is_constant(groups: Sequence[Sequence[float]]) -> bool:
-    return all(len(set(values)) == 1 for values in groups)
-
-
-def _estimate(
-    cells: Sequence[tuple[float, Sequence[float]]], n: int, reason: str | None, confidence: float, resamples: int
-) -> Estimate:
-    """
-    The weighted sum of the means of the cells; with its interval unless `reason` says why there is none.
-
-    The ends are the k-th lowest and highest resampled estimates, widened around the value. k is rounded down,
-    so that few resamples never narrow the interval.
-    """
-    value = math.fsum(weight * math.fsum(values) / len(values) for weight, values in cells)
-    if reason is not None:
-        return Estimate(value, None, None, n, None, METHOD, reason)
-    resampled = _resampled(cells, resamples)
-    components = [(w * w * statistics.variance(values) / len(values), len(values) - 1) for w, values in cells]
-    stretch = student_quantile(confidence, _freedom(components)) / student_quantile(confidence, math.inf)
-    k = max(1, math.floor((resamples + 1) * (1 - confidence) / 2))
-    low, high = (value + stretch * (float(end) - value) for end in (resampled[k - 1], resampled[-k]))
-    error = float(resampled.std(ddof=1))
-    return Estimate(value, round(low, _DECIMALS), round(high, _DECIMALS), n, error, METHOD)
-
-
-def _resampled(cells: Sequence[tuple[float, Sequence[float]]], resamples: int) -> "np.ndarray":
-    """The estimate of each resample, ascending."""
-    import numpy as np
-
-    rng = np.random.default_rng(_SEED)
-    estimates = np.zeros(resamples)
-    # Cells are drawn in an order of their own, so that neither stratum names nor the order of rows change the
-    # draws.
-    for weight, values in sorted((weight, sorted(values)) for weight, values in cells):
-        means = partial(_resampled_means, rng, np.array(values))
-        estimates += weight * _in_blocks(means, resamples, len(values))
-    return np.sort(estimates)
-
-
-def _permuted_sums(rng: "np.random.Generator", pool: "np.ndarray", n: int, rows: int) -> "np.ndarray":
-    """The sum of the first n values of each of `rows` permutations."""
-    import numpy as np
-
-    return np.asarray(rng.permuted(np.tile(pool, (rows, 1)), axis=1)[:, :n].sum(axis=1))
-
-
-def _resampled_means(rng: "np.random.Generator", values: "np.ndarray", rows: int) -> "np.ndarray":
-    """The mean of each of `rows` resamples of n - 1 of the n values."""
-    import numpy as np
-
-    return np.asarray(rng.choice(values, size=(rows, len(values) - 1)).mean(axis=1))
-
-
-def _in_blocks(draw: "Callable[[int], np.ndarray]", rows: int, width: int) -> "np.ndarray":
-    """Call `draw` for `rows` rows of `width` values in blocks of bounded memory."""
-    import numpy as np
-
-    block = max(1, _MOST_DRAWN_AT_ONCE // width)
-    return np.concatenate([draw(min(block, rows - start)) for start in range(0, rows, block)])
-
-
-# --- Student's t ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +41,6 @@ class Change:
 
     estimate: Estimate
     components: Sequence[Component] = ()
-
-    @property
-    def freedom(self) -> float:
-        """Satterthwaite's degrees of freedom."""
-        return _freedom(self.components)
 
 
 def student_quantile(confidence: float, freedom: float) -> float:
@@ -211,7 +59,7 @@ def student_quantile(confidence: float, freedom: float) -> float:
     return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
 
-def _freedom(components: Sequence[Component]) -> float:
+def degrees_of_freedom(components: Sequence[Component]) -> float:
     """Satterthwaite's (sum v)² / sum v²/f; infinite when nothing varies."""
     spent = math.fsum(variance * variance / freedom for variance, freedom in components)
     return math.fsum(variance for variance, _ in components) ** 2 / spent if spent else math.inf
@@ -225,7 +73,7 @@ def change_of(value: float, components: Sequence[Component], n: int, method: str
         components: At least one, with a variance above 0.
     """
     error = math.sqrt(math.fsum(variance for variance, _ in components))
-    reach = student_quantile(confidence, _freedom(components)) * error
+    reach = student_quantile(confidence, degrees_of_freedom(components)) * error
     return Change(Estimate(value, value - reach, value + reach, n, error, method), components)
 
 
@@ -307,9 +155,6 @@ def _variance_between(sizes: Sequence[int], means: Sequence[float], within: floa
     return max(0.0, (seen - (len(sizes) - 1) * within) / (n - math.fsum(size * size for size in sizes) / n))
 
 
-_FEWEST = f"it takes {FEWEST_FOR_AN_INTERVAL} of each, and {FEWEST_IN_A_STRATUM} in every stratum"
-
-
 def change_within(strata: Sequence[Stratum], confidence: float, method: str = WHOLE_METHOD) -> Change:
     """
     The weighted difference of means within strata, with Welch's interval; no value when too few sessions
@@ -319,11 +164,11 @@ def change_within(strata: Sequence[Stratum], confidence: float, method: str = WH
     """
     sizes = sizes_of(strata)
     if min(sizes) < FEWEST_FOR_AN_INTERVAL:
-        reason = f"{sizes[0]} sessions before and {sizes[1]} after are too few in shared strata; {_FEWEST}"
+        reason = f"{sizes[0]} sessions before and {sizes[1]} after are too few in shared strata; {FEWEST}"
         return Change(Estimate(None, None, None, sum(sizes), None, method, reason))
     components = [
         (share**2 * max(statistics.variance(side), LEAST_VARIANCE) / len(side), len(side) - 1)
-        for share, s in zip(_shares(strata), strata, strict=True)
+        for share, s in zip(shares_of(strata), strata, strict=True)
         for side in (s.first, s.second)
     ]
     return change_of(weighted_change(strata), components, sum(sizes), method, confidence)
@@ -333,18 +178,14 @@ def weighted_change(strata: Sequence[Stratum]) -> float:
     """The weighted mean, over strata, of the second group's mean minus the first's."""
     return math.fsum(
         share * (statistics.fmean(s.second) - statistics.fmean(s.first))
-        for share, s in zip(_shares(strata), strata, strict=True)
+        for share, s in zip(shares_of(strata), strata, strict=True)
     )
 
 
-def _shares(strata: Sequence[Stratum]) -> list[float]:
+def shares_of(strata: Sequence[Stratum]) -> list[float]:
+    """The weight of each stratum as a share of all."""
     whole = math.fsum(s.weight for s in strata)
     return [s.weight / whole for s in strata]
-
-
-def sizes_of(strata: Sequence[Stratum]) -> tuple[int, int]:
-    """Number of values of the first and of the second group."""
-    return sum(len(s.first) for s in strata), sum(len(s.second) for s in strata)
 
 
 def less(whole: Change, judge: Change, confidence: float) -> Change:
@@ -369,4 +210,4 @@ def chance_of_change(change: Change) -> float:
     if not change.estimate.value or not change.estimate.standard_error:
         return 1.0
     ratio = abs(change.estimate.value) / change.estimate.standard_error
-    return float(2 * special.stdtr(change.freedom, -ratio))
+    return float(2 * special.stdtr(degrees_of_freedom(change.components), -ratio))

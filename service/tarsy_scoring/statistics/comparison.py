@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tarsy_scoring.statistics.agreement import CONFIDENCE, Estimate
-from tarsy_scoring.statistics.change import RESAMPLES, chance_of, change_within, estimate_difference, weighted_change
+from tarsy_scoring.statistics.change import change_within, weighted_change
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.statistics.judge_alignment import Gap, JudgeOnScale, Parts, align_judges, find_gap, take_apart
 from tarsy_scoring.statistics.pairing import (
@@ -195,7 +195,7 @@ def compare_versions(
     values: tuple[str, str],
     anchors: Collection[AnchorJudgement] = (),
     *,
-    resamples: int = RESAMPLES,
+    resamples: int = 2_000,
 ) -> Comparison:
     """
     Compare the sessions of two label values, metric by metric.
@@ -275,6 +275,8 @@ def _show(
     parts: Parts | None = None,
 ) -> MetricComparison:
     """The comparison of one metric; with parts, its difference is the agents' part."""
+    from tarsy_scoring.statistics.bootstrap import estimate_difference
+
     first, second = (_side(v, compared) for v, compared in zip(values, pairing.compared, strict=True))
     if not pairing.is_fine:
         value = weighted_change(strata) if strata else None
@@ -302,6 +304,8 @@ def _verdict(
     test, unequal sizes of skewed groups the interval. The permutation test ignores the anchors' error, so
     with parts the larger of the two p-values counts.
     """
+    from tarsy_scoring.statistics.bootstrap import chance_of
+
     if difference.value is None or not pairing.is_fine:
         return None, "too few"
     if difference.low is not None and difference.high is not None and difference.low <= 0 <= difference.high:

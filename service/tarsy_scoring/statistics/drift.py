@@ -22,9 +22,8 @@ from tarsy_scoring.statistics.change import (
     change_within,
     hidden_variance,
     less,
-    sizes_of,
 )
-from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, Stratum, shared_strata
+from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, Stratum, pair_up, sizes_of
 
 Cause = Literal["judge", "agents", "both", "none"]
 
@@ -311,11 +310,8 @@ def anchor_changes(anchors: Iterable[AnchorJudgement], old: str, new: str) -> An
 
 
 def _strata(before: Iterable[OrdinaryScore], after: Iterable[OrdinaryScore]) -> list[Stratum]:
-    sides = defaultdict[Hashable, list[float]](list), defaultdict[Hashable, list[float]](list)
-    for side, scores in zip(sides, (before, after), strict=True):
-        for score in scores:
-            side[score.stratum].append(score.total)
-    return shared_strata(dict(sides[0]), dict(sides[1]))
+    alike, _ = pair_up(before, after, lambda score: score.stratum)
+    return [Stratum([s.total for s in first], [s.total for s in second]) for first, second in alike]
 
 
 # --- the result in words -------------------------------------------------------------------------------

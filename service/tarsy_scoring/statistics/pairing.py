@@ -1,8 +1,9 @@
 """Strata: groups of sessions that are comparable because they share a judge, a chain and an alert type."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 # With fewer values the intervals undercover. Source: our simulations without a difference (1,000 seeds;
 # normal, lognormal, 0/1 and rates): from 5 against 5 on, 95 % intervals miss 0 in 1-6 % of cases. With groups
@@ -12,6 +13,7 @@ FEWEST_FOR_AN_INTERVAL = 5
 FEWEST_IN_A_STRATUM = 2  # per group: a single value has no variance
 
 Fingerprint = str | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +35,27 @@ class Stratum:
         return len(self.first) * len(self.second) / (len(self.first) + len(self.second))
 
 
-def shared_strata(
-    first: Mapping[Hashable, Sequence[float]],
-    second: Mapping[Hashable, Sequence[float]],
-    *,
-    fewest: int = FEWEST_IN_A_STRATUM,
-) -> list[Stratum]:
-    """
-    Keep the strata in which both groups have at least `fewest` values.
+def sizes_of(strata: Sequence[Stratum]) -> tuple[int, int]:
+    """Number of values of the first and of the second group."""
+    return sum(len(s.first) for s in strata), sum(len(s.second) for s in strata)
 
-    Args:
-        first, second: Values by stratum.
-        fewest: Below `FEWEST_IN_A_STRATUM` the result carries no interval.
+
+def pair_up(
+    first: Iterable[T], second: Iterable[T], stratum: Callable[[T], Hashable], fewest: int = FEWEST_IN_A_STRATUM
+) -> tuple[list[tuple[list[T], list[T]]], int]:
     """
-    return [Stratum(first[s], second[s]) for s in first if min(len(first[s]), len(second.get(s, ()))) >= fewest]
+    Sort two groups into strata.
+
+    Returns:
+        The members of both groups in each stratum that has at least `fewest` of each, and the number of the
+        other strata.
+    """
+    groups = defaultdict[Hashable, tuple[list[T], list[T]]](lambda: ([], []))
+    for side, members in enumerate((first, second)):
+        for member in members:
+            groups[stratum(member)][side].append(member)
+    alike = [sides for sides in groups.values() if min(map(len, sides)) >= fewest]
+    return alike, len(groups) - len(alike)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +80,14 @@ class Pairing:
 
     Args:
         alike: The values of the first and of the second group, stratum by stratum.
+        left_out: Strata dropped because one group has too few values in them; without a verdict, all of them.
         is_fine: The strata separate circumstances and hold enough values for a verdict. When False,
             circumstances were pooled, and a difference may be due to them alone.
-        left_out: Strata dropped because one group has too few values in them; without a verdict, all of them.
     """
 
     alike: Sequence[tuple[Sequence[Value], Sequence[Value]]]
-    is_fine: bool
     left_out: int
+    is_fine: bool
 
     @property
     def compared(self) -> tuple[int, int]:
@@ -105,19 +114,9 @@ def pair_values(
         scale: Maps a judge to its scale; values on different scales never share a stratum. By default every
             judge has a scale of its own.
     """
-    fine = _pair(first, second, lambda v: (scale(v.judge), v.circumstances), FEWEST_IN_A_STRATUM, is_fine=True)
+    fine = Pairing(*pair_up(first, second, lambda v: (scale(v.judge), v.circumstances)), is_fine=True)
     if min(fine.sizes) >= FEWEST_FOR_AN_INTERVAL:
         return fine
-    pooled = _pair(first, second, lambda v: scale(v.judge), 1, is_fine=False)
-    return replace(pooled, left_out=fine.left_out + len(fine.alike))
-
-
-def _pair(
-    first: Sequence[Value], second: Sequence[Value], kind: Callable[[Value], Hashable], fewest: int, *, is_fine: bool
-) -> Pairing:
-    groups = defaultdict[Hashable, tuple[list[Value], list[Value]]](lambda: ([], []))
-    for side, values in enumerate((first, second)):
-        for value in values:
-            groups[kind(value)][side].append(value)
-    alike = [sides for sides in groups.values() if min(map(len, sides)) >= fewest]
-    return Pairing(alike, is_fine, len(groups) - len(alike))
+    # The smallest strata carry no interval, and pooled ones get none anyway.
+    alike, _ = pair_up(first, second, lambda v: scale(v.judge), fewest=1)
+    return Pairing(alike, fine.left_out + len(fine.alike), is_fine=False)

@@ -7,7 +7,7 @@ The same seed picks the same scores, independent of the order of the input.
 
 import math
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,15 +28,15 @@ class Candidate:
 
     Args:
         spread: Highest minus lowest total of its samples; None for a single sample.
-        contradictions: Facts of the score that contradict each other, such as a total outside the band of the
-            stated outcome, or passing gates with a failing judge.
+        is_contradictory: Facts of the score contradict each other, as a total outside the band of the stated
+            outcome does, or passing gates with a failing judge.
     """
 
     score_id: str
     total: float
-    flags: Collection[str] = ()
     spread: float | None = None
-    contradictions: Collection[str] = ()
+    is_flagged: bool = False
+    is_contradictory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,11 @@ class Pick:
     reasons: tuple[Reason, ...]
 
 
-def pick_for_review(
-    candidates: Iterable[Candidate], count: int, bands: Sequence[Band], *, seed: int, random_share: float = RANDOM_SHARE
-) -> list[Pick]:
+def pick_for_review(candidates: Iterable[Candidate], count: int, bands: Sequence[Band], *, seed: int) -> list[Pick]:
     """
-    Pick scores for people to label: first a random share of all candidates, then the most informative of the
-    rest.
+    Pick scores for people to label: a random sample of all candidates, then the most informative of the rest.
+
+    `RANDOM_SHARE` of the picks, rounded up, are drawn; without random picks nothing could be estimated.
 
     The random share is a simple random sample without replacement, so its plain mean is unbiased for all
     candidates. All picks, each weighted by the inverse of its `inclusion_probability`, are unbiased too
@@ -71,29 +70,19 @@ def pick_for_review(
     biases the estimates.
 
     Args:
+        candidates: Each score once.
         count: Maximum number of picks.
         seed: Use a new one for every draw.
-        random_share: Share of `count`, above 0 and at most 1, rounded up. Without a random share nothing
-            could be estimated.
 
     Returns:
         The picks in random order, so that a reviewer who stops early leaves a random subset.
 
-    Raises:
-        ValueError: `random_share` is out of range, `count` is negative or a score occurs twice.
-
     Source:
         D. G. Horvitz, D. J. Thompson, Journal of the American Statistical Association 47 (1952), 663-685.
     """
-    if not 0 < random_share <= 1:
-        raise ValueError(f"the random share must be above 0 and at most 1, not {random_share}")
-    if count < 0:
-        raise ValueError(f"{count} scores cannot be picked")
     ranked = sorted(candidates, key=lambda c: _rank(c, bands))
-    if len({c.score_id for c in ranked}) < len(ranked):
-        raise ValueError("a score occurs twice among the candidates, which would double its probability")
     count = min(count, len(ranked))
-    drawn = math.ceil(count * random_share)
+    drawn = math.ceil(count * RANDOM_SHARE)
     draw = random.Random(seed)  # noqa: S311 - sampling, not security
     random_places = set(draw.sample(range(len(ranked)), drawn))
     informative = [place for place in range(len(ranked)) if place not in random_places][: count - drawn]
@@ -113,8 +102,8 @@ def pick_for_review(
 def reasons_to_review(candidate: Candidate, bands: Sequence[Band]) -> tuple[Reason, ...]:
     """Which of the four reasons hold for the candidate."""
     found: dict[Reason, bool] = {
-        "contradiction": bool(candidate.contradictions),
-        "flag": bool(candidate.flags),
+        "contradiction": candidate.is_contradictory,
+        "flag": candidate.is_flagged,
         "samples apart": candidate.spread is not None and candidate.spread > SAMPLES_APART_POINTS,
         "band edge": _points_to_edge(candidate.total, bands) <= EDGE_POINTS,
     }
@@ -141,7 +130,7 @@ def _inclusion_probability(place: int, size: int, drawn: int, informative: int) 
     remain undrawn; the number drawn among them is hypergeometric over the other `size` - 1 scores.
     """
     share = drawn / size
-    if drawn == size:
+    if drawn == size:  # a single score
         return 1.0
     needed = max(place - informative + 1, 0)
     ways = sum(math.comb(place, d) * math.comb(size - 1 - place, drawn - d) for d in range(needed, drawn + 1))

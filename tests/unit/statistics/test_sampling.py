@@ -10,12 +10,12 @@ import pytest
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band
 from tarsy_scoring.statistics.sampling import Candidate, Pick, Reason, pick_for_review, reasons_to_review
 
-FLAGGED = Candidate("flagged", 62, flags=("ungrounded",))
+FLAGGED = Candidate("flagged", 62, is_flagged=True)
 PLAIN = [Candidate(f"plain-{i}", 60 + i / 10) for i in range(20)]  # 10 to 11.9 points above an edge
 
 
-def pick(candidates: Sequence[Candidate], count: int, seed: int = 1, **options: float) -> list[Pick]:
-    return pick_for_review(candidates, count, DEFAULT_BANDS, seed=seed, **options)
+def pick(candidates: Sequence[Candidate], count: int, seed: int = 1) -> list[Pick]:
+    return pick_for_review(candidates, count, DEFAULT_BANDS, seed=seed)
 
 
 # --- what is picked ------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def test_four_things_make_a_score_informative() -> None:
         (Candidate("s", 54), ()),
         (Candidate("s", 1), ()),
         (
-            Candidate("s", 75, ("ungrounded",), 20, ("outcome",)),
+            Candidate("s", 75, 20, is_flagged=True, is_contradictory=True),
             ("contradiction", "flag", "samples apart", "band edge"),
         ),
     ]
@@ -44,7 +44,7 @@ def test_four_things_make_a_score_informative() -> None:
 
 def test_the_informative_share_has_the_most_reasons_first() -> None:
     ranked = [
-        Candidate("two", 62, ("ungrounded",), 9),
+        Candidate("two", 62, 9, is_flagged=True),
         Candidate("apart", 62, spread=20),
         Candidate("less-apart", 62, spread=10),
         Candidate("at-the-edge", 75),
@@ -74,28 +74,11 @@ def test_the_queue_is_in_random_order() -> None:
 
 def test_as_many_as_asked_for_are_picked() -> None:
     """No score twice; the random share is rounded up."""
-    for count, share, drawn, in_all in (
-        (5, 0.5, 3, 5),
-        (4, 0.25, 1, 4),
-        (4, 1.0, 4, 4),
-        (99, 0.5, 11, 21),
-        (0, 0.5, 0, 0),
-    ):
-        found = pick([FLAGGED, *PLAIN], count, random_share=share)
+    for count, drawn, in_all in ((5, 3, 5), (4, 2, 4), (99, 11, 21), (0, 0, 0)):
+        found = pick([FLAGGED, *PLAIN], count)
         assert len({p.score_id for p in found}) == len(found) == in_all
         assert sum(p.is_random for p in found) == drawn
     assert pick([], 5) == []
-
-
-def test_invalid_arguments_are_refused() -> None:
-    for candidates, count, share, reason in (
-        (PLAIN, 5, 0.0, "random share"),
-        (PLAIN, 5, 1.1, "random share"),
-        (PLAIN, -1, 0.5, "-1 scores"),
-        ([FLAGGED, FLAGGED], 1, 0.5, "twice"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            pick(candidates, count, random_share=share)
 
 
 # --- chances -------------------------------------------------------------------------------------------
@@ -117,7 +100,7 @@ def test_chances_are_those_of_all_possible_draws() -> None:
 
 def test_all_candidates_are_certain() -> None:
     assert {p.inclusion_probability for p in pick(PLAIN, 20)} == {1.0}
-    assert {p.inclusion_probability for p in pick(PLAIN, 20, random_share=1)} == {1.0}
+    assert [p.inclusion_probability for p in pick(PLAIN[:1], 20)] == [1.0]
 
 
 # --- what it is for ------------------------------------------------------------------------------------
