@@ -23,7 +23,7 @@ from tarsy_scoring.telemetry.metrics import metrics_table
 from tarsy_scoring.web.app import application
 from tarsy_scoring.web.documents import ScoreDocument
 
-METRICS_BEGIN, METRICS_END = "<!-- metrics: generated from telemetry/metrics.py -->", "<!-- /metrics -->"
+METRICS_BEGIN, METRICS_END = "<!-- metrics: generated from telemetry/metrics.yaml -->", "<!-- /metrics -->"
 ROOT = Path(__file__).resolve().parents[1]
 
 MODELS: Mapping[str, type[BaseModel]] = {

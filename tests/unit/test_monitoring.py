@@ -14,7 +14,7 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from tarsy_scoring.tarsy.write_back import Result
-from tarsy_scoring.telemetry.metrics import ASKED_BY, CIRCUIT_KINDS, HOLDS, OUTCOMES, SOURCES_IN_KAFKA, Metrics
+from tarsy_scoring.telemetry.metrics import ASKED_BY, CIRCUIT_KINDS, HOLDS, Metrics, declarations
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "helm" / "tarsy-scoring" / "files"
@@ -67,13 +67,16 @@ BUCKETS = {
     if isinstance(one, MetricWrapperBase) and one._type == "histogram"
 }
 VALUES = {
-    ("tarsy_scoring_attempts_total", "outcome"): OUTCOMES,
+    ("tarsy_scoring_attempts_total", "outcome"): declarations()["attempts"].starts_with,
     ("tarsy_scoring_circuit_open", "kind"): CIRCUIT_KINDS,
     ("tarsy_scoring_queue_due_scores", "waiting_for"): HOLDS,
     ("tarsy_scoring_role", "role"): ("intake", "judging", "relay", "api", "bridge", "insights"),
     ("tarsy_scoring_write_backs_total", "result"): get_args(Result),
     **{(f"tarsy_scoring_score_delay_seconds_{p}", "asked_by"): ASKED_BY for p in ("bucket", "count")},
-    **{(f"tarsy_scoring_request_delay_seconds_{p}", "source"): SOURCES_IN_KAFKA for p in ("bucket", "count")},
+    **{
+        (f"tarsy_scoring_request_delay_seconds_{p}", "source"): declarations()["request_delay"].starts_with
+        for p in ("bucket", "count")
+    },
 }
 
 
