@@ -3,7 +3,7 @@
 import click
 
 from tarsy_scoring.commands.shared import moment, print_json, run, settings_of_environment
-from tarsy_scoring.drift.report import DriftReport, document_of, markdown, read_report
+from tarsy_scoring.drift.report import DriftReport, markdown, read_report
 from tarsy_scoring.wiring import open_migrated_parts
 
 
@@ -28,6 +28,6 @@ def drift(chain: str | None, since: str | None, limit: int, as_json: bool) -> No
 
     found = run(work())
     if as_json:
-        print_json(document_of(found))
+        print_json(found)
     else:
         click.echo(markdown(found), nl=False)

@@ -1,11 +1,12 @@
 """The drift report: findings, the state of a chain's drift detection, and anchors that lack judgements."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import Field
 
 from tarsy_scoring.drift import anchors, findings
@@ -28,6 +29,7 @@ from tarsy_scoring.records.session_list import CUSTOM_PLAN
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import Cause
+from tarsy_scoring.timeline.text import one_line
 
 # Totals of a chain by day, judge and criteria. Every score counts on its day, also several of one session.
 DAILY_TOTALS = """
@@ -215,56 +217,10 @@ def in_points(estimate: Estimate) -> str:
     return f"{estimate.value:+.1f} ({estimate.low:+.1f} to {estimate.high:+.1f})"
 
 
-def document_of(report: DriftReport) -> dict[str, Any]:
-    """The report for JSON."""
-    return asdict(report)
-
-
 def markdown(report: DriftReport) -> str:
     """The report as Markdown."""
-    lines = ["# Drift", ""]
-    if report.chain is not None:
-        lines += [f"{_plain(report.chain.chain_id)}: {report.chain.meaning}", ""]
-    lines += _anchor_lines(report.anchors)
-    if not report.findings:
-        lines += ["No findings yet."]
-    for finding in report.findings:
-        lines += _finding_lines(finding)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _anchor_lines(counts: Mapping[State, int]) -> list[str]:
-    if not counts:
-        return [
-            "There are no anchors, so a change of judge cannot be separated from a change of agents. Add some with "
-            "`anchors add`.",
-            "",
-        ]
-    text = ", ".join(f"{counts[state]} {words}" for state, words in STATES.items() if state in counts)
-    return [f"Anchors: {text}.", ""]
-
-
-def _finding_lines(finding: Finding) -> Sequence[str]:
-    cause = CAUSES[finding.cause] + ("" if finding.is_clear or finding.cause is None else ", probably")
-    lines = [
-        f"## {finding.found_at:%Y-%m-%d %H:%M} {_plain(finding.chain_id)}: {cause}",
-        "",
-        *(f"- {sentence}" for sentence in finding.meaning),
-        "",
-        f"whole change {in_points(finding.whole)}; judge's part {in_points(finding.judge)}; agents' part "
-        f"{in_points(finding.agents)}; {finding.anchors} anchors, {_sessions(finding)}",
-        "",
-    ]
-    judges = f"judge {(finding.old_fingerprint or '')[:12]} -> {finding.new_fingerprint[:12]}"
-    return [*lines, judges if finding.old_fingerprint else f"judge {finding.new_fingerprint[:12]}", ""]
-
-
-def _sessions(finding: Finding) -> str:
-    if finding.look == "anchors":
-        return "sessions left out"
-    return f"{finding.compared_before} sessions before and {finding.compared_after} after"
-
-
-def _plain(name: str) -> str:
-    """An untrusted name in one line."""
-    return " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    environment = Environment(  # noqa: S701 - no HTML
+        loader=PackageLoader(__package__), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"one_line": one_line, "in_points": in_points}
+    return environment.get_template("report.md.jinja").render(report=report, states=STATES, causes=CAUSES) + "\n"

@@ -2,18 +2,20 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, State, read_ledger
-from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, Findings, LeftOut, Need, Reading, cut
+from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, LeftOut, Reading, cut
 from tarsy_scoring.missing_tools.tool_effect import CONFIDENCE, Demand
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.analytics import SELECTED, Selection, ToolSort
-from tarsy_scoring.timeline.text import without_invisible
+from tarsy_scoring.timeline.text import one_line
 
 REASONS_PER_TOOL = 3
 LONGEST_REASON = 300
@@ -110,88 +112,46 @@ async def make_report(database: Database, selection: Selection, sort: ToolSort, 
 
 def clipped(text: str) -> str:
     """A model's text in one line of at most `LONGEST_REASON` characters, without invisible characters."""
-    return cut(_line(text), LONGEST_REASON)
+    return cut(one_line(text), LONGEST_REASON)
 
 
 def markdown(report: ToolReport) -> str:
     """The report as Markdown."""
-    lines = ["# Missing tools", "", _about(report)]
-    for state, heading in HEADINGS.items():
-        if tools := [tool for tool in report.tools if tool.entry.state == state]:
-            lines += ["", f"## {heading}"]
-            for tool in tools:
-                lines += ["", *_tool_lines(tool)]
-    if not report.tools:
-        lines += ["", "No judge missed a tool."]
-    if report.reading is not None:
-        lines += ["", *_reading_lines(report.reading, left_out_in_words(report))]
-    return "\n".join(lines) + "\n"
+    environment = Environment(  # noqa: S701 - Markdown, in which `plain` escapes
+        loader=PackageLoader(__package__), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "plain": plain,
+        "clipped": clipped,
+        "chain": _chain,
+        "day": lambda at: f"{at.astimezone(UTC):%Y-%m-%d}",
+    }
+    since = report.selection.since
+    return (
+        environment.get_template("report.md.jinja").render(
+            report=report,
+            since=f"{since.astimezone(UTC):%Y-%m-%d %H:%M}" if since else None,
+            headings=HEADINGS,
+            demand_in_words=demand_in_words,
+            left_out=left_out_in_words(report),
+            analyses=_analyses,
+            most_chains=MOST_LEFT_OUT,
+            most_needs=MOST_NEEDS,
+            quotes_per_need=QUOTES_PER_NEED,
+        )
+        + "\n"
+    )
 
 
 def left_out_in_words(report: ToolReport) -> list[str]:
     """Per chain, the analyses that no model read and why, as text for a terminal; and how to get them read."""
     left_out: Sequence[LeftOut] = report.reading.left_out if report.reading is not None else []
-    lines = [_line(f"{_chain(left.chain_id)}: {_analyses(left.notes)} not read: {left.why}") for left in left_out]
+    lines = [one_line(f"{_chain(left.chain_id)}: {_analyses(left.notes)} not read: {left.why}") for left in left_out]
     if len(lines) > MOST_LEFT_OUT:
         lines[MOST_LEFT_OUT:] = [f"and {len(lines) - MOST_LEFT_OUT:,} more such lines"]
     if left_out and report.selection.chain is None:
         lines.append("--chain NAME reads the analyses of one chain alone, if it has a judge")
     return lines
-
-
-def _reading_lines(reading: Reading, left_out: Sequence[str]) -> Iterable[str]:
-    """The needs that models found in the judges' free text."""
-    cost = "" if reading.cost_usd is None else f" It cost {reading.cost_usd:.4f} USD."
-    yield "## Needs that a model found in the judges' analyses"
-    yield ""
-    if not reading.findings:
-        yield f"{'No analysis was read.' if reading.left_out else 'There is no analysis to read.'}{cost}"
-    elif any(findings.needs for findings in reading.findings):
-        yield f"Every quote was found in the score that it names.{cost}"
-    else:
-        yield f"No quote was found.{cost}"
-    if len(reading.findings) > 1:
-        yield "Each chain is read by its own provider; the needs found by different providers were not compared."
-    if left_out:
-        yield ""
-        yield from (f"- {plain(line)}" for line in left_out)
-    for findings in reading.findings:
-        yield ""
-        yield from _finding_lines(findings)
-
-
-def _finding_lines(findings: Findings) -> Iterable[str]:
-    """The needs that one provider found."""
-    chains = [plain(_chain(chain_id)) for chain_id in findings.chains[:MOST_LEFT_OUT]]
-    more = len(findings.chains) - len(chains)
-    yield f"### Read by {plain(findings.provider)}"
-    yield ""
-    yield (
-        f"{_analyses(findings.notes_read)} of {', '.join(chains)}{f' and {more:,} more' if more else ''}. "
-        f"Quotes left out because they were found in no score: {findings.quotes_dropped:,}."
-    )
-    if findings.needs_dropped:
-        yield (
-            f"Each answer keeps the {MOST_NEEDS} needs that most scores mention; {findings.needs_dropped:,} more are "
-            "left out."
-        )
-    if not findings.is_put_together:
-        why = f" ({plain(findings.stopped_by)})" if findings.stopped_by else ""
-        yield f"Not all needs were compared with each other{why}: the same one may be there twice."
-    if not findings.needs:
-        yield "No need was supported by a quote."
-    for need in findings.needs:
-        yield ""
-        yield from _need_lines(need)
-
-
-def _need_lines(need: Need) -> Iterable[str]:
-    yield f"#### {plain(need.title)}"
-    yield ""
-    yield f"{plain(need.what)} Mentioned by {need.scores:,} {_many(need.scores, 'score')}:"
-    yield ""
-    for quote in need.quotes[:QUOTES_PER_NEED]:
-        yield f'- "{plain(clipped(quote.quote))}" (score {quote.score_id})'
 
 
 def _chain(chain_id: str | None) -> str:
@@ -200,43 +160,6 @@ def _chain(chain_id: str | None) -> str:
 
 def _analyses(number: int) -> str:
     return f"{number:,} {'analysis' if number == 1 else 'analyses'}"
-
-
-def _about(report: ToolReport) -> str:
-    of, since = report.selection.chain, report.selection.since
-    among = f" of chain {plain(of)}" if of else ""
-    when = f" completed since {since.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if since else ""
-    left = f" {report.tools_left_out} less wanted tools are left out." if report.tools_left_out else ""
-    return (
-        f"From the latest score of each session{among}{when}. Points lost are 100 minus the total of each score that "
-        f"requested the tool; a score that requests three tools counts in full for each.{left}"
-    )
-
-
-def _tool_lines(tool: ReportedTool) -> Iterable[str]:
-    entry = tool.entry
-    yield f"### {plain(entry.tool_name)}"
-    yield ""
-    yield (
-        f"{entry.sessions:,} {_many(entry.sessions, 'session')} in {entry.chains} {_many(entry.chains, 'chain')}; "
-        f"{entry.points_lost:,} {_many(entry.points_lost, 'point')} lost."
-    )
-    if entry.demand is not None:
-        yield demand_in_words(entry.demand, has_other_judge=entry.has_other_judge)
-    elif entry.exists:
-        yield "Judged sessions have called a tool of that name: it may lack a description or a permission."
-    if entry.said is not None:
-        state, since = entry.said.state.capitalize(), entry.said.since.astimezone(UTC)
-        by = f"{state} since {since:%Y-%m-%d}, according to {plain(entry.said.said_by)}"
-        yield f"{by}: {plain(clipped(entry.said.note))}" if entry.said.note else f"{by}."
-    names = [plain(s.name) for s in entry.spellings if s.name != entry.tool_name]
-    if names:
-        yield f"Also written {', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}."
-    if tool.reasons:
-        yield ""
-        for reason in tool.reasons:
-            total = "no total" if reason.total_score is None else f"total {reason.total_score}"
-            yield f"- {plain(reason.reason) or 'No reason given'} (score {reason.score_id}, {total})"
 
 
 def demand_in_words(demand: Demand, *, has_other_judge: bool) -> str:
@@ -283,19 +206,10 @@ def plain(text: str) -> str:
     A word that renderers turn into a link becomes code: escaping is not enough where links are made after
     rendering.
     """
-    return _BEGINS_BLOCK.sub(r"\1\\", " ".join(map(_plain_word, _line(text).split(" "))))
+    return _BEGINS_BLOCK.sub(r"\1\\", " ".join(map(_plain_word, one_line(text).split(" "))))
 
 
 def _plain_word(word: str) -> str:
     if _LINKED.search(word):
         return "`" + word.replace("`", "'") + "`"
     return _MARKS.sub(r"\\\g<0>", word)
-
-
-def _line(text: str) -> str:
-    """One line without invisible characters or terminal control sequences."""
-    return " ".join("".join(c if c.isprintable() else " " for c in without_invisible(text)).split())
-
-
-def _many(number: int, what: str) -> str:
-    return what if number == 1 else f"{what}s"

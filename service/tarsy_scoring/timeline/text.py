@@ -58,6 +58,11 @@ def without_invisible(text: str) -> str:
     return text if text.isascii() else text.translate(_NOTHING)
 
 
+def one_line(text: str) -> str:
+    """Untrusted text as one line without control, colour or direction characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in without_invisible(text)).split())
+
+
 def utf8_pattern(characters: Iterable[str]) -> str:
     """A regular expression over bytes that matches any one of these non-ASCII characters in UTF-8."""
     last_bytes: dict[bytes, list[int]] = {}
