@@ -13,7 +13,7 @@ from tarsy_scoring.commands.drift import drift
 from tarsy_scoring.commands.shared import FAILED, FiniteRange, moment, print_json, run, settings_of_environment
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.missing_tools.report import ToolReport, document_of, left_out_in_words, make_report, markdown
-from tarsy_scoring.missing_tools.report_judge import Analyst
+from tarsy_scoring.missing_tools.report_judge import read_analyses
 from tarsy_scoring.records.analytics import Selection, ToolSort
 from tarsy_scoring.wiring import open_migrated_parts
 
@@ -88,8 +88,16 @@ def missing_tools(
                 made = await make_report(parts.database, selection, cast(ToolSort, sort), limit)
                 if not with_judge:
                     return made
-                analyst = Analyst(parts.database, parts.limits, settings, clients, max_usd, max_scores)
-                return replace(made, reading=await analyst.read(selection))
+                reading = await read_analyses(
+                    parts.database,
+                    parts.limits,
+                    settings,
+                    clients,
+                    selection,
+                    max_usd=max_usd,
+                    most_notes=max_scores,
+                )
+                return replace(made, reading=reading)
         finally:
             for client in clients.values():
                 await client.close()

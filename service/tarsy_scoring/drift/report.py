@@ -223,4 +223,4 @@ def markdown(report: DriftReport) -> str:
         loader=PackageLoader(__package__), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"one_line": one_line, "in_points": in_points}
-    return environment.get_template("report.md.jinja").render(report=report, states=STATES, causes=CAUSES) + "\n"
+    return environment.get_template("report.md.jinja").render(report=report, states=STATES, causes=CAUSES)

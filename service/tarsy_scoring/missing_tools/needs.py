@@ -28,7 +28,6 @@ LONGEST_TEXT, LONGEST_TITLE = 400, 120
 MOST_NEEDS = 40  # of one answer; longer lists are not read, and a manipulated answer must not flood the report
 SHORTEST_QUOTE = 12  # letters and digits; shorter ones such as "the logs" occur in every analysis
 QUOTES_PER_NEED = 5
-MOST_ROUNDS = 4  # of merging; each but the last shortens the list
 LABEL_TOKENS = 6
 UNTITLED = "A need without a title"
 
@@ -119,7 +118,7 @@ class Findings:
         chains: Chains of which it read something.
         needs_dropped: Needs beyond `MOST_NEEDS` of one answer, those with the fewest scores.
         is_put_together: All needs were compared with each other; False: the same one may occur twice.
-        stopped_by: Why they were not all compared; None: they were, or there were too many.
+        stopped_by: Why they were not compared; None: they were, or there were too many for one question.
     """
 
     provider: str
@@ -217,6 +216,8 @@ async def find_needs(
     """
     Map the notes to needs, chain by chain in batches that fit, and merge needs that are the same.
 
+    Needs are merged by one question, if it has room for all of them.
+
     If the model cannot be asked about a chain any more (budget, limits, a refusal), the needs found so far
     are kept and the next chain follows. The chain with the most notes comes first.
 
@@ -229,7 +230,10 @@ async def find_needs(
     read: Counter[str | None] = Counter()
     left_out: list[LeftOut] = []
     readings, quotes_dropped, needs_dropped = 0, 0, 0
-    for chain_id, of_chain in _by_chain(notes):
+    by_chain: defaultdict[str | None, list[Note]] = defaultdict(list)
+    for note in notes:
+        by_chain[note.chain_id].append(note)
+    for chain_id, of_chain in sorted(by_chain.items(), key=lambda item: -len(item[1])):
         try:
             for batch in questions.batches_of(of_chain):
                 needs, lost = await questions.map(ask_for((chain_id,)), batch)
@@ -241,56 +245,32 @@ async def find_needs(
         except _NOT_NOW as error:
             left_out.append(LeftOut(chain_id, len(of_chain) - read[chain_id], str(error)))
     # Needs of a single reading were compared by the model while reading.
-    is_put_together, stopped_by = readings < 2, None
-    if not is_put_together:
+    is_put_together, stopped_by = readings < 2 or len(found) < 2, None
+    if not is_put_together and questions.fit_in_one(found):
         try:
-            is_put_together = await _put_together(found, questions, ask_for(list(read)))
+            found = await questions.reduce(ask_for(list(read)), found)
+            is_put_together = True
         except _NOT_NOW as error:
             stopped_by = str(error)
     found.sort(key=lambda need: (-need.scores, need.title))
     return Findings(
-        provider,
-        list(read),
-        found,
-        read.total(),
-        quotes_dropped,
-        needs_dropped,
-        is_put_together,
-        stopped_by,
-        left_out,
+        provider=provider,
+        chains=list(read),
+        needs=found,
+        notes_read=read.total(),
+        quotes_dropped=quotes_dropped,
+        needs_dropped=needs_dropped,
+        is_put_together=is_put_together,
+        stopped_by=stopped_by,
+        left_out=left_out,
     )
-
-
-def _by_chain(notes: Iterable[Note]) -> list[tuple[str | None, list[Note]]]:
-    found: defaultdict[str | None, list[Note]] = defaultdict(list)
-    for note in notes:
-        found[note.chain_id].append(note)
-    return sorted(found.items(), key=lambda of_chain: -len(of_chain[1]))
-
-
-async def _put_together(found: list[Need], questions: "_Questions", ask: Ask) -> bool:
-    """Merge equal needs in place; returns whether all were compared with each other in the end."""
-    for _ in range(MOST_ROUNDS):
-        found.sort(key=lambda need: need.title.casefold())  # so that similar needs are in one batch
-        if len(found) < 2:
-            return True
-        rounds = batches(found, [estimate_tokens(_in_words(need)) for need in found], questions.budget_tokens)
-        before = len(found)
-        merged: list[Need] = []
-        for n, batch in enumerate(rounds, 1):
-            merged += batch if len(batch) == 1 else await questions.reduce(ask, batch)
-            # Complete after each question: the next one may fail, and paid results are kept.
-            found[:] = [*merged, *(need for rest in rounds[n:] for need in rest)]
-        if len(rounds) == 1 or len(found) == before:
-            return len(rounds) == 1
-    return False
 
 
 class _Questions:
     """The questions of one reading. All fenced text is sanitized, the model's own earlier answers as well."""
 
     def __init__(self, budget_tokens: int, max_reminders: int) -> None:
-        self.budget_tokens = budget_tokens
+        self._budget_tokens = budget_tokens
         self._max_reminders = max_reminders
         self._nonce = new_nonce()
         self._sanitizer = Sanitizer(self._nonce)
@@ -300,7 +280,7 @@ class _Questions:
         # Sanitize before cutting: masking would not recognise a secret that is cut in half.
         texts = self._sanitizer.texts([(str(note.score_id), note.text) for note in notes])
         shown = [replace(note, text=text[:LONGEST_NOTE]) for note, text in zip(notes, texts, strict=True)]
-        return batches(shown, [estimate_tokens(note.text) for note in shown], self.budget_tokens)
+        return batches(shown, [estimate_tokens(note.text) for note in shown], self._budget_tokens)
 
     async def map(self, ask: Ask, notes: Sequence[Note]) -> tuple[list[Need], int]:
         """The needs that the model finds in notes, most scores first, and the number of quotes not found."""
@@ -308,6 +288,11 @@ class _Questions:
         answer = await self._say(ask, _MAP, text, ReplyFormat("needs", _NEEDS_SCHEMA), _Needs)
         needs, lost = checked(answer.needs, notes)
         return [self._safe(need) for need in sorted(needs, key=lambda need: -need.scores)], lost
+
+    def fit_in_one(self, needs: Sequence[Need]) -> bool:
+        """Whether one question holds all these needs."""
+        tokens = [estimate_tokens(_in_words(need)) for need in needs]
+        return len(batches(needs, tokens, self._budget_tokens)) == 1
 
     async def reduce(self, ask: Ask, needs: Sequence[Need]) -> list[Need]:
         """The needs, with those merged that the model calls the same."""

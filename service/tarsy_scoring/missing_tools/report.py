@@ -127,19 +127,16 @@ def markdown(report: ToolReport) -> str:
         "day": lambda at: f"{at.astimezone(UTC):%Y-%m-%d}",
     }
     since = report.selection.since
-    return (
-        environment.get_template("report.md.jinja").render(
-            report=report,
-            since=f"{since.astimezone(UTC):%Y-%m-%d %H:%M}" if since else None,
-            headings=HEADINGS,
-            demand_in_words=demand_in_words,
-            left_out=left_out_in_words(report),
-            analyses=_analyses,
-            most_chains=MOST_LEFT_OUT,
-            most_needs=MOST_NEEDS,
-            quotes_per_need=QUOTES_PER_NEED,
-        )
-        + "\n"
+    return environment.get_template("report.md.jinja").render(
+        report=report,
+        since=f"{since.astimezone(UTC):%Y-%m-%d %H:%M}" if since else None,
+        headings=HEADINGS,
+        demand_in_words=demand_in_words,
+        left_out=left_out_in_words(report),
+        analyses=_analyses,
+        most_chains=MOST_LEFT_OUT,
+        most_needs=MOST_NEEDS,
+        quotes_per_need=QUOTES_PER_NEED,
     )
 
 

@@ -125,7 +125,7 @@ async def test_needs_of_different_readings_are_put_together() -> None:
         needs(("S1", "nobody could see the node's memory")),
         needs(("S1", "memory pressure of the node"), title="Pressure"),
         needs(("S1", "logs of the previous container"), title="Old logs"),
-        group("N1", "N3", "N3", "N9"),
+        group("N1", "N2", "N2", "N9"),
     )
 
     notes = [replace(note, text=f"{note.text} {'x' * 600}") for note in (MEMORY, PRESSURE, LOGS)]
