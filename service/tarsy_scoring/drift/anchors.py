@@ -9,9 +9,8 @@ judge; if its source no longer has the session, it is not requested at all.
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from operator import itemgetter
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid5
 
@@ -36,7 +35,7 @@ ASKED_AT_ONCE = 500
 _NAMESPACE = UUID("7f1f2c1e-6a55-5f0d-9d6c-1b8f3f6f0c11")  # never change it: requests already made would be repeated
 
 JUDGEMENTS = """
-SELECT s.session_id, s.judge_fingerprint, s.total_score, s.chain_id
+SELECT s.session_id, s.judge_fingerprint, s.total_score::float8 AS total, s.chain_id
 FROM {schema}.anchor_sessions a JOIN {schema}.session_scores s USING (session_id)
 WHERE a.removed_at IS NULL AND s.purpose = 'anchor' AND s.status = 'completed'
   AND s.total_score IS NOT NULL AND s.judge_fingerprint IS NOT NULL AND NOT s.flags ?| $3
@@ -64,15 +63,15 @@ ORDER BY c.chain_id, s.completed_at DESC
 # Anchors and their progress under the current judges ($1 chains, $2 their judges).
 STANDING = """
 SELECT a.session_id, m.chain_id, m.alert_type, a.added_by, a.added_at, a.note, j.fingerprint IS NULL AS has_no_judge,
-       d.judged, d.open, d.newest_error, q.asked, q.tries, q.asked_lately
+       d.judgements, d.open, d.error_kind, q.asked, q.tries, q.asked_lately
 FROM {schema}.anchor_sessions a JOIN {schema}.sessions m USING (session_id)
 LEFT JOIN unnest($1::text[], $2::text[]) AS j(chain_id, fingerprint) USING (chain_id)
 CROSS JOIN LATERAL (
   SELECT count(*) FILTER (WHERE s.status = 'completed' AND s.judge_fingerprint = j.fingerprint
-                          AND s.total_score IS NOT NULL AND NOT s.flags ?| $4) AS judged,
+                          AND s.total_score IS NOT NULL AND NOT s.flags ?| $4) AS judgements,
          count(*) FILTER (WHERE s.status IN ('pending', 'in_progress')) AS open,
-         (array_agg(coalesce(s.error_kind, '') ORDER BY s.completed_at DESC)
-          FILTER (WHERE s.completed_at >= a.added_at AND s.status <> 'cancelled'))[1] AS newest_error
+         (array_agg(s.error_kind ORDER BY s.completed_at DESC)
+          FILTER (WHERE s.completed_at >= a.added_at AND s.status <> 'cancelled'))[1] AS error_kind
   FROM {schema}.session_scores s WHERE s.session_id = a.session_id AND s.purpose = 'anchor') d
 CROSS JOIN LATERAL (
   SELECT count(*) AS asked, count(*) FILTER (WHERE r.received_at >= a.added_at) AS tries,
@@ -239,7 +238,7 @@ def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: rando
     """
     Draw a sample in which every stratum has its share, plus or minus one; all candidates are equally likely.
 
-    Systematic sampling: the strata are concatenated in random order, and every n-th candidate is taken from a
+    Systematic sampling: the shuffled candidates are sorted by stratum, and every n-th one is taken from a
     random start on.
 
     Args:
@@ -248,14 +247,8 @@ def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: rando
     Source:
         W. G. Cochran: Sampling Techniques (1977), chapter 8: systematic sampling.
     """
-    strata: defaultdict[object, list[str]] = defaultdict(list)
-    for session_id, stratum in candidates:
-        strata[stratum].append(session_id)
-    groups = list(strata.values())
-    dice.shuffle(groups)
-    for group in groups:
-        dice.shuffle(group)
-    laid = [session_id for group in groups for session_id in group]
+    shuffled = dice.sample(candidates, len(candidates))
+    laid = [session_id for session_id, _ in sorted(shuffled, key=lambda candidate: repr(candidate[1]))]
     if count >= len(laid):
         return laid
     step = len(laid) / count
@@ -280,10 +273,7 @@ async def judgements(
         DatabaseAway: See `Database.once`.
     """
     rows = await database.once(lambda c: c.fetch(database.sql(JUDGEMENTS), criteria_hash, chain, _DOUBTFUL))
-    columns = ("session_id", "judge_fingerprint", "total_score", "chain_id")
-    return [
-        AnchorJudgement(name, judge, float(total), of) for name, judge, total, of in map(itemgetter(*columns), rows)
-    ]
+    return [AnchorJudgement(**dict(row)) for row in rows]
 
 
 async def standing(inbox: Inbox) -> Standing:
@@ -320,14 +310,8 @@ def judges_of(rows: Sequence[Any]) -> list[Judge]:
 
 def _anchor(row: Any, wanted: int) -> Anchor:
     state, is_due = state_of(row, wanted)
-    return Anchor(
-        **{name: row[name] for name in ("session_id", "chain_id", "alert_type", "added_by", "added_at", "note")},
-        state=state,
-        judgements=row["judged"],
-        asked=row["asked"],
-        error_kind=row["newest_error"] or None,
-        is_due=is_due,
-    )
+    stored = {f.name: row[f.name] for f in fields(Anchor) if f.name not in ("state", "is_due")}
+    return Anchor(**stored, state=state, is_due=is_due)
 
 
 def state_of(row: Any, wanted: int) -> tuple[State, bool]:
@@ -340,11 +324,11 @@ def state_of(row: Any, wanted: int) -> tuple[State, bool]:
     """
     if row["has_no_judge"]:
         return "no_judge", False
-    if row["judged"] >= wanted:
+    if row["judgements"] >= wanted:
         return "judged", False
     if row["open"]:
         return "under_way", False
-    if row["newest_error"] == SessionNotFound.error_kind:
+    if row["error_kind"] == SessionNotFound.error_kind:
         return "gone", False
     if row["tries"] >= wanted + SPARE_TRIES:
         return "given_up", False

@@ -23,7 +23,6 @@ from tarsy_scoring.statistics.drift import (
     OrdinaryScore,
     anchor_changes,
     explain_new_judge,
-    find_change,
 )
 from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL
 
@@ -46,19 +45,11 @@ OWN_ANCHORS = 20  # with fewer anchors of its own, a chain also uses those of ot
 
 
 @dataclass(frozen=True, slots=True)
-class ChainScore:
-    """The first total of a session of the chain."""
+class ChainScore(OrdinaryScore):
+    """The first total of a session of the chain. All are of one chain, so the alert type is the stratum."""
 
     scored_at: datetime
-    ended_at: datetime
-    alert_type: str | None
-    judge_fingerprint: str
     criteria_hash: str | None
-    total: float
-
-    def ordinary(self) -> OrdinaryScore:
-        """The score for the statistics. All are of one chain, so the alert type is the stratum."""
-        return OrdinaryScore(self.ended_at, self.judge_fingerprint, self.alert_type, self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +187,7 @@ def detect_new_judge(found: Situation, look: Look) -> Drift:
     assert tenure.old is not None
     scores = None
     if look == "sessions":
-        scores = [s.ordinary() for s in (*tenure.before[-WINDOW:], *tenure.scores[-WINDOW:])]
+        scores = [*tenure.before[-WINDOW:], *tenure.scores[-WINDOW:]]
     drift = explain_new_judge(scores, found.judgements, tenure.old, tenure.fingerprint, chain=found.chain_id)
     meaning = (*drift.meaning, *_about_other_chains(found, tenure.old, drift))
     return replace(drift, began_at=tenure.since, meaning=meaning)
@@ -217,16 +208,6 @@ def _about_other_chains(found: Situation, old: str, drift: Drift) -> tuple[str, 
             f"{reason} The interval includes the difference between chains, estimated from {len(by_chain)} chains.",
         )
     return (f"{reason} They are of one chain, so how much chains differ is unknown and not in the interval.",)
-
-
-def detect_change_under_one_judge(found: Situation, since: datetime | None) -> Drift:
-    """
-    Whether the agents changed under the current judge.
-
-    Args:
-        since: When the last known change began; earlier sessions are ignored.
-    """
-    return find_change(s.ordinary() for s in found.tenure.scores if since is None or s.ended_at >= since)
 
 
 # --- what to publish -----------------------------------------------------------------------------------

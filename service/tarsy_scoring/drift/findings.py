@@ -6,7 +6,7 @@ A look and its finding are one transaction, so no look is made twice. `detection
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -21,7 +21,6 @@ from tarsy_scoring.drift.detection import (
     Situation,
     Tenure,
     current_tenure,
-    detect_change_under_one_judge,
     detect_new_judge,
     due_look,
     is_news,
@@ -32,7 +31,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
-from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift
+from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift, find_change
 
 MOST_READ = 3 * WINDOW  # scores of all judges together; a look takes at most `WINDOW` of each
 MOST_SHOWN = 100
@@ -60,7 +59,7 @@ FROM chains c CROSS JOIN LATERAL (
 # The first total of each session of a chain, newest first: scoring a session again says nothing new about its
 # agents.
 SCORES = """
-SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS ended_at, m.alert_type,
+SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS at, m.alert_type AS stratum,
        s.judge_fingerprint, s.criteria_hash, s.total_score::float8 AS total
 FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
 WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id = $1 AND s.criteria = $2
@@ -70,32 +69,10 @@ WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id = $1 AN
 ORDER BY s.completed_at DESC LIMIT $4
 """
 
-_FINDING = """
-SELECT f.event_id, f.look, f.chain_id, f.criteria, f.criteria_hash, f.old_fingerprint, f.new_fingerprint, f.cause,
-       f.is_clear, f.judge, f.whole, f.agents, f.began_at, f.anchors, f.anchors_missing, f.compared_before,
-       f.compared_after, f.meaning, f.found_at, f.is_event, f.published_at
-FROM {schema}.drift_findings f
-"""
-
-FINDINGS = f"""{_FINDING}
-WHERE ($1::text IS NULL OR f.chain_id = $1) AND ($2::text IS NULL OR f.criteria = $2)
-  AND ($3::timestamptz IS NULL OR f.found_at >= $3)
-ORDER BY f.found_at DESC, f.event_id LIMIT $4
-"""
-
-UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY f.found_at LIMIT $1"
-
 MARK_PUBLISHED = "UPDATE {schema}.drift_findings SET published_at = now() WHERE event_id = ANY($1::uuid[])"
 
 # One look at a chain at a time, also from a process that lost the lock of the loop without noticing.
 LOOK_LOCK = AdvisoryLock("tarsy-scoring drift look")
-
-ADD = """
-INSERT INTO {schema}.drift_findings
-  (look, chain_id, criteria, criteria_hash, old_fingerprint, new_fingerprint, cause, is_clear, judge, whole, agents,
-   began_at, anchors, anchors_missing, compared_before, compared_after, meaning, is_event)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
-"""
 
 WATCHED = "SELECT looked_at FROM {schema}.drift_watches WHERE chain_id = $1 AND criteria = $2"
 
@@ -149,6 +126,17 @@ class Finding:
     def size(self) -> Estimate | None:
         """The size of the change that `cause` names."""
         return size_of(self.cause, self.judge, self.whole, self.agents)
+
+
+_FINDING = f"SELECT {', '.join(f.name for f in fields(Finding))} FROM {{schema}}.drift_findings f"
+
+FINDINGS = f"""{_FINDING}
+WHERE ($1::text IS NULL OR f.chain_id = $1) AND ($2::text IS NULL OR f.criteria = $2)
+  AND ($3::timestamptz IS NULL OR f.found_at >= $3)
+ORDER BY f.found_at DESC, f.event_id LIMIT $4
+"""
+
+UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY f.found_at LIMIT $1"
 
 
 async def chains(database: Database) -> dict[str, datetime]:
@@ -209,7 +197,9 @@ async def look_at(database: Database, found: Situation, now: datetime) -> list[L
         watched = await connection.fetchval(database.sql(WATCHED), found.chain_id, found.criteria)
         if watched is None or now - watched >= WATCH_EVERY:
             await connection.execute(database.sql(WATCH), found.chain_id, found.criteria, now)
-            drift = await asyncio.to_thread(detect_change_under_one_judge, found, _last_change(earlier, found.tenure))
+            since = _last_change(earlier, found.tenure)
+            scores = [s for s in found.tenure.scores if since is None or s.at >= since]
+            drift = await asyncio.to_thread(find_change, scores)
             if drift.cause == "agents":
                 await _keep(database, connection, found, "watch", drift, is_event=True)
             made.append("watch")
@@ -244,26 +234,21 @@ def _last_change(earlier: Sequence[Finding], tenure: Tenure) -> datetime | None:
 async def _keep(
     database: Database, connection: Connection, found: Situation, look: Look, drift: Drift, *, is_event: bool
 ) -> None:
-    await connection.execute(
-        database.sql(ADD),
-        look,
-        found.chain_id,
-        found.criteria,
-        found.criteria_hash,
-        None if look == "watch" else found.tenure.old,
-        found.tenure.fingerprint,
-        drift.cause,
-        drift.is_clear,
-        asdict(drift.judge),
-        asdict(drift.whole),
-        asdict(drift.agents),
-        drift.began_at,
-        drift.anchors,
-        drift.anchors_missing,
-        *drift.compared,
-        list(drift.meaning),
-        is_event,
-    )
+    values = {
+        "look": look,
+        "chain_id": found.chain_id,
+        "criteria": found.criteria,
+        "criteria_hash": found.criteria_hash,
+        "old_fingerprint": None if look == "watch" else found.tenure.old,
+        "new_fingerprint": found.tenure.fingerprint,
+        "compared_before": drift.compared[0],
+        "compared_after": drift.compared[1],
+        "is_event": is_event,
+        **{name: value for name, value in asdict(drift).items() if name != "compared"},
+    }
+    marks = ", ".join(f"${n}" for n in range(1, len(values) + 1))
+    sql = database.sql(f"INSERT INTO {{schema}}.drift_findings ({', '.join(values)}) VALUES ({marks})")
+    await connection.execute(sql, *values.values())
 
 
 # --- reading findings ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ broker acknowledges it (at least once).
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.drift.anchors import AUTOMATIC, Standing, State
-from tarsy_scoring.drift.findings import Finding, event_of
+from tarsy_scoring.drift.findings import event_of
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.events import cloudevents_headers
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
@@ -135,7 +135,16 @@ class DriftLoop:
         acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
         done = [f for f, is_there in zip(news, acknowledged, strict=True) if is_there]
         await findings.mark_published(self._database, [f.event_id for f in done])
-        self._report(done)
+        for finding in done:
+            self._metrics.drift_events.labels(finding.cause).inc()
+            log.warning(
+                "drift.detected",
+                chain_id=finding.chain_id,
+                cause=finding.cause,
+                is_clear=finding.is_clear,
+                size_points=None if finding.size is None else finding.size.value,
+                event_id=str(finding.event_id),
+            )
         if len(done) < len(news):
             raise BrokerAway(f"{len(news) - len(done)} of {len(news)} events were not acknowledged in time")
 
@@ -149,18 +158,6 @@ class DriftLoop:
         except TimeoutError:
             raise BrokerAway(f"the brokers could not be reached within {PUBLISH_TIMEOUT_S:g} s") from None
         self._has_topic = True
-
-    def _report(self, done: Sequence[Finding]) -> None:
-        for finding in done:
-            self._metrics.drift_events.labels(finding.cause).inc()
-            log.warning(
-                "drift.detected",
-                chain_id=finding.chain_id,
-                cause=finding.cause,
-                is_clear=finding.is_clear,
-                size_points=None if finding.size is None else finding.size.value,
-                event_id=str(finding.event_id),
-            )
 
 
 def _message(event: Mapping[str, Any]) -> tuple[bytes, bytes, Headers]:

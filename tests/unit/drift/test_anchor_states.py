@@ -8,7 +8,7 @@ from tarsy_scoring.drift.anchors import State, draw_alike, judges_of, state_of
 
 
 def a_row(**changes: Any) -> dict[str, Any]:
-    fresh = {"has_no_judge": False, "judged": 0, "open": 0, "newest_error": None, "tries": 0, "asked_lately": False}
+    fresh = {"has_no_judge": False, "judgements": 0, "open": 0, "error_kind": None, "tries": 0, "asked_lately": False}
     return fresh | changes
 
 
@@ -17,23 +17,23 @@ def test_what_an_anchor_lacks() -> None:
     cases: list[tuple[dict[str, Any], State, bool]] = [
         ({}, "lacking", True),
         ({"has_no_judge": True}, "no_judge", False),
-        ({"judged": 1}, "judged", False),
-        ({"judged": 1, "open": 1, "newest_error": "refused"}, "judged", False),
+        ({"judgements": 1}, "judged", False),
+        ({"judgements": 1, "open": 1, "error_kind": "refused"}, "judged", False),
         ({"open": 1, "tries": 1}, "under_way", False),
         ({"tries": 1, "asked_lately": True}, "lacking", False),
-        ({"tries": 2, "newest_error": "refused"}, "lacking", True),
-        ({"tries": 3, "newest_error": "refused"}, "given_up", False),
-        ({"tries": 1, "newest_error": "session_not_found"}, "gone", False),
-        ({"open": 1, "newest_error": "session_not_found"}, "under_way", False),
-        ({"judged": 1, "newest_error": "session_not_found"}, "judged", False),
+        ({"tries": 2, "error_kind": "refused"}, "lacking", True),
+        ({"tries": 3, "error_kind": "refused"}, "given_up", False),
+        ({"tries": 1, "error_kind": "session_not_found"}, "gone", False),
+        ({"open": 1, "error_kind": "session_not_found"}, "under_way", False),
+        ({"judgements": 1, "error_kind": "session_not_found"}, "judged", False),
     ]
 
     for changes, state, is_due in cases:
         assert state_of(a_row(**changes), 1) == (state, is_due), changes
     # Where three judgements are wanted, there are more tries.
     for changes, state in (
-        ({"judged": 2}, "lacking"),
-        ({"judged": 3}, "judged"),
+        ({"judgements": 2}, "lacking"),
+        ({"judgements": 3}, "judged"),
         ({"tries": 4}, "lacking"),
         ({"tries": 5}, "given_up"),
     ):

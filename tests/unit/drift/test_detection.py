@@ -27,7 +27,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 def scores(judges: str) -> list[ChainScore]:
     """One an hour, by the judges of these letters."""
-    return [ChainScore(BEGIN + n * HOUR, BEGIN + n * HOUR, None, judge, "h", 60.0) for n, judge in enumerate(judges)]
+    return [ChainScore(BEGIN + n * HOUR, judge, None, 60.0, BEGIN + n * HOUR, "h") for n, judge in enumerate(judges)]
 
 
 def in_office(judges: str) -> tuple[str | None, str, int, int]:

@@ -117,7 +117,7 @@ def situation(
     judges: int = 2,
     unknown: int = 0,
 ) -> Situation:
-    score = ChainScore(NOON, NOON, None, "b", "h", 60.0)
+    score = ChainScore(NOON, "b", None, 60.0, NOON, "h")
     tenure = Tenure("b", NOON if old else None, [score] * after, old, [score], judges)
     said = [AnchorJudgement(f"s-{n}", judge, 60.0, "k") for n in range(judged_by_both) for judge in "ab"]
     return Situation("k", "c", tenure, said, outstanding, unknown)
