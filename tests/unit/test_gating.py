@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from infrastructure import wait_until
 from tarsy_scoring.config.gates import GATE_TYPES, Gate
 from tarsy_scoring.config.settings import GateSettings
-from tarsy_scoring.gates.decide import GateResult
+from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.gates.run import THREAD_NAME, run_gates
 from unit.timeline.sessions import call, of_events
 

@@ -39,157 +39,96 @@ class Finding:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """
-    The condition and the text of a finding.
-
-    `find` yields for each finding the name that replaces `{name}` in the likely cause, and the evidence.
-    """
-
-    pattern: str
-    when: str
-    likely_cause: str
-    find: Callable[[Interaction], Iterator[tuple[str, str]]]
+CAUSES = {
+    "many errors, little help-seeking": (
+        "The agents think that they know the syntax of {name}: examples of it in the prompt or the tool's "
+        "description may be wrong or missing."
+    ),
+    "many errors despite help": (
+        "The help of {name} does not suffice: add the arguments that fail, with an example that works."
+    ),
+    "much help-seeking, few errors": (
+        "The agents know too little up front, but the help of {name} is good: put what it says into the "
+        "prompt or the tool's description."
+    ),
+    "many retries of one command": (
+        "The error messages and results of {name} do not help: let them say what to do differently, or that"
+        " nothing has changed."
+    ),
+    "long way to the end": (
+        "The commands are described, the workflow is not: say in which order to use them, and when enough is known."
+    ),
+    "the same command in a row": (
+        "The agent is stuck at {name}: its answer to an identical call should say so, or a limit should end it."
+    ),
+    "going round in circles": (
+        "No step of the round leads on: say in the prompt what to do when the results of {name} stay the same."
+    ),
+    "repeating what failed": (
+        "The agents do not learn from the failures of {name}: its errors should name the cause, and whether"
+        " trying again can help."
+    ),
+}
+"""The likely cause by pattern, in the order of the findings. `{name}` stands for the tools that a finding names."""
 
 
 def diagnose(interaction: Interaction) -> list[Finding]:
-    """The findings in the order of `RULES`; none for a session of very few commands. Deterministic."""
+    """The findings in the order of `CAUSES`; none for a session of very few commands. Deterministic."""
     if interaction.total_commands < MIN_COMMANDS:
         return []
     return [
-        Finding(rule.pattern, rule.likely_cause.format(name=name), evidence)
-        for rule in RULES
-        for name, evidence in rule.find(interaction)
+        Finding(pattern, CAUSES[pattern].format(name=name), evidence)
+        for find in (_errors_and_help, _retries, _long_way, _loops, _ignored_failures)
+        for pattern, name, evidence in find(interaction)
     ]
 
 
-def _has_many_errors(counts: Counts) -> bool:
-    return counts.error_count >= MANY and (counts.error_rate or 0) >= MANY_ERRORS
+def _errors_and_help(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
+    errors, helped, total = interaction.error_count, interaction.help_invocations, interaction.total_commands
+    error_rate = interaction.error_rate or 0
+    has_much_help = helped >= MANY and helped / total >= MUCH_HELP
+    evidence = f"error_rate {error_rate:.2f} (error_count {errors} of {total} commands), help_invocations {helped}"
+    if errors >= MANY and error_rate >= MANY_ERRORS:
+        pattern = "many errors despite help" if has_much_help else "many errors, little help-seeking"
+        yield pattern, _worst(interaction, lambda counts: counts.error_count), evidence
+    if error_rate <= FEW_ERRORS and has_much_help:
+        name = _worst(interaction, lambda counts: counts.help_invocations)
+        yield "much help-seeking, few errors", name, evidence
 
 
-def _has_much_help(counts: Counts) -> bool:
-    return counts.help_invocations >= MANY and counts.help_invocations / counts.total_commands >= MUCH_HELP
-
-
-def _errors_without_help(interaction: Interaction) -> Iterator[tuple[str, str]]:
-    if _has_many_errors(interaction) and not _has_much_help(interaction):
-        yield _worst(interaction, lambda counts: counts.error_count), _errors_and_help(interaction)
-
-
-def _errors_despite_help(interaction: Interaction) -> Iterator[tuple[str, str]]:
-    if _has_many_errors(interaction) and _has_much_help(interaction):
-        yield _worst(interaction, lambda counts: counts.error_count), _errors_and_help(interaction)
-
-
-def _help_without_errors(interaction: Interaction) -> Iterator[tuple[str, str]]:
-    if (interaction.error_rate or 0) <= FEW_ERRORS and _has_much_help(interaction):
-        yield _worst(interaction, lambda counts: counts.help_invocations), _errors_and_help(interaction)
-
-
-def _retries_of_one_command(interaction: Interaction) -> Iterator[tuple[str, str]]:
+def _retries(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
     for name, counts in _ranked(interaction, lambda counts: counts.retry_count):
         rate = counts.retry_rate or 0
         if counts.total_commands >= MIN_COMMANDS and rate >= MANY_RETRIES:
             asked = f"of its {counts.total_commands} commands {counts.unique_commands} were unique_commands"
-            yield name, f"{name}: retry_count {counts.retry_count}, retry_rate {rate:.2f} ({asked})"
+            evidence = f"{name}: retry_count {counts.retry_count}, retry_rate {rate:.2f} ({asked})"
+            yield "many retries of one command", name, evidence
 
 
-def _long_way(interaction: Interaction) -> Iterator[tuple[str, str]]:
+def _long_way(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
     if interaction.completed and interaction.total_commands >= MANY_COMMANDS:
         ratio = f"iteration_ratio {interaction.iteration_ratio or 0:.2f}"
-        yield "", f"total_commands {interaction.total_commands}, {ratio}, completed true"
+        yield "long way to the end", "", f"total_commands {interaction.total_commands}, {ratio}, completed true"
 
 
-def _run(interaction: Interaction) -> Iterator[tuple[str, str]]:
+def _loops(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
     run = interaction.longest_identical_run
     if run is not None and run.length >= LONG_RUN:
         name = _display_name(run.tool)
-        yield name, f"longest_identical_run: {name}, {run.length} times in a row"
-
-
-def _cycle(interaction: Interaction) -> Iterator[tuple[str, str]]:
+        yield "the same command in a row", name, f"longest_identical_run: {name}, {run.length} times in a row"
     if interaction.cycles:
         cycle = interaction.cycles[0]
-        tools = ", ".join(map(_display_name, cycle.tools))
+        names = [_display_name(tool) for tool in cycle.tools]
         others = f"; {len(interaction.cycles)} cycles in all" if len(interaction.cycles) > 1 else ""
-        name = ", ".join(dict.fromkeys(map(_display_name, cycle.tools)))
-        yield name, f"cycles: {tools}, {cycle.repetitions} repetitions{others}"
+        evidence = f"cycles: {', '.join(names)}, {cycle.repetitions} repetitions{others}"
+        yield "going round in circles", ", ".join(dict.fromkeys(names)), evidence
 
 
-def _ignored_failures(interaction: Interaction) -> Iterator[tuple[str, str]]:
+def _ignored_failures(interaction: Interaction) -> Iterator[tuple[str, str, str]]:
     count, total = interaction.repeated_after_failure, interaction.total_commands
     if count >= MANY and count / total >= REPEATED_AFTER_FAILURE:
         name = _worst(interaction, lambda counts: counts.repeated_after_failure)
-        yield name, f"repeated_after_failure {count} of {total} commands"
-
-
-_A_LOT_OF_HELP = f"{MANY} help_invocations or more, and in {MUCH_HELP:.0%} of the commands or more"
-_LITTLE_HELP = f"fewer than {MANY} help_invocations, or in less than {MUCH_HELP:.0%} of the commands"
-
-RULES = (
-    Rule(
-        "many errors, little help-seeking",
-        f"error_rate at least {MANY_ERRORS:g} ({MANY} errors or more), {_LITTLE_HELP}",
-        "The agents think that they know the syntax of {name}: examples of it in the prompt or the tool's description "
-        "may be wrong or missing.",
-        _errors_without_help,
-    ),
-    Rule(
-        "many errors despite help",
-        f"error_rate at least {MANY_ERRORS:g} ({MANY} errors or more), {_A_LOT_OF_HELP}",
-        "The help of {name} does not suffice: add the arguments that fail, with an example that works.",
-        _errors_despite_help,
-    ),
-    Rule(
-        "much help-seeking, few errors",
-        f"error_rate at most {FEW_ERRORS:g}, {_A_LOT_OF_HELP}",
-        "The agents know too little up front, but the help of {name} is good: put what it says into the prompt or the "
-        "tool's description.",
-        _help_without_errors,
-    ),
-    Rule(
-        "many retries of one command",
-        f"of a subcommand, or a tool where none are named: {MIN_COMMANDS} commands or more, "
-        f"retry_rate at least {MANY_RETRIES:g}",
-        "The error messages and results of {name} do not help: let them say what to do differently, or that nothing "
-        "has changed.",
-        _retries_of_one_command,
-    ),
-    Rule(
-        "long way to the end",
-        f"completed, {MANY_COMMANDS} commands or more",
-        "The commands are described, the workflow is not: say in which order to use them, and when enough is known.",
-        _long_way,
-    ),
-    Rule(
-        "the same command in a row",
-        f"longest_identical_run of {LONG_RUN} or more",
-        "The agent is stuck at {name}: its answer to an identical call should say so, or a limit should end it.",
-        _run,
-    ),
-    Rule(
-        "going round in circles",
-        "a cycle of 2 to 8 commands, three rounds or more",
-        "No step of the round leads on: say in the prompt what to do when the results of {name} stay the same.",
-        _cycle,
-    ),
-    Rule(
-        "repeating what failed",
-        f"repeated_after_failure of {MANY} or more, and of {REPEATED_AFTER_FAILURE:.0%} of the commands or more",
-        "The agents do not learn from the failures of {name}: its errors should name the cause, and whether trying "
-        "again can help.",
-        _ignored_failures,
-    ),
-)
-"""All rules, in the order of their findings."""
-
-
-def _errors_and_help(interaction: Interaction) -> str:
-    return (
-        f"error_rate {interaction.error_rate or 0:.2f} (error_count {interaction.error_count} of "
-        f"{interaction.total_commands} commands), help_invocations {interaction.help_invocations}"
-    )
+        yield "repeating what failed", name, f"repeated_after_failure {count} of {total} commands"
 
 
 def _ranked(interaction: Interaction, number: Callable[[Counts], int]) -> list[tuple[str, Counts]]:

@@ -10,13 +10,13 @@ import heapq
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import eq, itemgetter
 from typing import Any, NamedTuple
 
 import re2
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 from tarsy_scoring.timeline.model import Event, Execution, Timeline, ToolCall
 
@@ -102,22 +102,8 @@ class Interaction(Counts):
 
     def document(self) -> dict[str, Any]:
         """The JSON of the score document; its keys are in the order of the fields."""
-        run, tokens = self.longest_identical_run, self.agent_tokens
-        return _document(self) | {
-            "completed": self.completed,
-            "error_basis": dict(self.error_basis),
-            "longest_identical_run": run and {"tool": run.tool, "length": run.length},
-            "cycles": [{"tools": list(c.tools), "repetitions": c.repetitions} for c in self.cycles],
-            "duration_s": self.duration_s,
-            "tool_duration_ms": self.tool_duration_ms,
-            "agent_tokens": tokens and {"input": tokens.input, "output": tokens.output},
-            "by_tool": {name: _document(counts) for name, counts in self.by_tool.items()},
-            "by_subcommand": {name: _document(counts) for name, counts in self.by_subcommand.items()},
-        }
-
-
-def _document(counts: Counts) -> dict[str, Any]:
-    return {name: getattr(counts, name) for name in Counts.__dataclass_fields__}
+        document: dict[str, Any] = to_jsonable_python(self)
+        return document
 
 
 def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) -> Interaction:
@@ -139,7 +125,7 @@ def measure_interaction(timeline: Timeline, rules: CommandRules = EVERY_CALL) ->
     durations_ms = [duration_ms for line in lines for duration_ms in line.durations_ms]
     cycles = (cycle for line in lines for cycle in _cycles(line))
     return Interaction(
-        **_document(total),
+        **asdict(total),
         completed=timeline.status == "completed",
         error_basis={basis: sum(n for kind, n in kinds.items() if kind.basis == basis) for basis in bases},
         longest_identical_run=_longest_run(lines),

@@ -5,35 +5,25 @@ Interaction metrics inform; they never decide an outcome.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
+
+from tarsy_scoring.evaluation.interaction import Counts
 
 MOST_MESSAGES = 3  # of failed gates in one reason; the others are named
 _SHOWN_DECIMALS = 2  # of a number in a reason; more where they are needed to show a difference
 _SIGNIFICANT_DECIMALS = 6  # removes the floating-point error of a weighted score
 
 
-class GateLike(Protocol):
-    """The result of a gate."""
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """Whether a gate passed, and why."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def passed(self) -> bool: ...
-    @property
-    def message(self) -> str: ...
-
-
-class InteractionLike(Protocol):
-    """Interaction metrics: rates 0-1, None for a session without commands."""
-
-    @property
-    def error_rate(self) -> float | None: ...
-    @property
-    def first_try_success_rate(self) -> float | None: ...
-    @property
-    def iteration_ratio(self) -> float | None: ...
+    name: str
+    gate_type: str
+    passed: bool
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +48,7 @@ def threshold_of(chain_threshold: float | None, rubric_threshold: float | None) 
 
 
 def decide_outcome(
-    gates: Sequence[GateLike], total_score: int | None, pass_threshold: float | None, *, judged: float | None = None
+    gates: Sequence[GateResult], total_score: int | None, pass_threshold: float | None, *, judged: float | None = None
 ) -> Outcome:
     """
     Pass if all gates pass and the total reaches the threshold; None where there are neither gates nor a
@@ -84,7 +74,7 @@ def decide_outcome(
     return Outcome("fail", "; ".join(reasons)) if reasons else Outcome("pass")
 
 
-def _failed_gates(failed: Sequence[GateLike]) -> str:
+def _failed_gates(failed: Sequence[GateResult]) -> str:
     shown = "; ".join(f"gate {g.name!r} failed: {g.message}" for g in failed[:MOST_MESSAGES])
     more = failed[MOST_MESSAGES:]
     return f"{shown}; and {len(more)} more: {', '.join(repr(g.name) for g in more)}" if more else shown
@@ -99,11 +89,7 @@ def _distinguishable(low: float, high: float) -> tuple[str, str]:
 
 
 def composite_score(
-    weights: Mapping[str, float],
-    gates_passed: int,
-    gates_total: int,
-    total_score: int | None,
-    interaction: InteractionLike | None,
+    weights: Mapping[str, float], gates: Sequence[GateResult], total_score: int | None, interaction: Counts | None
 ) -> float | None:
     """
     100 times the weighted mean of gates, judge and interaction. Parts that do not exist are left out.
@@ -114,23 +100,13 @@ def composite_score(
     Args:
         weights: `gate_weight`, `judge_weight` and `interaction_weight`, each >= 0; a missing one is 0.
     """
-    parts = {
-        "gate_weight": gates_passed / gates_total if gates_total else None,
-        "judge_weight": None if total_score is None else total_score / 100,
-        "interaction_weight": None if interaction is None else _interaction_part(interaction),
-    }
-    existing = [(weights.get(name, 0.0), part) for name, part in parts.items() if part is not None]
-    return _weighted_percent(existing) if any(weight for weight, _ in existing) else None
-
-
-def _interaction_part(interaction: InteractionLike) -> float | None:
-    rates = (interaction.error_rate, interaction.first_try_success_rate, interaction.iteration_ratio)
-    error_rate, first_try, iteration = rates
-    if error_rate is None or first_try is None or iteration is None:
-        return None
-    return math.fsum((1 - error_rate, first_try, iteration)) / len(rates)
-
-
-def _weighted_percent(parts: Iterable[tuple[float, float]]) -> float:
-    weighed = list(parts)
-    return 100 * math.fsum(weight * part for weight, part in weighed) / math.fsum(weight for weight, _ in weighed)
+    parts: dict[str, float] = {}
+    if gates:
+        parts["gate_weight"] = sum(gate.passed for gate in gates) / len(gates)
+    if total_score is not None:
+        parts["judge_weight"] = total_score / 100
+    if interaction is not None and interaction.error_rate is not None:  # the rates are known or unknown together
+        rates = (1 - interaction.error_rate, interaction.first_try_success_rate or 0, interaction.iteration_ratio or 0)
+        parts["interaction_weight"] = math.fsum(rates) / len(rates)
+    weight = math.fsum(weights.get(name, 0) for name in parts)
+    return 100 * math.fsum(weights.get(name, 0) * part for name, part in parts.items()) / weight if weight else None

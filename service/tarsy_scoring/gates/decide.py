@@ -41,6 +41,7 @@ from tarsy_scoring.config.gates import (
     read_json,
     shown,
 )
+from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
 
 MESSAGE_CHARACTERS = 300
@@ -51,16 +52,6 @@ MAX_NODES = 100_000
 _MORE = " (gates.max_output_bytes)"
 
 Decision = tuple[bool, str]
-
-
-@dataclass(frozen=True, slots=True)
-class GateResult:
-    """Whether a gate passed, and why."""
-
-    name: str
-    gate_type: str
-    passed: bool
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

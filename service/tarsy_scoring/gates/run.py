@@ -23,8 +23,9 @@ from typing import Any, TypeVar
 
 from tarsy_scoring.config.gates import CommandGate, FileExists, FileGate, Gate, shown
 from tarsy_scoring.config.settings import GateSettings
+from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.gates.decide import GateResult, Observed, evaluate_gate
+from tarsy_scoring.gates.decide import Observed, evaluate_gate
 from tarsy_scoring.timeline.model import Timeline
 
 T = TypeVar("T")

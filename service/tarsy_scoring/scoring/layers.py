@@ -15,9 +15,8 @@ from typing import Any
 from tarsy_scoring.config.settings import ChainSettings, GateSettings
 from tarsy_scoring.evaluation.diagnosis import diagnose
 from tarsy_scoring.evaluation.interaction import CommandRules, Interaction, measure_interaction
-from tarsy_scoring.evaluation.outcome import composite_score, decide_outcome, threshold_of
+from tarsy_scoring.evaluation.outcome import GateResult, composite_score, decide_outcome, threshold_of
 from tarsy_scoring.events import InteractionTotals
-from tarsy_scoring.gates.decide import GateResult
 from tarsy_scoring.gates.run import run_gates
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Verdict
@@ -81,7 +80,5 @@ def decided_columns(
     outcome = decide_outcome(gates, total, threshold_of(chain.pass_threshold, criteria.pass_threshold), judged=judged)
     composite = None
     if chain.composite is not None:
-        passed = sum(gate.passed for gate in gates)
-        weights = chain.composite.model_dump()
-        composite = composite_score(weights, passed, len(gates), total, layers.interaction)
+        composite = composite_score(chain.composite.model_dump(), gates, total, layers.interaction)
     return {"outcome": outcome.value, "outcome_reason": outcome.reason, "composite_score": composite}

@@ -8,7 +8,8 @@ from pydantic import TypeAdapter
 
 from tables import table
 from tarsy_scoring.config.gates import GATE_TYPES, Gate
-from tarsy_scoring.gates.decide import MAX_NODES, GateResult, Observed, evaluate_gate
+from tarsy_scoring.evaluation.outcome import GateResult
+from tarsy_scoring.gates.decide import MAX_NODES, Observed, evaluate_gate
 from tarsy_scoring.timeline.model import Timeline, ToolCall
 from unit.timeline.sessions import call, event, execution, of_events, stage, timeline
 
