@@ -16,7 +16,7 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.extraction import extract_missing_tools, extract_total
 from tarsy_scoring.judge.llm import create_clients
-from tarsy_scoring.judge.verdict import Message
+from tarsy_scoring.judge.verdict import Message, Question
 from tarsy_scoring.timeline.context import build_context
 from tarsy_scoring.timeline.fence import new_nonce
 from tarsy_scoring.timeline.files import SessionFiles
@@ -59,9 +59,9 @@ class Pipeline:
         timeline = await self._source.fetch_timeline(session_id)
         context = build_context(timeline, new_nonce(), _BUDGET_TOKENS)
         messages = self._criteria.open_conversation(context)
-        analysis = await self._judge.ask(messages, "analysis", deadline_s=_DEADLINE_S)
+        analysis = await self._judge.ask(Question("analysis", messages), deadline_s=_DEADLINE_S)
         messages += [Message("assistant", analysis.reply), Message("user", self._criteria.follow_up_prompt or "")]
-        missing = await self._judge.ask(messages, "missing_tools", deadline_s=_DEADLINE_S)
+        missing = await self._judge.ask(Question("missing_tools", messages), deadline_s=_DEADLINE_S)
         total = extract_total(analysis.reply)
         tools = json.dumps([tool.tool_name for tool in extract_missing_tools(missing.reply)])
         await self._pool.execute(_INSERT, session_id, started, total, analysis.reply, tools)

@@ -1,11 +1,11 @@
 """Fakes at the outermost edge alone: a judge that answers what a test tells it, and sessions in memory."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Any
 
 from tarsy_scoring.errors import SessionNotFound
-from tarsy_scoring.judge.verdict import Message, Turn, TurnKind
+from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind
 from tarsy_scoring.timeline.model import FoundSession, Timeline
 
 Answer = str | Exception | Callable[[list[Message]], str]
@@ -35,9 +35,8 @@ class FakeJudge:
 
     provider = "default"
 
-    async def ask(
-        self, messages: Sequence[Message], kind: TurnKind, *, deadline_s: float, reply_limit_factor: int = 1, **_: Any
-    ) -> Turn:
+    async def ask(self, question: Question, **_: Any) -> Turn:
+        kind, messages = question.kind, question.messages
         self.asked.append((kind, list(messages)))
         assert self._answers, f"the judge was asked once more than the test foresaw ({kind})"
         answer = self._answers.pop(0)

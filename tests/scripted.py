@@ -1,13 +1,12 @@
 """A judge that answers from a script, and replies as each strategy asks for them."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from tarsy_scoring.errors import ScoringError
-from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn, TurnKind
 
 # What an ask gives: a whole answer, or what it raises.
 ScriptStep = Turn | ScoringError
@@ -48,23 +47,16 @@ class ScriptedJudge:
         self.factors: list[int] = []
         self.formats: list[ReplyFormat | None] = []
 
-    async def __call__(
-        self,
-        kind: TurnKind,
-        messages: Sequence[Message],
-        *,
-        reply_limit_factor: int = 1,
-        reply_format: ReplyFormat | None = None,
-    ) -> Turn:
-        self.kinds.append(kind)
-        self.conversations.append(list(messages))
-        self.factors.append(reply_limit_factor)
-        self.formats.append(reply_format)
-        assert self.script, f"the judge was asked once more than the test foresaw ({kind})"
+    async def __call__(self, question: Question) -> Turn:
+        self.kinds.append(question.kind)
+        self.conversations.append(list(question.messages))
+        self.factors.append(question.reply_limit_factor)
+        self.formats.append(question.reply_format)
+        assert self.script, f"the judge was asked once more than the test foresaw ({question.kind})"
         step = self.script.pop(0)
         if isinstance(step, ScoringError):
             raise step
-        return replace(step, kind=kind)
+        return replace(step, kind=question.kind)
 
 
 # --- replies -------------------------------------------------------------------------------------------

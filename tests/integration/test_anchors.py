@@ -22,7 +22,7 @@ from tarsy_scoring.drift import anchors, findings
 from tarsy_scoring.drift.anchors import Anchor
 from tarsy_scoring.drift.detection import TENURE
 from tarsy_scoring.drift.loop import DriftLoop
-from tarsy_scoring.judge.verdict import Turn, TurnKind
+from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.kafka.topics import read_topic
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.records.erasure import erase
@@ -289,10 +289,10 @@ class Judge(FakeJudge):
         super().__init__()
         self._version, self._total = version, total
 
-    async def ask(self, messages: Any, kind: TurnKind, **how: Any) -> Turn:
-        reply = ANALYSIS[:-2] + str(self._total) if kind == "analysis" else MISSING_TOOLS
+    async def ask(self, question: Question, **how: Any) -> Turn:
+        reply = ANALYSIS[:-2] + str(self._total) if question.kind == "analysis" else MISSING_TOOLS
         self._answers.append(reply)
-        turn = await super().ask(messages, kind, **how)
+        turn = await super().ask(question, **how)
         return type(turn)(**{n: getattr(turn, n) for n in turn.__slots__} | {"model_served": self._version})
 
 

@@ -32,7 +32,7 @@ from tarsy_scoring.errors import (
 from tarsy_scoring.judge import endpoint as endpoint_module
 from tarsy_scoring.judge import llm as llm_module
 from tarsy_scoring.judge.llm import JudgeClient, create_clients
-from tarsy_scoring.judge.verdict import Message, Turn
+from tarsy_scoring.judge.verdict import Message, Question, Turn
 from tarsy_scoring.timeline.context import estimate_tokens
 
 KEY = "sk-test-0123456789"
@@ -173,9 +173,8 @@ async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
 async def ask(
     client: JudgeClient, deadline_s: float = 30, factor: int = 1, gate: "Ledger | None" = None, tokens: float = 1.0
 ) -> Turn:
-    return await client.ask(
-        MESSAGES, "analysis", deadline_s=deadline_s, reply_limit_factor=factor, gate=gate, token_factor=tokens
-    )
+    question = Question("analysis", MESSAGES, reply_limit_factor=factor)
+    return await client.ask(question, deadline_s=deadline_s, gate=gate, token_factor=tokens)
 
 
 class Ledger:

@@ -77,11 +77,9 @@ async def assess(
     strategy = STRATEGIES[criteria.strategy]
 
     async def read(of: JudgeContext, kind: TurnKind) -> _Reading:
-        conversation = Conversation(ask, criteria.open_conversation(of), strategy.reply_format(criteria))
-        verdict = await strategy.evaluate(
-            conversation, criteria, kind, max_reminders=plan.max_reminders, is_final=is_final
-        )
-        return _Reading(conversation, verdict, of)
+        opening, reply_format = criteria.open_conversation(of), strategy.reply_format(criteria)
+        conversation = Conversation(ask, opening, reply_format, max_reminders=plan.max_reminders, is_final=is_final)
+        return _Reading(conversation, await strategy.evaluate(conversation, criteria, kind), of)
 
     async def sample() -> _Reading | None:
         try:
@@ -103,7 +101,7 @@ async def assess(
             flags.add("tampering_suspected")
     verdict = chosen.verdict
     verdict.samples, verdict.flags = samples, verdict.flags | flags
-    await strategy.follow_up(chosen.conversation, criteria, verdict, is_final)
+    await strategy.follow_up(chosen.conversation, criteria, verdict)
     verdict.failure_tags = find_failure_tags(verdict.score_analysis, criteria.failure_vocabulary)
     verdict.grounding = check_citations(verdict.score_analysis, chosen.context)
     if is_ungrounded(verdict.grounding):

@@ -3,8 +3,20 @@ A conversation with the judge. It only grows, so that the provider's prompt cach
 turn.
 """
 
-from tarsy_scoring.errors import AnswerCut, ContentFiltered, ContextTooLong, EmptyAnswer, JudgeRejectedRequest, Refused
-from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind
+from dataclasses import replace
+
+from tarsy_scoring.errors import (
+    AnswerCut,
+    ContentFiltered,
+    ContextTooLong,
+    EmptyAnswer,
+    JudgeRejectedRequest,
+    Refused,
+    RetryLater,
+    Unscorable,
+    WaitFor,
+)
+from tarsy_scoring.judge.verdict import Ask, IsFinal, Message, Question, ReplyFormat, Turn, TurnKind
 
 _NO_TEXT = "(no text)"  # an assistant message without content is refused by many endpoints
 _ENLARGED = 2  # times the reply limit, for the one repetition of a cut answer
@@ -20,9 +32,21 @@ class Conversation:
 
     Args:
         reply_format: Of every answer; None for text.
+        max_reminders: How often a reply that does not follow the form may be asked for again.
+        is_final: Whether a failed optional turn is given up; other errors of it are raised.
     """
 
-    def __init__(self, ask: Ask, opening: list[Message], reply_format: ReplyFormat | None = None) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        opening: list[Message],
+        reply_format: ReplyFormat | None = None,
+        *,
+        max_reminders: int = 2,
+        is_final: IsFinal = lambda _error: True,
+    ) -> None:
+        self.max_reminders = max_reminders
+        self._is_final = is_final
         self._ask = ask
         self._opening = opening
         self._exchanges: list[Message] = []  # begins and ends with a reply
@@ -52,22 +76,33 @@ class Conversation:
         self._exchanges = [*kept, *asked, Message("assistant", turn.reply if turn.reply.strip() else _NO_TEXT)]
         return turn
 
+    async def say_optional(self, kind: TurnKind, prompt: str) -> Turn | None:
+        """
+        Ask as `say` does; None where the turn fails for good.
+
+        Raises:
+            RetryLater, WaitFor: Another attempt may succeed.
+        """
+        try:
+            return await self.say(kind, prompt)
+        except (RetryLater, WaitFor, Unscorable) as error:
+            if not self._is_final(error):
+                raise
+            return None
+
     async def _ask_whole(self, kind: TurnKind, messages: list[Message]) -> Turn:
         """Ask, and ask the same question once more with a larger limit where the answer is cut."""
-        turn = await self._ask(kind, list(messages), reply_format=self._format)
-        if not _is_cut(turn):
+        question = Question(kind, messages, self._format)
+        turn = await self._ask(question)
+        if turn.finish_reason != "length" or turn.refusal:
             return turn
         try:
-            return await self._ask(kind, list(messages), reply_limit_factor=_ENLARGED, reply_format=self._format)
+            return await self._ask(replace(question, reply_limit_factor=_ENLARGED))
         except JudgeRejectedRequest as error:  # many endpoints refuse a limit above the model's maximum
             raise AnswerCut(
                 f"{_who(turn)} hit the reply limit, and the endpoint refuses {_ENLARGED} times max_reply_tokens; "
                 "raise it to the maximum of the model"
             ) from error
-
-
-def _is_cut(turn: Turn) -> bool:
-    return turn.finish_reason == "length" and not turn.refusal
 
 
 def _who(turn: Turn) -> str:

@@ -17,9 +17,10 @@ from typing import Any, Protocol, Self
 import yaml
 from pydantic import ValidationError, field_validator, model_validator
 
+from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.errors import ConfigurationError, UnknownCriteria
-from tarsy_scoring.judge.criteria_problems import CriteriaProblem, explain, repeated_keys, syntax_problem
-from tarsy_scoring.judge.definition import PLACEHOLDER, Definition, did_you_mean
+from tarsy_scoring.judge.criteria_problems import CriteriaProblem, explain, locate_keys, syntax_problem
+from tarsy_scoring.judge.definition import PLACEHOLDER, Definition
 from tarsy_scoring.judge.grounding import CitableEvidence
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Message
@@ -50,7 +51,7 @@ class Criteria(Definition):
     @classmethod
     def _has_a_known_strategy(cls, value: str) -> str:
         if value not in STRATEGIES:
-            raise ValueError(f"no such strategy as {value!r}{did_you_mean(value, STRATEGIES)}")
+            raise ValueError(f"no such strategy as {value!r}{suggest(value, STRATEGIES)}")
         return value
 
     @model_validator(mode="after")
@@ -132,7 +133,7 @@ class CriteriaRegistry:
             UnknownCriteria: No loaded criteria have this name.
         """
         if name not in self._by_name:
-            raise UnknownCriteria(f"no criteria are called {name!r}{did_you_mean(name, self._by_name)}")
+            raise UnknownCriteria(f"no criteria are called {name!r}{suggest(name, self._by_name)}")
         return self._by_name[name]
 
 
@@ -199,11 +200,11 @@ def read_criteria_file(path: Traversable) -> Criteria:
         raise InvalidCriteria(path, [syntax_problem(error, text)]) from None
     if not isinstance(loaded, dict):
         raise InvalidCriteria(path, [CriteriaProblem(f"expected a mapping at the top, found {type(loaded).__name__}")])
-    problems = list(repeated_keys(root))
+    lines, problems = locate_keys(root)
     try:
         criteria = Criteria.model_validate(loaded)
     except ValidationError as error:
-        raise InvalidCriteria(path, [*problems, *explain(error, loaded, root)]) from None
+        raise InvalidCriteria(path, [*problems, *explain(error, loaded, lines)]) from None
     if problems:
         raise InvalidCriteria(path, problems)
     return criteria

@@ -1,14 +1,15 @@
 """Problems of a criteria file, each with the key and the line that it is about."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tarsy_scoring.judge.definition import Category, Definition, RubricItem, did_you_mean
+from tarsy_scoring.config.explain import suggest
+from tarsy_scoring.judge.definition import Category, Definition, RubricItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,59 +40,57 @@ def syntax_problem(error: yaml.YAMLError, text: str) -> CriteriaProblem:
     return CriteriaProblem(f"not YAML: {problem}", line=mark.line + 1 if mark else None)
 
 
-def repeated_keys(root: yaml.Node | None) -> Iterator[CriteriaProblem]:
-    """Keys that appear twice in one mapping: the YAML loader would silently use the last one."""
-    waiting, seen = [("", root)], set[int]()
+def locate_keys(root: yaml.Node | None) -> tuple[dict[tuple[str, ...], int], list[CriteriaProblem]]:
+    """
+    The line of each key and list item by its path, and a problem for each key that appears twice in one mapping.
+
+    The YAML loader would silently use the last of such keys.
+    """
+    lines: dict[tuple[str, ...], int] = {(): root.start_mark.line + 1} if root else {}
+    repeated = []
+    waiting: list[tuple[tuple[str, ...], yaml.Node | None]] = [((), root)]
+    seen = set[int]()
     while waiting:
         path, node = waiting.pop()
-        if node is None or id(node) in seen:  # an alias may refer to a node that contains it
+        if id(node) in seen:  # an alias may refer to a node that contains it
             continue
         seen.add(id(node))
+        children: list[tuple[str, yaml.Node, yaml.Node]] = []
         if isinstance(node, yaml.SequenceNode):
-            waiting += [(f"{path}{place}.", item) for place, item in enumerate(node.value)]
+            children = [(str(place), item, item) for place, item in enumerate(node.value)]
         elif isinstance(node, yaml.MappingNode):
-            lines: dict[str, int] = {}
-            for key, value in node.value:
-                name, line = str(key.value), key.start_mark.line + 1
-                if name in lines:
-                    yield CriteriaProblem(f"is given twice, first in line {lines[name]}", path + name, line)
-                lines.setdefault(name, line)
-                waiting.append((f"{path}{name}.", value))
+            children = [(str(key.value), key, value) for key, value in node.value]
+        for name, key, value in children:
+            inner, line = (*path, name), key.start_mark.line + 1
+            if inner in lines:
+                reason = f"is given twice, first in line {lines[inner]}"
+                repeated.append(CriteriaProblem(reason, ".".join(inner), line))
+            lines.setdefault(inner, line)
+            waiting.append((inner, value))
+    return lines, repeated
 
 
 _PARTS: dict[str, type[BaseModel]] = {"categories": Category, "rubric": RubricItem}
 
 
-def explain(error: ValidationError, loaded: Mapping[str, Any], root: yaml.Node | None) -> Iterator[CriteriaProblem]:
+def explain(
+    error: ValidationError, loaded: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]
+) -> Iterator[CriteriaProblem]:
     """
     The problems that validation found.
 
     Args:
         loaded: The file as Python values.
-        root: The same file as YAML nodes, which know their lines.
+        lines: The line of each key, see `locate_keys`.
     """
     for details in error.errors(include_input=False, include_url=False):
-        path = [part for part in details["loc"] if part != "[key]"]
+        path = tuple(str(part) for part in details["loc"] if part != "[key]")
         reason = details["msg"].removeprefix("Value error, ")
         if details["type"] == "extra_forbidden":
-            model = _PARTS.get(str(path[0]), Definition) if len(path) > 1 else Definition
-            reason = f"no such key{did_you_mean(str(path[-1]), model.model_fields)}"
+            model = _PARTS.get(path[0], Definition) if len(path) > 1 else Definition
+            reason = f"no such key{suggest(path[-1], model.model_fields)}"
         # A problem between keys has no path, but its reason names the keys.
-        named = [word for word in re.findall(r"\w+", reason) if word in loaded]
-        yield CriteriaProblem(reason, ".".join(map(str, path)), _line_of(path or named[:1], root))
-
-
-def _line_of(path: Sequence[int | str], root: yaml.Node | None) -> int | None:
-    """The line of the deepest part of the path that the file contains."""
-    node, line = root, root.start_mark.line + 1 if root else None
-    for part in path:
-        if isinstance(node, yaml.MappingNode):
-            found = {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
-            key, node = found.get(str(part), (None, None))
-            line = key.start_mark.line + 1 if key else line
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-        else:
-            break
-    return line
+        place = path or tuple(word for word in re.findall(r"\w+", reason) if word in loaded)[:1]
+        while place not in lines:  # a key that is missing is looked for in the mapping that lacks it
+            place = place[:-1]
+        yield CriteriaProblem(reason, ".".join(path), lines[place])

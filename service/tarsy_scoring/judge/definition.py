@@ -4,14 +4,15 @@ The keys of a criteria file and the rules that hold for each key by itself.
 A strategy reads a `Definition`. `criteria.Criteria` adds the rules between keys and the hash.
 """
 
-import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from tarsy_scoring.config.explain import suggest
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Prompt = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -64,7 +65,7 @@ class Definition(_Frozen):
         used = Counter(PLACEHOLDER.findall(value))
         for name in used:
             if name not in PLACEHOLDERS:
-                raise ValueError(f"no such placeholder as {{{{{name}}}}}{did_you_mean(name, PLACEHOLDERS)}")
+                raise ValueError(f"no such placeholder as {{{{{name}}}}}{suggest(name, PLACEHOLDERS)}")
         for name in PLACEHOLDERS:
             if used[name] != 1:
                 raise ValueError(f"the placeholder {{{{{name}}}}} must appear exactly once, found {used[name]} times")
@@ -102,10 +103,3 @@ class Definition(_Frozen):
     def max_points(self) -> dict[str, int]:
         """Highest points by category id, in the order of the file."""
         return {c.id: c.max_points for c in self.categories}
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: the nearest known name, or all of them."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f" (known: {', '.join(names)})"

@@ -8,7 +8,6 @@ their cost.
 import asyncio
 import ssl
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +32,7 @@ from tarsy_scoring.errors import (
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.provider_errors import LONGEST_RATE_LIMIT_DUE_S, ErrorResponse
 from tarsy_scoring.judge.response import Usage, read_turn
-from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.judge.verdict import Question, Turn
 
 SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zero must not make the queue spin
 KEY_DUE_S = 60.0
@@ -61,14 +60,16 @@ class TransientError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A question to the model. `estimated` is our token estimate, `tokens` the estimate times the model's
-    factor.
+class FittedQuestion:
+    """
+    A question that fits the window.
+
+    Args:
+        estimated: Our estimate of its tokens.
+        tokens: The estimate times the model's factor.
     """
 
-    messages: Sequence[Message]
-    kind: TurnKind
-    reply_format: ReplyFormat | None
+    question: Question
     estimated: int
     tokens: int
     reply_limit: int
@@ -78,7 +79,7 @@ class Question:
 class PreparedCall:
     """A question as the body of a request, with the parameters that the endpoint is known to accept."""
 
-    question: Question
+    fitted: FittedQuestion
     parameters: dict[str, Any]
     body: bytes
 
@@ -154,15 +155,10 @@ class Endpoint:
 
     # --- the request ----------------------------------------------------------------------------------
 
-    def prepare(self, question: Question) -> PreparedCall:
+    def prepare(self, fitted: FittedQuestion) -> PreparedCall:
         """Build the request for a question. Build it again after an outcome without a result."""
-        parameters = self._parameters(question)
-        messages = [{"role": m.role, "content": m.content} for m in question.messages]
-        return PreparedCall(question, parameters, to_json({**parameters, "messages": messages}))
-
-    def _parameters(self, question: Question) -> dict[str, Any]:
-        reply_format = question.reply_format
-        parameters: dict[str, Any] = {"model": self._settings.model, self._limit_parameter: question.reply_limit}
+        reply_format = fitted.question.reply_format
+        parameters: dict[str, Any] = {"model": self._settings.model, self._limit_parameter: fitted.reply_limit}
         if self._settings.temperature is not None and self._takes_temperature:
             parameters["temperature"] = self._settings.temperature
         if reply_format is not None and (rung := JSON_LADDER[self._json_rung]) != "text":
@@ -170,7 +166,8 @@ class Endpoint:
             if rung == "json_schema":
                 schema = {"name": reply_format.name, "strict": True, "schema": reply_format.schema}
                 parameters["response_format"]["json_schema"] = schema
-        return parameters
+        messages = [{"role": m.role, "content": m.content} for m in fitted.question.messages]
+        return PreparedCall(fitted, parameters, to_json({**parameters, "messages": messages}))
 
     def _adapt(self, parameters: dict[str, Any], error: ErrorResponse) -> bool:
         """Drop a parameter that the endpoint reports as unsupported from all later calls; whether there was
@@ -221,10 +218,10 @@ class Endpoint:
         return Outcome(_no_answer(), JudgeUnavailable(f"{self.who} {reason}"))
 
     def _read(self, response: httpx2.Response, prepared: PreparedCall, latency_ms: int) -> Outcome:
-        question, payload = prepared.question, _json_of(response)
+        fitted, payload = prepared.fitted, _json_of(response)
         usage = Usage.of(payload)
         billed = {"tokens": usage.total, "cost_usd": self.prices.cost_usd(*usage)}
-        needed = usage.total or question.tokens + question.reply_limit
+        needed = usage.total or fitted.tokens + fitted.reply_limit
         error = ErrorResponse(response.status_code, response.headers, payload, response.text, needed)
         if not (response.is_success and isinstance(payload, dict) and not payload.get("error")):
             if usage.total is None and not error.may_be_billed():
@@ -232,10 +229,10 @@ class Endpoint:
             is_dropped = self._adapt(prepared.parameters, error)
             return Outcome(error.account() | billed, None if is_dropped else self._failure(error))
         model, cost_usd = self._settings.model, billed["cost_usd"]
-        turn = read_turn(payload, self._provider, model, question.kind, latency_ms, cost_usd)
+        turn = read_turn(payload, self._provider, model, fitted.question.kind, latency_ms, cost_usd)
         if turn is None:
             return Outcome(_no_answer() | billed, self._unavailable("answered something that is no chat completion"))
-        learned = {"estimated_tokens": question.estimated, "read_tokens": usage.read}
+        learned = {"estimated_tokens": fitted.estimated, "read_tokens": usage.read}
         return Outcome({**billed, **learned, "blocked_s": error.retry_after_s()}, turn)
 
     def _failure(self, error: ErrorResponse) -> Exception:

@@ -53,19 +53,16 @@ def added_prompts(reply_format: ReplyFormat) -> dict[str, str]:
     return {"output_schema": output_schema(reply_format.schema), "reminder_prompt": REMINDER}
 
 
-async def say_json(
-    conversation: Conversation, kind: TurnKind, model: type[Model], *, max_reminders: int
-) -> tuple[Model, Turn]:
+async def say_json(conversation: Conversation, kind: TurnKind, model: type[Model]) -> tuple[Model, Turn]:
     """
-    Ask until the reply fits the model; each of at most `max_reminders` reminders lists the problems of the
-    reply.
+    Ask until the reply fits the model. Each reminder lists the problems of the reply.
 
     Raises:
         InvalidStructuredAnswer: No reply fitted the model.
         RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
     """
     turn = await conversation.say(kind)
-    for reminders_left in range(max_reminders, -1, -1):
+    for reminders_left in range(conversation.max_reminders, -1, -1):
         parsed = parse(turn.reply, model)
         if not isinstance(parsed, str):
             return parsed, turn
@@ -73,7 +70,7 @@ async def say_json(
             turn = await conversation.say("reminder", REMINDER.format(faults=parsed))
     raise InvalidStructuredAnswer(
         f"the judge {turn.model_requested!r} at {turn.provider!r} sent no JSON that fits the schema, after "
-        f"{max_reminders} reminders ({parsed}); raise max_reminders or use a model that can"
+        f"{conversation.max_reminders} reminders ({parsed}); raise max_reminders or use a model that can"
     )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -19,9 +19,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tarsy_scoring.config.load import read_api_key
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import AttemptTimedOut, PromptTooLong, RateLimited, ScoringError
-from tarsy_scoring.judge.endpoint import Endpoint, PreparedCall, Question, TransientError
+from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, PreparedCall, TransientError
 from tarsy_scoring.judge.provider_errors import LONGEST_WAIT_S
-from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.judge.verdict import Message, Question, Turn
 from tarsy_scoring.telemetry.tracing import OFF, Tracing
 from tarsy_scoring.timeline.context import estimate_tokens
 
@@ -97,15 +97,7 @@ class JudgeClient:
         await self._endpoint.close()
 
     async def ask(
-        self,
-        messages: Sequence[Message],
-        kind: TurnKind,
-        *,
-        deadline_s: float,
-        reply_limit_factor: int = 1,
-        reply_format: ReplyFormat | None = None,
-        gate: Gate | None = None,
-        token_factor: float = 1.0,
+        self, question: Question, *, deadline_s: float, gate: Gate | None = None, token_factor: float = 1.0
     ) -> Turn:
         """
         Call the model, and call it again after transient errors (after 1 s, 2 s, 4 s, or the wait that is
@@ -118,9 +110,6 @@ class JudgeClient:
 
         Args:
             deadline_s: Rest of the attempt. It covers waiting for a free slot, calls and pauses.
-            reply_limit_factor: Factor for the configured `max_reply_tokens`. With a factor above 1 (after a
-                cut answer) the limit must exceed the configured one.
-            reply_format: JSON to ask for, as strictly as the endpoint supports.
             gate: Asked for a permit before each single call, and given its outcome.
             token_factor: Real tokens of the model per estimated one, >= 1.
 
@@ -141,7 +130,7 @@ class JudgeClient:
         """
         now = asyncio.get_running_loop().time
         ends_at = now() + deadline_s
-        question = self._question(messages, kind, reply_format, reply_limit_factor, token_factor)
+        fitted = self._fit(question, token_factor)
 
         def is_over(state: RetryCallState) -> bool:
             return state.attempt_number > len(RETRY_WAITS_S) or state.upcoming_sleep > min(
@@ -156,9 +145,9 @@ class JudgeClient:
             before_sleep=self._log_retry,
             reraise=True,
         )
-        with self._tracing.chat(self.provider, self.settings, kind) as tell:
+        with self._tracing.chat(self.provider, self.settings, question.kind) as tell:
             try:
-                turn: Turn = await retrying(self._call, question, gate, ends_at)
+                turn: Turn = await retrying(self._call, fitted, gate, ends_at)
                 tell(turn)
                 return turn
             except TimeoutError:
@@ -169,28 +158,21 @@ class JudgeClient:
                 failure = transient.error
             raise failure  # outside `except`, so that the provider's free text does not become its cause
 
-    def _question(
-        self,
-        messages: Sequence[Message],
-        kind: TurnKind,
-        reply_format: ReplyFormat | None,
-        reply_limit_factor: int,
-        token_factor: float,
-    ) -> Question:
+    def _fit(self, question: Question, token_factor: float) -> FittedQuestion:
         """Raises: PromptTooLong: The window leaves no room for a reply."""
         most, window = self.settings.max_reply_tokens, self.settings.context_window_tokens
-        estimated = sum(self._estimate(message) for message in messages)
+        estimated = sum(self._estimate(message) for message in question.messages)
         tokens = math.ceil(estimated * token_factor)
-        reply_limit = min(most * reply_limit_factor, window - tokens)
+        reply_limit = min(most * question.reply_limit_factor, window - tokens)
         least = min(most, max(int(most * LEAST_REPLY_SHARE), LEAST_REPLY_TOKENS))
-        if reply_limit < (least if reply_limit_factor == 1 else most + 1):
+        if reply_limit < (least if question.reply_limit_factor == 1 else most + 1):
             raise PromptTooLong(
                 f"{self._endpoint.who} was not asked: of its {window} tokens (context_window_tokens) a prompt of about "
                 f"{tokens} leaves too few for a reply; shorter answers, or a larger window, would help",
                 window,
                 tokens,
             )
-        return Question(messages, kind, reply_format, estimated, tokens, reply_limit)
+        return FittedQuestion(question, estimated, tokens, reply_limit)
 
     def _estimate(self, message: Message) -> int:
         """Tokens of a message, estimated once for all turns that contain it."""
@@ -198,10 +180,10 @@ class JudgeClient:
             known = self._estimates[message] = estimate_tokens(message.content)
         return known
 
-    async def _call(self, question: Question, gate: Gate | None, ends_at: float) -> Turn:
+    async def _call(self, fitted: FittedQuestion, gate: Gate | None, ends_at: float) -> Turn:
         async with self._slot(ends_at):
             while True:
-                prepared = self._endpoint.prepare(question)
+                prepared = self._endpoint.prepare(fitted)
                 async with asyncio.timeout_at(ends_at):
                     permit = await self._admit(gate, prepared, ends_at) if gate else None
                 outcome = await self._endpoint.call(prepared, ends_at)
@@ -223,11 +205,11 @@ class JudgeClient:
 
     async def _admit(self, gate: Gate, prepared: PreparedCall, ends_at: float) -> Any:
         # An upper bound of the cost: a token has at least one byte, and the model reads at most its window.
-        question, most_read = prepared.question, min(len(prepared.body), self.settings.context_window_tokens)
-        most_usd = self.prices.cost_usd(most_read, 0, question.reply_limit)
+        fitted, most_read = prepared.fitted, min(len(prepared.body), self.settings.context_window_tokens)
+        most_usd = self.prices.cost_usd(most_read, 0, fitted.reply_limit)
         while True:
             try:
-                return await gate.admit(self.provider, question.tokens + question.reply_limit, most_usd)
+                return await gate.admit(self.provider, fitted.tokens + fitted.reply_limit, most_usd)
             except RateLimited as limit:
                 if limit.due_s > min(LONGEST_WAIT_S, ends_at - asyncio.get_running_loop().time()):
                     raise

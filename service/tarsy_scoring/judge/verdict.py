@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
 Role = Literal["system", "user", "assistant"]
@@ -131,36 +131,37 @@ class Verdict:
         return max(self.samples, default=0) - min(self.samples, default=0)
 
 
-class Ask(Protocol):
+@dataclass(frozen=True, slots=True)
+class Question:
     """
-    Ask the judge once, durably.
+    One question to the judge.
 
-    The implementation replays the stored turn if an earlier attempt paid for it. Otherwise it calls the
-    model, stores the whole reply before it returns, and announces the phase.
+    Args:
+        messages: The whole conversation. All questions of a score share a byte-identical prefix.
+        reply_format: The JSON to ask for; None for text.
+        reply_limit_factor: Factor for the configured `max_reply_tokens`. With a factor above 1 (after a cut
+            answer) the limit must exceed the configured one.
     """
 
-    async def __call__(
-        self,
-        kind: TurnKind,
-        messages: Sequence[Message],
-        *,
-        reply_limit_factor: int = 1,
-        reply_format: ReplyFormat | None = None,
-    ) -> Turn:
-        """
-        Args:
-            messages: The whole conversation. All calls of a score share a byte-identical prefix.
-            reply_limit_factor: Factor for the configured `max_reply_tokens`.
-            reply_format: The JSON to ask for; None for text.
+    kind: TurnKind
+    messages: Sequence[Message]
+    reply_format: ReplyFormat | None = None
+    reply_limit_factor: int = 1
 
-        Raises:
-            RetryLater, WaitFor, Unscorable: See `errors`.
-            LeaseLost: The score belongs to another worker now.
-        """
-        ...
 
+Ask = Callable[[Question], Awaitable[Turn]]
+"""
+Asks the judge once, durably.
+
+It replays the stored turn if an earlier attempt paid for it. Otherwise it calls the model, stores the whole
+reply before it returns, and announces the phase.
+
+Raises: RetryLater, WaitFor, Unscorable: see `errors`. LeaseLost: The score belongs to another worker now.
+"""
 
 IsFinal = Callable[[Exception], bool]
-"""Whether an error of an optional turn is final for this score: permanent, or no attempt is left."""
+"""
+Whether an error of an optional turn is final for this score: permanent, or no attempt is left.
 
-Announce = Callable[[str], Awaitable[None]]
+True for every `Unscorable` error.
+"""

@@ -310,8 +310,8 @@ class _Questions:
             Message("system", prompt.format(schema=output_schema(reply.schema), most=MOST_NEEDS)),
             Message("user", fence(text, self._nonce)),
         ]
-        conversation = Conversation(ask, opening, reply)
-        answer, _ = await say_json(conversation, "missing_tools", model, max_reminders=self._max_reminders)
+        conversation = Conversation(ask, opening, reply, max_reminders=self._max_reminders)
+        answer, _ = await say_json(conversation, "missing_tools", model)
         return answer
 
 

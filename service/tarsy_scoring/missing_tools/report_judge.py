@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import Paused, WaitFor
 from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.limits.fleet import PAUSE_DUE_S, Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
 from tarsy_scoring.missing_tools.needs import (
@@ -77,21 +77,11 @@ class ReportJudge:
     chains: Sequence[str | None]
     report_id: UUID = field(default_factory=uuid4)
 
-    async def __call__(
-        self,
-        kind: TurnKind,
-        messages: Sequence[Message],
-        *,
-        reply_limit_factor: int = 1,
-        reply_format: ReplyFormat | None = None,
-    ) -> Turn:
+    async def __call__(self, question: Question) -> Turn:
         """See `Ask`. Raises: MoneySpent: The budget is used up."""
         return await self.client.ask(
-            messages,
-            kind,
+            question,
             deadline_s=self.deadline_s,
-            reply_limit_factor=reply_limit_factor,
-            reply_format=reply_format,
             gate=self,
             token_factor=self.limits.token_factor(self.client.provider),
         )

@@ -14,7 +14,7 @@ from typing import Any
 from tarsy_scoring.errors import AttemptTimedOut, RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Call, Permit, Result
 from tarsy_scoring.queue.leases import ClaimedScore
@@ -97,15 +97,9 @@ class DurableAsk:
             if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
                 self._stored[s.asked_hash].append(s.turn)
 
-    async def __call__(
-        self,
-        kind: TurnKind,
-        messages: Sequence[Message],
-        *,
-        reply_limit_factor: int = 1,
-        reply_format: ReplyFormat | None = None,
-    ) -> Turn:
-        asked = asked_hash(kind, messages)
+    async def __call__(self, question: Question) -> Turn:
+        kind = question.kind
+        asked = asked_hash(kind, question.messages)
         if known := self._stored[asked]:
             self._metrics.turns.labels(kind, "replayed").inc()
             return known.popleft()
@@ -121,11 +115,8 @@ class DurableAsk:
             if left_s <= 0:
                 raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
             turn = await self._client.ask(
-                messages,
-                kind,
+                question,
                 deadline_s=left_s,
-                reply_limit_factor=reply_limit_factor,
-                reply_format=reply_format,
                 gate=self._gate,
                 token_factor=self._gate.token_factor(self._client.provider) if self._gate else 1.0,
             )

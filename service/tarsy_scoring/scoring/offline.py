@@ -17,7 +17,7 @@ from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.strategies import STRATEGIES
-from tarsy_scoring.judge.verdict import Ask, Message, ReplyFormat, Turn, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import Ask, Message, Question, Turn, Verdict
 from tarsy_scoring.queue.score_parts import Turn as TurnPart
 from tarsy_scoring.scoring.document import document, unstored_row
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
@@ -152,20 +152,8 @@ async def _judge(
     deadline = time.monotonic() + settings.attempt_timeout_s
 
     def ask_of(provider: str, _context: FittedContext) -> Ask:
-        async def ask(
-            kind: TurnKind,
-            messages: Sequence[Message],
-            *,
-            reply_limit_factor: int = 1,
-            reply_format: ReplyFormat | None = None,
-        ) -> Turn:
-            turn = await clients[provider].ask(
-                messages,
-                kind,
-                deadline_s=deadline - time.monotonic(),
-                reply_limit_factor=reply_limit_factor,
-                reply_format=reply_format,
-            )
+        async def ask(question: Question) -> Turn:
+            turn = await clients[provider].ask(question, deadline_s=deadline - time.monotonic())
             turns.append(turn)
             return turn
 

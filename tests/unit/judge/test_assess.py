@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,7 @@ from tarsy_scoring.errors import (
 )
 from tarsy_scoring.judge.assess import Plan, Samples, assess, edges, is_doubtful
 from tarsy_scoring.judge.criteria import Criteria, JudgeContext, load_criteria
-from tarsy_scoring.judge.verdict import Message, Turn, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind, Verdict
 
 LONGEST_WAIT_S = 10  # for what happens at once, or never
 
@@ -87,7 +87,8 @@ class WatchingJudge:
         self.in_flight: list[TurnKind] = []
         self.beside_the_first: list[TurnKind] = []
 
-    async def __call__(self, kind: TurnKind, messages: Sequence[Message], **_: Any) -> Turn:
+    async def __call__(self, question: Question) -> Turn:
+        kind = question.kind
         self.in_flight.append(kind)
         if kind == "sample":
             self.beside_the_first += [k for k in self.in_flight if k != "sample"]
@@ -200,7 +201,8 @@ class OneSampleFails(ScriptedJudge):
         self._error = error
         self.answered = 0
 
-    async def __call__(self, kind: TurnKind, messages: Sequence[Message], **_: Any) -> Turn:
+    async def __call__(self, question: Question) -> Turn:
+        kind = question.kind
         self.kinds.append(kind)
         if self.kinds.count("sample") == 1 and kind == "sample":
             raise self._error
@@ -469,7 +471,8 @@ class NoisyJudge:
         self.true_score = 0.0
         self.readings = 0
 
-    async def __call__(self, kind: TurnKind, messages: Sequence[Message], **_: Any) -> Turn:
+    async def __call__(self, question: Question) -> Turn:
+        kind = question.kind
         if kind == "missing_tools":
             return TOOLS
         self.readings += 1

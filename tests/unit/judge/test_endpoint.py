@@ -9,12 +9,14 @@ import pytest
 
 from tarsy_scoring.config.settings import ProviderSettings
 from tarsy_scoring.errors import JudgeRejectedRequest
-from tarsy_scoring.judge.endpoint import Endpoint, Outcome, Question
+from tarsy_scoring.judge.endpoint import Endpoint, FittedQuestion, Outcome
 from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn
+from tarsy_scoring.judge.verdict import Message, Question, ReplyFormat, Turn
 
 FORMAT = ReplyFormat("verdict", {"type": "object"})
-QUESTION = Question((Message("user", "Why?"),), "analysis", FORMAT, estimated=2, tokens=2, reply_limit=100)
+QUESTION = FittedQuestion(
+    Question("analysis", [Message("user", "Why?")], FORMAT), estimated=2, tokens=2, reply_limit=100
+)
 ANSWER = {"choices": [{"message": {"content": "67"}, "finish_reason": "stop"}]}
 REFUSAL = {"error": {"message": "this response_format is not supported", "param": "response_format"}}
 
@@ -130,7 +132,7 @@ async def test_the_most_that_a_call_may_cost(text: str, is_over_window: bool) ->
     client, purse = JudgeClient("main", provider, None), Purse()
     real, server = client._endpoint._http, connect(client._endpoint, "text")
 
-    await client.ask([Message("user", text)], "analysis", deadline_s=5, gate=purse)
+    await client.ask(Question("analysis", [Message("user", text)]), deadline_s=5, gate=purse)
     await real.aclose()
 
     assert (server.read_bytes > 4_000) is is_over_window

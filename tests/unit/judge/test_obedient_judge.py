@@ -14,7 +14,7 @@ import pytest
 from builders import turn
 from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring.judge.verdict import Message, ReplyFormat, Turn, TurnKind
+from tarsy_scoring.judge.verdict import Question, Turn, TurnKind
 from tarsy_scoring.scoring import providers
 from tarsy_scoring.scoring.providers import Judgement, Judges
 from tarsy_scoring.timeline.context import FittedContext, build_context
@@ -42,14 +42,8 @@ class ObedientJudge:
     obeys_fenced: bool = False
     asked: list[TurnKind] = field(default_factory=list)
 
-    async def __call__(
-        self,
-        kind: TurnKind,
-        messages: Sequence[Message],
-        *,
-        reply_limit_factor: int = 1,
-        reply_format: ReplyFormat | None = None,
-    ) -> Turn:
+    async def __call__(self, question: Question) -> Turn:
+        kind, messages = question.kind, question.messages
         self.asked.append(kind)
         if kind == "missing_tools":
             return turn("No critical missing tools identified.", kind=kind)

@@ -19,7 +19,7 @@ from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import PromptTooLong, ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.judge.verdict import Ask, Message, Turn
+from tarsy_scoring.judge.verdict import Ask, Message, Question
 from tarsy_scoring.scoring.providers import Judgement, Judges, judge
 from tarsy_scoring.timeline.context import FittedContext, estimate_tokens
 from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
@@ -119,10 +119,7 @@ async def judged(
     client: JudgeClient, criteria: str = TWO_TURN, *, factor: float = 1.0, max_reminders: int = 2
 ) -> Judgement:
     def ask_of(_provider: str, _context: FittedContext) -> Ask:
-        async def ask(kind: Any, messages: Any, **options: Any) -> Turn:
-            return await client.ask(messages, kind, deadline_s=60, token_factor=factor, **options)
-
-        return ask
+        return partial(client.ask, deadline_s=60, token_factor=factor)
 
     chain = ChainSettings(providers=("main",), max_reminders=max_reminders)
     judges = Judges({"main": client.settings}, ask_of, lambda _provider: factor)
@@ -232,14 +229,15 @@ async def test_a_reply_limit_shrinks_to_what_is_left(
     """Down to a quarter of `max_reply_tokens`; a cut answer needs more than it had. Else nothing is sent."""
     endpoint = Endpoint(Reply(0.1, "words"))
     client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=2_000), endpoint)
-    ask = partial(client.ask, exactly(prompt), "analysis", deadline_s=60, token_factor=token_factor)
+    question = Question("analysis", exactly(prompt), reply_limit_factor=reply_limit_factor)
+    asking = client.ask(question, deadline_s=60, token_factor=token_factor)
 
     if limit is None:
         with pytest.raises(PromptTooLong, match="was not asked") as raised:
-            await ask(reply_limit_factor=reply_limit_factor)
+            await asking
         assert (raised.value.window_tokens, raised.value.prompt_tokens) == (10_000, math.ceil(prompt * token_factor))
     else:
-        await ask(reply_limit_factor=reply_limit_factor)
+        await asking
 
     assert [r["max_tokens"] for r in endpoint.requests] == ([limit] if limit else [])
 
@@ -250,7 +248,7 @@ async def test_no_reply_is_asked_for_in_fewer_than_256_tokens(connect: Connect, 
     client = connect(ProviderSettings(model="m", context_window_tokens=10_000, max_reply_tokens=400), endpoint)
 
     try:
-        await client.ask(exactly(10_000 - left), "analysis", deadline_s=60)
+        await client.ask(Question("analysis", exactly(10_000 - left)), deadline_s=60)
     except PromptTooLong:
         assert not is_asked
 

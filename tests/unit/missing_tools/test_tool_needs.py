@@ -11,7 +11,7 @@ import pytest
 
 from tables import table
 from tarsy_scoring.errors import JudgeUnavailable, Paused
-from tarsy_scoring.judge.verdict import Message, Turn
+from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.missing_tools.needs import (
     LONGEST_NOTE,
     LONGEST_TEXT,
@@ -43,13 +43,14 @@ class Model:
         self._answers = list(answers)
         self.shown: list[str] = []
 
-    async def __call__(self, kind: str, messages: Sequence[Message], **_: Any) -> Turn:
-        self.shown.append(messages[-1].content)
+    async def __call__(self, question: Question) -> Turn:
+        shown = question.messages[-1].content
+        self.shown.append(shown)
         assert self._answers, "the model was asked once more than the test foresaw"
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        reply = json.dumps(answer(messages[-1].content) if callable(answer) else answer)
+        reply = json.dumps(answer(shown) if callable(answer) else answer)
         return Turn(
             kind="missing_tools",
             reply=reply,

@@ -1,7 +1,32 @@
-"""Numbers of a verdict that do not agree with each other."""
+"""Numbers of a verdict that do not agree with each other, and the one request to repair them."""
 
+from collections.abc import Callable
+
+from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Bands
-from tarsy_scoring.judge.verdict import Verdict
+from tarsy_scoring.judge.verdict import Turn, Verdict
+
+
+async def repair(
+    conversation: Conversation, verdict: Verdict, bands: Bands, prompt: str, take: Callable[[Turn], None]
+) -> None:
+    """
+    Ask once for numbers that agree where they do not, and flag what still does not agree then.
+
+    A repair that fails for good costs a flag and not the score. No number is ever clamped.
+
+    Args:
+        take: Takes the numbers of the reply into the verdict, unless the reply is not valid.
+
+    Raises:
+        RetryLater, WaitFor: Another attempt may succeed.
+    """
+    if not contradictions(verdict, bands):
+        return
+    turn = await conversation.say_optional("repair", prompt)
+    if turn is not None:
+        take(turn)
+    verdict.flags |= contradictions(verdict, bands)
 
 
 def contradictions(verdict: Verdict, bands: Bands) -> set[str]:

@@ -13,7 +13,7 @@ from tarsy_scoring.judge import json_reply
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Definition, RubricItem
 from tarsy_scoring.judge.strategies.strategy import Strategy
-from tarsy_scoring.judge.verdict import IsFinal, ReplyFormat, RubricReading, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import ReplyFormat, RubricReading, TurnKind, Verdict
 
 
 class Rubric(Strategy):
@@ -39,15 +39,7 @@ class Rubric(Strategy):
         """An object with one number per criterion."""
         return ReplyFormat("rubric", reply_schema(definition.rubric))
 
-    async def evaluate(
-        self,
-        conversation: Conversation,
-        definition: Definition,
-        kind: TurnKind,
-        *,
-        max_reminders: int,
-        is_final: IsFinal,
-    ) -> Verdict:
+    async def evaluate(self, conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
         """
         Ask for the values and weigh them. A weighted score that the judge states differently is flagged,
         never used.
@@ -56,7 +48,7 @@ class Rubric(Strategy):
             InvalidStructuredAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
             RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
         """
-        answer, turn = await json_reply.say_json(conversation, kind, _model_of(definition), max_reminders=max_reminders)
+        answer, turn = await json_reply.say_json(conversation, kind, _model_of(definition))
         scores: dict[str, float] = answer.scores  # type: ignore[attr-defined]
         weighted = sum(item.weight * scores[item.id] for item in definition.rubric)
         reading = RubricReading(scores, round(weighted, 6), answer.confidence, answer.issues, answer.highlights)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Definition
-from tarsy_scoring.judge.verdict import IsFinal, ReplyFormat, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import ReplyFormat, TurnKind, Verdict
 
 
 class Strategy(ABC):
@@ -46,23 +46,13 @@ class Strategy(ABC):
         return None
 
     @abstractmethod
-    async def evaluate(
-        self,
-        conversation: Conversation,
-        definition: Definition,
-        kind: TurnKind,
-        *,
-        max_reminders: int,
-        is_final: IsFinal,
-    ) -> Verdict:
+    async def evaluate(self, conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
         """
         Ask for a total and everything that comes with it. Called once per sample of the session.
 
         Args:
             conversation: Opened with the prompts of the criteria; nothing has been asked yet.
             kind: Of the first turn.
-            max_reminders: How often a reply that does not follow the form is asked for again.
-            is_final: Whether a failed optional turn may cost a flag instead of the score.
 
         Raises:
             Unscorable: There is no score; each strategy documents its own errors.
@@ -73,11 +63,9 @@ class Strategy(ABC):
         """What `follow_up` asks, for estimates of cost; None where it asks nothing."""
         return None
 
-    async def follow_up(  # noqa: B027 - optional: most strategies ask everything in `evaluate`
-        self, conversation: Conversation, definition: Definition, verdict: Verdict, is_final: IsFinal
-    ) -> None:
+    async def follow_up(self, conversation: Conversation, definition: Definition, verdict: Verdict) -> None:  # noqa: B027
         """
-        Ask about the verdict that was chosen among the samples, and add the answer to it.
+        Ask about the verdict that was chosen among the samples, and add the answer to it. Optional.
 
         Raises:
             RetryLater, WaitFor: Another attempt may succeed.

@@ -8,13 +8,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, create_model
 from typing_extensions import TypedDict  # `typing.TypedDict` lacks what pydantic reads before Python 3.12
 
-from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge import json_reply
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Bands, Definition
-from tarsy_scoring.judge.strategies.contradictions import contradictions
+from tarsy_scoring.judge.strategies.contradictions import repair
 from tarsy_scoring.judge.strategies.strategy import Strategy
-from tarsy_scoring.judge.verdict import AlternativeApproach, IsFinal, MissingTool, ReplyFormat, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, ReplyFormat, Turn, TurnKind, Verdict
 
 
 class Structured(Strategy):
@@ -31,15 +30,7 @@ class Structured(Strategy):
         """Reasoning, numbers, missing tools and approaches in one object."""
         return ReplyFormat("judgement", reply_schema(definition.max_points, definition.bands))
 
-    async def evaluate(
-        self,
-        conversation: Conversation,
-        definition: Definition,
-        kind: TurnKind,
-        *,
-        max_reminders: int,
-        is_final: IsFinal,
-    ) -> Verdict:
+    async def evaluate(self, conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
         """
         Ask for the JSON, remind the judge where it does not fit, and once ask to repair contradictory
         numbers.
@@ -49,17 +40,27 @@ class Structured(Strategy):
             RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
         """
         model = _model_of(definition)
-        answer, turn = await json_reply.say_json(conversation, kind, model, max_reminders=max_reminders)
-        verdict = Verdict(total_score=0, score_analysis=answer.score_reasoning, total_turn=turn)
+        answer, turn = await json_reply.say_json(conversation, kind, model)
+        verdict = Verdict(answer.total_score, answer.score_reasoning, turn)
         verdict.missing_tools = [MissingTool(t.tool_name, t.rationale) for t in answer.missing_tools]
         verdict.missing_tools_analysis = _as_text(verdict.missing_tools)
         verdict.alternative_approaches = [
             AlternativeApproach(a.name, a.description, a.steps) for a in answer.alternative_approaches
         ]
-        _take_numbers(verdict, answer)
-        if contradictions(verdict, definition.bands):
-            await _repair(conversation, definition, verdict, model, is_final)
-            verdict.flags |= contradictions(verdict, definition.bands)
+
+        def take_numbers(answer: _Answer, turn: Turn) -> None:
+            verdict.total_score, verdict.total_turn = answer.total_score, turn
+            stated: dict[str, float] | None = getattr(answer, "score_breakdown", None)
+            verdict.score_breakdown = stated and {id_: int(p) if p.is_integer() else p for id_, p in stated.items()}
+            verdict.judge_outcome = getattr(answer, "outcome", None)
+
+        def take_repaired(turn: Turn) -> None:
+            repaired = json_reply.parse(turn.reply, model)
+            if not isinstance(repaired, str):
+                take_numbers(repaired, turn)
+
+        take_numbers(answer, turn)
+        await repair(conversation, verdict, definition.bands, repair_prompt(definition.bands), take_repaired)
         return verdict
 
 
@@ -131,30 +132,6 @@ def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:
 def repair_prompt(bands: Bands) -> str:
     """The request for numbers that agree, sent once per sample."""
     return REPAIR_PROMPT.format(and_band=", and total_score must lie in the range of its outcome" if bands else "")
-
-
-async def _repair(
-    conversation: Conversation, definition: Definition, verdict: Verdict, model: type[_Answer], is_final: IsFinal
-) -> None:
-    """Ask once for numbers that agree. A reply that does not fit the schema leaves the verdict unchanged."""
-    try:
-        turn = await conversation.say("repair", repair_prompt(definition.bands))
-    except (RetryLater, WaitFor, Unscorable) as error:
-        if not is_final(error):
-            raise
-        return
-    repaired = json_reply.parse(turn.reply, model)
-    if not isinstance(repaired, str):
-        _take_numbers(verdict, repaired)
-        verdict.total_turn = turn
-
-
-def _take_numbers(verdict: Verdict, answer: _Answer) -> None:
-    verdict.total_score = answer.total_score
-    stated: dict[str, float] | None = getattr(answer, "score_breakdown", None)
-    if stated is not None:
-        verdict.score_breakdown = {id_: int(p) if p.is_integer() else p for id_, p in stated.items()}
-    verdict.judge_outcome = getattr(answer, "outcome", None)
 
 
 def _as_text(tools: list[MissingTool]) -> str:

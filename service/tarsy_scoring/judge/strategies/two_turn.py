@@ -2,10 +2,9 @@
 The strategy `two_turn`: a free-text evaluation whose last line is the total, then the missing tools.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
-from tarsy_scoring.errors import EmptyAnswer, NoScoreInAnswer, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.errors import NoScoreInAnswer
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.definition import Bands, Definition
 from tarsy_scoring.judge.extraction import (
@@ -16,9 +15,9 @@ from tarsy_scoring.judge.extraction import (
     extract_outcome,
     extract_total,
 )
-from tarsy_scoring.judge.strategies.contradictions import contradictions
+from tarsy_scoring.judge.strategies.contradictions import repair
 from tarsy_scoring.judge.strategies.strategy import Strategy
-from tarsy_scoring.judge.verdict import IsFinal, TurnKind, Verdict
+from tarsy_scoring.judge.verdict import Turn, TurnKind, Verdict
 
 
 class TwoTurn(Strategy):
@@ -42,15 +41,7 @@ class TwoTurn(Strategy):
             "repair_prompt": repair_prompt(definition.bands),
         }
 
-    async def evaluate(
-        self,
-        conversation: Conversation,
-        definition: Definition,
-        kind: TurnKind,
-        *,
-        max_reminders: int,
-        is_final: IsFinal,
-    ) -> Verdict:
+    async def evaluate(self, conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
         """
         Ask for the total, remind the judge where it is missing, and once ask to repair contradictory numbers.
 
@@ -60,19 +51,23 @@ class TwoTurn(Strategy):
             NoScoreInAnswer, Refused, ContentFiltered, AnswerCut, EmptyAnswer: There is no score.
             RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
         """
-        verdict = await _obtain_total(conversation, definition, kind, max_reminders)
-        if contradictions(verdict, definition.bands):
-            await _repair(conversation, definition, verdict, is_final)
-            verdict.flags |= contradictions(verdict, definition.bands)
+        verdict = await _obtain_total(conversation, definition, kind)
+
+        def take(turn: Turn) -> None:
+            if (total := extract_total(turn.reply)) is not None:
+                verdict.total_score, verdict.total_turn = total, turn
+                breakdown = extract_breakdown(turn.reply, definition.max_points)
+                verdict.score_breakdown = breakdown or verdict.score_breakdown
+                verdict.judge_outcome = extract_outcome(turn.reply, definition.bands) or verdict.judge_outcome
+
+        await repair(conversation, verdict, definition.bands, repair_prompt(definition.bands), take)
         return verdict
 
     def follow_up_prompt(self, definition: Definition) -> str | None:
         """The question about missing tools."""
         return definition.follow_up_prompt
 
-    async def follow_up(
-        self, conversation: Conversation, definition: Definition, verdict: Verdict, is_final: IsFinal
-    ) -> None:
+    async def follow_up(self, conversation: Conversation, definition: Definition, verdict: Verdict) -> None:
         """
         Ask for the missing tools in the conversation that gave the verdict.
 
@@ -81,13 +76,8 @@ class TwoTurn(Strategy):
         Raises:
             RetryLater, WaitFor: Another attempt may succeed.
         """
-        try:
-            turn = await conversation.say("missing_tools", definition.follow_up_prompt)
-            if not turn.reply.strip():
-                raise EmptyAnswer(f"the judge {turn.model_requested!r} called tools instead of naming missing ones")
-        except (RetryLater, WaitFor, Unscorable) as error:
-            if not is_final(error):
-                raise
+        turn = await conversation.say_optional("missing_tools", definition.follow_up_prompt or "")
+        if turn is None or not turn.reply.strip():  # a judge may call tools instead of naming missing ones
             verdict.flags.add("missing_tools_unavailable")
         else:
             verdict.missing_tools_analysis = turn.reply.strip()
@@ -144,13 +134,11 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
     return "Answer in this order:\n\n" + "\n\n".join(f"{n}. {step}" for n, step in enumerate(steps, 1))
 
 
-async def _obtain_total(
-    conversation: Conversation, definition: Definition, kind: TurnKind, max_reminders: int
-) -> Verdict:
+async def _obtain_total(conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
     """The analysis of the first whole reply, and the total of the first reply that contains one."""
     turn = await conversation.say(kind)
     analysis, replies = analysis_of(turn.reply), [turn.reply]
-    for _ in range(max_reminders):
+    for _ in range(conversation.max_reminders):
         if extract_total(turn.reply) is not None:
             break
         turn = await conversation.say("reminder", definition.reminder_prompt)
@@ -160,36 +148,12 @@ async def _obtain_total(
     if total is None:
         raise NoScoreInAnswer(
             f"the judge {turn.model_requested!r} at {turn.provider!r} gave no total on the last line, "
-            f"after {max_reminders} reminders; raise max_reminders or use a model that keeps to the form"
+            f"after {conversation.max_reminders} reminders; raise max_reminders or use a model that keeps to the form"
         )
-    stated_in = (analysis, turn.reply) if len(replies) > 1 else (turn.reply,)  # the first reply contains the analysis
-    return Verdict(
-        total_score=total,
-        score_analysis=analysis,
-        total_turn=turn,
-        score_breakdown=_last(extract_breakdown(r, definition.max_points) for r in stated_in),
-        judge_outcome=_last(extract_outcome(r, definition.bands) for r in replies),
-    )
-
-
-_Found = TypeVar("_Found")
-
-
-def _last(found: Iterable[_Found | None]) -> _Found | None:
-    """The last statement; None where there is none."""
-    stated = [f for f in found if f is not None]
-    return stated[-1] if stated else None
-
-
-async def _repair(conversation: Conversation, definition: Definition, verdict: Verdict, is_final: IsFinal) -> None:
-    """Ask once for numbers that agree. The last valid answer counts, and no number is ever clamped."""
-    try:
-        turn = await conversation.say("repair", repair_prompt(definition.bands))
-    except (RetryLater, WaitFor, Unscorable) as error:
-        if not is_final(error):
-            raise
-        return
-    if (total := extract_total(turn.reply)) is not None:
-        verdict.total_score, verdict.total_turn = total, turn
-        verdict.score_breakdown = extract_breakdown(turn.reply, definition.max_points) or verdict.score_breakdown
-        verdict.judge_outcome = extract_outcome(turn.reply, definition.bands) or verdict.judge_outcome
+    verdict = Verdict(total, analysis, turn)
+    # The last statement counts. The breakdown is stated in the analysis, or beside the total.
+    for reply in replies:
+        verdict.judge_outcome = extract_outcome(reply, definition.bands) or verdict.judge_outcome
+    for text in (analysis, turn.reply) if len(replies) > 1 else (turn.reply,):
+        verdict.score_breakdown = extract_breakdown(text, definition.max_points) or verdict.score_breakdown
+    return verdict
