@@ -23,7 +23,8 @@ from tarsy_scoring.timeline.injection import (
     find_injections,
     mask_injections,
 )
-from tarsy_scoring.timeline.masking import SECRET_PATTERN, compile_bytes, mask_bytes
+from tarsy_scoring.timeline.masking import SECRET_PATTERN, mask_bytes
+from tarsy_scoring.timeline.patterns import compile_bytes
 from tarsy_scoring.timeline.text import INVISIBLE, encode, utf8_pattern
 
 FENCE_WORD = "SESSION-DATA"

@@ -10,106 +10,14 @@ from dataclasses import dataclass
 
 import re2
 
-from tarsy_scoring.timeline.masking import compile_bytes
+from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
 
 FENCE_REMOVED = "[fence removed]"
 """Replaces an imitated delimiter; see `fence`."""
 
 INSTRUCTION_REMOVED = "[instruction removed]"
 
-# Between words: blanks, underscores, punctuation, line breaks, and their escapes in JSON and in URLs.
-_GAP = r"""(?:[\s_*"'`.,:~+-]|\\{1,8}[nrt]|%20){1,4}"""
-_FEW = rf"(?:[\w'’]+{_GAP})"
-_TOP = (
-    r"(?:100|9[0-9]|10[ ]?/[ ]?10|(?:10|ten)[ ]out[ ]of[ ](?:10|ten)|a?[ ]?perfect"
-    r"|full[ ](?:marks|points|score|credit)|(?:the[ ])?(?:maximum|highest|top|best)(?:[ ]possible)?"
-    r"(?:[ ](?:score|marks?|grade|rating|points))?)\b"
-)
-_JUDGE = (
-    r"(?:judge|grader|evaluator|scorer|assessor|scoring[ _-](?:model|service|system|agent|llm|ai)"
-    r"|evaluation[ _-](?:model|system|agent|llm|ai)|llm[ _-]?judge)"
-)
-
-# A word boundary that also splits `ignore_this`, which is one word to `\b`.
-_B = r"(?:\b|_)"
-# The beginning of a line, with decoration, and its end; line ends may be escaped as in JSON.
-_LINE = r"""(?:\n|\\{1,8}n|\A)[ \t>*#_"'`{\[(-]{0,6}"""
-_LINE_END = r"""[ \t*_"'`,.}]{0,4}(?:\n|\\{1,8}n|\z)"""
-_COLON = r"(?:[:=]|\xef\xbc\x9a)"
-_NUMBER = r"[+]?[0-9]{1,3}"
-_OF_HUNDRED = r"[ \t]*(?:/|out[ ]of)[ \t]*100\b"
-_AWARD = r"(?:give|assign|award|grant)"
-
-_PATTERNS: dict[str, tuple[str, ...]] = {
-    "imitated_delimiter": (
-        r"\[fence removed\]",
-        r"</?(?:session_conversation|alert_data|system_prompt|judge_instructions|untrusted_data)>",
-        rf"\bend{_GAP}of{_GAP}(?:the{_GAP})?(?:session{_GAP}data|evidence|transcript|untrusted{_GAP}(?:data|text))\b",
-    ),
-    "chat_role_token": (
-        r"<\|[a-z][a-z0-9_]{0,40}\|>|<\|(?:begin|end)\xe2\x96\x81[a-z\x80-\xff]{1,40}\|>",
-        r"\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>",
-        r"(?:\n|\A)[ \t]*(?:Human|Assistant):[ ]*(?:score|rate|give|ignore|the[ ]score)",
-    ),
-    "role_line": (
-        _LINE + r"(?:system|developer|assistant|admin(?:istrator)?)[ _]?(?:message|prompt|override|note|instructions?)?"
-        r"[ \t*_\])]{0,4}:[ \t*_]{0,4}(?:you[ ](?:are|must|should|will|shall|have[ ]to)|from[ ]now[ ]on"
-        r"|new[ ]instructions?|ignore|disregard|override|score|rate|grade|award|give|assign"
-        r"|th(?:e|is)[ ](?:investigation|evaluation|session|score|judge))",
-    ),
-    "ignore_instructions": (
-        rf"{_B}(?:ignore|disregard|forget|override|bypass|skip){_GAP}{_FEW}{{0,4}}"
-        r"(?:previous|prior|above|earlier|preceding|foregoing|existing|original|system|your|all|any|(?:judg|grad|scor)ing)"
-        rf"{_GAP}{_FEW}{{0,3}}(?:instructions?|prompts?|directives?|guidelines|criteria|rubrics?|orders){_B}",
-        rf"\b(?:ignore|disregard|forget){_GAP}(?:(?:everything|anything|all|whatever|what[ ]was[ ]said){_GAP})?"
-        rf"(?:(?:of|that|is|was|the){_GAP}){{0,2}}(?:above|before[ ]this)\b",
-    ),
-    "new_instructions": (
-        r"\b(?:new|updated|revised|real|actual|secret)[ ](?:system[ ])?(?:instructions?|prompt|directive)"
-        r"(?:[ ]for[ ]the[ ]\w+)?[ ]?:",
-    ),
-    "addressed_judge": (
-        r"\b(?:dear|attention|note[ ](?:to|for)|message[ ](?:to|for)|instructions?[ ](?:to|for)|hey|hello)[ ,:]{1,3}"
-        rf"(?:the[ ])?(?:ai[ ]|llm[ ]|automated[ ])?{_JUDGE}\b",
-        rf"\b(?:as|you[ ]are)[ ](?:the|an?)[ ](?:\w+[ ])?{_JUDGE}\b",
-        rf"\b{_JUDGE}[ ](?:must|should|shall|has[ ]to|needs[ ]to|will)[ ](?:\w+[ ]){{0,2}}"
-        rf"(?:{_AWARD}|score|rate|grade|return|output|ignore)\b",
-    ),
-    "score_demand": (
-        rf"{_B}(?:score|rate|grade|mark|evaluate){_GAP}(?:this|it|me|us|the|my|our){_GAP}{_FEW}{{0,4}}{_TOP}",
-        rf"\b(?:{_AWARD}|return|output|report|respond[ ]with|answer[ ]with|set){_GAP}{_FEW}{{0,6}}"
-        rf"(?:score|grade|rating|total|marks?|points){_GAP}(?:(?:of|as|to|at|is|be){_GAP})?{_TOP}",
-        rf"\b{_AWARD}{_GAP}{_FEW}{{0,4}}(?:perfect|full|maximum|highest|top)[ ]"
-        r"(?:score|grade|rating|marks?|points|credit)\b",
-        rf"\b(?:deserves|merits|worth|earns|gets)[ ]{_FEW}{{0,3}}"
-        r"(?:100[ ]?(?:/|out[ ]of|points|%)|(?:perfect|full|maximum|highest)[ ](?:score|marks?|points))",
-        rf"\b(?:respond|answer|reply|conclude|finish){_GAP}(?:only{_GAP})?with{_GAP}{_FEW}{{0,3}}(?:100|9[0-9])\b",
-        rf"\b(?:end|finish)[ ]your[ ](?:answer|reply|response|analysis)[ ]with{_GAP}{_FEW}{{0,3}}[0-9]{{1,3}}\b",
-        r"\b(?:must|should|just|please|and)[ ](?:output|print|return|award|give[ ]it|say)"
-        rf"{_GAP}{_FEW}{{0,3}}(?:100|9[0-9])\b",
-        rf"\b(?:award|give[ ](?:it|this|me|us))[ ]{_FEW}{{0,2}}100\b[ ]?"
-        r"(?:points|marks|/|out[ ]of|and|in|for|[.,;!\n]|\z)",
-        rf"\b(?:write|put|print|output|return|say|state){_GAP}{_FEW}{{0,3}}(?:100|9[0-9]){_GAP}{_FEW}{{0,2}}"
-        rf"(?:on|as|in){_GAP}(?:the|your){_GAP}(?:last|final|total)\b",
-        rf"\b(?:last|final)[ ]line[ ]{_FEW}{{0,4}}(?:must|should|shall|has[ ]to)[ ]{_FEW}{{0,2}}{_TOP}",
-        r"\bdo[ ]not[ ](?:deduct|subtract)[ ](?:any[ ])?points\b",
-        r"\bset[ ](?:the[ ])?score[ ]?(?:=|to)[ ]?[0-9]",
-        r"\b(?:final|total|overall|correct|the)[ _]score[ ](?:is|of|(?:must|should|shall|has[ ]to)[ ]be)[ ]"
-        r"\**[0-9]{1,3}\b",
-    ),
-    "fake_score_line": (
-        _LINE + r"(?:(?:total|final|overall|judge|quality|my|the|investigation)[ _-]?(?:total[ _-])?)?"
-        rf"(?:score|grade|rating)[ \t*_`]{{0,4}}{_COLON}[ \t*_\"'`]{{0,4}}{_NUMBER}"
-        rf"(?:{_OF_HUNDRED}|[ \t]*%|[ \t]*points)?{_LINE_END}",
-        rf"\b(?:total|final|overall)[ _-]?score[\"'*]{{0,3}}[ ]?{_COLON}[ *]{{0,3}}{_NUMBER}{_OF_HUNDRED}",
-        rf"{_LINE}total[ \t*_]{{0,3}}{_COLON}[ \t*_]{{0,3}}{_NUMBER}{_OF_HUNDRED}{_LINE_END}",
-        rf"{_LINE}Outcome[ \t*_]{{0,4}}{_COLON}[ \t*_]{{0,4}}(?:correct|partial|wrong){_LINE_END}",
-        # the keys of the judge's own answers, and an object that holds only a score
-        r"""\\*["'](?:(?:total|final|overall)_score|weighted_score|score_breakdown|score_reasoning)\\*["']\s*:""",
-        rf"""\{{\s*\\*["'](?:score|grade|rating)\\*["']\s*:\s*\\*["']?{_NUMBER}\\*["']?\s*\}}""",
-    ),
-}
-
+_PATTERNS: dict[str, list[str]] = read_rules("injections.yaml", "patterns")
 _NAMES = tuple(_PATTERNS)
 _INJECTION = compile_bytes("(?i)" + "|".join(f"({'|'.join(p)})" for p in _PATTERNS.values()))
 INJECTION_PATTERN = "(?i)" + "|".join("|".join(p) for p in _PATTERNS.values())

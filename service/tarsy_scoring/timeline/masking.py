@@ -10,41 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import re2
+from tarsy_scoring.timeline.patterns import compile_bytes, read_rules
 
 MASKING_POLICY = "2"
 """Part of the judge's fingerprint: raise it with every change of the rules."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """`keep` stays, `secret` becomes `[REDACTED:kind]`, unless `spare` decides that the value is no secret."""
-
-    kind: str
-    keep: str
-    secret: str
-    spare: "Callable[[bytes, bytes, bytes], bool] | None" = None
-    after: bytes = b""
-
-
-# No rule may match across text that could begin the same rule again: each character would be read once per
-# match, which is quadratic. Hence no rule begins with `\w*`, and the body of a match stops at its own opener.
-_QUOTED = r"""\\+"[^"\\\n]+|"(?:[^"\\\n]|\\[^\n])+|\\*'[^'\\\n]+"""
-_BARE = r"""[^\s"'`\\,;&|<>(){}\[\]][^\s"'`\\,;&|<>(){}\[\]]*"""
-_VALUE = rf"(?:{_QUOTED}|{_BARE})"
-_STRONG = (
-    r"(?:pass(?:word|wd|phrase|code)|pwd|(?:api|secret|access|account|private|encryption|signing|master|storage)[_-]?key"
-    r"|secret[_-]?access[_-]?key|shared[_-]?access[_-]?key|client[_-]?(?:secret|key[_-]data)|app[_-]?secret"
-    r"|(?:auth|access|refresh|id|session|bearer|bot|api|security|personal)[_-]?token|webhook[_-]?secret|auth[_-]?key|_auth)"
-)
-_WEAK = r"(?:secret|token|credentials?)"
-_SEPARATOR = r"""[0-9]{0,3}\\*["']?[ \t]{0,2}(?::=|=>|==?|:)[ \t]*"""
-_COMMAND_WORDS = r"(?:[ \t]+[^\s|;&]+){0,6}?[ \t]+"
-
-
-def _is_placeholder(value: bytes) -> bool:
-    """Whether the value is a reference, a boolean or a mask in the place of a secret."""
-    return _PLACEHOLDER.fullmatch(value) is not None
 
 
 _PLACEHOLDER = re.compile(
@@ -55,8 +24,6 @@ _PLACEHOLDER = re.compile(
 
 
 def _spare_strong(keep: bytes, value: bytes, after: bytes) -> bool:
-    if _is_placeholder(value):
-        return True
     if keep.lower().endswith(b"pwd=") and value.lstrip(b"\\\"'").startswith(b"/"):
         return True  # the shell's working directory
     # `invalid password: user not found` is prose; `password: hunter2` is not.
@@ -70,105 +37,39 @@ def _spare_weak(keep: bytes, value: bytes, after: bytes) -> bool:
     return len(bare) < 6 or bare.isdigit() or not made_up or _spare_strong(keep, value, after)
 
 
-def _spare_words(keep: bytes, value: bytes, after: bytes) -> bool:
+def _spare_words(_keep: bytes, value: bytes, _after: bytes) -> bool:
     """`basic NetworkPolicy`, `basic functionality-test`: only letters, or no digit, upper case or padding."""
-    if _is_placeholder(value) or value.isalpha():
-        return True
-    return value.islower() and not any(c in b"0123456789+/=" for c in value)
+    return value.isalpha() or (value.islower() and not any(c in b"0123456789+/=" for c in value))
 
 
-def _spare_placeholder(keep: bytes, value: bytes, after: bytes) -> bool:
-    return _is_placeholder(value)
+# By the `spare` of a rule: which values are harmless beside references, booleans and masks.
+_SPARED: dict[str, Callable[[bytes, bytes, bytes], bool]] = {
+    "placeholders": lambda *_: False,
+    "strong": _spare_strong,
+    "weak": _spare_weak,
+    "words": _spare_words,
+    "numbers": lambda _, value, __: value.isdigit(),  # `-u 1000:1000` names a user and a group
+}
 
 
-def _spare_ids(keep: bytes, value: bytes, after: bytes) -> bool:
-    """`-u 1000:1000` names a user and a group."""
-    return value.isdigit() or _is_placeholder(value)
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A rule of `secrets.yaml`."""
+
+    kind: str
+    secret: str
+    keep: str = ""
+    spare: str | None = None
+    after: str = ""
+
+    def spares(self, keep: bytes, value: bytes, after: bytes) -> bool:
+        """Whether the value in the place of a secret is none."""
+        if self.spare is None:
+            return False
+        return _PLACEHOLDER.fullmatch(value) is not None or _SPARED[self.spare](keep, value, after)
 
 
-_VENDOR_TOKENS = (
-    r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"  # GitHub
-    r"|gl(?:pat|dt|ptt|rt|cbt|soat|ft|agent|oas|imt)-[A-Za-z0-9_-]{16,}"  # GitLab
-    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"  # Slack
-    r"|sk-[A-Za-z0-9_-]{20,}|gsk_[A-Za-z0-9]{20,}|xai-[A-Za-z0-9]{20,}|hf_[A-Za-z0-9]{20,}"  # model providers
-    r"|[srp]k_(?:live|test)_[A-Za-z0-9]{10,}"  # Stripe
-    r"|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}"  # Google
-    r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{40,}|rubygems_[a-f0-9]{40,}|dckr_pat_[A-Za-z0-9_-]{20,}"  # registries
-    r"|dop_v1_[a-f0-9]{40,}|hv[sbr]\.[A-Za-z0-9_-]{20,}|dapi[a-f0-9]{32}|sha256~[A-Za-z0-9_-]{40,}"  # platforms
-    r"|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|glsa_[A-Za-z0-9]{20,}_?[a-f0-9]*|eyJrIjoi[A-Za-z0-9+/=]{20,})"
-)
-
-_RULES = (
-    _Rule(
-        "private_key",
-        "",
-        r"""-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:[A-Za-z0-9+/=\s\\"',:.|>]|-[A-Za-z0-9])*"""
-        r"(?:-----END [A-Z0-9 ]{0,30}-----)?",
-    ),
-    _Rule("private_key", "", r"\bAGE-SECRET-KEY-1[A-Z0-9]{40,}"),
-    _Rule(
-        "authorization",
-        r"""(?i:\bauthorization\\*["']?[ \t]*[:=][ \t]*\\*["']?"""
-        r"(?:(?:bearer|basic|token|digest|negotiate|apikey|bot)[ \t]+)?)",
-        r"""[^\s"'\\,<>{}\[\]()]+""",
-        _spare_words,
-    ),
-    _Rule("token", r"(?i:\b(?:bearer|basic)[ \t]+)", r"[A-Za-z0-9._~+/=-]{12,}", _spare_words),
-    _Rule("cookie", r"""(?i:\b(?:set-)?cookie\\*["']?:[ \t]*\\*["']?)""", r"""[A-Za-z0-9_.-]+=[^\n"'\\]+"""),
-    _Rule("jwt", "", r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),
-    _Rule("token", "", _VENDOR_TOKENS),
-    _Rule("token", r"hooks\.slack\.com/(?:services|workflows)/", r"[A-Za-z0-9/_-]{10,}"),
-    _Rule("aws_key", "", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"),
-    _Rule(
-        "password",
-        r"""://[^\s/:@"'<>]*:""",
-        r"""(?:[^\s/:@"'<>]|:[^\s/:@"'<>])+@""",
-        lambda _, value, __: _is_placeholder(value[:-1]),
-        after=b"@",
-    ),
-    _Rule("token", r"(?i:[?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential))=)", r"[A-Za-z0-9%+/=_-]{16,}"),
-    _Rule("password", rf"(?i:{_STRONG}{_SEPARATOR})", _VALUE, _spare_strong),
-    _Rule("token", rf"(?i:{_WEAK}{_SEPARATOR})", _VALUE, _spare_weak),
-    _Rule(
-        "password",
-        rf"(?i:--(?:[a-z]+-){{0,3}}(?:{_STRONG}|token|secret)[ \t]+)",
-        rf"(?:{_QUOTED}|[^\s\"'`\\,;&|<>()\[\]{{}}-][^\s\"'`\\,;&|<>(){{}}\[\]]*)",
-        _spare_placeholder,
-    ),
-    _Rule(
-        "password",
-        rf"""(?i:\bname\\*["']?:[ \t]*\\*["']?[a-z0-9_.-]*(?:{_STRONG}|{_WEAK})[0-9]{{0,3}}\\*["']?"""
-        r"""(?:\s|\\n|,|-){0,60}\\*["']?value\\*["']?:[ \t]*)""",
-        _VALUE,
-        _spare_placeholder,
-    ),
-    _Rule(
-        "password",
-        r"""(?:\s-u[ \t]*|\s--user[= \t])\\*["']?[^\s:"'@/\\-][^\s:"'@/\\]*:""",
-        r"""[^\s"'@\\/:]+""",
-        _spare_ids,
-    ),
-    _Rule("password", rf"\b(?:mysql(?:dump|admin|check)?|mariadb){_COMMAND_WORDS}-p", _VALUE, _spare_placeholder),
-    _Rule("password", rf"\b(?:sshpass|mongo(?:sh|dump)?){_COMMAND_WORDS}-p[ \t]*", _VALUE, _spare_placeholder),
-    _Rule("password", rf"\bredis-cli{_COMMAND_WORDS}-a[ \t]+", _VALUE, _spare_placeholder),
-    _Rule("password", r"""\\*["']auth\\*["'][ \t]*:[ \t]*""", r"""\\*["'][A-Za-z0-9+/=]{8,}"""),
-)
-
-
-def _options(*, capture: bool) -> re2.Options:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes in, bytes out: no offsets to convert
-    options.max_mem = 32 << 20  # room for the DFA; when it runs out RE2 gets slower, not wrong
-    options.log_errors = False
-    options.never_capture = not capture
-    return options
-
-
-def compile_bytes(pattern: str, *, capture: bool = True) -> "re2._Regexp":
-    """An RE2 over UTF-8 bytes; without captures it always runs in the DFA."""
-    return re2.compile(pattern.encode(), _options(capture=capture))
-
-
+_RULES = [_Rule(**rule) for rule in read_rules("secrets.yaml", "rules")]
 _MANIFEST_PATTERN = r"""\bkind\\*["']?[ \t]*:[ \t]*\\*["']?Secret\\*["']?\s*(?:[,}\n]|\\n|\z)"""
 SECRET_PATTERN = "|".join([*(f"{_r.keep}{_r.secret}" for _r in _RULES), _MANIFEST_PATTERN])
 """Matches every text that `mask_bytes` may change."""
@@ -204,11 +105,11 @@ def mask_bytes(data: bytes) -> bytes:
         secret_group = match.lastindex
         rule = _RULES[secret_group // 2 - 1]
         start, end = match.span(secret_group)
-        value = data[start:end]
-        if rule.spare is not None and rule.spare(data[match.start() : start], value, data[end : end + 1]):
+        value = data[start:end].removesuffix(rule.after.encode())
+        if rule.spares(data[match.start() : start], value, data[end : end + 1]):
             continue
         opening = value[: len(value) - len(value.lstrip(b"\\\"'"))]
-        pieces += (data[position:start], opening, b"[REDACTED:", rule.kind.encode(), b"]", rule.after)
+        pieces += (data[position:start], opening, f"[REDACTED:{rule.kind}]{rule.after}".encode())
         position = end
     return b"".join((*pieces, data[position:])) if pieces else data
 
