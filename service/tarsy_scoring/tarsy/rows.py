@@ -14,7 +14,15 @@ import structlog
 
 from tarsy_scoring.timeline.evidence import Loss, take_stock
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
-from tarsy_scoring.timeline.parsing import label_map, model_names, name_or_none, text_or_none, tool_call
+from tarsy_scoring.timeline.parsing import (
+    event_of,
+    execution_of,
+    label_map,
+    stage_of,
+    text_or_none,
+    timeline_of,
+    tool_call,
+)
 
 log = structlog.get_logger()
 
@@ -87,65 +95,25 @@ def assemble(
     executions_of: dict[str, list[Execution]] = defaultdict(list)
     for row in agent_executions:
         events = _timed(events_of[row["execution_id"]], durations_ms[row["execution_id"]])
-        executions_of[row["stage_id"]].append(_execution(row, events, tokens[row["execution_id"]]))
+        executions_of[row["stage_id"]].append(execution_of(row, events, tokens[row["execution_id"]]))
     found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
-    calls: dict[str, int] = defaultdict(int)
-    for row in interactions:
-        calls[row["execution_id"]] += row["interaction_type"] == "tool_call"
-    final_analysis = text_or_none(session["final_analysis"])
-    return Timeline(
-        session_id=session["session_id"],
-        status=session["status"],
-        chain_id=name_or_none(session["chain_id"]),
-        alert_type=name_or_none(session["alert_type"]),
-        alert_data=session["alert_data"],
-        final_analysis=final_analysis,
-        executive_summary=text_or_none(session["executive_summary"]),
-        stages=found,
-        available_tools=_available_tools(interactions, found),
-        runbook=text_or_none(session["runbook_url"]),  # TARSy stores the address only; it is never fetched
-        labels=_labels(session),
-        created_at=session["created_at"],
-        completed_at=session["completed_at"],
-        error_message=text_or_none(session["error_message"]),
-        evidence=take_stock(
-            found, final_analysis, losses=_losses(found, unread_calls) if unread_calls else (), declared_calls=calls
-        ),
-        started_at=session["started_at"],
+    calls = Counter(row["execution_id"] for row in interactions if row["interaction_type"] == "tool_call")
+    evidence = take_stock(
+        found,
+        text_or_none(session["final_analysis"]),
+        losses=_losses(found, unread_calls) if unread_calls else (),
+        declared_calls=calls,
     )
+    return timeline_of(session, found, _available_tools(interactions, found), _labels(session), evidence)
 
 
 def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
-    if loose:  # events without an execution, such as a user's question, get an execution without a name and tokens
-        own = Execution(f"{row['stage_id']}/stage", "", 0, row["status"], tuple(loose), input_tokens=0, output_tokens=0)
-        executions = [*executions, own]
-    return Stage(
-        stage_id=row["stage_id"],
-        stage_name=row["stage_name"],
-        stage_index=row["stage_index"],
-        stage_type=row["stage_type"],
-        status=row["status"],
-        executions=tuple(executions),
-        expected_agent_count=row["expected_agent_count"],
-        referenced_stage_id=row["referenced_stage_id"],
-        error_message=text_or_none(row["error_message"]),
-    )
-
-
-def _execution(row: Any, events: tuple[Event, ...], tokens: tuple[int | None, int | None]) -> Execution:
-    return Execution(
-        execution_id=row["execution_id"],
-        agent_name=row["agent_name"],
-        agent_index=row["agent_index"],
-        status=row["status"],
-        events=events,
-        parent_execution_id=row["parent_execution_id"],
-        task=text_or_none(row["task"]),
-        error_message=text_or_none(row["error_message"]),
-        model_names=model_names(row),
-        input_tokens=tokens[0],
-        output_tokens=tokens[1],
-    )
+    stage = stage_of(row, executions)
+    if not loose:
+        return stage
+    # Events without an execution, such as a user's question, get an execution without a name and tokens.
+    own = Execution(f"{stage.stage_id}/stage", "", 0, stage.status, tuple(loose), input_tokens=0, output_tokens=0)
+    return replace(stage, executions=(*executions, own))
 
 
 def _labels(session: Any) -> dict[str, str]:
@@ -179,16 +147,7 @@ def _event(row: Any, unread_calls: set[str]) -> Event:
         metadata, tool = {}, tool_call({}) if is_call else None
         if is_call:
             unread_calls.add(row["event_id"])
-    return Event(
-        event_id=row["event_id"],
-        sequence_number=row["sequence_number"],
-        event_type=row["event_type"],
-        status=row["status"],
-        content=row["content"],
-        tool=tool,
-        created_at=row["created_at"],
-        skill_name=text_or_none(metadata.get("skill_name")),
-    )
+    return event_of(row, tool, metadata.get("skill_name"))
 
 
 _Durations = dict[tuple[str, str], list[int | None]]  # durations of one execution's calls, by server and tool
@@ -201,7 +160,7 @@ def _durations_ms(interactions: Iterable[Any]) -> defaultdict[str, _Durations]:
         if row["interaction_type"] == "tool_call":
             tool = tool_call(row)
             of_tool = found[row["execution_id"]].setdefault((tool.server_name, tool.tool_name), [])
-            of_tool.append(row["duration_ms"])
+            of_tool.append(tool.duration_ms)
     return found
 
 

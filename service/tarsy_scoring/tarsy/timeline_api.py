@@ -36,7 +36,6 @@ _CHUNK_BYTES = 1024 * 1024
 _CALLS_AT_ONCE = 16  # TARSy itself has 25 connections to its database
 # TARSy filters by creation time and not by end time. Sessions that ran for longer than this are not listed.
 LONGEST_SESSION = timedelta(days=7)
-_TIMES = ("created_at", "started_at", "completed_at")
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -367,14 +366,13 @@ def _timeline(session: Row, events: list[dict[str, Any]], trace: dict[str, Any],
     if not isinstance(events, list):
         raise TypeError("the timeline is no list")
     alert_data = "" if session["alert_data"] is None else session["alert_data"]
-    times = {t: moment(session[t]) for t in _TIMES}
     named = ("stage_name", "stage_type", "status")
     stages = [_row(stage, *named, stage_id=stage["id"]) for stage in session["stages"] or ()]
     executions = [_row(e, "agent_name", "status") for e in _executions(session)]
     texts = ("event_type", "status", "content")
     timeline_events = [_row(e, *texts, event_id=e["id"], created_at=moment(e["created_at"])) for e in events]
     return assemble(
-        _row(session, "alert_data", session_id=session["id"], alert_data=alert_data, **times),
+        _row(session, "alert_data", session_id=session["id"], alert_data=alert_data),
         stages=sorted(stages, key=lambda s: (s["stage_index"], s["stage_id"])),
         agent_executions=sorted(executions, key=lambda e: (e["agent_index"], e["execution_id"])),
         timeline_events=sorted(timeline_events, key=lambda e: (e["sequence_number"], e["created_at"], e["event_id"])),

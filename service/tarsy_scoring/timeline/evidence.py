@@ -35,7 +35,7 @@ def take_stock(
     final_analysis: str | None,
     *,
     losses: Iterable[Loss] = (),
-    unread_results: frozenset[str] = frozenset(),
+    unread_results: Container[str] = (),
     declared_calls: Mapping[str, int] | None = None,
 ) -> Evidence:
     """
@@ -72,7 +72,7 @@ def take_stock(
 class _Stock:
     """The counts of `Evidence` while they are taken."""
 
-    def __init__(self, unread_results: frozenset[str], declared_calls: Mapping[str, int]) -> None:
+    def __init__(self, unread_results: Container[str], declared_calls: Mapping[str, int]) -> None:
         self.expected: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.read: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.missing: list[str] = []

@@ -11,7 +11,6 @@ import errno
 import json
 import os
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,16 +32,17 @@ from tarsy_scoring.timeline.model import (
     Stage,
     Timeline,
     TimelineSource,
-    ToolCall,
 )
 from tarsy_scoring.timeline.parsing import (
+    event_of,
+    execution_of,
     label_map,
-    model_names,
     moment,
     name_or_none,
+    stage_of,
     text_or_none,
+    timeline_of,
     tool_call,
-    whole_number,
 )
 from tarsy_scoring.timeline.text import storable
 
@@ -193,31 +193,17 @@ def parse_session(session: object) -> Timeline:
         SessionNotFound: The session was deleted.
         SessionNotTerminal: The session still runs.
     """
-    session_id, status, session = _terminal(session)
+    _, _, raw = _terminal(session)
+    _required(raw, "alert_data", str)
     parser = _Parser()
-    stages = parser.stages(_required(session, "stages", list))
-    final_analysis = parser.optional_text(session, "final_analysis")
-    return Timeline(
-        session_id=session_id,
-        status=status,
-        chain_id=name_or_none(session.get("chain_id")),
-        alert_type=name_or_none(session.get("alert_type")),
-        alert_data=storable(_required(session, "alert_data", str)),
-        final_analysis=final_analysis,
-        executive_summary=parser.optional_text(session, "executive_summary"),
-        stages=stages,
-        available_tools=parser.tools(session.get("available_tools")),
-        runbook=text_or_none(session.get("runbook")) or text_or_none(session.get("runbook_url")),
-        labels=label_map(session.get("labels")),
-        created_at=moment(session.get("created_at")),
-        completed_at=moment(session.get("completed_at")),
-        error_message=text_or_none(session.get("error_message")),
-        evidence=take_stock(
-            stages, final_analysis, losses=parser.losses, unread_results=frozenset(parser.unread_results)
-        ),
-        started_at=moment(session.get("started_at")),
-        has_real_times=session.get("timestamps_synthetic") is not True,
+    stages = parser.stages(_required(raw, "stages", list))
+    for key, kind in (("final_analysis", "final_analysis"), ("executive_summary", "events")):
+        if raw.get(key) is not None and not isinstance(raw[key], str):
+            parser.losses.append(Loss(kind, f"{key}: {type(raw[key]).__name__}, not text"))
+    evidence = take_stock(
+        stages, text_or_none(raw.get("final_analysis")), losses=parser.losses, unread_results=parser.unread_results
     )
+    return timeline_of(raw, stages, _tools(raw.get("available_tools")), label_map(raw.get("labels")), evidence)
 
 
 def _parse_head(session: object) -> FoundSession:
@@ -250,31 +236,12 @@ def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:
     return value
 
 
-def _measured(value: object) -> int | None:
-    """A number of tokens or milliseconds; None for a negative number or another type."""
-    number = whole_number(value)
-    return number if number is not None and number >= 0 else None
-
-
-def _call(metadata: dict[str, Any]) -> ToolCall:
-    call = tool_call(metadata)
-    duration_ms = _measured(metadata.get("duration_ms"))
-    return call if duration_ms is None else replace(call, duration_ms=duration_ms)
-
-
 class _Parser:
-    """Parses the parts of a session, and collects the losses."""
+    """Parses the stages of a session, and collects the losses."""
 
     def __init__(self) -> None:
         self.losses: list[Loss] = []
         self.unread_results: set[str] = set()
-
-    def optional_text(self, raw: dict[str, Any], key: str) -> str | None:
-        value = raw.get(key)
-        if value is not None and not isinstance(value, str):
-            kind = "final_analysis" if key == "final_analysis" else "events"
-            self.losses.append(Loss(kind, f"{key}: {type(value).__name__}, not text"))
-        return text_or_none(value)
 
     def stages(self, raw: list[Any]) -> tuple[Stage, ...]:
         found = []
@@ -283,64 +250,33 @@ class _Parser:
             if not isinstance(item, dict) or not isinstance(item.get("stage_type"), str):
                 self.losses.append(Loss("stages", f"{where}: not a stage"))
                 continue
-            found.append(self._stage(item, position, where))
+            losses_before = len(self.losses)
+            executions = self._executions(item.get("executions"), where)
+            stage = stage_of(item, executions, where, position)
+            if stage.stage_type not in SHOWN_STAGE_TYPES:
+                del self.losses[losses_before:]  # only what the judge would see can be missing
+            found.append(stage)
         return tuple(sorted(found, key=lambda s: (s.stage_index, s.stage_id)))
 
-    def _stage(self, raw: dict[str, Any], position: int, where: str) -> Stage:
-        index = whole_number(raw.get("stage_index"))
-        stage_type = storable(raw["stage_type"])
-        is_shown = stage_type in SHOWN_STAGE_TYPES
-        losses_before = len(self.losses)
-        executions = self._executions(raw.get("executions"), where)
-        if not is_shown:
-            del self.losses[losses_before:]  # only what the judge would see can be missing
-        declared = whole_number(raw.get("expected_agent_count"))
-        if declared is None:
-            declared = sum(e.parent_execution_id is None for e in executions)
-        return Stage(
-            stage_id=text_or_none(raw.get("stage_id")) or where,
-            stage_name=text_or_none(raw.get("stage_name")) or stage_type,
-            stage_index=position if index is None else index,
-            stage_type=stage_type,
-            status=text_or_none(raw.get("status")) or "unknown",
-            executions=executions,
-            expected_agent_count=declared,
-            referenced_stage_id=text_or_none(raw.get("referenced_stage_id")),
-            error_message=text_or_none(raw.get("error_message")),
-        )
-
-    def _executions(self, raw: object, where: str) -> tuple[Execution, ...]:
+    def _executions(self, raw: object, where: str) -> list[Execution]:
         if not isinstance(raw, list):
             self.losses.append(Loss("executions", f"{where}: executions is no list"))
-            return ()
+            return []
         found = []
         for position, item in enumerate(raw):
             here = f"{where}.executions[{position}]"
             if not isinstance(item, dict):
                 self.losses.append(Loss("executions", f"{here}: not an execution"))
                 continue
-            index = whole_number(item.get("agent_index"))
-            found.append(
-                Execution(
-                    execution_id=text_or_none(item.get("execution_id")) or here,
-                    agent_name=text_or_none(item.get("agent_name")) or "(unnamed)",
-                    agent_index=position if index is None else index,
-                    status=text_or_none(item.get("status")) or "unknown",
-                    events=self._events(item.get("events"), here),
-                    parent_execution_id=text_or_none(item.get("parent_execution_id")),
-                    task=text_or_none(item.get("task")),
-                    error_message=text_or_none(item.get("error_message")),
-                    model_names=model_names(item),
-                    input_tokens=_measured(item.get("input_tokens")),
-                    output_tokens=_measured(item.get("output_tokens")),
-                )
-            )
-        return tuple(sorted(found, key=lambda e: (e.agent_index, e.execution_id)))
+            events = self._events(item.get("events"), here)
+            tokens = item.get("input_tokens"), item.get("output_tokens")
+            found.append(execution_of(item, events, tokens, here, position))
+        return sorted(found, key=lambda e: (e.agent_index, e.execution_id))
 
-    def _events(self, raw: object, where: str) -> tuple[Event, ...]:
+    def _events(self, raw: object, where: str) -> list[Event]:
         if not isinstance(raw, list):
             self.losses.append(Loss("events", f"{where}: events is no list"))
-            return ()
+            return []
         found = []
         for position, item in enumerate(raw):
             event = self._event(item, position, f"{where}.events[{position}]") if isinstance(item, dict) else None
@@ -348,42 +284,32 @@ class _Parser:
                 self.losses.append(Loss("events", f"{where}.events[{position}]: not an event"))
             else:
                 found.append(event)
-        return tuple(sorted(found, key=lambda e: e.sequence_number))
+        return sorted(found, key=lambda e: e.sequence_number)
 
     def _event(self, raw: dict[str, Any], position: int, where: str) -> Event | None:
         """The event; None without a type or content, except for a tool call, which may lack its result."""
-        raw_kind, content = raw.get("event_type"), raw.get("content")
-        kind = storable(raw_kind) if isinstance(raw_kind, str) else None
+        kind, has_content = raw.get("event_type"), isinstance(raw.get("content"), str)
         is_call = kind == "llm_tool_call"
-        if kind is None or not (isinstance(content, str) or is_call):
+        if not isinstance(kind, str) or not (has_content or is_call):
             return None
-        event_id = text_or_none(raw.get("event_id")) or where
-        status = text_or_none(raw.get("status")) or "completed"
-        if not isinstance(content, str) and status == "completed":
-            self.unread_results.add(event_id)  # a call with another status never had a result
         metadata = raw.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
-        sequence = whole_number(raw.get("sequence_number"))
-        return Event(
-            event_id=event_id,
-            sequence_number=position if sequence is None else sequence,
-            event_type=kind,
-            status=status,
-            content=storable(content) if isinstance(content, str) else "",
-            tool=_call(metadata) if is_call else None,
-            created_at=moment(raw.get("created_at")),
-            skill_name=text_or_none(metadata.get("skill_name")),
-        )
+        tool = tool_call(metadata) if is_call else None
+        event = event_of(raw, tool, metadata.get("skill_name"), where, position)
+        if not has_content and event.status == "completed":
+            self.unread_results.add(event.event_id)  # a call with another status never had a result
+        return event
 
-    def tools(self, raw: object) -> tuple[AvailableTool, ...]:
-        found = [t for t in raw if isinstance(t, dict)] if isinstance(raw, list) else []
-        return tuple(
-            AvailableTool(
-                server_name=text_or_none(t.get("server_name")) or "",
-                tool_name=name,
-                description=text_or_none(t.get("description")) or "",
-                agent_name=text_or_none(t.get("agent_name")) or "",
-            )
-            for t in found
-            if (name := text_or_none(t.get("tool_name")))
+
+def _tools(raw: object) -> tuple[AvailableTool, ...]:
+    found = [t for t in raw if isinstance(t, dict)] if isinstance(raw, list) else []
+    return tuple(
+        AvailableTool(
+            server_name=text_or_none(t.get("server_name")) or "",
+            tool_name=name,
+            description=text_or_none(t.get("description")) or "",
+            agent_name=text_or_none(t.get("agent_name")) or "",
         )
+        for t in found
+        if (name := text_or_none(t.get("tool_name")))
+    )

@@ -1,15 +1,16 @@
 """
-Converts loosely typed JSON of a session into values for the records of `model`; shared by the sources.
+Converts loosely typed JSON or rows of a session into the records of `model`; shared by the sources.
 
-All names and texts come out storable, because they end up in columns, keys and messages.
+All names and texts come out storable, because they end up in columns, keys and messages. An absent id or index
+of an entry is replaced by its place in the session.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tarsy_scoring.timeline.model import ToolCall
+from tarsy_scoring.timeline.model import AvailableTool, Event, Evidence, Execution, Stage, Timeline, ToolCall
 from tarsy_scoring.timeline.text import storable
 
 LONGEST_NAME = 255
@@ -33,30 +34,22 @@ def whole_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def measured(value: object) -> int | None:
+    """A number of tokens or milliseconds; None for a negative number or another type."""
+    number = whole_number(value)
+    return number if number is not None and number >= 0 else None
+
+
 def moment(value: object) -> datetime | None:
-    """The time in an RFC 3339 string, in UTC where it has no offset; None for another string or type."""
-    if not isinstance(value, str):
+    """The time, also from an RFC 3339 string, in UTC where it has no offset; None for another string or type."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
         return None
-    try:
-        parsed = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-
-
-def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
-    """The call that a tool event's metadata describes; recorded argument strings stay unchanged."""
-    arguments = metadata.get("arguments")
-    if arguments is not None and not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    is_error = metadata.get("is_error")
-    return ToolCall(
-        server_name=text_or_none(metadata.get("server_name")) or "",
-        tool_name=text_or_none(metadata.get("tool_name")) or "(unnamed tool)",
-        arguments=arguments or "",
-        is_error=is_error if isinstance(is_error, bool) else None,
-        exit_code=whole_number(metadata.get("exit_code")),
-    )
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def label_map(value: object) -> dict[str, str]:
@@ -75,3 +68,110 @@ _MODEL_KEYS = ("model_name", "llm_provider", "original_model_name", "original_ll
 def model_names(execution: Mapping[str, Any]) -> tuple[str, ...]:
     """Every model and provider name recorded for an execution, each once."""
     return tuple(dict.fromkeys(name for key in _MODEL_KEYS if (name := text_or_none(execution.get(key)))))
+
+
+def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
+    """The call that a tool event's metadata describes; recorded argument strings stay unchanged."""
+    arguments = metadata.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    is_error = metadata.get("is_error")
+    return ToolCall(
+        server_name=text_or_none(metadata.get("server_name")) or "",
+        tool_name=text_or_none(metadata.get("tool_name")) or "(unnamed tool)",
+        arguments=arguments or "",
+        is_error=is_error if isinstance(is_error, bool) else None,
+        exit_code=whole_number(metadata.get("exit_code")),
+        duration_ms=measured(metadata.get("duration_ms")),
+    )
+
+
+def event_of(
+    raw: Mapping[str, Any], tool: ToolCall | None, skill_name: object, where: str = "", position: int = 0
+) -> Event:
+    """An event whose `event_type` is text."""
+    sequence = whole_number(raw.get("sequence_number"))
+    return Event(
+        event_id=text_or_none(raw.get("event_id")) or where,
+        sequence_number=position if sequence is None else sequence,
+        event_type=storable(raw["event_type"]),
+        status=text_or_none(raw.get("status")) or "completed",
+        content=text_or_none(raw.get("content")) or "",
+        tool=tool,
+        created_at=moment(raw.get("created_at")),
+        skill_name=text_or_none(skill_name),
+    )
+
+
+def execution_of(
+    raw: Mapping[str, Any],
+    events: Sequence[Event],
+    tokens: tuple[object, object],
+    where: str = "",
+    position: int = 0,
+) -> Execution:
+    """An execution; `tokens` are those of its input and of its output."""
+    index = whole_number(raw.get("agent_index"))
+    return Execution(
+        execution_id=text_or_none(raw.get("execution_id")) or where,
+        agent_name=text_or_none(raw.get("agent_name")) or "(unnamed)",
+        agent_index=position if index is None else index,
+        status=text_or_none(raw.get("status")) or "unknown",
+        events=tuple(events),
+        parent_execution_id=text_or_none(raw.get("parent_execution_id")),
+        task=text_or_none(raw.get("task")),
+        error_message=text_or_none(raw.get("error_message")),
+        model_names=model_names(raw),
+        input_tokens=measured(tokens[0]),
+        output_tokens=measured(tokens[1]),
+    )
+
+
+def stage_of(raw: Mapping[str, Any], executions: Sequence[Execution], where: str = "", position: int = 0) -> Stage:
+    """A stage whose `stage_type` is text; without a declared number of agents it declares those that are there."""
+    stage_type = storable(raw["stage_type"])
+    index = whole_number(raw.get("stage_index"))
+    declared = whole_number(raw.get("expected_agent_count"))
+    if declared is None:
+        declared = sum(e.parent_execution_id is None and e.agent_name != "" for e in executions)
+    return Stage(
+        stage_id=text_or_none(raw.get("stage_id")) or where,
+        stage_name=text_or_none(raw.get("stage_name")) or stage_type,
+        stage_index=position if index is None else index,
+        stage_type=stage_type,
+        status=text_or_none(raw.get("status")) or "unknown",
+        executions=tuple(executions),
+        expected_agent_count=declared,
+        referenced_stage_id=text_or_none(raw.get("referenced_stage_id")),
+        error_message=text_or_none(raw.get("error_message")),
+    )
+
+
+def timeline_of(
+    session: Mapping[str, Any],
+    stages: tuple[Stage, ...],
+    tools: tuple[AvailableTool, ...],
+    labels: dict[str, str],
+    evidence: Evidence,
+) -> Timeline:
+    """The timeline of a session whose `session_id`, `status` and `alert_data` are text."""
+    return Timeline(
+        session_id=session["session_id"],
+        status=session["status"],
+        chain_id=name_or_none(session.get("chain_id")),
+        alert_type=name_or_none(session.get("alert_type")),
+        alert_data=storable(session["alert_data"]),
+        final_analysis=text_or_none(session.get("final_analysis")),
+        executive_summary=text_or_none(session.get("executive_summary")),
+        stages=stages,
+        available_tools=tools,
+        # TARSy stores the address only; it is never fetched.
+        runbook=text_or_none(session.get("runbook")) or text_or_none(session.get("runbook_url")),
+        labels=labels,
+        created_at=moment(session.get("created_at")),
+        completed_at=moment(session.get("completed_at")),
+        error_message=text_or_none(session.get("error_message")),
+        evidence=evidence,
+        started_at=moment(session.get("started_at")),
+        has_real_times=session.get("timestamps_synthetic") is not True,
+    )
