@@ -24,7 +24,6 @@ from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres import leader
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.erasure import hash_of
-from tarsy_scoring.tarsy import announcer
 from tarsy_scoring.tarsy import bridge as bridge_module
 from tarsy_scoring.tarsy import sessions as tarsy_sessions
 from tarsy_scoring.tarsy.announcer import BEGINNING
@@ -787,7 +786,7 @@ async def test_our_silent_database_is_noticed_in_time(
 ) -> None:
     """After the time of a contact, and not after that of a long statement; then the work goes on."""
     assert database_module.CONTACT_S <= TIMEOUT_S
-    for module in (database_module, leader, bridge_module, announcer):
+    for module in (database_module, leader, bridge_module):
         monkeypatch.setattr(module, "CONTACT_S", 1.0)
     async with DatabaseProxy(settings.require_database()) as proxy:
         ours = Database(proxy.url, "public", pool_size=3, statement_cache=0)

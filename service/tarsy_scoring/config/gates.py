@@ -6,13 +6,14 @@ Patterns, JSONPaths and assertions are defined here, for loading and for decidin
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
 import re2
 from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathQuery
-from jsonpath_rfc9535.function_extensions import Match, Search
+from jsonpath_rfc9535.function_extensions import Match
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 TITLE_CHARACTERS = 80
@@ -49,27 +50,24 @@ def compile_pattern(pattern: str) -> "re2._Regexp":
 class _LinearMatch(Match):
     """`match()` of RFC 9535 by RE2: a backtracking search over an agent's data could block the process."""
 
+    whole = True
+
     def __call__(self, string: object, pattern: object) -> bool:
-        return _is_found(string, pattern, whole=True)
+        """False for a value that is no text or no pattern: RFC 9535 defines that as no match, not as an error."""
+        if not isinstance(string, str) or not isinstance(pattern, str):
+            return False
+        try:
+            compiled = compile_pattern(pattern)
+        except ValueError:
+            return False
+        data = string.encode("utf-8", "replace")
+        return (compiled.fullmatch(data) if self.whole else compiled.search(data)) is not None
 
 
-class _LinearSearch(Search):
+class _LinearSearch(_LinearMatch):
     """`search()` of RFC 9535, likewise."""
 
-    def __call__(self, string: object, pattern: object) -> bool:
-        return _is_found(string, pattern, whole=False)
-
-
-def _is_found(string: object, pattern: object, *, whole: bool) -> bool:
-    """False for a value that is no text or no pattern: RFC 9535 defines that as no match, not as an error."""
-    if not isinstance(string, str) or not isinstance(pattern, str):
-        return False
-    try:
-        compiled = compile_pattern(pattern)
-    except ValueError:
-        return False
-    data = string.encode("utf-8", "replace")
-    return (compiled.fullmatch(data) if whole else compiled.search(data)) is not None
+    whole = False
 
 
 class _Environment(JSONPathEnvironment):
@@ -179,19 +177,14 @@ def _is_printable(text: str) -> str:
     return text
 
 
-def _is_pattern(text: str) -> str:
-    compile_pattern(text)
-    return text
+def _readable_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Refuses a text that `parse` refuses with a ValueError."""
 
+    def check(text: str) -> str:
+        parse(text)
+        return text
 
-def _is_path(text: str) -> str:
-    compile_path(text)
-    return text
-
-
-def _is_assertion(text: str) -> str:
-    parse_assertion(text)
-    return text
+    return AfterValidator(check)
 
 
 def _stays_inside(path: str) -> str:
@@ -213,22 +206,25 @@ def _names_a_file(path: str) -> str:
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
 ToolPattern = Annotated[str, StringConstraints(strip_whitespace=True), AfterValidator(not_blank)]
 Text = Annotated[str, Field(min_length=1)]
-Pattern = Annotated[str, Field(min_length=1), AfterValidator(_is_pattern)]
+Pattern = Annotated[str, Field(min_length=1), _readable_by(compile_pattern)]
 Command = Annotated[str, AfterValidator(not_blank)]
 InsidePath = Annotated[str, AfterValidator(not_blank), AfterValidator(_stays_inside)]
 FilePath = Annotated[InsidePath, AfterValidator(_names_a_file)]
-JsonPath = Annotated[str, AfterValidator(_is_path)]
-AssertionText = Annotated[str, AfterValidator(not_blank), AfterValidator(_is_assertion)]
+JsonPath = Annotated[str, _readable_by(compile_path)]
+AssertionText = Annotated[str, AfterValidator(not_blank), _readable_by(parse_assertion)]
 
 
 # --- the types -----------------------------------------------------------------------------------------
 
 
+# The first of these parameters that a gate has distinguishes it from other gates of its type.
+_DISTINGUISHING = ("tool", "max", "path", "substring", "pattern", "description")
+
+
 class AnyGate(BaseModel):
-    """Base of all gates; `NAMED_BY` is the parameter that distinguishes gates of one type."""
+    """Base of all gates."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-    NAMED_BY: ClassVar[str | None] = None
 
     type: str
     name: Annotated[Name, AfterValidator(_is_printable)] | None = None
@@ -236,8 +232,8 @@ class AnyGate(BaseModel):
     @property
     def title(self) -> str:
         """The name, or type and main parameter in one line of at most `TITLE_CHARACTERS`."""
-        main = getattr(self, self.NAMED_BY) if self.NAMED_BY else ""
-        return self.name or shown(f"{self.type} {main}")
+        main = [getattr(self, name) for name in _DISTINGUISHING if name in type(self).model_fields]
+        return self.name or shown(f"{self.type} {main[0] if main else ''}")
 
 
 class CommandGate(AnyGate):
@@ -249,8 +245,6 @@ class CommandGate(AnyGate):
 class FileGate(AnyGate):
     """A gate that checks a path in the work directory."""
 
-    NAMED_BY: ClassVar[str | None] = "path"
-
     path: InsidePath
 
 
@@ -260,30 +254,27 @@ class NoTranscriptErrors(AnyGate):
     type: Literal["no_transcript_errors"]
 
 
-class ToolCalled(AnyGate):
+class ToolGate(AnyGate):
+    """A gate that counts the calls of a tool."""
+
+    tool: ToolPattern
+    min: Annotated[int, Field(ge=1)] = 1
+
+
+class ToolCalled(ToolGate):
     """A tool was called at least `min` times."""
 
-    NAMED_BY: ClassVar[str | None] = "tool"
-
     type: Literal["tool_called"]
-    tool: ToolPattern
-    min: Annotated[int, Field(ge=1)] = 1
 
 
-class ToolNotCalled(AnyGate):
+class ToolNotCalled(ToolGate):
     """A tool was called fewer than `min` times."""
 
-    NAMED_BY: ClassVar[str | None] = "tool"
-
     type: Literal["tool_not_called"]
-    tool: ToolPattern
-    min: Annotated[int, Field(ge=1)] = 1
 
 
 class MaxToolCalls(AnyGate):
     """All tool calls together are at most `max`."""
-
-    NAMED_BY: ClassVar[str | None] = "max"
 
     type: Literal["max_tool_calls"]
     max: Annotated[int, Field(ge=0)]
@@ -292,16 +283,12 @@ class MaxToolCalls(AnyGate):
 class FinalAnalysisContains(AnyGate):
     """The final analysis contains a text, case-sensitively."""
 
-    NAMED_BY: ClassVar[str | None] = "substring"
-
     type: Literal["final_analysis_contains"]
     substring: Text
 
 
 class FinalAnalysisMatches(AnyGate):
     """The final analysis matches an RE2 somewhere."""
-
-    NAMED_BY: ClassVar[str | None] = "pattern"
 
     type: Literal["final_analysis_matches"]
     pattern: Pattern
@@ -322,8 +309,6 @@ class CommandSucceeds(CommandGate):
 class CommandOutputContains(CommandGate):
     """The output of a command contains a text."""
 
-    NAMED_BY: ClassVar[str | None] = "substring"
-
     type: Literal["command_output_contains"]
     substring: Text
 
@@ -331,16 +316,12 @@ class CommandOutputContains(CommandGate):
 class CommandOutputMatches(CommandGate):
     """The output of a command matches an RE2 somewhere."""
 
-    NAMED_BY: ClassVar[str | None] = "pattern"
-
     type: Literal["command_output_matches"]
     pattern: Pattern
 
 
 class CommandJsonPath(CommandGate):
     """The JSON that a command prints fulfils an assertion."""
-
-    NAMED_BY: ClassVar[str | None] = "path"
 
     type: Literal["command_json_path"]
     path: JsonPath
@@ -371,8 +352,6 @@ class FileMatches(FileGate):
 
 class Script(CommandGate):
     """A script of the operator reports whether it passed, and why."""
-
-    NAMED_BY: ClassVar[str | None] = "description"
 
     type: Literal["script"]
     description: Annotated[str, AfterValidator(not_blank)]

@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
-    field_validator,
     model_validator,
 )
 
@@ -49,9 +48,34 @@ def _is_plain_http(url: str) -> bool:
         return False
 
 
-def _is_broker(place: str) -> bool:
-    found = _BROKER.fullmatch(place.strip())
-    return found is not None and 0 < int(found["port"] or 9092) < 65_536
+def _http_url(value: str) -> str:
+    if not _is_plain_http(value):
+        raise ValueError("expected https://host:port, without user or password in it")
+    return value
+
+
+def _judge_url(value: str) -> str:
+    if not _is_plain_http(value):
+        raise ValueError(
+            "expected https://host:port/path, without user, password or query in it: a key comes from "
+            "api_key_env or api_key_file, what else a request must carry from extra_headers"
+        )
+    return value.rstrip("/")
+
+
+def _postgresql_url(value: SecretStr) -> SecretStr:
+    """A malformed URL would look like a database that never answers."""
+    if not _POSTGRESQL_URL.match(value.get_secret_value()):
+        raise ValueError("expected postgresql://user:password@host:5432/database")
+    return value
+
+
+def _broker_list(value: str) -> str:
+    for place in value.split(","):
+        found = _BROKER.fullmatch(place.strip())
+        if found is None or not 0 < int(found["port"] or 9092) < 65_536:
+            raise ValueError("expected host:port, several separated by commas, each port from 1 to 65535")
+    return value
 
 
 def _topic_name(value: str) -> str:
@@ -60,7 +84,28 @@ def _topic_name(value: str) -> str:
     return value
 
 
+def _command_pattern(value: str) -> str:
+    if compile_pattern(value).search("") is not None:
+        raise ValueError("matches the empty text, so it would find commands everywhere")
+    return value
+
+
+def _directory_name(value: str) -> str:
+    if set(not_blank(value).replace("{session_id}", "")) & {"{", "}"}:
+        raise ValueError("may hold `{session_id}`, and nothing else in braces")
+    return value
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+JudgeUrl = Annotated[str, AfterValidator(_judge_url)]
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_postgresql_url)]
+Brokers = Annotated[str, AfterValidator(_broker_list)]
+CommandPattern = Annotated[str, AfterValidator(_command_pattern)]
+WorkDir = Annotated[str, AfterValidator(_directory_name)]
 Topic = Annotated[str, AfterValidator(_topic_name)]
+NotBlank = Annotated[str, AfterValidator(not_blank)]
+Days = Annotated[int, Field(ge=1, le=36_500)]
+Usd = Annotated[float, Field(ge=0)]
 
 
 class _Frozen(BaseModel):
@@ -74,14 +119,14 @@ class Prices(_Frozen):
     """USD per million tokens."""
 
     input: float = Field(ge=0, description="Price of input tokens.")
-    cached_input: Annotated[float, Field(ge=0)] | None = Field(None, description="Default: the price of `input`.")
+    cached_input: Usd | None = Field(None, description="Default: the price of `input`.")
     output: float = Field(ge=0, description="Price of output tokens.")
 
 
 class ProviderSettings(_Frozen):
     """An OpenAI-compatible endpoint and the judge model there."""
 
-    base_url: str = Field(DEFAULT_BASE_URL, description="Base URL of the API, usually ending in `/v1`.")
+    base_url: JudgeUrl = Field(DEFAULT_BASE_URL, description="Base URL of the API, usually ending in `/v1`.")
     api_key_env: str | None = Field(
         "OPENAI_API_KEY", description="Variable that holds the key; `null` for endpoints without keys."
     )
@@ -100,16 +145,6 @@ class ProviderSettings(_Frozen):
     requests_per_minute: int | None = Field(None, ge=1, description="Limit over all workers; `null`: none.")
     tokens_per_minute: int | None = Field(None, ge=1, description="Limit over all workers; `null`: none.")
     prices_usd_per_million_tokens: Prices | None = Field(None, description="`{input, cached_input, output}`.")
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_http(cls, value: str) -> str:
-        if not _is_plain_http(value):
-            raise ValueError(
-                "expected https://host:port/path, without user, password or query in it: a key comes from "
-                "api_key_env or api_key_file, what else a request must carry from extra_headers"
-            )
-        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _leaves_room(self) -> Self:
@@ -154,25 +189,16 @@ class ChainSettings(_Frozen):
     pass_threshold: Annotated[float, Field(ge=0, le=100)] | None = Field(
         None, description="Least `total_score` that passes, 0-100."
     )
-    daily_budget_usd: Annotated[float, Field(ge=0)] | None = Field(None, description="Per UTC day; `null`: no limit.")
-    command_pattern: str | None = Field(
+    daily_budget_usd: Usd | None = Field(None, description="Per UTC day; `null`: no limit.")
+    command_pattern: CommandPattern | None = Field(
         None, description="RE2 that finds the commands in the argument of a shell tool."
     )
-    shell_tools: tuple[Annotated[str, AfterValidator(not_blank)], ...] = Field(
-        (), description="Tools (`server.tool`) whose argument is a command line."
-    )
+    shell_tools: tuple[NotBlank, ...] = Field((), description="Tools (`server.tool`) whose argument is a command line.")
     gates: tuple[Gate, ...] = Field((), description="Pass/fail checks, in order: see [gates](gates.md).")
     # Annotated, so that the generated page shows one key instead of one for each weight.
     composite: Annotated[CompositeWeights, Field()] | None = Field(
         None, description="Weights of the composite score: `{gate_weight, judge_weight, interaction_weight}`."
     )
-
-    @field_validator("command_pattern")
-    @classmethod
-    def _finds_commands(cls, value: str | None) -> str | None:
-        if value is not None and compile_pattern(value).search("") is not None:
-            raise ValueError("matches the empty text, so it would find commands everywhere")
-        return value
 
     def gates_that_cannot_pass(self, settings: "GateSettings") -> list[str]:
         """Titles of gates that need a work directory, or to run commands, which the settings do not allow."""
@@ -187,9 +213,7 @@ class ChainSettings(_Frozen):
 
 
 class BudgetSettings(_Frozen):
-    daily_usd: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="Per UTC day over all chains; `null`: no limit."
-    )
+    daily_usd: Usd | None = Field(None, description="Per UTC day over all chains; `null`: no limit.")
 
 
 class EvidenceSettings(_Frozen):
@@ -200,16 +224,9 @@ class EvidenceSettings(_Frozen):
 
 class GateSettings(_Frozen):
     allow_commands: bool = Field(False, description="Allow gates to run commands of this configuration.")
-    work_dir: str | None = Field(None, description="Work directory of commands and files; may hold `{session_id}`.")
+    work_dir: WorkDir | None = Field(None, description="Work directory of commands and files; may hold `{session_id}`.")
     timeout_s: Positive = Field(30, description="Time limit of a command.")
     max_output_bytes: int = Field(1_000_000, ge=1, description="Bytes kept of the output of a command.")
-
-    @field_validator("work_dir")
-    @classmethod
-    def _is_directory_name(cls, value: str | None) -> str | None:
-        if value is not None and set(not_blank(value).replace("{session_id}", "")) & {"{", "}"}:
-            raise ValueError("may hold `{session_id}`, and nothing else in braces")
-        return value
 
 
 class RetentionSettings(_Frozen):
@@ -217,10 +234,10 @@ class RetentionSettings(_Frozen):
     prune`.
     """
 
-    replies_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
+    replies_days: Days | None = Field(
         None, description="Days to keep the judge's replies in full; `null`: as long as scores."
     )
-    events_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
+    events_days: Days | None = Field(
         None, description="Days to keep published events for clients that catch up; `null`: as long as scores."
     )
     records_days: Annotated[int, Field(ge=30, le=36_500)] | None = Field(
@@ -260,17 +277,15 @@ class Settings(_Frozen):
     """All settings: each field from `SCORING_` + its name in capitals, and the YAML as `config`."""
 
     enabled: bool = Field(True, description="`false`: nothing is scored automatically.")
-    database_url: SecretStr | None = Field(None, description="Own PostgreSQL, `postgresql://user:password@host/db`.")
+    database_url: DatabaseUrl | None = Field(None, description="Own PostgreSQL, `postgresql://user:password@host/db`.")
     database_schema: str = Field(
         "public", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$", description="Schema of our tables."
     )
     database_statement_cache: int = Field(
         100, ge=0, description="Prepared statements per connection; 0 behind a PgBouncer that does not track them."
     )
-    kafka_bootstrap_servers: str | None = Field(None, description="`host:port,...`.")
-    kafka_group: Annotated[str, AfterValidator(not_blank)] = Field(
-        "tarsy-scoring", description="Consumer group of the intake."
-    )
+    kafka_bootstrap_servers: Brokers | None = Field(None, description="`host:port,...`.")
+    kafka_group: NotBlank = Field("tarsy-scoring", description="Consumer group of the intake.")
     kafka_session_timeout_s: Positive = Field(
         15, description="Time after which the brokers remove a silent member from the group."
     )
@@ -300,8 +315,8 @@ class Settings(_Frozen):
     timeline_source: TimelineSourceName | None = Field(
         None, description="Where sessions are read: `tarsy-db`, `tarsy-api` or `files`."
     )
-    timeline_database_url: SecretStr | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
-    timeline_api_url: str | None = Field(None, description="TARSy's REST API.")
+    timeline_database_url: DatabaseUrl | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
+    timeline_api_url: HttpUrl | None = Field(None, description="TARSy's REST API.")
     timeline_api_token: SecretStr | None = Field(None, description="Bearer token for TARSy's API.")
     timeline_api_token_file: Path | None = Field(
         None, description="File with the bearer token; read for each call, since projected tokens change."
@@ -318,7 +333,7 @@ class Settings(_Frozen):
         300, description="Interval at which the bridge reads all sessions of that time again."
     )
     write_back: bool = Field(False, description="Write finished scores into TARSy's own tables, for its dashboard.")
-    write_back_database_url: SecretStr | None = Field(
+    write_back_database_url: DatabaseUrl | None = Field(
         None, description="TARSy's PostgreSQL, with a role that may insert scores, stages and events."
     )
     judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
@@ -331,7 +346,7 @@ class Settings(_Frozen):
     deadline_s: Positive = Field(3600, description="Time limit of one score: its attempts and their backoff, added up.")
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
     max_pending: int = Field(100_000, ge=1, description="Number of due scores above which intake pauses.")
-    retention_days: Annotated[int, Field(ge=1, le=36_500)] | None = Field(
+    retention_days: Days | None = Field(
         None, description="Days to keep scores, for `tarsy-scoring prune`; default: for ever."
     )
     anchors_every_h: Positive = Field(
@@ -358,28 +373,6 @@ class Settings(_Frozen):
     )
     config: Config = Config()
     unknown_variables: tuple[str, ...] = Field((), description="`SCORING_*` variables without a meaning.")
-
-    @field_validator("database_url", "timeline_database_url", "write_back_database_url")
-    @classmethod
-    def _is_postgresql(cls, value: SecretStr | None) -> SecretStr | None:
-        """A malformed URL would look like a database that never answers."""
-        if value is not None and not _POSTGRESQL_URL.match(value.get_secret_value()):
-            raise ValueError("expected postgresql://user:password@host:5432/database")
-        return value
-
-    @field_validator("kafka_bootstrap_servers")
-    @classmethod
-    def _are_brokers(cls, value: str | None) -> str | None:
-        if value is not None and not all(_is_broker(part) for part in value.split(",")):
-            raise ValueError("expected host:port, several separated by commas, each port from 1 to 65535")
-        return value
-
-    @field_validator("timeline_api_url")
-    @classmethod
-    def _is_http(cls, value: str | None) -> str | None:
-        if value is not None and not _is_plain_http(value):
-            raise ValueError("expected https://host:port, without user or password in it")
-        return value
 
     @model_validator(mode="after")
     def _one_timeline_token(self) -> Self:

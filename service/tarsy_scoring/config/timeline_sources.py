@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import AfterValidator, GetJsonSchemaHandler
-from pydantic_core import CoreSchema
+from pydantic import AfterValidator, WithJsonSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,6 @@ def _require_registered(name: str) -> str:
     return name
 
 
-class _ListedInSchemas:
-    @classmethod
-    def __get_pydantic_json_schema__(cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, object]:
-        return {"enum": list(SOURCES), "type": "string"}
-
-
-TimelineSourceName = Annotated[str, AfterValidator(_require_registered), _ListedInSchemas]
+TimelineSourceName = Annotated[
+    str, AfterValidator(_require_registered), WithJsonSchema({"enum": list(SOURCES), "type": "string"})
+]

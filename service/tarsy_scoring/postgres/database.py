@@ -128,6 +128,16 @@ class Database:
         self._was_reached = True
         return result
 
+    async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """
+        The rows of one short statement, run in a transaction of its own; `{schema}` is filled in.
+
+        Raises:
+            DatabaseAway: The database cannot be used right now.
+        """
+        sql = self.sql(statement)
+        return await self.once(lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
+
     async def persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
         Run `work` in a transaction, and again until the database is available; only a cancel ends the

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import structlog
 from pydantic_core import to_json
@@ -17,7 +16,7 @@ from pydantic_core import to_json
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SESSION_ID_PATTERN, cloudevents_headers
 from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, TooLarge
-from tarsy_scoring.postgres.database import CONTACT_S, Database
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.tarsy.sessions import STATUSES, EndedSession, LogOnce, printable_id
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -111,12 +110,12 @@ class Announcer:
 
     async def _known(self, sessions: Sequence[EndedSession]) -> dict[str, uuid.UUID | None]:
         """The event ids that were announced for these sessions, by session."""
-        rows = await self._fetch(ANNOUNCED, [s.session_id for s in sessions]) if sessions else []
+        rows = await self._database.fetch(ANNOUNCED, [s.session_id for s in sessions]) if sessions else []
         return {r["session_id"]: r["event_id"] for r in rows}
 
     async def _remember(self, sessions: Sequence[EndedSession]) -> None:
         if sessions:
-            await self._fetch(
+            await self._database.fetch(
                 REMEMBER,
                 [s.session_id for s in sessions],
                 [event_id_of(s) for s in sessions],
@@ -134,7 +133,7 @@ class Announcer:
                     effect="this session is not scored",
                 )
             del new[session_id]
-        erased = {r["session_id"] for r in await self._fetch(ERASED, list(new))} if new else set()
+        erased = {r["session_id"] for r in await self._database.fetch(ERASED, list(new))} if new else set()
         return [s for session_id, s in new.items() if session_id not in erased]
 
     async def _publish(self, sessions: Sequence[EndedSession]) -> list[bool]:
@@ -161,10 +160,6 @@ class Announcer:
                 )
         log.error("bridge.passed_over", session_id=session.session_id, effect="this session is not scored")
         return True
-
-    async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
-        sql = self._database.sql(statement)
-        return await self._database.once(lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
 
 
 def event_id_of(session: EndedSession) -> uuid.UUID:

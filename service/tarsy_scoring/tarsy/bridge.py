@@ -21,7 +21,6 @@ from collections.abc import Container, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -29,7 +28,7 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway, Publisher
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.tarsy.announcer import Announcer
+from tarsy_scoring.tarsy.announcer import BEGINNING, Announcer
 from tarsy_scoring.tarsy.database import TarsyAway
 from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, EndedSession, SweepStart, TarsySessions
 from tarsy_scoring.telemetry.health import unless_stopped
@@ -44,8 +43,8 @@ FORGET = 10_000  # rows per statement
 
 BRIDGE_LOCK = AdvisoryLock("tarsy-scoring bridge")
 
-FIRST_BOOKMARK = """
-INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, 'epoch') ON CONFLICT DO NOTHING RETURNING since
+WRITE_BOOKMARK = """
+INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, $2) ON CONFLICT DO NOTHING
 """
 
 ANEW = """
@@ -57,10 +56,6 @@ WHERE since <> $1 RETURNING since
 _PLACE = "since, settled_before, will_settle, at_status, at_created_at, at_session_id, server, swept_at"
 
 BOOKMARK = f"SELECT {_PLACE} FROM {{schema}}.bridge_bookmark"
-
-WRITE_AGAIN = """
-INSERT INTO {schema}.bridge_bookmark (since, settled_before) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING since
-"""
 
 _STANDS_AT = f"({_PLACE}) IS NOT DISTINCT FROM ROW($1, $2, $3, $4, $5, $6, $7, $8)"
 
@@ -267,8 +262,7 @@ class Bridge:
             )
         if start.still_open:
             log.debug("bridge.open", sessions=len(start.still_open))
-            opened = (list(start.still_open), list(start.still_open.values()))
-            await self._execute((REMEMBER_OPEN, *opened))
+            await self._database.fetch(REMEMBER_OPEN, list(start.still_open), list(start.still_open.values()))
         await self._announce_remembered(bookmark, start)
         will_settle = max(bookmark.settled_before, start.settles_before)
         sweep = replace(
@@ -285,7 +279,7 @@ class Bridge:
     async def _announce_remembered(self, bookmark: Bookmark, start: SweepStart) -> None:
         """Announce remembered sessions that have ended, and forget those and the ones that no longer exist."""
         last = ""
-        while rows := await self._fetch(WERE_OPEN, last, PAGE):
+        while rows := await self._database.fetch(WERE_OPEN, last, PAGE):
             remembered = {r["session_id"]: r["created_at"] for r in rows}
             server, ended, still_open = await self._sessions.of_these(list(remembered))
             await self._announce(bookmark, ended, remembered)
@@ -294,7 +288,7 @@ class Bridge:
             # one.
             if server == start.server:
                 done |= {s for s, at in remembered.items() if s not in still_open and at < start.settles_before}
-            await self._execute((FORGET_OPEN, list(done)))
+            await self._database.fetch(FORGET_OPEN, list(done))
             last = rows[-1]["session_id"]
 
     async def _sweep_page(self, stored: Bookmark) -> bool:
@@ -338,16 +332,23 @@ class Bridge:
         Raises:
             TarsyAway, DatabaseAway: The bookmark may have been written; calling again is harmless.
         """
-        if await self._fetch(BOOKMARK):
-            if self._since is not None and await self._fetch(ANEW, self._since):
+        if await self._database.fetch(BOOKMARK):
+            if self._since is not None and await self._database.fetch(ANEW, self._since):
                 log.warning("bridge.starts_anew", since=self._since.isoformat())
         elif self._known is not None:
-            await self._write_again(self._known)
+            # Remembered sessions may be gone as well: as before a first sweep, all open sessions are listed again.
+            await self._database.fetch(WRITE_BOOKMARK, self._known.since, self._known.settled_before)
+            self.request_sweep()
+            log.warning(
+                "bridge.bookmark_gone",
+                settled_before=self._known.settled_before.isoformat(),
+                effect="its row was removed from bridge_bookmark; it is written again, and a sweep goes on from there",
+            )
         else:
             # TARSy's clock, less a margin for the clocks of its processes. Sessions that are open now are
             # announced when they end, whatever their times are.
             since = self._since or await self._sessions.now() - FRESH
-            await self._fetch(FIRST_BOOKMARK, since)
+            await self._database.fetch(WRITE_BOOKMARK, since, BEGINNING)
             log.warning(
                 "bridge.first_start",
                 since=since.isoformat(),
@@ -355,53 +356,33 @@ class Bridge:
             )
         self._has_bookmark = True
 
-    async def _write_again(self, known: Bookmark) -> None:
-        """As before a first sweep: remembered sessions may be gone as well, so all open sessions are listed
-        again.
-        """
-        await self._fetch(WRITE_AGAIN, known.since, known.settled_before)
-        self.request_sweep()
-        log.warning(
-            "bridge.bookmark_gone",
-            settled_before=known.settled_before.isoformat(),
-            effect="its row was removed from bridge_bookmark; it is written again, and a sweep goes on from there",
-        )
-
     async def _bookmark(self) -> Bookmark:
-        while not (rows := await self._fetch(BOOKMARK)):
+        while not (rows := await self._database.fetch(BOOKMARK)):
             await self.open_bookmark()
         self._known = Bookmark(**dict(rows[0]))
         return self._known
 
     async def _move(self, stored: Bookmark, to: Bookmark) -> None:
         place = (to.will_settle, to.at_status, to.at_created_at, to.at_session_id, to.server)
-        if not await self._fetch(MOVE, *astuple(stored), *place):
+        await self._change(MOVE, stored, *place)
+
+    async def _change(self, statement: str, stored: Bookmark, *values: object) -> bool:
+        """Change the bookmark unless another process has changed it since it was read as `stored`."""
+        is_changed = bool(await self._database.fetch(statement, *astuple(stored), *values))
+        if not is_changed:
             log.warning(
                 "bridge.overtaken", effect="another process moved the bookmark, and this one goes on from there"
             )
+        return is_changed
 
     async def _settle(self, stored: Bookmark, settled_before: datetime) -> bool:
         """End a sweep; returns False if another process has moved the bookmark."""
-        if not await self._fetch(SETTLE, *astuple(stored), settled_before):
-            log.warning(
-                "bridge.overtaken", effect="another process moved the bookmark, and this one goes on from there"
-            )
+        if not await self._change(SETTLE, stored, settled_before):
             return False
         self._known = replace(stored, settled_before=settled_before)
-        while len(await self._fetch(FORGET_SETTLED, settled_before, FORGET)) == FORGET:
+        while len(await self._database.fetch(FORGET_SETTLED, settled_before, FORGET)) == FORGET:
             pass
         self._swept_at = time.monotonic()
         self._metrics.bridge_swept.set_to_current_time()
         log.debug("bridge.swept", settled_before=settled_before.isoformat())
         return True
-
-    async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
-        sql = self._database.sql(statement)
-        return await self._database.once(lambda c: c.fetch(sql, *arguments, timeout=CONTACT_S))
-
-    async def _execute(self, *statements: tuple[Any, ...]) -> None:
-        async def work(connection: Connection) -> None:
-            for statement, *arguments in statements:
-                await connection.execute(self._database.sql(statement), *arguments, timeout=CONTACT_S)
-
-        await self._database.once(work)

@@ -6,7 +6,8 @@ catalogue: a column that only some deployments have is read as null where it doe
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tarsy_scoring.postgres.database import Connection
@@ -73,8 +74,8 @@ class Table:
     """
 
     columns: Sequence[str]
-    written: Sequence[str] = ()
-    optional: Mapping[str, str] = field(default_factory=dict)
+    written: Sequence[str]
+    optional: Mapping[str, str]
     expression: Callable[[str], str] = str
     may_lack_privileges: bool = False
     may_be_absent: bool = False
@@ -125,123 +126,69 @@ async def _lacking_tables(connection: Connection, absent: list[str]) -> list[str
     return [f"USAGE on the schema {closed}"] if closed else [f"the table {name}" for name in absent]
 
 
-def _for_timelines(
-    columns: Sequence[str], optional: Mapping[str, str] | None = None, *, may_be_absent: bool = False
-) -> Table:
-    return Table(
-        columns,
-        optional=optional or {},
-        expression=readable,
-        may_lack_privileges=True,
-        may_be_absent=may_be_absent,
-    )
+def _table(columns: str, *, written: str = "", optional: Mapping[str, str] | None = None, **traits: Any) -> Table:
+    """A table whose columns are given as words; `optional` has them by type."""
+    types = {column: kind for kind, names in (optional or {}).items() for column in names.split()}
+    return Table(tuple(columns.split()), tuple(written.split()), types, **traits)
 
+
+_for_timelines = partial(_table, expression=readable, may_lack_privileges=True)
 
 # --- what each part needs -----------------------------------------------------------------------------------
 
 TIMELINE_TABLES: Mapping[str, Table] = {
     "alert_sessions": _for_timelines(
-        ("session_id", "status", "alert_data", "chain_id", "created_at"),
-        {
-            "alert_type": "varchar",
-            "final_analysis": "text",
-            "executive_summary": "text",
-            "error_message": "text",
-            "runbook_url": "varchar",
-            "labels": "jsonb",
-            "started_at": "timestamptz",
-            "completed_at": "timestamptz",
-            "deleted_at": "timestamptz",
+        "session_id status alert_data chain_id created_at",
+        optional={
+            "varchar": "alert_type runbook_url",
+            "text": "final_analysis executive_summary error_message",
+            "jsonb": "labels",
+            "timestamptz": "started_at completed_at deleted_at",
         },
     ),
     "stages": _for_timelines(
-        ("stage_id", "stage_name", "stage_index", "stage_type", "status"),
-        {"expected_agent_count": "bigint", "referenced_stage_id": "varchar", "error_message": "text"},
+        "stage_id stage_name stage_index stage_type status",
+        optional={"bigint": "expected_agent_count", "varchar": "referenced_stage_id", "text": "error_message"},
     ),
     "agent_executions": _for_timelines(
-        ("execution_id", "stage_id", "agent_name", "agent_index", "status"),
-        {
-            "parent_execution_id": "varchar",
-            "task": "text",
-            "error_message": "text",
-            "llm_provider": "varchar",
-            "model_name": "varchar",
-            "original_llm_provider": "varchar",
-            "original_model_name": "varchar",
+        "execution_id stage_id agent_name agent_index status",
+        optional={
+            "varchar": "parent_execution_id llm_provider model_name original_llm_provider original_model_name",
+            "text": "task error_message",
         },
     ),
     "timeline_events": _for_timelines(
-        (
-            "event_id",
-            "execution_id",
-            "stage_id",
-            "sequence_number",
-            "event_type",
-            "status",
-            "content",
-            "metadata",
-            "created_at",
-        )
+        "event_id execution_id stage_id sequence_number event_type status content metadata created_at"
     ),
     "mcp_interactions": _for_timelines(
-        ("execution_id", "interaction_type", "server_name", "available_tools"),
-        {"tool_name": "varchar", "duration_ms": "bigint"},
+        "execution_id interaction_type server_name available_tools",
+        optional={"varchar": "tool_name", "bigint": "duration_ms"},
     ),
     # Only tokens come from here, and roles of older installations were not granted it.
-    "llm_interactions": _for_timelines(
-        ("session_id", "execution_id", "input_tokens", "output_tokens"), may_be_absent=True
-    ),
+    "llm_interactions": _for_timelines("session_id execution_id input_tokens output_tokens", may_be_absent=True),
 }
 """For the source `tarsy-db`: `SELECT` on all of them."""
 
 SESSION_TABLES: Mapping[str, Table] = {
-    "alert_sessions": Table(
-        ("session_id", "chain_id", "status", "created_at"),
-        optional={
-            "alert_type": "varchar",
-            "completed_at": "timestamptz",
-            "deleted_at": "timestamptz",
-            "labels": "jsonb",
-        },
+    "alert_sessions": _table(
+        "session_id chain_id status created_at",
+        optional={"varchar": "alert_type", "timestamptz": "completed_at deleted_at", "jsonb": "labels"},
     )
 }
 """For the bridge and for `prune --deleted-upstream`."""
 
 WRITE_BACK_TABLES: Mapping[str, Table] = {
-    "alert_sessions": Table(("session_id", "status"), optional={"deleted_at": "timestamptz"}),
-    "stages": Table(
-        ("stage_id", "stage_index", "session_id"),
-        written=(
-            "stage_id",
-            "stage_name",
-            "stage_index",
-            "expected_agent_count",
-            "status",
-            "started_at",
-            "completed_at",
-            "error_message",
-            "session_id",
-            "stage_type",
-        ),
+    "alert_sessions": _table("session_id status", optional={"timestamptz": "deleted_at"}),
+    "stages": _table(
+        "stage_id stage_index session_id",
+        written="stage_id stage_name stage_index expected_agent_count status started_at completed_at error_message "
+        "session_id stage_type",
     ),
-    "session_scores": Table(
-        ("score_id",),
-        written=(
-            "score_id",
-            "prompt_hash",
-            "total_score",
-            "score_analysis",
-            "tool_improvement_report",
-            "score_triggered_by",
-            "status",
-            "started_at",
-            "completed_at",
-            "error_message",
-            "session_id",
-            "stage_id",
-            "failure_tags",
-        ),
+    "session_scores": _table(
+        "score_id",
+        written="score_id prompt_hash total_score score_analysis tool_improvement_report score_triggered_by status "
+        "started_at completed_at error_message session_id stage_id failure_tags",
     ),
-    "events": Table(("id",), written=("channel", "payload", "created_at", "session_id")),
+    "events": _table("id", written="channel payload created_at session_id"),
 }
 """For the write-back, the only part that writes to TARSy."""

@@ -307,9 +307,7 @@ async def sessions_gone(database: Database, sessions: TarsySessions) -> AsyncIte
     """
     last, has_found_any = "", False
     while True:
-        after = last
-        rows = await database.once(lambda c, after=after: c.fetch(database.sql(OUR_SESSIONS), after, PAGE))  # type: ignore[misc]
-        ours = [r["session_id"] for r in rows]
+        ours = [r["session_id"] for r in await database.fetch(OUR_SESSIONS, last, PAGE)]
         if not ours:
             return
         existing = await sessions.still_there(ours)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -173,8 +174,26 @@ class TarsyApi:
             answer = await self._get("/sessions", query=every | query)
             return [_row(session, "id", "status") for session in answer["sessions"]]
 
-    def _within_deadline(self, what: str) -> "_Reading":
-        return _Reading(what, self._where, self._timeout_s)
+    @asynccontextmanager
+    async def _within_deadline(self, what: str) -> AsyncIterator[None]:
+        """Bound the calls inside; every failure of theirs becomes `TimelineUnavailable`."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                yield
+        except TimeoutError:
+            raise TimelineUnavailable(
+                f"reading {what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            # The library's message may quote headers, so only its type is shown.
+            raise TimelineUnavailable(
+                f"cannot reach TARSy's API at {self._where} to read {what} ({type(error).__name__}): check "
+                "SCORING_TIMELINE_API_URL and SCORING_TIMELINE_API_CA_FILE"
+            ) from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise TimelineUnavailable(
+                f"the answer of TARSy's API at {self._where} for {what} does not match its contract"
+            ) from error
 
     async def _get(self, path: str, session_id: str | None = None, query: dict[str, str | int] | None = None) -> Any:
         """
@@ -183,7 +202,7 @@ class TarsyApi:
         Raises:
             SessionNotFound: TARSy's own 404 for `session_id`.
             TimelineUnavailable: Any other status, or an answer that is too large.
-            aiohttp.ClientError, ValueError: See `_Reading`.
+            aiohttp.ClientError, ValueError: See `_within_deadline`.
         """
         token = self._token()
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -206,35 +225,6 @@ class TarsyApi:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._http
-
-
-class _Reading:
-    """A deadline around calls; every failure inside becomes `TimelineUnavailable`."""
-
-    def __init__(self, what: str, where: str, timeout_s: float) -> None:
-        self._what, self._where, self._timeout_s = what, where, timeout_s
-        self._deadline = asyncio.timeout(timeout_s)
-
-    async def __aenter__(self) -> None:
-        await self._deadline.__aenter__()
-
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        try:
-            await self._deadline.__aexit__(kind, error, trace)
-        except TimeoutError:
-            raise TimelineUnavailable(
-                f"reading {self._what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
-            ) from None
-        if isinstance(error, aiohttp.ClientError | OSError):
-            # The library's message may quote headers, so only its type is shown.
-            raise TimelineUnavailable(
-                f"cannot reach TARSy's API at {self._where} to read {self._what} ({type(error).__name__}): check "
-                "SCORING_TIMELINE_API_URL and SCORING_TIMELINE_API_CA_FILE"
-            ) from error
-        if isinstance(error, ValueError | TypeError | KeyError | AttributeError | RecursionError):
-            raise TimelineUnavailable(
-                f"the answer of TARSy's API at {self._where} for {self._what} does not match its contract"
-            ) from error
 
 
 def open_tarsy_api(settings: Settings) -> TimelineSource:

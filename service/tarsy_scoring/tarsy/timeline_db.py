@@ -91,7 +91,8 @@ class TarsyDatabase:
 
     async def find_session(self, session_id: str) -> FoundSession:
         """See `TimelineSource`."""
-        return _found(await self._once(f"session {session_id}", partial(_find, session_id)))
+        rows = await self._fetch(f"session {session_id}", FIND, session_id)
+        return _found(_checked(rows[0] if rows else None, session_id))
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """See `TimelineSource`. Each page is a short transaction, and none is open while a session is given
@@ -99,7 +100,7 @@ class TarsyDatabase:
         """
         last = ""
         while True:
-            page = await self._once("a page of sessions", partial(_read_page, last, since))
+            page = await self._fetch("a page of sessions", FINISHED, last, _STATUSES, since, PAGE)
             for row in page:
                 yield _found(row)
             if len(page) < PAGE:
@@ -108,12 +109,15 @@ class TarsyDatabase:
 
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`."""
-        rows = await self._once("the models of recent sessions", _read_recent_executions)
+        rows = await self._fetch("the models of recent sessions", RECENT_EXECUTIONS, _STATUSES, RECENT_SESSIONS)
         return frozenset(name.lower() for row in rows for name in model_names(row))
 
     async def close(self) -> None:
         """See `TimelineSource`."""
         await self.tarsy.close()
+
+    async def _fetch(self, what: str, statement: str, *arguments: object) -> list[Any]:
+        return await self._once(what, lambda c, columns: c.fetch(statement.format(**columns), *arguments))
 
     async def _once(self, what: str, read: Callable[[Connection, SelectLists], Awaitable[T]]) -> T:
         """Raises: TimelineUnavailable: The read took too long, or the database could not be read."""
@@ -144,18 +148,6 @@ async def _read(session_id: str, connection: Connection, columns: SelectLists) -
         for table, statement in ROWS.items()
     ]
     return session, *tables
-
-
-async def _find(session_id: str, connection: Connection, columns: SelectLists) -> Any:
-    return _checked(await connection.fetchrow(FIND.format(**columns), session_id), session_id)
-
-
-async def _read_page(last: str, since: datetime, connection: Connection, columns: SelectLists) -> list[Any]:
-    return list(await connection.fetch(FINISHED.format(**columns), last, _STATUSES, since, PAGE))
-
-
-async def _read_recent_executions(connection: Connection, columns: SelectLists) -> list[Any]:
-    return list(await connection.fetch(RECENT_EXECUTIONS.format(**columns), _STATUSES, RECENT_SESSIONS))
 
 
 def _found(row: Any) -> FoundSession:

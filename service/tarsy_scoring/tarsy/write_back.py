@@ -12,7 +12,6 @@ import asyncio
 import json
 import time
 import uuid
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, get_args
@@ -32,6 +31,7 @@ from tarsy_scoring.timeline.model import TERMINAL_STATUSES
 
 log = structlog.get_logger()
 
+Score = dict[str, Any]  # a row of `FINISHED`
 Result = Literal["written", "repeated", "session_gone", "session_open", "refused"]
 
 POLL_S = 1.0
@@ -43,7 +43,6 @@ START_TIMEOUT_S = 3.0
 STAGE_TRIES = 5  # TARSy and this service number stages without a lock, so another writer may take the number first
 STAGE_NAME = "Evaluation"
 LONGEST_CHANNEL_BYTES = 63
-TRIGGERED_BY = "tarsy-scoring:"  # prefix of `score_triggered_by` that marks the rows of this service
 _NAMESPACE = uuid.UUID("b6b1d0a6-5a9f-5d1c-9d64-1f0e7c1f8a55")  # never change: it would make old stages new
 
 # Refusals of the values of one row; every other refusal is about the schema.
@@ -68,13 +67,15 @@ ON CONFLICT DO NOTHING RETURNING position
 BOOKMARK = "SELECT position FROM {schema}.write_back_bookmark FOR UPDATE SKIP LOCKED"
 
 # The next events, joined with the finished scores that TARSy's dashboard may show. The dashboard expects a
-# number in a completed score: a newer score without one would hide the number of an older score.
+# number in a completed score: a newer score without one would hide the number of an older score. The columns are
+# named as in TARSy's table; the prefix of `score_triggered_by` marks the rows of this service.
 FINISHED = """
 WITH next AS MATERIALIZED (
   SELECT position, score_id, type FROM {schema}.scoring_events WHERE position > $1 ORDER BY position LIMIT $2
 )
-SELECT n.position, s.score_id, s.session_id, s.status, s.total_score, s.score_analysis, s.missing_tools_analysis,
-       s.criteria_hash, s.score_triggered_by, s.failure_tags, s.error_message,
+SELECT n.position, s.score_id::text, s.session_id, s.status, s.total_score, s.score_analysis,
+       s.missing_tools_analysis AS tool_improvement_report, s.criteria_hash AS prompt_hash,
+       'tarsy-scoring:' || s.score_triggered_by AS score_triggered_by, s.failure_tags::text, s.error_message,
        coalesce(s.started_at, s.created_at) AS started_at, s.completed_at
 FROM next n LEFT JOIN {schema}.session_scores s
   ON s.score_id = n.score_id AND n.type IN ('scoring.completed', 'scoring.failed')
@@ -107,38 +108,15 @@ FROM stages WHERE session_id = $7::varchar
 RETURNING stage_index
 """
 
-ADD_SCORE = """
-INSERT INTO session_scores (score_id, prompt_hash, total_score, score_analysis, tool_improvement_report,
-  score_triggered_by, status, started_at, completed_at, error_message, session_id, stage_id, failure_tags)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+_SCORE_COLUMNS = WRITE_BACK_TABLES["session_scores"].written
+ADD_SCORE = f"""
+INSERT INTO session_scores ({", ".join(_SCORE_COLUMNS)})
+VALUES ({", ".join(f"${n}" for n in range(1, len(_SCORE_COLUMNS) + 1))})
 """
 
 ADD_EVENT = "INSERT INTO events (channel, payload, created_at, session_id) VALUES ($1, $2, $3, $4) RETURNING id"
 
 NOTIFY = "SELECT pg_notify($1, $2)"
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A finished score with the columns that TARSy's table has."""
-
-    score_id: uuid.UUID
-    session_id: str
-    status: str
-    total_score: int | None
-    score_analysis: str | None
-    missing_tools_analysis: str | None
-    criteria_hash: str | None
-    score_triggered_by: str
-    failure_tags: object
-    error_message: str | None
-    started_at: datetime
-    completed_at: datetime
-
-    @property
-    def stage_id(self) -> str:
-        """The id of the score's stage in TARSy; always the same for a score."""
-        return str(uuid.uuid5(_NAMESPACE, str(self.score_id)))
 
 
 def open_write_back_tarsy(settings: Settings) -> TarsyPool:
@@ -187,17 +165,14 @@ class WriteBack:
         """Write back until `stopping`; remaining scores are written by another process, or later."""
         try:
             while not stopping.is_set():
-                await unless_stopped(asyncio.sleep(await self._pass()), stopping)
+                try:
+                    pause_s = 0 if await self.run_once() else POLL_S
+                except (TarsyAway, TarsyUnfit, DatabaseAway) as error:
+                    log.warning("write_back.waiting", reason=str(error), retry_in_s=RETRY_S)
+                    pause_s = RETRY_S
+                await unless_stopped(asyncio.sleep(pause_s), stopping)
         finally:
             await self._tarsy.close()
-
-    async def _pass(self) -> float:
-        """Run once; returns the seconds until the next pass."""
-        try:
-            return 0 if await self.run_once() else POLL_S
-        except (TarsyAway, TarsyUnfit, DatabaseAway) as error:
-            log.warning("write_back.waiting", reason=str(error), retry_in_s=RETRY_S)
-            return RETRY_S
 
     async def run_once(self) -> bool:
         """
@@ -229,7 +204,7 @@ class WriteBack:
                 if time.monotonic() > until:
                     break
                 try:
-                    await self.write(Finished(**{name: row[name] for name in Finished.__dataclass_fields__}))
+                    await self._write_score(dict(row))
                 except (TarsyAway, TarsyUnfit) as error:
                     failure = error
                     break
@@ -238,19 +213,23 @@ class WriteBack:
             await connection.execute(sql(MOVE), position)
         return position != start, failure
 
-    async def write(self, score: Finished) -> Result:
+    async def _write_score(self, score: Score) -> None:
         """
         Write one score into TARSy's tables; idempotent.
 
         Raises:
             TarsyAway, TarsyUnfit: The score may have been written; call again.
         """
-        result: Result = "refused"
+        result = await self._try_to_write(score)
+        if result == "session_open":
+            log.warning("write_back.session_open", session_id=score["session_id"], effect="this score is skipped")
+        self._metrics.write_backs.labels(result).inc()
+
+    async def _try_to_write(self, score: Score) -> Result:
         refusal: Exception | None = None
         for _ in range(STAGE_TRIES):
             try:
-                result = await self._tarsy.once(partial(_write, score))
-                break
+                return await self._tarsy.once(partial(_write, score))
             except (asyncpg.UniqueViolationError, asyncpg.ForeignKeyViolationError) as error:
                 refusal = error  # another writer took the stage number, or the session was just deleted: try again
             except OF_ONE_ROW as error:
@@ -258,24 +237,22 @@ class WriteBack:
                 break
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
                 raise self._tarsy.refuses_every_row(error) from error
-        if result == "refused":
-            assert refusal is not None
-            if isinstance(refusal, asyncpg.ForeignKeyViolationError):
-                raise self._tarsy.refuses_every_row(refusal) from refusal
-            names = {"score_id": str(score.score_id), "session_id": score.session_id}
-            log.error("write_back.refused", **names, reason=describe_refusal(refusal), effect="this score is skipped")
-        if result == "session_open":
-            log.warning("write_back.session_open", session_id=score.session_id, effect="this score is skipped")
-        self._metrics.write_backs.labels(result).inc()
-        return result
+        assert refusal is not None
+        if isinstance(refusal, asyncpg.ForeignKeyViolationError):
+            raise self._tarsy.refuses_every_row(refusal) from refusal
+        names = {"score_id": score["score_id"], "session_id": score["session_id"]}
+        log.error("write_back.refused", **names, reason=describe_refusal(refusal), effect="this score is skipped")
+        return "refused"
 
     async def _measure(self) -> None:
         backlog = await self._database.once(lambda c: c.fetchval(self._database.sql(BACKLOG)))
         self._metrics.write_back_backlog.set(backlog or 0)
 
 
-async def _write(score: Finished, connection: Connection, columns: SelectLists) -> Result:
-    session = await connection.fetchrow(FIND.format(**columns), score.session_id, str(score.score_id), score.stage_id)
+async def _write(score: Score, connection: Connection, columns: SelectLists) -> Result:
+    # The id of the stage is always the same for a score.
+    stage_id = str(uuid.uuid5(_NAMESPACE, score["score_id"]))
+    session = await connection.fetchrow(FIND.format(**columns), score["session_id"], score["score_id"], stage_id)
     if session is None or session["is_deleted"]:
         return "session_gone"
     if session["is_written"]:
@@ -283,58 +260,34 @@ async def _write(score: Finished, connection: Connection, columns: SelectLists) 
     if session["status"] not in TERMINAL_STATUSES:
         # TARSy takes the last stage of a running session for its own progress.
         return "session_open"
-    # A stage of this service without its score: the score was removed in TARSy.
-    stage_index = session["stage_index"] or await _add_stage(score, connection)
-    await connection.execute(
-        ADD_SCORE,
-        str(score.score_id),
-        score.criteria_hash,
-        score.total_score,
-        score.score_analysis,
-        score.missing_tools_analysis,
-        TRIGGERED_BY + score.score_triggered_by,
-        score.status,
-        score.started_at,
-        score.completed_at,
-        score.error_message,
-        score.session_id,
-        score.stage_id,
-        tags_column(score.failure_tags),
-    )
-    await _announce(score, stage_index, connection)
+    stage_index = session["stage_index"]
+    if stage_index is None:  # otherwise the score of this stage was removed in TARSy
+        stage = ("status", "started_at", "completed_at", "error_message", "session_id")
+        stage_index = await connection.fetchval(ADD_STAGE, stage_id, STAGE_NAME, *(score[name] for name in stage))
+    row = score | {"stage_id": stage_id}
+    await connection.execute(ADD_SCORE, *(row[name] for name in _SCORE_COLUMNS))
+    await _announce(row, stage_index, connection)
     return "written"
 
 
-async def _add_stage(score: Finished, connection: Connection) -> int:
-    values = (score.stage_id, STAGE_NAME, score.status, score.started_at, score.completed_at, score.error_message)
-    return int(await connection.fetchval(ADD_STAGE, *values, score.session_id))
-
-
-def tags_column(tags: object) -> str | None:
-    """A JSON array of strings, or null: with any other shape TARSy fails to read every list that has the row."""
-    if isinstance(tags, list) and all(isinstance(tag, str) for tag in tags):
-        return json.dumps(tags)
-    return None
-
-
-async def _announce(score: Finished, stage_index: int, connection: Connection) -> None:
+async def _announce(score: Score, stage_index: int, connection: Connection) -> None:
     """Notify TARSy's dashboard; PostgreSQL delivers the notifications at the commit."""
     now = datetime.now(UTC)
-    common = {"session_id": score.session_id, "timestamp": now.isoformat().replace("+00:00", "Z")}
+    common = {"session_id": score["session_id"], "timestamp": now.isoformat().replace("+00:00", "Z")}
     stage: dict[str, Any] = common | {
         "type": "stage.status",
-        "stage_id": score.stage_id,
+        "stage_id": score["stage_id"],
         "stage_name": STAGE_NAME,
         "stage_index": stage_index,
         "stage_type": "scoring",
-        "status": score.status,
+        "status": score["status"],
     }
     updated = common | {
         "type": "session.score_updated",
-        "scoring_status": "completed" if score.status == "completed" else "failed",
+        "scoring_status": "completed" if score["status"] == "completed" else "failed",
     }
-    own_channel = f"session:{score.session_id}"
-    db_event_id = await connection.fetchval(ADD_EVENT, own_channel, json.dumps(stage), now, score.session_id)
+    own_channel = f"session:{score['session_id']}"
+    db_event_id = await connection.fetchval(ADD_EVENT, own_channel, json.dumps(stage), now, score["session_id"])
     await connection.execute(NOTIFY, CHANNEL, json.dumps(updated))
     if len(own_channel.encode()) <= LONGEST_CHANNEL_BYTES:
         await connection.execute(NOTIFY, own_channel, json.dumps(stage | {"db_event_id": db_event_id}))
