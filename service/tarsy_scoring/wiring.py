@@ -80,7 +80,7 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
     try:
         inbox = Inbox(database, Policy(settings, hashes))
         limits = Limits(database, settings, least_usd=_replies_usd(settings))
-        reader = Reader(database, hashes, limits.waiting)
+        reader = Reader(database, hashes, limits.refreshed_standings)
         leases, store = Leases(database, inbox), Store(database, inbox)
         metrics = metrics or Metrics(settings.config.chains)
         yield Parts(settings, registry, database, inbox, leases, store, reader, limits, metrics)

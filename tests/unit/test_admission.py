@@ -16,7 +16,7 @@ from tarsy_scoring.queue.admission import (
     SessionState,
     admit,
     is_sampled,
-    promote,
+
 )
 
 SCORED = uuid.uuid4()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aiokafka.conn import create_conn
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     IllegalSaslStateError,
     KafkaError,
@@ -25,7 +25,6 @@ from tarsy_scoring.kafka.security import NoToken
 # For connection, login and one request to one broker. The next attempt waits for the diagnosis.
 CONNECT_TIMEOUT_S = 5.0
 NAMED_LIMIT = 10  # brokers of a large cluster usually fail for the same reason
-DEFAULT_PORT = 9092
 
 # What the library's parser raises for a login reply that breaks its protocol (RFC 5802, RFC 4616).
 UNREADABLE_LOGIN = (ValueError, LookupError, ArithmeticError, AssertionError)
@@ -72,7 +71,7 @@ async def find_obstacle(options: Mapping[str, Any]) -> Obstacle | None:
         The first refusal, else the first fault; None: the brokers can be used now.
     """
     login = {name: value for name, value in options.items() if name != "bootstrap_servers"}
-    given = {_place(server) for server in options["bootstrap_servers"].split(",")}
+    given = {(host, port) for host, port, _ in collect_hosts(options["bootstrap_servers"], randomize=False)}
     answers = await _ask_all(sorted(given), login)
     named = {place for answer in answers.values() if not isinstance(answer, Obstacle) for place in answer}
     answers |= await _ask_all(sorted(named - given)[:NAMED_LIMIT], login)
@@ -83,13 +82,6 @@ async def find_obstacle(options: Mapping[str, Any]) -> Obstacle | None:
     # A bootstrap server alone is not enough: it may advertise addresses that cannot be reached from here.
     is_everywhere = not (let_in & given and let_in & named)
     return replace(next((o for o in found if o.is_refusal), found[0]), is_everywhere=is_everywhere)
-
-
-def _place(server: str) -> _Place:
-    host, _, port = server.strip().rpartition(":")
-    if host and port.isdigit() and (":" not in host or host.startswith("[")):
-        return host.strip("[]"), int(port)
-    return server.strip().strip("[]"), DEFAULT_PORT
 
 
 async def _ask_all(places: Collection[_Place], login: Mapping[str, Any]) -> dict[_Place, Obstacle | set[_Place]]:

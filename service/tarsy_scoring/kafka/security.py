@@ -5,11 +5,7 @@ Every Kafka client is built with `connection_options`.
 """
 
 import asyncio
-import re
 import ssl
-import time
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +21,8 @@ log = structlog.get_logger()
 REQUEST_TIMEOUT_MS = 10_000
 MAX_TOKEN_BYTES = 100_000
 
-_TLS_ONLY = ("kafka_ca_file", "kafka_cert_file", "kafka_key_file")
+_TLS_FILES = ("kafka_ca_file", "kafka_cert_file", "kafka_key_file")
 _SASL_ONLY = ("kafka_sasl_username", "kafka_sasl_password", "kafka_oauth_token_file")
-# OpenSSL also accepts its own form, TRUSTED CERTIFICATE, whose dates are not read here.
-_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-# The validity of a certificate in DER: a sequence of two times, each UTCTime or GeneralizedTime, in UTC and
-# with seconds. Only serial number and issuer precede it. The standard library shows dates of authorities
-# alone, and another dependency for one warning is too much. Source: RFC 5280, section 4.1.2.5.
-_TIME = rb"(?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)"
-_VALIDITY = re.compile(rb"\x30." + _TIME + rb"(?P<not_after>" + _TIME + rb")", re.DOTALL)
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:
@@ -50,7 +39,7 @@ def connection_options(settings: Settings) -> dict[str, Any]:
         "request_timeout_ms": REQUEST_TIMEOUT_MS,
     }
     if protocol.endswith("SSL"):
-        options["ssl_context"] = _ReloadingContext(_TlsFiles.of(settings))
+        options["ssl_context"] = _ReloadingContext(settings)
     if protocol.startswith("SASL"):
         options["sasl_mechanism"] = settings.kafka_sasl_mechanism
         if settings.kafka_sasl_mechanism == "OAUTHBEARER":
@@ -80,7 +69,7 @@ def check_login(settings: Settings) -> None:
             mechanism=mechanism,
             advice="the login can be read on the network: set SCORING_KAFKA_SECURITY_PROTOCOL to SASL_SSL",
         )
-    unused = [] if protocol.endswith("SSL") else list(_TLS_ONLY)
+    unused = [] if protocol.endswith("SSL") else list(_TLS_FILES)
     unused += [] if protocol.startswith("SASL") else list(_SASL_ONLY)
     if names := [variable_of(name) for name in unused if getattr(settings, name)]:
         log.warning(
@@ -88,12 +77,6 @@ def check_login(settings: Settings) -> None:
             variables=names,
             advice=f"SCORING_KAFKA_SECURITY_PROTOCOL is {protocol}, which makes no use of them",
         )
-    if protocol.endswith("SSL"):
-        for name in ("kafka_ca_file", "kafka_cert_file"):
-            path = getattr(settings, name)
-            # Only a warning: the brokers decide, and their clock may differ.
-            if path is not None and (expired := _expired_in(path)):
-                log.warning("settings.certificate_expired", variable=variable_of(name), file=str(path), ended=expired)
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
@@ -132,86 +115,6 @@ class NoToken(KafkaError):  # type: ignore[misc]
 # --- TLS -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _TlsFiles:
-    """The files of a TLS context."""
-
-    authorities: Path | None
-    certificate: Path | None
-    key: Path | None
-    password: str = ""
-
-    @classmethod
-    def of(cls, settings: Settings) -> "_TlsFiles":
-        password = settings.kafka_key_password
-        return cls(
-            settings.kafka_ca_file,
-            settings.kafka_cert_file,
-            settings.kafka_key_file,
-            password.get_secret_value() if password is not None else "",
-        )
-
-    def stamp(self) -> list[tuple[int, int, int] | None]:
-        """Changes when one of the files is written or replaced."""
-        stamps: list[tuple[int, int, int] | None] = []
-        for path in (self.authorities, self.certificate, self.key):
-            try:
-                status = path.stat() if path is not None else None
-            except OSError:
-                status = None
-            stamps.append((status.st_mtime_ns, status.st_size, status.st_ino) if status else None)
-        return stamps
-
-    def load(self) -> ssl.SSLContext:
-        """
-        A context that checks host names and trusts `authorities` alone, or else those of the system.
-
-        Raises:
-            ConfigurationError: Naming the variable and the file.
-        """
-        for variable, path in (
-            ("SCORING_KAFKA_CA_FILE", self.authorities),
-            ("SCORING_KAFKA_CERT_FILE", self.certificate),
-            ("SCORING_KAFKA_KEY_FILE", self.key),
-        ):
-            _require_readable(variable, path)
-        try:
-            return self._load()
-        except OSError as error:  # the file vanished after the check: it is being replaced
-            raise ConfigurationError(
-                f"SCORING_KAFKA_*_FILE: a file cannot be read any more: {error.strerror}"
-            ) from None
-
-    def _load(self) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.authorities)
-        except ssl.SSLError:
-            raise ConfigurationError(
-                f"SCORING_KAFKA_CA_FILE: {self.authorities} holds no certificates in PEM format"
-            ) from None
-        if self.certificate is not None:
-            try:
-                # Always with a password: without one OpenSSL asks for it at the terminal, and waits.
-                context.load_cert_chain(self.certificate, self.key, self.password)
-            except (ssl.SSLError, ValueError) as error:
-                raise ConfigurationError(self._why_unusable(error)) from None
-        return context
-
-    def _why_unusable(self, error: Exception) -> str:
-        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-            return f"SCORING_KAFKA_KEY_FILE: {self.key} is not the key of the certificate in {self.certificate}"
-        assert self.certificate is not None
-        assert self.key is not None
-        if b"-----BEGIN CERTIFICATE-----" not in self.certificate.read_bytes():
-            return f"SCORING_KAFKA_CERT_FILE: {self.certificate} holds no certificate in PEM format"
-        key = self.key.read_bytes()
-        if b"ENCRYPTED" in key:
-            return f"SCORING_KAFKA_KEY_PASSWORD does not open {self.key}, which is encrypted"
-        if b"PRIVATE KEY-----" not in key:
-            return f"SCORING_KAFKA_KEY_FILE: {self.key} holds no key in PEM format"
-        return f"SCORING_KAFKA_CERT_FILE, SCORING_KAFKA_KEY_FILE: {self.certificate} and {self.key} cannot be used"
-
-
 class _ReloadingContext(ssl.SSLContext):
     """
     A TLS context that loads its files again when they have changed, before the next connection.
@@ -222,53 +125,75 @@ class _ReloadingContext(ssl.SSLContext):
     A new client for each change would do the same, at the price of a rebalance of the group.
     """
 
-    def __new__(cls, _files: _TlsFiles) -> "_ReloadingContext":
+    def __new__(cls, _settings: Settings) -> "_ReloadingContext":
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
-    def __init__(self, files: _TlsFiles) -> None:
-        self._files = files
-        self._stamp = files.stamp()
-        self._loaded = files.load()
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stamp = _stamp(settings)
+        self._loaded = _load_context(settings)
 
     # Event loops call this for each TLS connection: asyncio and uvloop alike.
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        if (stamp := self._files.stamp()) != self._stamp:
+        if (stamp := _stamp(self._settings)) != self._stamp:
             try:
-                self._loaded, self._stamp = self._files.load(), stamp
+                self._loaded, self._stamp = _load_context(self._settings), stamp
                 log.info("kafka.certificates_read_again")
-            except ConfigurationError as error:
+            except (ConfigurationError, OSError) as error:  # OSError: a file vanished between check and use
                 log.warning("kafka.certificates_unusable", reason=str(error), effect="the previous ones stay in use")
         return self._loaded.wrap_bio(*arguments, **options)
 
 
-def _require_readable(variable: str, path: Path | None) -> None:
-    if path is None:
-        return
-    try:
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise ConfigurationError(f"{variable}: cannot read {path}: {error.strerror}") from None
-
-
-def _expired_in(path: Path) -> list[str]:
-    """End dates of the expired certificates in a file, in ISO format, as far as they can be read."""
-    now = datetime.fromtimestamp(time.time(), UTC)
-    expired: list[str] = []
-    for block in _CERTIFICATE.findall(path.read_text(encoding="ascii", errors="replace")):
+def _stamp(settings: Settings) -> list[tuple[int, int, int] | None]:
+    """A value that changes when one of the TLS files is written or replaced."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for name in _TLS_FILES:
+        path: Path | None = getattr(settings, name)
         try:
-            validity = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(block))
-            ends = _read_time(validity["not_after"]) if validity is not None else now
-        except ValueError:  # neither base64 nor a date
-            continue
-        if ends < now:
-            expired.append(ends.isoformat())
-    return expired
+            status = path.stat() if path is not None else None
+        except OSError:
+            status = None
+        stamps.append((status.st_mtime_ns, status.st_size, status.st_ino) if status else None)
+    return stamps
 
 
-def _read_time(der: bytes) -> datetime:
-    """UTCTime has a year of two digits, which RFC 5280 reads as 1950 to 2049; GeneralizedTime has four."""
-    digits = der[2:].decode("ascii")
-    if len(digits) == 13:
-        digits = ("19" if digits[:2] >= "50" else "20") + digits
-    return datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+def _load_context(settings: Settings) -> ssl.SSLContext:
+    """
+    A context that checks host names and trusts the configured authorities alone, or else those of the system.
+
+    Raises:
+        ConfigurationError: Naming the variable and the file.
+    """
+    for name in _TLS_FILES:
+        path: Path | None = getattr(settings, name)
+        try:
+            if path is not None:
+                path.open("rb").close()
+        except OSError as error:
+            raise ConfigurationError(f"{variable_of(name)}: cannot read {path}: {error.strerror}") from None
+    authorities, certificate, key = settings.kafka_ca_file, settings.kafka_cert_file, settings.kafka_key_file
+    try:
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authorities)
+    except ssl.SSLError:
+        raise ConfigurationError(f"SCORING_KAFKA_CA_FILE: {authorities} holds no certificates in PEM format") from None
+    if certificate is not None and key is not None:
+        # Always with a password: without one OpenSSL asks for it at the terminal, and waits.
+        password = settings.kafka_key_password.get_secret_value() if settings.kafka_key_password else ""
+        try:
+            context.load_cert_chain(certificate, key, password)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(_why_unusable(certificate, key, error)) from None
+    return context
+
+
+def _why_unusable(certificate: Path, key: Path, error: Exception) -> str:
+    """OpenSSL reports most of these alike, so the files are read to tell them apart."""
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return f"SCORING_KAFKA_KEY_FILE: {key} is not the key of the certificate in {certificate}"
+    if b"-----BEGIN CERTIFICATE-----" not in certificate.read_bytes():
+        return f"SCORING_KAFKA_CERT_FILE: {certificate} holds no certificate in PEM format"
+    if b"ENCRYPTED" in key.read_bytes():
+        return f"SCORING_KAFKA_KEY_PASSWORD does not open {key}, which is encrypted"
+    if b"PRIVATE KEY-----" not in key.read_bytes():
+        return f"SCORING_KAFKA_KEY_FILE: {key} holds no key in PEM format"
+    return f"SCORING_KAFKA_CERT_FILE, SCORING_KAFKA_KEY_FILE: {certificate} and {key} cannot be used"

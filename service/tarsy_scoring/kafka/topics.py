@@ -1,5 +1,5 @@
 """
-Topics outside of a consumer group: create them, list them, read them, and look up the offsets of a group.
+Topics outside of a consumer group: create them, look for one, read one to its end, follow one.
 
 Each function connects for itself and closes the connection with its answer. A `Tail` stays connected.
 """
@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import structlog
@@ -27,7 +26,6 @@ log = structlog.get_logger()
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # only closed segments are compacted
 FOLLOW_METADATA_MS = 5_000  # delay until a tail sees new partitions, or a topic that was created again
 SILENCE_S = 30.0  # longest wait for the next record while a topic is read to its end
-FIRST_RECORD_MS = 5_000  # an existing record arrives within milliseconds
 
 
 async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Sequence[str] = ()) -> None:
@@ -42,59 +40,40 @@ async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Se
     """
     options = connection_options(settings)
     while True:
-        admin = await _admin(settings, options)
         try:
-            await _ensure(admin, settings, topics, compacted)
-            return
+            async with _started(AIOKafkaAdminClient(**options), options) as admin:
+                try:
+                    await _ensure(admin, settings, topics, compacted)
+                    return
+                except KafkaError as error:
+                    await raise_if_away(options, error)
+                    raise
+        except BrokerAway as away:
+            await wait_out(away, "topics")
         except KafkaError as error:
-            try:
-                await raise_if_away(options, error)
-            except BrokerAway as away:
-                await wait_out(away, "topics")
-            else:
-                where = settings.require_kafka()
-                raise StartRefused(f"cannot check the topics at {where}: {error!r}") from error
-        finally:
-            await end_client(admin)
+            raise StartRefused(f"cannot check the topics at {settings.require_kafka()}: {error!r}") from error
 
 
 async def _ensure(
     admin: AIOKafkaAdminClient, settings: Settings, topics: Sequence[str], compacted: Sequence[str]
 ) -> None:
     missing = sorted({*topics, *compacted} - set(await admin.list_topics()))
-    if missing and settings.create_topics:
-        await _create(admin, settings, missing, compacted)
-        log.info("kafka.topics_created", topics=missing)
-    elif missing:
+    if not missing:
+        return
+    if not settings.create_topics:
         raise StartRefused(
             f"missing topics: {', '.join(missing)}; create them, or let the service do it: SCORING_CREATE_TOPICS=true"
         )
-
-
-async def _admin(settings: Settings, options: Mapping[str, Any]) -> AIOKafkaAdminClient:
-    while True:
-        admin = AIOKafkaAdminClient(**options)
-        try:
-            await start_client(admin, options)
-            return admin
-        except BrokerAway as error:
-            await wait_out(error, "topics")
-        except KafkaError as error:
-            raise StartRefused(f"the brokers at {settings.require_kafka()} refuse us: {error!r}") from error
-
-
-async def _create(
-    admin: AIOKafkaAdminClient, settings: Settings, topics: Sequence[str], compacted: Sequence[str]
-) -> None:
     size = (settings.topic_partitions, settings.topic_replication)
-    new = [NewTopic(t, *size, topic_configs=COMPACTED if t in compacted else {}) for t in topics]
+    new = [NewTopic(t, *size, topic_configs=COMPACTED if t in compacted else {}) for t in missing]
     response = await admin.create_topics(new)
     for topic, code, *message in response.topic_errors:
         if code not in (0, TopicAlreadyExistsError.errno):
             raise StartRefused(f"cannot create topic {topic}: error {code} {message[0] if message else ''}")
+    log.info("kafka.topics_created", topics=missing)
 
 
-# --- looking up ----------------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------------
 
 
 async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
@@ -110,56 +89,6 @@ async def has_topic(options: Mapping[str, Any], topic: str) -> bool:
     """
     async with _connected(AIOKafkaAdminClient(**options), options, f"look for the topic {topic}") as admin:
         return topic in await admin.list_topics()
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The committed offset of a group in one partition, and the offsets between which records exist."""
-
-    committed: int | None
-    begin: int
-    end: int
-
-    @property
-    def behind(self) -> int:
-        """Existing records that the group has not committed."""
-        return self.end - max(self.committed or 0, self.begin)
-
-
-async def read_places(settings: Settings, group: str, topics: Sequence[str]) -> dict[tuple[str, int], Place]:
-    """
-    The offsets of a group, by topic and partition.
-
-    Raises:
-        BrokerAway: The brokers did not answer.
-    """
-    options, purpose = connection_options(settings), f"read the offsets of the group {group}"
-    async with _connected(AIOKafkaAdminClient(**options), options, purpose) as admin:
-        committed = await admin.list_consumer_group_offsets(group)
-    # A subscribed reader prefetches by itself; from "latest" on there is nothing to fetch.
-    async with _connected(_reader(options, *topics, begin="latest"), options, purpose) as reader:
-        partitions = [TopicPartition(t, p) for t in topics for p in reader.partitions_for_topic(t) or ()]
-        begins, ends = await reader.beginning_offsets(partitions), await reader.end_offsets(partitions)
-    offsets = {p: committed[p].offset if p in committed else None for p in partitions}
-    return {(p.topic, p.partition): Place(offsets[p], begins[p], ends[p]) for p in partitions}
-
-
-async def first_offset(settings: Settings, topic: str, partition: int, since: int) -> int | None:
-    """
-    The offset of the first record at or after `since`; None: there is none yet.
-
-    It is larger than `since` if records were removed, or if `since` holds the marker of a transaction.
-
-    Raises:
-        BrokerAway: The brokers did not answer.
-    """
-    options = connection_options(settings)
-    assigned = TopicPartition(topic, partition)
-    async with _connected(_reader(options), options, f"look for records of {topic}") as reader:
-        reader.assign([assigned])
-        reader.seek(assigned, since)  # before any await, or the reset to "earliest" might win
-        records = await reader.getmany(assigned, timeout_ms=FIRST_RECORD_MS, max_records=1)
-    return next((r.offset for r in records.get(assigned, ())), None)
 
 
 async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
@@ -213,6 +142,16 @@ def _reader(
 
 
 @contextlib.asynccontextmanager
+async def _started(client: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]:
+    """The client, started; closed at the end of the block."""
+    await start_client(client, options)
+    try:
+        yield client
+    finally:
+        await end_client(client)
+
+
+@contextlib.asynccontextmanager
 async def _connected(client: Any, options: Mapping[str, Any], purpose: str) -> AsyncIterator[Any]:
     """
     The client, started; closed at the end of the block.
@@ -221,11 +160,8 @@ async def _connected(client: Any, options: Mapping[str, Any], purpose: str) -> A
         BrokerAway: It, or the block, failed; the message names the `purpose`.
     """
     try:
-        await start_client(client, options)
-        try:
+        async with _started(client, options):
             yield client
-        finally:
-            await end_client(client)
     except KafkaError as error:
         raise BrokerAway(f"cannot {purpose}: {error!r}") from error
 

@@ -21,19 +21,19 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from tarsy_scoring.config.settings import ChainSettings, ProviderSettings, Settings
-from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor, WaitingFor
+from tarsy_scoring.config.settings import ChainSettings, Settings
+from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor
 from tarsy_scoring.limits.rules import (
     NO_PRICE,
     Call,
-    Claimable,
     Kind,
     LockedState,
     Pause,
     Permit,
     ProviderState,
     Result,
-    Waiting,
+    Standing,
+    Standings,
     exact_usd,
     refusal_of,
     state_after,
@@ -52,7 +52,10 @@ PAUSE_DUE_S = 5.0  # the claim skips paused scores; after a resume they are due 
 
 PROVIDERS = "SELECT p.*, clock_timestamp() AS now FROM {schema}.provider_states p"
 
-PAUSES = "SELECT chain_id, provider, since, paused_by, reason FROM {schema}.pauses ORDER BY since, chain_id, provider"
+PAUSES = """
+SELECT chain_id AS chain, provider, since, paused_by AS by, reason FROM {schema}.pauses
+ORDER BY since, chain_id, provider
+"""
 
 TODAY = """
 SELECT scope, chain_id, charged_usd FROM {schema}.budget_days WHERE day = (now() AT TIME ZONE 'UTC')::date
@@ -83,16 +86,6 @@ RETURNING p.*, clock_timestamp() AS now
 # --- the limits ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    reason: WaitingFor | None = None
-    may_probe: bool = False
-
-    @property
-    def is_blocked(self) -> bool:
-        return self.reason is not None and not self.may_probe
-
-
 @dataclass(slots=True)
 class _Asked:
     """A permit that a caller awaits; `is_wanted` becomes false when that caller is cancelled."""
@@ -110,7 +103,7 @@ class Limits:
 
     Args:
         least_usd: Lower cost bound of a call (its reserved reply), by provider. A chain whose budget has less
-            than this left is not claimed. Default: computed from the configured prices.
+            than this left is not claimed.
     """
 
     def __init__(self, database: Database, settings: Settings, *, least_usd: Mapping[str, float] | None = None) -> None:
@@ -118,7 +111,7 @@ class Limits:
         self._tables = LimitTables(database, settings)
         self._settings = settings
         self._providers = settings.config.providers
-        self._least_usd = {name: _least_usd(p) for name, p in self._providers.items()} | dict(least_usd or {})
+        self._least_usd = least_usd or {}
         self._clock = (datetime.fromtimestamp(0, UTC), time.monotonic())
         self._states: dict[str, ProviderState] = {}
         self._learned_at: dict[str, float] = {}
@@ -146,25 +139,13 @@ class Limits:
         # A transaction of this process may have committed a newer state after this read began.
         news = [r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started]
         self._learn(*providers_of(news))
-        self._pauses = [Pause.of(dict(r)) for r in pauses]
+        self._pauses = [Pause(**r) for r in pauses]
         self._charged = {(r["scope"], r["chain_id"]): r["charged_usd"] for r in days}
 
-    def claimable(self) -> Claimable:
-        """Chains that the claim must skip, according to the last refresh."""
-        chains, others = self._standings()
-        return Claimable(
-            configured=list(chains),
-            blocked=[c for c, standing in chains.items() if standing.is_blocked],
-            probing=[c for c, standing in chains.items() if standing.may_probe],
-            others_blocked=others.is_blocked,
-            others_probing=others.may_probe,
-        )
-
-    async def waiting(self) -> Waiting:
-        """Refresh, then return why chains wait. Raises: DatabaseAway."""
+    async def refreshed_standings(self) -> Standings:
+        """Refresh, then return the standing of every chain. Raises: DatabaseAway."""
         await self.refresh()
-        chains, others = self._standings()
-        return Waiting({c: standing.reason for c, standing in chains.items()}, others.reason)
+        return self.standings()
 
     def token_factor(self, provider: str) -> float:
         """Tokens of the model per estimated token. It moves in steps, so that contexts stay reproducible."""
@@ -218,7 +199,7 @@ class Limits:
 
     async def pauses(self) -> list[Pause]:
         """All pauses, oldest first. Raises: DatabaseAway."""
-        return [Pause.of(dict(r)) for r in await self._database.once(lambda c: c.fetch(self._database.sql(PAUSES)))]
+        return [Pause(**r) for r in await self._database.once(lambda c: c.fetch(self._database.sql(PAUSES)))]
 
     # --- one call ----------------------------------------------------------------------------------------
 
@@ -374,50 +355,46 @@ class Limits:
     def _has_budget(self, chain: ChainSettings) -> bool:
         return self._settings.config.budget.daily_usd is not None or chain.daily_budget_usd is not None
 
-    def _standings(self) -> tuple[dict[str, _Standing], _Standing]:
-        """Standing of each chain that has one of its own, and the standing of all others."""
+    def standings(self) -> Standings:
+        """The standing of every chain, according to the last refresh."""
         paused = (p.chain for p in self._pauses if p.chain is not None)
         charged = (chain for scope, chain in self._charged if scope == "chain")
         names = dict.fromkeys([*self._settings.config.chains, *paused, *charged])
-        return {name: self._standing(name or None) for name in names}, self._standing(None, alone=False)
+        by_chain = {name: self._standing(name or None) for name in names}
+        return Standings(by_chain, self._standing(None, alone=False))
 
-    def _standing(self, chain_id: str | None, *, alone: bool = True) -> _Standing:
+    def _standing(self, chain_id: str | None, *, alone: bool = True) -> Standing:
         """Standing of a chain. `alone` False: of any chain that has spent nothing today."""
         chain = self._settings.chain(chain_id)
         if any(p.covers(chain_id, None) for p in self._pauses):
-            return _Standing("pause")
+            return Standing("pause")
         if not chain.judge.enabled or not chain.providers:
-            return _Standing()
+            return Standing()
         if self._is_spent("all", "", self._settings.config.budget.daily_usd, chain) or (
             alone and self._is_spent("chain", chain_id or "", chain.daily_budget_usd, chain)
         ):
-            return _Standing("budget")
+            return Standing("budget")
         standings = [self._provider_standing(chain_id, provider) for provider in chain.providers]
         ready = next((s for s in standings if s.reason is None), None)
         return ready or next((s for s in standings if s.may_probe), standings[0])
 
-    def _provider_standing(self, chain_id: str | None, provider: str) -> _Standing:
+    def _provider_standing(self, chain_id: str | None, provider: str) -> Standing:
         if any(p.covers(chain_id, provider) for p in self._pauses):
-            return _Standing("pause")
+            return Standing("pause")
         now = self._now()
         state = self._states.get(provider)
         if state is not None and state.kind is not None and state.shut_for_s(now) > 0:
-            return _Standing(state.kind)
+            return Standing(state.kind)
         blocked_s = state.blocked_for_s(now) if state else 0.0
         if max(blocked_s, self._full_until.get(provider, 0.0) - time.monotonic()) > MOMENT_S:
-            return _Standing("rate_limit")
-        return _Standing(state.kind, may_probe=True) if state and state.kind is not None else _Standing()
+            return Standing("rate_limit")
+        return Standing(state.kind, may_probe=True) if state and state.kind is not None else Standing()
 
     def _is_spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> bool:
         """Whether less is left than the cheapest call of the chain costs."""
         least = min(self._least_usd.get(p, 0.0) for p in chain.providers)
         charged = self._charged.get((scope, chain_id), Decimal())
         return limit is not None and exact_usd(limit) - charged < exact_usd(least)
-
-
-def _least_usd(provider: ProviderSettings) -> float:
-    prices = provider.prices_usd_per_million_tokens
-    return prices.output * provider.max_reply_tokens / 1e6 if prices else 0.0
 
 
 def _log_change(before: ProviderState, state: ProviderState) -> None:

@@ -106,11 +106,6 @@ class Pause:
     by: str
     reason: str | None
 
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> "Pause":
-        """Build it from its row."""
-        return cls(row["chain_id"], row["provider"], row["since"], row["paused_by"], row["reason"])
-
     def covers(self, chain_id: str | None, provider: str | None) -> bool:
         """Whether it stops `provider` for this chain; `provider` None asks about the chain as a whole."""
         return self.chain in (None, chain_id) and self.provider in (None, provider)
@@ -123,47 +118,46 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimable:
+class Standing:
     """
-    Chains that the claim must skip or slow down.
+    Whether scores of a chain may be claimed now.
 
     Args:
-        configured: Chains with a state of their own; '' stands for scores without a chain.
-        blocked: Chains of `configured` whose scores must not be claimed.
-        probing: Chains of `configured` that wait for a probe: claim one score at a time.
-        others_blocked, others_probing: The same for every chain outside `configured`.
+        reason: What holds the chain up; None: nothing does.
+        may_probe: One score at a time may try whether a provider has recovered.
     """
 
-    configured: list[str]
-    blocked: list[str]
-    probing: list[str]
-    others_blocked: bool
-    others_probing: bool
+    reason: WaitingFor | None = None
+    may_probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Reasons why chains cannot be judged right now."""
+class Standings:
+    """
+    The standing of every chain at one moment.
 
-    by_chain: Mapping[str, WaitingFor | None]
-    others: WaitingFor | None
+    Args:
+        by_chain: Chains with a standing of their own; '' stands for scores without a chain.
+        others: The standing of all other chains.
+    """
+
+    by_chain: Mapping[str, Standing]
+    others: Standing
+
+    def of(self, chain_id: str | None) -> Standing:
+        return self.by_chain.get(chain_id or "", self.others)
 
     def reason(self, chain_id: str | None) -> WaitingFor | None:
         """Why a pending score of this chain waits; None if nothing holds the chain up."""
-        return self.by_chain.get(chain_id or "", self.others)
+        return self.of(chain_id).reason
 
 
 # --- decisions -----------------------------------------------------------------------------------------
 
-_REFUSALS: dict[Kind, type[CircuitOpen | KeyRejected | QuotaExhausted]] = {
-    "circuit": CircuitOpen,
-    "key": KeyRejected,
-    "quota": QuotaExhausted,
-}
-_ADVICE: dict[Kind, str] = {
-    "circuit": "it failed too often in a row",
-    "key": "its key is rejected, check the key of the provider",
-    "quota": "its quota is used up, pay or raise it at the provider",
+_REFUSALS: dict[Kind, tuple[type[CircuitOpen | KeyRejected | QuotaExhausted], str]] = {
+    "circuit": (CircuitOpen, "it failed too often in a row"),
+    "key": (KeyRejected, "its key is rejected, check the key of the provider"),
+    "quota": (QuotaExhausted, "its quota is used up, pay or raise it at the provider"),
 }
 NO_PRICE = (
     "a daily budget needs prices, and no prices are known for the provider {!r}: set its prices_usd_per_million_tokens"
@@ -212,9 +206,10 @@ def refusal_of(state: ProviderState, now: datetime) -> WaitFor | None:
     """Reason why the provider must not be called now; None if a call or a probe may be made."""
     if state.kind is not None and (shut_s := state.shut_for_s(now)) > 0:
         due_s = shut_s if _seconds(state.open_until, now) > 0 else min(shut_s, PROBE_DUE_S)
+        refusal, advice = _REFUSALS[state.kind]
         last = f" (last: {state.reason})" if state.reason else ""
-        return _REFUSALS[state.kind](
-            f"the provider {state.provider!r} is not called: {_ADVICE[state.kind]}{last}; "
+        return refusal(
+            f"the provider {state.provider!r} is not called: {advice}{last}; "
             "single calls probe whether it has recovered",
             max(due_s, SHORTEST_DUE_S),
         )

@@ -7,7 +7,7 @@ is set per connection does not survive PgBouncer.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Literal, TypeVar
 
@@ -198,6 +198,13 @@ class Database:
     def _pg_channel(self, channel: Channel) -> str:
         # LISTEN truncates names to 63 bytes and NOTIFY refuses longer ones; the end tells our channels apart.
         return f"tarsy_scoring.{self.schema}.{channel}"[-63:]
+
+
+def insert_of(table: str, columns: Sequence[str]) -> str:
+    """Statement that inserts rows given as one JSON array ($1) of objects with these columns as keys."""
+    names = ", ".join(columns)
+    rows = f"jsonb_populate_recordset(NULL::{{schema}}.{table}, $1::jsonb)"
+    return f"INSERT INTO {{schema}}.{table} ({names}) SELECT {names} FROM {rows}"
 
 
 def _log_lost_listener(error: Exception) -> float:

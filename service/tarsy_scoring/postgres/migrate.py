@@ -7,13 +7,12 @@ from typing import Literal
 import asyncpg
 from alembic import command
 from alembic.config import Config
-from alembic.script import Script, ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.exc import SQLAlchemyError
 
 from tarsy_scoring.errors import ConfigurationError, StartRefused
 from tarsy_scoring.postgres.failures import misconfigured, why_away
-from tarsy_scoring.postgres.revisions import VERSION_TABLE, migrations_dir
+from tarsy_scoring.postgres.revisions import migrations_dir, revisions, stored_revision
 from tarsy_scoring.postgres.url import place_of
 
 Phase = Literal["pre", "post"]
@@ -44,79 +43,43 @@ def migrate(
         StartRefused: The database cannot be reached or refuses a statement.
         ConfigurationError: There is no such revision, or the URL can never work.
     """
-    config = _config(database_url, schema)
-    script = ScriptDirectory.from_config(config)
-    known = {s.revision for s in script.walk_revisions()}
-    if down is not None and down not in known | {"base"}:
+    known = revisions()
+    numbers = [r.number for r in known]
+    if down is not None and down not in {*numbers, "base"}:
         raise ConfigurationError(f"migrate --down {down}: there is no such revision")
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()))
+    config.attributes.update(url=database_url, schema=schema)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    place = place_of(database_url)
     try:
-        before = _stored_revision(config)
+        before = asyncio.run(_read_revision(database_url, schema))
         if down is not None:
             command.downgrade(config, down)
-        elif before is None or before in known:
-            target = _target(_pending(script, before), phase)
-            if target is not None:
-                command.upgrade(config, target)
-        after = _stored_revision(config)
+        elif before is None or before in numbers:
+            pending = known[_height(numbers, before) :]
+            stop = next((n for n, r in enumerate(pending) if phase == "pre" and r.phase == "post"), len(pending))
+            if stop:
+                command.upgrade(config, pending[stop - 1].number)
+        after = asyncio.run(_read_revision(database_url, schema))
     except asyncpg.ClientConfigurationError as error:
         raise misconfigured(database_url, error) from error
     except (OSError, asyncpg.PostgresConnectionError) as error:
-        raise StartRefused(f"cannot migrate the database at {place_of(database_url)}: {why_away(error)}") from error
+        raise StartRefused(f"cannot migrate the database at {place}: {why_away(error)}") from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, CommandError) as error:
-        raise StartRefused(f"cannot migrate the database at {place_of(database_url)}: {error}") from error
-    order = [s.revision for s in reversed(list(script.walk_revisions()))]
-    low, high = sorted((_height(order, before), _height(order, after)))
-    return order[low:high]
+        raise StartRefused(f"cannot migrate the database at {place}: {error}") from error
+    low, high = sorted((_height(numbers, before), _height(numbers, after)))
+    return numbers[low:high]
 
 
-def _config(database_url: str, schema: str) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(migrations_dir()))
-    config.attributes["url"] = database_url
-    config.attributes["schema"] = schema
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    return config
+async def _read_revision(database_url: str, schema: str) -> str | None:
+    connection = await asyncpg.connect(database_url, timeout=10, statement_cache_size=0)
+    try:
+        return await stored_revision(connection, schema)
+    finally:
+        await connection.close()
 
 
-def _stored_revision(config: Config) -> str | None:
-    """The revision stored in the database; creates nothing."""
-
-    async def read() -> str | None:
-        schema = config.attributes["schema"]
-        connection = await asyncpg.connect(config.attributes["url"], timeout=10, statement_cache_size=0)
-        try:
-            if not await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}'):
-                return None
-            stored = await connection.fetchval(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}')
-            return str(stored) if stored else None
-        finally:
-            await connection.close()
-
-    return asyncio.run(read())
-
-
-def _pending(script: ScriptDirectory, stored: str | None) -> list[Script]:
-    """Revisions after `stored`, oldest first."""
-    pending = []
-    for revision in script.walk_revisions():
-        if revision.revision == stored:
-            break
-        pending.append(revision)
-    return pending[::-1]
-
-
-def _target(pending: list[Script], phase: Phase | None) -> str | None:
-    target = None
-    for revision in pending:
-        if phase == "pre" and _phase(revision) == "post":
-            break
-        target = revision.revision
-    return target
-
-
-def _phase(revision: Script) -> str:
-    return str(revision.module.phase)
-
-
-def _height(order: list[str], revision: str | None) -> int:
-    return order.index(revision) + 1 if revision in order else 0
+def _height(numbers: list[str], revision: str | None) -> int:
+    """How many revisions a database at this one has."""
+    return numbers.index(revision) + 1 if revision in numbers else 0

@@ -26,6 +26,15 @@ def revisions() -> list[Revision]:
     return [Revision(*found.groups()) for name in names if (found := _FILE_NAME.fullmatch(name))]
 
 
+async def stored_revision(connection: Connection, schema: str) -> str | None:
+    """The revision that the database stores; None before the first migration."""
+    table = f'"{schema}".{VERSION_TABLE}'
+    if not await connection.fetchval("SELECT to_regclass($1)", table):
+        return None
+    stored: str | None = await connection.fetchval(f"SELECT version_num FROM {table}")
+    return stored
+
+
 async def check_migrated(connection: Connection, schema: str) -> None:
     """
     Check that the database has every `pre` revision of this version.
@@ -35,8 +44,7 @@ async def check_migrated(connection: Connection, schema: str) -> None:
     Raises:
         StartRefused: A revision is missing; the message has the command to run.
     """
-    exists = await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".{VERSION_TABLE}')
-    stored = await connection.fetchval(f'SELECT version_num FROM "{schema}".{VERSION_TABLE}') if exists else None
+    stored = await stored_revision(connection, schema)
     known = revisions()
     if stored is not None and stored not in {r.number for r in known}:
         return

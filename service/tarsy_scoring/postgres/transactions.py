@@ -73,11 +73,20 @@ async def prepare_session(connection: asyncpg.Connection) -> None:
             f"{_TRANSACTION_TIMEOUT.format(seconds=TRANSACTION_S, is_local='false')}"
         )
         await connection.set_type_codec(
-            "jsonb", schema="pg_catalog", encoder=lambda v: to_json(v).decode(), decoder=from_json, format="text"
+            "jsonb", schema="pg_catalog", encoder=_encode_jsonb, decoder=_decode_jsonb, format="binary"
         )
     except BaseException:
         connection.terminate()  # otherwise the pool would wait for the server to close it
         raise
+
+
+# The binary form of jsonb is its version, which is 1, and the text. It spares a copy of each document.
+def _encode_jsonb(value: object) -> bytes:
+    return b"\x01" + to_json(value)
+
+
+def _decode_jsonb(data: bytes) -> Any:
+    return from_json(data[1:])
 
 
 async def _begin(

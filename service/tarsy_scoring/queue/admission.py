@@ -1,8 +1,8 @@
 """
 Decide about requests for scores.
 
-The inbox locks a session, reads its `SessionState`, calls `admit` (or `promote` after a score has ended) and
-writes the decision. This module reads no clock, no database and no network.
+The inbox locks a session, reads its `SessionState`, calls `admit` and writes the decision. This module reads
+no clock, no database and no network.
 """
 
 import hashlib
@@ -232,18 +232,6 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
     new = NewScore(uuid.uuid4(), request, chain_id, name, wanted_hash)
     state.open = OpenScore(new.score_id, name, wanted_hash)
     return Decision("accepted", new.score_id, new)
-
-
-def promote(request: Request, state: SessionState, policy: Policy) -> Decision:
-    """
-    Decide about the deferred request of a session whose score has just ended.
-
-    Returns:
-        `accepted` with the new score, or `already_scored` if it was not forced and a score under its criteria
-        has completed meanwhile.
-    """
-    state.deferred = None
-    return admit(request, state, policy)
 
 
 def has_same_criteria(score: OpenScore, name: str | None, wanted_hash: str | None) -> bool:

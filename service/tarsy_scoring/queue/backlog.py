@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tarsy_scoring.limits.rules import Waiting
+from tarsy_scoring.limits.rules import Standings
 from tarsy_scoring.postgres.database import Database
 
 # Open scores by what holds their chain up. $1 and $2: the chains with a hold of their own; $3: the hold of
@@ -54,17 +54,17 @@ class UnpublishedEvents:
     oldest_s: float
 
 
-async def open_scores(database: Database, waiting: Waiting) -> OpenScores:
+async def open_scores(database: Database, standings: Standings) -> OpenScores:
     """
     Count open scores.
 
     Args:
-        waiting: What holds chains up now.
+        standings: What holds chains up now.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    holds = (list(waiting.by_chain), list(waiting.by_chain.values()), waiting.others)
+    holds = (list(standings.by_chain), [s.reason for s in standings.by_chain.values()], standings.others.reason)
     rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), *holds))
     pending = [r for r in rows if r["status"] == "pending"]
     return OpenScores(

@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 import asyncpg
 
 from tarsy_scoring.errors import ScoringError, UnknownCriteria
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Connection, Database, insert_of
 from tarsy_scoring.queue import idempotency, outbox
 from tarsy_scoring.queue.admission import (
     Decision,
@@ -26,7 +26,6 @@ from tarsy_scoring.queue.admission import (
     Request,
     SessionState,
     admit,
-    promote,
 )
 from tarsy_scoring.queue.idempotency import KeptAnswer, Key
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed
@@ -100,13 +99,22 @@ UPDATE {schema}.session_scores s SET priority = held.priority FROM held WHERE s.
 
 SUPERSEDE = "UPDATE {schema}.scoring_requests SET disposition = 'superseded' WHERE request_id = ANY($1::uuid[])"
 
-ADD_REQUESTS = """
-INSERT INTO {schema}.scoring_requests
-  (request_id, event_id, session_id, source, disposition, score_id, arrivals, chain_id,
-   requested_by, force, criteria, reason, priority, traceparent)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::uuid[], $7::int[], $8::text[],
-                     $9::text[], $10::bool[], $11::text[], $12::text[], $13::smallint[], $14::text[])
-"""
+# Fields of a request that are stored under their own names.
+REQUEST_COLUMNS = (
+    "request_id",
+    "event_id",
+    "session_id",
+    "source",
+    "chain_id",
+    "requested_by",
+    "force",
+    "criteria",
+    "reason",
+    "priority",
+    "traceparent",
+)
+
+ADD_REQUESTS = insert_of("scoring_requests", (*REQUEST_COLUMNS, "disposition", "score_id", "arrivals"))
 
 SET_DISPOSITION = "UPDATE {schema}.scoring_requests SET disposition = $2, score_id = $3 WHERE request_id = $1"
 
@@ -430,26 +438,14 @@ class Inbox:
     async def _add_requests(
         self, connection: Connection, fresh: list[Request], decisions: _Decisions, arrivals: Mapping[UUID, int]
     ) -> None:
-        if not fresh:
-            return
-        decided = [decisions.by_request[r.request_id] for r in fresh]
-        await connection.execute(
-            self.database.sql(ADD_REQUESTS),
-            [r.request_id for r in fresh],
-            [r.event_id for r in fresh],
-            [r.session_id for r in fresh],
-            [r.source for r in fresh],
-            [d.disposition for d in decided],
-            [d.score_id for d in decided],
-            [arrivals[r.request_id] for r in fresh],
-            [r.chain_id for r in fresh],
-            [r.requested_by for r in fresh],
-            [r.force for r in fresh],
-            [r.criteria for r in fresh],
-            [r.reason for r in fresh],
-            [int(r.priority) for r in fresh],
-            [r.traceparent for r in fresh],
-        )
+        rows = []
+        for request in fresh:
+            decision = decisions.by_request[request.request_id]
+            row = {name: getattr(request, name) for name in REQUEST_COLUMNS}
+            row["disposition"], row["score_id"] = decision.disposition, decision.score_id
+            rows.append(row | {"arrivals": arrivals[request.request_id]})
+        if rows:
+            await connection.execute(self.database.sql(ADD_REQUESTS), rows)
 
     async def count_due(self, limit: int) -> int:
         """Count due scores without bulk ones, up to `limit`. Raises: DatabaseAway."""
@@ -468,8 +464,10 @@ class Inbox:
         states = await self._states(connection, {r["session_id"]: chains[r["session_id"]] for r in waiting})
         decisions = _Decisions()
         for row in waiting:
-            request = _request_of(row)
-            decisions.add(request, promote(request, states[request.session_id], self.policy))
+            request = Request(**{name: row[name] for name in REQUEST_COLUMNS})
+            state = states[request.session_id]
+            state.deferred = None
+            decisions.add(request, admit(request, state, self.policy))
         await self._add(connection, decisions)
         for request_id, decision in decisions.by_request.items():
             await self.set_disposition(connection, request_id, decision.disposition, decision.score_id)
@@ -484,19 +482,3 @@ class Inbox:
         """Rows of the requests with this event id, oldest first. Raises: DatabaseAway."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit))
         return [dict(r) for r in rows]
-
-
-def _request_of(row: asyncpg.Record) -> Request:
-    return Request(
-        request_id=row["request_id"],
-        session_id=row["session_id"],
-        source=row["source"],
-        event_id=row["event_id"],
-        chain_id=row["chain_id"],
-        requested_by=row["requested_by"],
-        force=row["force"],
-        criteria=row["criteria"],
-        reason=row["reason"],
-        priority=Priority(row["priority"]),
-        traceparent=row["traceparent"],
-    )

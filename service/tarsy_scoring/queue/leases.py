@@ -7,11 +7,12 @@ before scores, and scores in the order of their ids. The database's clock decide
 transaction that ends a score also promotes the deferred request of its session.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from tarsy_scoring.errors import LeaseLost
+from tarsy_scoring.limits.rules import Standing, Standings
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue import idempotency, outbox
 from tarsy_scoring.queue.inbox import Inbox
@@ -137,6 +138,12 @@ class ChainFilter:
     named: Sequence[str] = ()
     blocked: Sequence[str] = ()
     others_blocked: bool = False
+
+    @classmethod
+    def of(cls, standings: Standings, may_claim: Callable[[Standing], bool]) -> "ChainFilter":
+        """Chains whose standing does not allow a claim."""
+        blocked = [c for c, standing in standings.by_chain.items() if not may_claim(standing)]
+        return cls(list(standings.by_chain), blocked, not may_claim(standings.others))
 
 
 EVERY_CHAIN = ChainFilter()

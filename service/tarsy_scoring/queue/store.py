@@ -7,7 +7,7 @@ that ends a score also promotes the deferred request of its session.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,7 @@ from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.extraction import tool_of_step
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Turn
 from tarsy_scoring.postgres.batching import Batcher
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Connection, Database, insert_of
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.admission import Disposition
 from tarsy_scoring.queue.inbox import Inbox
@@ -39,16 +39,6 @@ WITH step AS (
   WHERE s.score_id = last.score_id
 )
 SELECT lease_token, current_stage FROM held
-"""
-
-TURN_COLUMNS = """score_id, ordinal, kind, reply, refusal, has_tool_calls, provider, model_requested, model_served,
-  input_tokens, cached_input_tokens, output_tokens, cost_usd, latency_ms, finish_reason,
-  attempt, criteria_hash, context_hash, nonce, asked_hash"""
-
-ADD_TURNS = f"""
-INSERT INTO {{schema}}.judge_turns ({TURN_COLUMNS})
-SELECT {TURN_COLUMNS} FROM jsonb_populate_recordset(NULL::{{schema}}.judge_turns, $1::jsonb)
-ON CONFLICT (score_id, ordinal) DO NOTHING
 """
 
 TURNS = "SELECT * FROM {schema}.judge_turns WHERE score_id = $1 ORDER BY ordinal"
@@ -97,10 +87,7 @@ JOIN {schema}.session_scores s ON s.score_id = v.score_id AND s.attempt = v.atte
 WHERE s.error_kind IS NOT DISTINCT FROM v.error_kind AND s.error_message IS NOT DISTINCT FROM v.error_message
 """
 
-ADD_MISSING_TOOLS = """
-INSERT INTO {schema}.score_missing_tools (score_id, ordinal, tool_name, rationale)
-SELECT * FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[])
-"""
+ADD_MISSING_TOOLS = insert_of("score_missing_tools", ("score_id", "ordinal", "tool_name", "rationale"))
 
 ADD_APPROACHES = """
 WITH v AS (
@@ -133,6 +120,12 @@ class StoredTurn:
     nonce: str
     asked_hash: str | None
     turn: Turn
+
+
+TURN_FIELDS = tuple(f.name for f in fields(Turn))
+QUESTION_FIELDS = tuple(f.name for f in fields(StoredTurn) if f.name != "turn")
+TURN_COLUMNS = (*TURN_FIELDS, *QUESTION_FIELDS, "score_id", "attempt")
+ADD_TURNS = insert_of("judge_turns", TURN_COLUMNS) + " ON CONFLICT (score_id, ordinal) DO NOTHING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +213,7 @@ class Store:
         rows = await self.database.persist(lambda c: c.fetch(self.database.sql(TURNS), score_id))
         return [
             StoredTurn(
-                r["ordinal"],
-                r["criteria_hash"],
-                r["context_hash"],
-                r["nonce"],
-                r["asked_hash"],
-                Turn(**{name: r[name] for name in Turn.__dataclass_fields__}),
+                **{name: r[name] for name in QUESTION_FIELDS}, turn=Turn(**{name: r[name] for name in TURN_FIELDS})
             )
             for r in rows
         ]
@@ -323,10 +311,14 @@ class Store:
 
     async def _write_ends(self, connection: Connection, endings: Sequence[Ending]) -> None:
         """Write the child rows, dispositions and events of these ends."""
-        await self._add_missing_tools(connection, endings)
-        await self._add_approaches(connection, endings)
-        if turns := [_turn_row(e.claimed, turn) for e in endings for turn in e.turns]:
-            await connection.execute(self.database.sql(ADD_TURNS), turns)
+        children = {
+            ADD_MISSING_TOOLS: [row for e in endings for row in _missing_tool_rows(e)],
+            ADD_APPROACHES: [row for e in endings for row in _approach_rows(e)],
+            ADD_TURNS: [_turn_row(e.claimed, turn) for e in endings for turn in e.turns],
+        }
+        for statement, rows in children.items():
+            if rows:
+                await connection.execute(self.database.sql(statement), rows)
         events: list[NewEvent] = []
         for e in endings:
             if e.disposition is not None:
@@ -336,41 +328,25 @@ class Store:
             events.append(replace(e.event, traceparent=e.claimed.traceparent))
         await outbox.emit(self.database, connection, events)
 
-    async def _add_missing_tools(self, connection: Connection, endings: Sequence[Ending]) -> None:
-        rows = [(e.claimed.score_id, n, t) for e in endings for n, t in enumerate(e.missing_tools, start=1)]
-        if rows:
-            await connection.execute(
-                self.database.sql(ADD_MISSING_TOOLS),
-                [r[0] for r in rows],
-                [r[1] for r in rows],
-                [r[2].tool_name[:MAX_TOOL_NAME] for r in rows],
-                [r[2].rationale for r in rows],
-            )
 
-    async def _add_approaches(self, connection: Connection, endings: Sequence[Ending]) -> None:
-        rows = [
-            {
-                "score_id": e.claimed.score_id,
-                "ordinal": n,
-                "name": approach.name,
-                "description": approach.description,
-                "steps": [{"step": step, "tool_name": tool_of_step(step)} for step in approach.steps],
-            }
-            for e in endings
-            for n, approach in enumerate(e.alternative_approaches, start=1)
-        ]
-        if rows:
-            await connection.execute(self.database.sql(ADD_APPROACHES), rows)
+def _missing_tool_rows(ending: Ending) -> list[dict[str, Any]]:
+    score_id = ending.claimed.score_id
+    return [
+        {"score_id": score_id, "ordinal": n, "tool_name": t.tool_name[:MAX_TOOL_NAME], "rationale": t.rationale}
+        for n, t in enumerate(ending.missing_tools, start=1)
+    ]
+
+
+def _approach_rows(ending: Ending) -> list[dict[str, Any]]:
+    rows = []
+    for n, approach in enumerate(ending.alternative_approaches, start=1):
+        steps = [{"step": step, "tool_name": tool_of_step(step)} for step in approach.steps]
+        named = {"name": approach.name, "description": approach.description}
+        rows.append({"score_id": ending.claimed.score_id, "ordinal": n, "steps": steps} | named)
+    return rows
 
 
 def _turn_row(claimed: ClaimedScore, stored: StoredTurn) -> dict[str, Any]:
-    return {
-        **asdict(stored.turn),
-        "score_id": claimed.score_id,
-        "ordinal": stored.ordinal,
-        "attempt": claimed.attempt,
-        "criteria_hash": stored.criteria_hash,
-        "context_hash": stored.context_hash,
-        "nonce": stored.nonce,
-        "asked_hash": stored.asked_hash,
-    }
+    row = asdict(stored)
+    turn: dict[str, Any] = row.pop("turn")
+    return turn | row | {"score_id": claimed.score_id, "attempt": claimed.attempt}

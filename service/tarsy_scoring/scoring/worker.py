@@ -22,7 +22,6 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.limits.rules import Claimable
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
@@ -132,17 +131,16 @@ class Worker:
         Raises:
             DatabaseAway: Scores that were claimed before are under way.
         """
-        known = self._limits.claimable()
+        known = self._limits.standings()
+        trying = 0
         # First: other chains may fill every slot for hours, and the paused provider would never be tried
-        # again.
-        probed = self._chains_to_probe(known)
-        trying = await self._claim_of(probed, 1) if probed else 0
+        # again. Not where one of their scores runs here.
+        may_probe = known.others.may_probe or any(s.may_probe for s in known.by_chain.values())
+        if may_probe and not any(known.of(r.claimed.chain_id).may_probe for r in self._running.values()):
+            trying = await self._claim_of(ChainFilter.of(known, lambda s: s.may_probe), 1)
         if trying == limit:
             return trying
-        open_chains = ChainFilter(
-            known.configured, [*known.blocked, *known.probing], known.others_blocked or known.others_probing
-        )
-        return trying + await self._claim_of(open_chains, limit - trying)
+        return trying + await self._claim_of(ChainFilter.of(known, lambda s: s.reason is None), limit - trying)
 
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
         """Claim up to `limit` due scores of these chains and start them at once: an untracked lease would
@@ -156,20 +154,6 @@ class Worker:
             task = asyncio.create_task(self._attempt(traced, trace))
             self._running[score.lease_token] = _Running(traced, trace, task)
         return len(claimed)
-
-    def _chains_to_probe(self, known: Claimable) -> ChainFilter | None:
-        """Chains whose providers are to be tried again after a pause; None where one of their scores runs
-        here.
-        """
-
-        def is_probing(chain_id: str) -> bool:
-            return chain_id in known.probing if chain_id in known.configured else known.others_probing
-
-        is_under_way = any(is_probing(r.claimed.chain_id or "") for r in self._running.values())
-        if is_under_way or not (known.probing or known.others_probing):
-            return None
-        others = [c for c in known.configured if c not in known.probing]
-        return ChainFilter(known.configured, others, not known.others_probing)
 
     async def _attempt(self, claimed: ClaimedScore, trace: AttemptTrace) -> None:
         with trace.current():
@@ -276,7 +260,7 @@ class Worker:
     async def read_gauges(self) -> None:
         """Export depth and age of the queue."""
         try:
-            queue = await open_scores(self._database, await self._limits.waiting())
+            queue = await open_scores(self._database, await self._limits.refreshed_standings())
         except DatabaseAway:
             self._metrics.database_up.set(0)
             return
