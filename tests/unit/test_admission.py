@@ -16,7 +16,6 @@ from tarsy_scoring.queue.admission import (
     SessionState,
     admit,
     is_sampled,
-
 )
 
 SCORED = uuid.uuid4()
@@ -198,9 +197,8 @@ def test_another_purpose_stands_beside_the_score(state: SessionState) -> None:
 def test_promotion(force: bool, disposition: str) -> None:
     deferred = rescore(force=force, criteria=OTHER_CRITERIA)
     state = scored(OTHER_CRITERIA)
-    state.deferred = deferred.request_id
 
-    decision = promote(deferred, state, policy())
+    decision = admit(deferred, state, policy())
 
     assert decision.disposition == disposition
     assert state.deferred is None

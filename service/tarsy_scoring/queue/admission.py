@@ -113,29 +113,21 @@ class SessionState:
 
 
 @dataclass(frozen=True, slots=True)
-class NewScore:
-    """A pending score to insert for a request; its criteria are None until the chain is known."""
-
-    score_id: uuid.UUID
-    request: Request
-    chain_id: str | None
-    criteria: str | None
-    criteria_hash: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """
     The decision about one request.
 
     Args:
-        score_id: The new score, or the existing one that answers the request.
+        score_id: The score to insert if the request is `accepted`; else the existing one that answers it.
+        chain_id, criteria, criteria_hash: Of the score to insert; criteria are None until the chain is known.
         superseded: The older deferred request that this one replaces.
     """
 
     disposition: Disposition
     score_id: uuid.UUID | None = None
-    new_score: NewScore | None = None
+    chain_id: str | None = None
+    criteria: str | None = None
+    criteria_hash: str | None = None
     superseded: uuid.UUID | None = None
 
 
@@ -215,8 +207,7 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
             return Decision(reason)
     name, wanted_hash = policy.resolve_criteria(chain_id, request.criteria)
     if request.purpose != "production":
-        new = NewScore(uuid.uuid4(), request, chain_id, name, wanted_hash)
-        return Decision("accepted", new.score_id, new)
+        return Decision("accepted", uuid.uuid4(), chain_id, name, wanted_hash)
     if state.open is not None:
         # The criteria of the open score are known, so its session was read: if the chain is still unknown,
         # the session has none, and the default criteria apply.
@@ -227,11 +218,12 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
             return Decision("in_progress", state.open.score_id)
         superseded, state.deferred = state.deferred, request.request_id
         return Decision("deferred", superseded=superseded)
-    if not request.force and (scored := _scored_under(state, policy, chain_id, request)) is not None:
-        return Decision("already_scored", scored)
-    new = NewScore(uuid.uuid4(), request, chain_id, name, wanted_hash)
-    state.open = OpenScore(new.score_id, name, wanted_hash)
-    return Decision("accepted", new.score_id, new)
+    if not request.force:
+        chain_hash = policy.hashes.get(request.criteria or policy.chain(chain_id).criteria, "")
+        if (scored := state.completed.get(chain_hash)) is not None:
+            return Decision("already_scored", scored)
+    state.open = OpenScore(uuid.uuid4(), name, wanted_hash)
+    return Decision("accepted", state.open.score_id, chain_id, name, wanted_hash)
 
 
 def has_same_criteria(score: OpenScore, name: str | None, wanted_hash: str | None) -> bool:
@@ -239,8 +231,3 @@ def has_same_criteria(score: OpenScore, name: str | None, wanted_hash: str | Non
     if score.criteria_hash is not None and wanted_hash is not None:
         return score.criteria_hash == wanted_hash
     return score.criteria == name
-
-
-def _scored_under(state: SessionState, policy: Policy, chain_id: str | None, request: Request) -> uuid.UUID | None:
-    name = request.criteria or policy.chain(chain_id).criteria
-    return state.completed.get(policy.hashes.get(name, ""))

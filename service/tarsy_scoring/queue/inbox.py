@@ -19,7 +19,6 @@ from tarsy_scoring.queue import idempotency, outbox
 from tarsy_scoring.queue.admission import (
     Decision,
     Disposition,
-    NewScore,
     OpenScore,
     Policy,
     Priority,
@@ -79,12 +78,11 @@ DEFERRED_REQUESTS = """
 SELECT * FROM {schema}.scoring_requests WHERE session_id = ANY($1::text[]) AND disposition = 'deferred'
 """
 
-ADD_SCORES = """
-INSERT INTO {schema}.session_scores
-  (score_id, session_id, request_id, chain_id, priority, score_triggered_by, criteria, criteria_hash, purpose)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::smallint[], $6::text[], $7::text[], $8::text[],
-                     $9::text[])
-"""
+# Columns of a new score that its request and the decision about it hold under the same names.
+FROM_REQUEST = ("session_id", "request_id", "priority", "purpose")
+FROM_DECISION = ("score_id", "chain_id", "criteria", "criteria_hash")
+
+ADD_SCORES = insert_of("session_scores", (*FROM_REQUEST, *FROM_DECISION, "score_triggered_by"))
 
 # Raise pending scores to the most urgent priority that was requested ($2). A running score no longer waits.
 RAISE_PRIORITIES = """
@@ -145,14 +143,14 @@ class _Decisions:
     """
 
     by_request: dict[UUID, Decision] = field(default_factory=dict)
-    new_scores: list[NewScore] = field(default_factory=list)
+    accepted: list[tuple[Request, Decision]] = field(default_factory=list)
     superseded: list[UUID] = field(default_factory=list)
     priorities: dict[UUID, Priority] = field(default_factory=dict)
 
     def add(self, request: Request, decision: Decision) -> None:
         self.by_request[request.request_id] = decision
-        if decision.new_score is not None:
-            self.new_scores.append(decision.new_score)
+        if decision.disposition == "accepted":
+            self.accepted.append((request, decision))
         if decision.disposition == "in_progress" and decision.score_id is not None:
             earlier = self.priorities.get(decision.score_id, request.priority)
             self.priorities[decision.score_id] = min(earlier, request.priority)
@@ -254,7 +252,7 @@ class Inbox:
             decisions = await self.database.persist(work)
         except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
             raise NotStorable(f"the database refuses what the request says: {type(error).__name__}") from error
-        if decisions.new_scores:
+        if decisions.accepted:
             self.database.notify("scores")
             self.database.notify("events")
         return {i: d.disposition for i, d in decisions.by_request.items()}
@@ -413,21 +411,15 @@ class Inbox:
 
     async def _add(self, connection: Connection, decisions: _Decisions) -> None:
         """Insert new scores with their `queued` events, raise priorities, mark superseded requests."""
-        new = decisions.new_scores
-        if new:
-            await connection.execute(
-                self.database.sql(ADD_SCORES),
-                [n.score_id for n in new],
-                [n.request.session_id for n in new],
-                [n.request.request_id for n in new],
-                [n.chain_id for n in new],
-                [int(n.request.priority) for n in new],
-                [n.request.requested_by for n in new],
-                [n.criteria for n in new],
-                [n.criteria_hash for n in new],
-                [n.request.purpose for n in new],
-            )
-            events = [NewEvent(n.score_id, "scoring.progress", {"phase": "queued"}, n.request.traceparent) for n in new]
+        if decisions.accepted:
+            rows, events = [], []
+            for request, decision in decisions.accepted:
+                row = _picked(request, FROM_REQUEST) | _picked(decision, FROM_DECISION)
+                rows.append(row | {"score_triggered_by": request.requested_by})
+                assert decision.score_id is not None
+                phase = {"phase": "queued"}
+                events.append(NewEvent(decision.score_id, "scoring.progress", phase, request.traceparent))
+            await connection.execute(self.database.sql(ADD_SCORES), rows)
             await outbox.emit(self.database, connection, events)
         if decisions.priorities:
             scores, priorities = list(decisions.priorities), [int(p) for p in decisions.priorities.values()]
@@ -441,8 +433,7 @@ class Inbox:
         rows = []
         for request in fresh:
             decision = decisions.by_request[request.request_id]
-            row = {name: getattr(request, name) for name in REQUEST_COLUMNS}
-            row["disposition"], row["score_id"] = decision.disposition, decision.score_id
+            row = _picked(request, REQUEST_COLUMNS) | _picked(decision, ("disposition", "score_id"))
             rows.append(row | {"arrivals": arrivals[request.request_id]})
         if rows:
             await connection.execute(self.database.sql(ADD_REQUESTS), rows)
@@ -482,3 +473,7 @@ class Inbox:
         """Rows of the requests with this event id, oldest first. Raises: DatabaseAway."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(REQUESTS_BY_EVENT), event_id, limit))
         return [dict(r) for r in rows]
+
+
+def _picked(record: Request | Decision, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID, uuid4
 
-from tarsy_scoring.queue.admission import Decision, NewScore, Policy, Request, SessionState, has_same_criteria
+from tarsy_scoring.queue.admission import Decision, Policy, Request, SessionState, has_same_criteria
 
 Outcome = Literal["new", "running", "completed", "busy", "busy_otherwise"]
 
@@ -53,5 +53,5 @@ def decide(request: Request, state: SessionState, policy: Policy) -> Answer:
         completed = state.completed.get(wanted_hash or "")
     if completed is not None and not request.force:
         return Answer("completed", completed, Decision("already_scored", completed))
-    new = NewScore(uuid4(), request, state.chain_id, name, wanted_hash)
-    return Answer("new", new.score_id, Decision("accepted", new.score_id, new))
+    new = uuid4()
+    return Answer("new", new, Decision("accepted", new, state.chain_id, name, wanted_hash))

@@ -140,23 +140,6 @@ SCORE_FIELDS = (
     _result("tools_hash", str | None, is_shown=False),
 )
 
-# The other columns of `session_scores`: what the queue keeps about its work.
-WORK_COLUMNS = frozenset(
-    {
-        "attempt_started_at",
-        "attempts_burned",
-        "lease_expires_at",
-        "lease_owner",
-        "lease_token",
-        "next_attempt_at",
-        "nonce",
-        "priority",
-        "spent_s",
-        "stage_id",
-        "waiting_reason",
-    }
-)
-
 SET_AT_END = tuple(field.name for field in SCORE_FIELDS if field.is_set_at_end)
 # The columns that every document shows as they are.
 SHOWN_COLUMNS = tuple(f.name for f in SCORE_FIELDS if f.is_column and f.is_shown and f.is_always_there)
