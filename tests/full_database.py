@@ -65,4 +65,5 @@ def scanned(nodes: Plan) -> set[str]:
 
 def indexes(nodes: Plan) -> set[str]:
     """The indexes that are used."""
-    return {node["Index Name"] for node in nodes if "Index Name" in node}
+    arbiters = {index for node in nodes for index in node.get("Conflict Arbiter Indexes", ())}
+    return arbiters | {node["Index Name"] for node in nodes if "Index Name" in node}

@@ -71,17 +71,6 @@ async def test_a_worker_that_dies_loses_and_doubles_nothing(service: Service) ->
 
 
 @pytest.mark.slow
-async def test_2_a_redelivered_request_only_counts_as_another_arrival(service: Service) -> None:
-    (event,) = await service.announce(*service.add_sessions(1))
-    await dies(service.worker("--only", "intake", dies_at="after-accept"))
-    service.worker(SCORING_KAFKA_SESSION_TIMEOUT_S="30")  # it comes again for the dead one alone
-    await wait_until(lambda: _has_arrived_again(service), 60, "the record comes again")
-    await service.all_end(1)
-    await assert_whole(service, [event])
-    assert await service.value("SELECT arrivals FROM scoring_requests") == 2
-
-
-@pytest.mark.slow
 async def test_3_a_rejected_offset_commit_is_harmless(service: Service) -> None:
     """The member froze between storing and committing, and the group moved on meanwhile."""
     events = await service.announce(*service.add_sessions(5))
@@ -129,25 +118,6 @@ async def test_6_a_stored_turn_is_never_paid_for_again(service: Service) -> None
     await service.all_end(1)
     await assert_whole(service, events)
     assert service.judge.calls_by_turn == {"analysis": 1, "missing_tools": 2}
-
-
-async def test_8_a_dead_relay_is_replaced_by_any_other(service: Service) -> None:
-    events = await service.announce(*service.add_sessions(3))
-    worker = service.worker("--only", "intake,judge")
-    await service.all_end(3)
-    await worker.kill()
-    assert await service.scoring_events() == []
-    service.worker("--only", "relay")
-    await assert_whole(service, events)
-
-
-async def test_10_an_event_sent_twice_is_the_same_event(service: Service) -> None:
-    events = await service.announce(*service.add_sessions(3))
-    await dies(service.worker(dies_at="after-acknowledgement"))
-    service.worker()
-    await service.all_end(3)
-    seen = await assert_whole(service, events)
-    assert len(seen) > len({e.payload["event_id"] for e in seen}), "there were repeats to be dropped"
 
 
 # --- replies that are lost -----------------------------------------------------------------------------
@@ -232,39 +202,6 @@ async def test_11_a_zombie_that_wakes_up_writes_nothing(service: Service) -> Non
 
 
 @pytest.mark.slow
-async def test_12_racing_workers_take_each_lost_score_back_once(service: Service) -> None:
-    """Each score loses one attempt, not three."""
-    service.judge.script(Fault(kind="hang", times=16))
-    events = await service.announce(*service.add_sessions(16))
-    doomed = service.worker(**STEADY)
-    await service.asked(16)
-    others = [service.worker(**STEADY) for _ in range(3)]
-    for worker in others:
-        await worker.says("worker.started")
-    await doomed.kill()
-    await service.let_leases_lapse()
-    await service.all_end(16)
-    await assert_whole(service, events)
-    assert len(service.all_lines("score.taken_back")) == 16
-    assert await service.count("attempts_burned = 1 AND attempt = 2") == 16
-
-
-@pytest.mark.slow
-async def test_13_a_taking_back_that_races_a_completion_has_one_winner(service: Service) -> None:
-    service.judge.latency_s = 0.4
-    events = await service.announce(*service.add_sessions(16))
-    hasty = {"SCORING_LEASE_S": "1", "SCORING_MAX_ATTEMPTS": "50"}  # a machine that stands still costs attempts
-    sleepy = service.worker(**hasty)
-    await service.asked(16)
-    service.worker("--only", "judge", **hasty)
-    sleepy.pause()
-    await service.scores_reach(1, "lease_expires_at < now() + interval '0.05 s'")
-    sleepy.resume()
-    await service.all_end(16)
-    await assert_whole(service, events)
-
-
-@pytest.mark.slow
 async def test_19_rebalances_lose_nothing(service: Service) -> None:
     first = service.worker()
     await first.ready()
@@ -299,19 +236,6 @@ async def test_20_sigterm_lets_running_attempts_finish(service: Service) -> None
     assert await service.count("attempt = 1 AND attempts_burned = 0") == 3
 
 
-async def test_20_beyond_the_drain_time_scores_are_given_back_unburned(service: Service) -> None:
-    service.judge.script(Fault(kind="hang", times=2))
-    events = await service.announce(*service.add_sessions(2))
-    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="0.5", SCORING_LEASE_S="60")
-    await service.asked(2)
-    assert await worker.stop() == 0
-    assert await service.count("status = 'pending' AND attempts_burned = 0 AND next_attempt_at <= now()") == 2
-    service.worker(**STEADY)
-    await service.all_end(2)
-    await assert_whole(service, events)
-    assert await service.count("attempt = 2 AND attempts_burned = 0") == 2
-
-
 async def test_20_a_second_sigterm_does_not_wait(service: Service) -> None:
     service.judge.script(Fault(kind="hang", times=1))
     events = await service.announce(*service.add_sessions(1))
@@ -324,19 +248,6 @@ async def test_20_a_second_sigterm_does_not_wait(service: Service) -> None:
     await service.let_leases_lapse()
     service.worker()
     await service.all_end(1)
-    await assert_whole(service, events)
-
-
-async def test_22_all_workers_dead_at_once_leave_everything_to_the_next(service: Service) -> None:
-    service.judge.latency_s = 0.3
-    events = await service.announce(*service.add_sessions(40))
-    workers = [service.worker(), service.worker()]
-    await service.scores_reach(5, "status = 'completed'")
-    for worker in workers:
-        worker.signal(signal.SIGKILL)
-    await asyncio.gather(*(worker.ended() for worker in workers))
-    service.worker()
-    await service.all_end(40)
     await assert_whole(service, events)
 
 
@@ -402,19 +313,6 @@ async def test_a_database_that_crashes_costs_no_judge_call(
     assert service.judge.calls == 16
     assert await service.count("attempt = 1 AND attempts_burned = 0") == 8
     assert await worker.stop() == 0
-
-
-async def test_14_events_that_arrive_while_the_database_is_away_wait_in_kafka(
-    service: Service, own_postgres: Postgres
-) -> None:
-    worker = service.worker()
-    await worker.ready()
-    await own_postgres.kill()
-    events = await service.announce(*service.add_sessions(5))
-    await worker.says("database.away")
-    await own_postgres.start()
-    await service.all_end(5)
-    await assert_whole(service, events)
 
 
 @pytest.mark.slow

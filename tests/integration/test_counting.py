@@ -21,7 +21,7 @@ from tarsy_scoring.errors import JudgeUnavailable, KeyRejected, LeaseLost, Pause
 from tarsy_scoring.kafka.clients import Consumer, Publisher, Record
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.limits.rules import Call, Result, Waiting
+from tarsy_scoring.limits.rules import Call, Result, Standing, Standings
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.backlog import open_scores
@@ -338,7 +338,7 @@ async def test_bulk_does_not_make_the_queue_look_old(service: Service) -> None:
     await service.database.once(
         lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 h'")
     )
-    queue = await open_scores(service.database, Waiting({}, None))
+    queue = await open_scores(service.database, Standings({}, Standing()))
     assert (queue.pending, queue.due, queue.oldest_due_s) == (1, {"nothing": 0}, 0.0)
 
     await service.request("automatic", priority=Priority.AUTOMATIC)
@@ -346,7 +346,7 @@ async def test_bulk_does_not_make_the_queue_look_old(service: Service) -> None:
         lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now() - interval '1 min'")
     )
 
-    queue = await open_scores(service.database, Waiting({}, None))
+    queue = await open_scores(service.database, Standings({}, Standing()))
     assert (queue.pending, queue.due) == (2, {"nothing": 1})
     assert 60 <= queue.oldest_due_s < 90
 
@@ -365,10 +365,11 @@ async def test_what_waits_on_purpose_is_told_apart_and_has_no_age(service: Servi
     await service.leases.claim_due(uuid.uuid4(), 1, 60, ChainFilter(["ready"], [], others_blocked=True))
     await service.request("ready-2", chain_id="ready")
     reasons: dict[str, Any] = {"paused": "pause", "spent": "budget", "away": "circuit", "ready": None, "": None}
+    held = Standings({chain: Standing(reason) for chain, reason in reasons.items()}, Standing("pause"))
 
     class HeldChains(Limits):
-        async def waiting(self) -> Waiting:
-            return Waiting(reasons, "pause")
+        async def refreshed_standings(self) -> Standings:
+            return held
 
     limits = HeldChains(service.database, service.settings)
     metrics = Metrics()

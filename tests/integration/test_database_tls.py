@@ -123,10 +123,6 @@ async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
         assert told.endswith("; check its TLS certificate and sslmode in SCORING_DATABASE_URL")
 
 
-async def test_names_are_checked_by_verify_full_alone(proxy: TlsProxy, authority: Authority) -> None:
-    assert await one_by(proxy.url("localhost", sslmode="verify-ca", sslrootcert=authority.file)) == 1
-
-
 async def test_a_server_without_tls_is_refused_where_tls_is_asked_for(database_url: str, authority: Authority) -> None:
     """Skipped where the server has TLS."""
     if await has_tls(database_url):

@@ -14,8 +14,8 @@ from processes import Service, assert_whole
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka import clients, connect
-from tarsy_scoring.kafka.clients import BrokerAway, BrokerRefuses, Consumer, Publisher
+from tarsy_scoring.kafka import clients
+from tarsy_scoring.kafka.clients import BrokerRefuses, Consumer, Publisher
 from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail, ensure_topics, read_topic
 from tarsy_scoring_lab.broker import kafka_lacks
@@ -152,38 +152,6 @@ async def test_a_refused_client_reports_why(broker: SecuredKafka, login: Login, 
     async with asyncio.TaskGroup() as group:
         for case in REFUSALS:
             group.create_task(is_refused(*case), name=str(case))
-
-
-async def test_the_wrong_protocol_is_guessed(broker: SecuredKafka, login: Login) -> None:
-    """A broker only hangs up on it."""
-
-    async def is_guessed(servers: str, protocol: str) -> None:
-        settings = load_settings(login("SCRAM", security_protocol=protocol, bootstrap_servers=servers))
-        with pytest.raises(BrokerAway, match=rf"{servers}: it hangs up on us; does this port speak {protocol}\?"):
-            await read_all(settings, "any")
-
-    scram, plain = broker.servers("SCRAM"), broker.bootstrap_servers
-    await asyncio.gather(is_guessed(scram, "PLAINTEXT"), is_guessed(scram, "SSL"), is_guessed(plain, "SASL_SSL"))
-
-
-async def test_a_login_is_tried_until_it_is_accepted(
-    broker: SecuredKafka, login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A user may be created after the start."""
-    monkeypatch.setattr(connect, "REFUSED_RETRY_S", 0.3)
-    topic, user = await make_topic(login), new_topic()
-    consumer = Consumer(load_settings(login("SCRAM", sasl_username=user, group=user)), [topic])
-
-    with capture_logs() as lines:
-        starting = asyncio.create_task(consumer.start())
-        await wait_until(lambda: len(lines) > 1, 30, "it was refused twice")
-        await broker.change_password(user, PASSWORD)
-        await asyncio.wait_for(starting, 30)
-    await consumer.stop()
-
-    refused = [(line["what"], line["retry_in_s"]) for line in lines if line["event"] == "kafka.refused"]
-    assert len(refused) > 1
-    assert set(refused) == {("intake", 0.3)}
 
 
 async def test_a_login_that_is_refused_later_is_reported_and_survived(

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -15,15 +14,12 @@ from structlog.testing import capture_logs
 
 from builders import connected
 from charges import MOST_CHARGED, note_every_charge
-from full_database import filled_database
 from infrastructure import Postgres, fresh_database, wait_until
 from proxy import DatabaseProxy
-from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, Prices, ProviderSettings, Settings
+from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Config, ProviderSettings, Settings
 from tarsy_scoring.errors import BudgetExhausted, CircuitOpen, KeyRejected, Paused, RateLimited, WaitFor
-from tarsy_scoring.limits import fleet as limits
-from tarsy_scoring.limits import tables
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.limits.rules import Call, Claimable, Permit, Result
+from tarsy_scoring.limits.rules import Call, Permit, Result, Standing, Standings
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 
 FAILED = Result(failed=True, reason="HTTP 503")
@@ -117,7 +113,7 @@ async def open_fleet(url: str, settings: Settings, *, size: int = 3) -> AsyncIte
     for database in (*databases, seen):
         await database.open()
     try:
-        yield Fleet([Limits(database, settings) for database in databases], seen)
+        yield Fleet([Limits(database, settings, least_usd={"main": 0.1}) for database in databases], seen)
     finally:
         for database in (*databases, seen):
             await database.close()
@@ -227,30 +223,6 @@ async def test_a_lost_reservation_is_not_waited_for(url: str) -> None:
     assert fresh.due_s <= 36
     assert "next UTC day" in str(stale)
     assert "next UTC day" in str(too_large)
-
-
-@pytest.mark.parametrize(
-    ("spent", "asked", "is_admitted"),
-    [
-        pytest.param(["a", "a"], "a", False, id="its-own-is-spent"),
-        pytest.param(["a", "a"], "b", True, id="that-of-another-is-spent"),
-        pytest.param(["a", "b", "c"], "d", False, id="that-of-all-is-spent"),
-        pytest.param(["new", "new"], "newer", True, id="each-unnamed-chain-has-its-own"),
-        pytest.param(["new", "new"], "new", False, id="that-of-an-unnamed-chain-is-spent"),
-        pytest.param([None, None], None, False, id="that-of-no-chain-is-spent"),
-        pytest.param([None, None], "a", True, id="no-chain-is-a-chain-of-its-own"),
-    ],
-)
-async def test_whose_budget(url: str, spent: list[str | None], asked: str | None, is_admitted: bool) -> None:
-    """2 USD a day for each chain, 3 for all of them together: a call needs both."""
-    settings = settings_of(daily_usd=3, defaults={"daily_budget_usd": 2}, a={}, b={}, c={}, d={})
-    async with open_fleet(url, settings) as fleet:
-        for n, chain_id in enumerate(spent):
-            await fleet.member(n).settle(await fleet.member(n).admit(call_of(chain_id, usd=1)), Result(cost_usd=1))
-
-        error = await refusal(fleet.one, call_of(asked, usd=1))
-        assert isinstance(error, BudgetExhausted | None)
-        assert (error is None) is is_admitted
 
 
 async def test_a_day_ends(url: str) -> None:
@@ -379,15 +351,6 @@ async def test_a_call_counts_from_when_its_turn_came(url: str) -> None:
         assert called_at > still_waiting
 
 
-async def test_everybody_asks_at_once(url: str) -> None:
-    """150 calls at once at three processes: exactly as many as the minute holds."""
-    async with open_fleet(url, settings_of({"main": {"requests_per_minute": 20}})) as fleet:
-        permits, refusals = await tried({m: [call_of() for _ in range(50)] for m in fleet.members})
-
-    assert len(permits) == 20
-    assert {type(e) for e in refusals} == {RateLimited}
-
-
 @pytest.mark.parametrize(
     ("used", "room"), [(100, 900), (900, 100), (None, 100), (0, 1_000)], ids=["less", "equal", "unknown", "none"]
 )
@@ -407,15 +370,14 @@ async def test_a_full_minute_keeps_its_process_from_claiming(url: str) -> None:
     async with open_fleet(url, settings) as fleet:
         await fleet.one.admit(call_of(tokens=5_000))
         assert isinstance(await refusal(fleet.one, call_of(tokens=6_000)), RateLimited)
-        has_room = fleet.one.claimable()
+        has_room = fleet.one.standings()
         permit = await fleet.one.admit(call_of(tokens=4_500))
         assert isinstance(await refusal(fleet.one, call_of(tokens=1_000)), RateLimited)
-        is_full = fleet.one.claimable()
+        is_full = fleet.one.standings()
         await fleet.one.settle(permit, Result(tokens=800))
 
-        assert has_room.others_blocked is False
-        assert is_full.others_blocked is True
-        assert fleet.one.claimable().others_blocked is False, "a call took less than was reserved for it"
+        assert (has_room.others, is_full.others) == (Standing(), Standing("rate_limit"))
+        assert fleet.one.standings().others == Standing(), "a call took less than was reserved for it"
 
 
 # --- circuits ------------------------------------------------------------------------------------------
@@ -431,16 +393,16 @@ async def test_the_life_of_a_circuit(url: str) -> None:
         refusals = [await refusal(member, call_of()) for member in fleet.members]
         assert {type(e) for e in refusals} == {CircuitOpen}
         assert all(e and 25 < e.due_s <= 30 for e in refusals)
-        assert all(m.claimable().others_blocked for m in fleet.members)
+        assert all(m.standings().others == Standing("circuit") for m in fleet.members)
 
         await fleet.pass_time(31)
-        assert all(m.claimable().others_probing and not m.claimable().others_blocked for m in fleet.members)
+        assert all(m.standings().others == Standing("circuit", may_probe=True) for m in fleet.members)
         permits, refusals = await tried({m: [call_of() for _ in range(50)] for m in fleet.members})
         assert [p.is_probe for p in permits] == [True]
         assert {type(e) for e in refusals} == {CircuitOpen}
         assert all(0 < e.due_s <= 30 for e in refusals)
         await fleet.refresh()
-        assert all(m.claimable().others_blocked for m in fleet.members)
+        assert all(m.standings().others == Standing("circuit") for m in fleet.members)
 
         await fleet.member(2).settle(permits[0], Result())
         await fleet.refresh()
@@ -471,14 +433,6 @@ async def test_a_prober_that_dies(url: str) -> None:
         assert await refusal(fleet.one, call_of()) is None
 
 
-async def test_the_process_that_opened_it_knows_at_once(url: str) -> None:
-    """It does not take the next look to stop its own calls."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await fleet.one.settle(await fleet.one.admit(call_of()), Result(opens="key"))
-
-        assert isinstance(await refusal(fleet.one, call_of()), KeyRejected)
-
-
 async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> None:
     """A 429 as_locked by one process keeps all of them from calling, until its time is over."""
     async with open_fleet(url, settings_of(kubernetes={})) as fleet:
@@ -487,8 +441,7 @@ async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> No
         late = await refusal(fleet.member(1), call_of())
         assert isinstance(late, RateLimited)
         assert 15 < late.due_s <= 20
-        assert fleet.member(2).claimable().blocked == ["kubernetes"]
-        assert (await fleet.member(2).waiting()).reason("kubernetes") == "rate_limit"
+        assert fleet.member(2).standings().by_chain == {"kubernetes": Standing("rate_limit")}
         await fleet.pass_time(20)
         assert await refusal(fleet.member(1), call_of()) is None
 
@@ -511,25 +464,18 @@ async def test_a_look_does_not_undo_what_was_learned_meanwhile(url: str) -> None
 # --- pauses --------------------------------------------------------------------------------------------
 
 TWO = {"main": {}, "spare": {}}
-NOTHING = Claimable([], [], [], others_blocked=False, others_probing=False)
 
 
 @pytest.mark.parametrize(
-    ("paused", "stopped", "blocked", "others_blocked"),
+    ("paused", "stopped", "held"),
     [
-        pytest.param((None, None), {"a/main", "a/spare", "b/main", "b/spare"}, ["a", "b"], True, id="everything"),
-        pytest.param(("a", None), {"a/main", "a/spare"}, ["a"], False, id="chain"),
-        pytest.param((None, "main"), {"a/main", "b/main"}, ["b"], False, id="provider"),
-        pytest.param(("b", "main"), {"b/main"}, ["b"], False, id="the-only-provider-of-a-chain"),
-        pytest.param(("a", "main"), {"a/main"}, [], False, id="one-provider-of-a-chain"),
+        pytest.param((None, None), {"a/main", "a/spare", "b/main", "b/spare"}, {"a", "b", "others"}, id="everything"),
+        pytest.param((None, "main"), {"a/main", "b/main"}, {"b"}, id="provider"),
+        pytest.param(("new", None), set(), {"new"}, id="a-chain-that-is-not-configured"),
     ],
 )
 async def test_pause_and_resume(
-    url: str,
-    paused: tuple[str | None, str | None],
-    stopped: set[str],
-    blocked: list[str],
-    others_blocked: bool,
+    url: str, paused: tuple[str | None, str | None], stopped: set[str], held: set[str]
 ) -> None:
     """Every process stops exactly what was named within one look, and goes on within one look."""
     settings = settings_of(TWO, a={}, b={"providers": ("main",)})
@@ -538,27 +484,16 @@ async def test_pause_and_resume(
         await fleet.one.pause(*paused, "alice", "maintenance")
         await fleet.refresh()
         refusals = {name: await refusal(fleet.member(1), call) for name, call in calls.items()}
-        claimable = fleet.member(2).claimable()
-        waiting = await fleet.member(2).waiting()
+        standings = await fleet.member(2).refreshed_standings()
         lifted = await fleet.member(2).resume(*paused)
         await fleet.refresh()
 
         assert {name for name, error in refusals.items() if error} == stopped
-        assert {type(e) for e in refusals.values() if e} == {Paused}
-        assert "alice" in str(next(e for e in refusals.values() if e))
-        assert claimable == Claimable(["a", "b"], blocked, [], others_blocked=others_blocked, others_probing=False)
-        assert [c for c in ("a", "b") if waiting.reason(c) == "pause"] == blocked
+        assert all(isinstance(e, Paused) and "alice" in str(e) for e in refusals.values() if e)
+        every = standings.by_chain | {"others": standings.others}
+        assert {chain for chain, standing in every.items() if standing == Standing("pause")} == held
         assert lifted == 1
         assert [await refusal(fleet.one, call) for call in calls.values()] == [None] * 4
-
-
-async def test_a_chain_that_nobody_configured_can_be_paused(url: str) -> None:
-    """Pauses name chains as events do."""
-    async with open_fleet(url, settings_of(a={})) as fleet:
-        await fleet.one.pause("new", None, "alice", None)
-        await fleet.refresh()
-
-        assert fleet.one.claimable() == Claimable(["a", "new"], ["new"], [], others_blocked=False, others_probing=False)
 
 
 async def test_what_resume_lifts(url: str) -> None:
@@ -585,23 +520,15 @@ async def test_a_chain_without_a_judge_waits_for_no_provider(url: str) -> None:
     """Metrics and gates alone need nobody's key; only a pause of the chain stops them."""
     async with open_fleet(url, settings_of(gated={"judge": {"enabled": False}})) as fleet:
         await fleet.fail(1, result=Result(opens="key"))
-        without_key = fleet.one.claimable()
+        without_key = fleet.one.standings()
         await fleet.one.pause("gated", None, "alice", None)
         await fleet.refresh()
 
-        assert (without_key.blocked, without_key.others_blocked) == ([], True)
-        assert fleet.one.claimable().blocked == ["gated"]
+        assert without_key == Standings({"gated": Standing()}, Standing("key"))
+        assert fleet.one.standings().by_chain == {"gated": Standing("pause")}
 
 
 # --- what the claim passes over ------------------------------------------------------------------------
-
-
-async def test_nothing_is_in_the_way(url: str) -> None:
-    """Before anything was looked at, and where nothing is stored."""
-    async with open_fleet(url, settings_of()) as fleet:
-        assert fleet.one.claimable() == NOTHING
-        await fleet.refresh()
-        assert fleet.one.claimable() == NOTHING
 
 
 async def test_a_chain_is_blocked_when_its_last_provider_is(url: str) -> None:
@@ -609,77 +536,56 @@ async def test_a_chain_is_blocked_when_its_last_provider_is(url: str) -> None:
     settings = settings_of(TWO, a={}, b={"providers": ("spare",)})
     async with open_fleet(url, settings) as fleet:
         await fleet.fail(5, "main")
-        one_open = fleet.one.claimable()
+        one_open = fleet.one.standings()
         await fleet.fail(5, "spare")
-        both_open = fleet.one.claimable()
+        both_open = fleet.one.standings()
         await fleet.rows("UPDATE provider_states SET open_until = now() WHERE provider = 'main'")
         await fleet.refresh()
-        one_half_open = fleet.one.claimable()
-        waiting = await fleet.one.waiting()
+        one_half_open = await fleet.one.refreshed_standings()
         await fleet.rows("UPDATE provider_states SET open_until = now() + '1 h' WHERE provider = 'main'")
         await fleet.rows("UPDATE provider_states SET open_until = now() WHERE provider = 'spare'")
         await fleet.refresh()
-        the_other_half_open = fleet.one.claimable()
+        the_other_half_open = fleet.one.standings()
 
-    names = ["a", "b"]
-    assert one_open == Claimable(names, [], [], others_blocked=False, others_probing=False)
-    assert both_open == Claimable(names, ["a", "b"], [], others_blocked=True, others_probing=False)
-    assert one_half_open == Claimable(names, ["b"], ["a"], others_blocked=False, others_probing=True)
-    assert the_other_half_open == Claimable(names, [], ["a", "b"], others_blocked=False, others_probing=True)
-    assert (waiting.reason("a"), waiting.reason("b"), waiting.reason("other")) == ("circuit", "circuit", "circuit")
-
-
-PRICED = {"main": {"max_reply_tokens": 1_000, "prices_usd_per_million_tokens": Prices(input=1, output=100)}}
+    free, shut, half_open = Standing(), Standing("circuit"), Standing("circuit", may_probe=True)
+    assert one_open == Standings({"a": free, "b": free}, free)
+    assert both_open == Standings({"a": shut, "b": shut}, shut)
+    assert one_half_open == Standings({"a": half_open, "b": shut}, half_open)
+    assert the_other_half_open == Standings({"a": half_open, "b": half_open}, half_open)
 
 
 @pytest.mark.parametrize(
-    ("charged", "chain_id", "blocked", "others_blocked"),
+    ("charged", "chain_id", "held"),
     [
-        pytest.param(1.9, "a", [], False, id="room-for-a-reply"),
-        pytest.param(1.95, "a", ["a"], False, id="no-room-for-a-reply"),
-        pytest.param(1.95, "new", ["new"], False, id="an-unnamed-chain"),
-        pytest.param(1.95, None, [""], False, id="no-chain"),
-        pytest.param(2.95, "free", ["a", "free"], True, id="all-of-them"),
+        pytest.param(1.9, "a", [], id="room-for-a-reply"),
+        pytest.param(1.95, "a", ["a"], id="no-room-for-a-reply"),
+        pytest.param(1.95, "new", ["new"], id="an-unnamed-chain"),
+        pytest.param(1.95, None, [""], id="no-chain"),
+        pytest.param(2.95, "free", ["a", "free", "others"], id="all-of-them"),
     ],
 )
 async def test_a_spent_budget_keeps_scores_from_being_claimed(
-    url: str, charged: float, chain_id: str | None, blocked: list[str], others_blocked: bool
+    url: str, charged: float, chain_id: str | None, held: list[str]
 ) -> None:
     """2 USD a chain, 3 for all, at least 0.10 a call: less than that left means that none can be made."""
-    settings = settings_of(PRICED, daily_usd=3, defaults={"daily_budget_usd": 2}, a={}, free={"daily_budget_usd": None})
+    settings = settings_of(daily_usd=3, defaults={"daily_budget_usd": 2}, a={}, free={"daily_budget_usd": None})
     async with open_fleet(url, settings) as fleet:
         await fleet.one.admit(call_of(chain_id, usd=charged))
-        await fleet.refresh()
-        claimable = fleet.one.claimable()
-        waiting = await fleet.one.waiting()
+        standings = await fleet.one.refreshed_standings()
 
-    assert claimable.blocked == blocked
-    assert claimable.others_blocked is others_blocked
-    assert waiting.reason(chain_id) == ("budget" if blocked else None)
-
-
-async def test_prices_that_are_not_configured(url: str) -> None:
-    """Where prices come from elsewhere, whoever knows them says what a call costs at least."""
-    settings = settings_of(daily_usd=1)
-    async with open_fleet(url, settings) as fleet:
-        told = Limits(fleet.seen, settings, least_usd={"main": 0.1})
-        await fleet.one.admit(call_of(usd=0.95))
-        await fleet.refresh()
-        await told.refresh()
-
-        assert (fleet.one.claimable().others_blocked, told.claimable().others_blocked) == (False, True)
+    every = standings.by_chain | {"others": standings.others}
+    assert [chain for chain, standing in every.items() if standing == Standing("budget")] == held
+    assert standings.reason(chain_id) == ("budget" if held else None)
 
 
 async def test_a_budget_of_before_midnight_blocks_nobody(url: str) -> None:
     """The claim looks at today."""
-    async with open_fleet(url, settings_of(PRICED, daily_usd=1)) as fleet:
+    async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
         await fleet.one.admit(call_of(usd=1.0))
-        await fleet.refresh()
-        spent = fleet.one.claimable().others_blocked
+        spent = await fleet.one.refreshed_standings()
         await fleet.rows("UPDATE budget_days SET day = day - 1")
-        await fleet.refresh()
 
-        assert (spent, fleet.one.claimable().others_blocked) == (True, False)
+        assert (spent.others.reason, (await fleet.one.refreshed_standings()).others.reason) == ("budget", None)
 
 
 # --- token factors -------------------------------------------------------------------------------------
@@ -732,25 +638,6 @@ async def test_a_factor_is_of_a_model(url: str) -> None:
         await report(fleet.one, reported(1.3))
         assert await factors(fleet) == [1.3] * 3
         assert await fleet.value("SELECT token_model FROM provider_states") == "new"
-
-
-async def test_what_was_learned_of_nobody_knows_which_model(url: str) -> None:
-    """A factor of before models were kept counts for none."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await fleet.rows("INSERT INTO provider_states (provider, token_factor) VALUES ('main', 3)")
-
-        assert await factors(fleet) == [1.0] * 3
-
-
-async def test_trouble_leaves_the_token_factor_alone(url: str) -> None:
-    """A circuit that opens and closes forgets nothing else."""
-    async with open_fleet(url, settings_of()) as fleet:
-        await report(fleet.one, reported(1.5))
-        await fleet.fail(5)
-        await fleet.pass_time(31)
-        await fleet.one.settle(await fleet.one.admit(call_of()), Result())
-
-        assert await factors(fleet) == [1.5] * 3
 
 
 # --- a database that goes away -------------------------------------------------------------------------
@@ -818,19 +705,6 @@ async def test_the_reply_to_a_settlement_is_lost(url: str, failures: int, cool_d
         assert await fleet.value("SELECT cool_down_s FROM provider_states") == cool_down_s
 
 
-async def test_the_reply_to_a_failed_probe_is_lost(url: str) -> None:
-    """The cool-down is doubled once."""
-    async with open_lossy(url, settings_of()) as (proxy, lossy, fleet):
-        await fleet.fail(5)
-        await fleet.pass_time(31)
-        permit = await fleet.one.admit(call_of())
-        proxy.lose_commit_reply("provider_states")
-        await lossy.settle(permit, FAILED)
-
-        assert proxy.replies_lost == 1
-        assert await fleet.value("SELECT cool_down_s FROM provider_states") == 60
-
-
 async def test_what_does_not_wait_for_the_database(url: str) -> None:
     """A look fails at once, and what was known goes on to hold."""
     proxy = DatabaseProxy(url)
@@ -838,11 +712,11 @@ async def test_what_does_not_wait_for_the_database(url: str) -> None:
         async with proxy:
             await fleet.one.pause(None, None, "alice", None)
             await fleet.one.refresh()
-        for look in (fleet.one.refresh, fleet.one.pauses, fleet.one.waiting):
+        for look in (fleet.one.refresh, fleet.one.pauses, fleet.one.refreshed_standings):
             with pytest.raises(DatabaseAway):
                 await look()
 
-        assert fleet.one.claimable().others_blocked is True
+        assert fleet.one.standings().others == Standing("pause")
         assert isinstance(await refusal(fleet.one, call_of()), Paused)
 
 
@@ -864,65 +738,3 @@ async def test_a_paid_call_waits_for_the_database(url: str) -> None:
 
 
 # --- plans ---------------------------------------------------------------------------------------------
-
-BIG = {"provider_calls", "budget_charges", "budget_days", "provider_states"}
-FILL = """
-INSERT INTO provider_states (provider) SELECT 'provider-' || n FROM generate_series(1, 30000) n;
-INSERT INTO provider_calls
-SELECT md5('call-' || n)::uuid, 'provider-' || n % 20, now() - make_interval(secs => n % 300), 9
-FROM generate_series(1, 30000) n;
-INSERT INTO budget_days (day, scope, chain_id)
-SELECT (now() AT TIME ZONE 'UTC')::date - n % 300, 'chain', 'chain-' || n FROM generate_series(1, 30000) n;
-INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
-SELECT md5('call-' || n)::uuid, now()::date - n % 300, 'chain-' || n, 'main', gen_random_uuid(), 1
-FROM generate_series(1, 30000) n;
-"""
-IDS = "ARRAY[" + ", ".join(f"md5('call-{n}')::uuid" for n in range(100)) + "]"
-NUMBERS = "ARRAY[" + ", ".join(["1"] * 100) + "]"
-DAYS = "ARRAY[now()::date, now()::date], ARRAY['all', 'chain'], ARRAY['', 'chain-300']"
-STATE = f"'{json.dumps([{'provider': 'provider-7', 'failed_calls': [], 'cool_down_s': 0, 'reason': ''}])}'"
-
-# Name: statement, its arguments as SQL, the index that must carry it.
-STATEMENTS = {
-    "meet-providers": (tables.LOCK_PROVIDERS, "ARRAY['provider-7', 'provider-8']", "provider_states_pkey"),
-    "save-providers": (tables.SAVE_PROVIDERS, STATE, "provider_states_pkey"),
-    "count-window": (tables.COUNT_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
-    "read-window": (tables.READ_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
-    "correct-calls": (tables.CORRECT_CALLS, f"{IDS}, {NUMBERS}", "provider_calls_pkey"),
-    "meet-days": (tables.LOCK_TODAY, "ARRAY['all', 'chain'], ARRAY['', 'chain-300']", "budget_days_pkey"),
-    "lock-days": (tables.LOCK_DAYS, DAYS, "budget_days_pkey"),
-    "change-days": (tables.CHANGE_DAYS, f"{DAYS}, ARRAY[1, 1], ARRAY[1, 1]", "budget_days_pkey"),
-    "settle-charges": (tables.SETTLE_CHARGES, f"{IDS}, {NUMBERS}", "budget_charges_pkey"),
-    "known-calls": (tables.KNOWN_CALLS, IDS, "budget_charges_pkey"),
-    "today": (limits.TODAY, "", "budget_days_pkey"),
-    "learn-factor": (limits.LEARN_FACTOR, "'provider-7', 'm', 1.5, 1.0", "provider_states_pkey"),
-}
-
-
-@pytest.fixture(scope="module")
-def full_database_url(postgres: Postgres, _migrated_template: str) -> Iterator[str]:
-    """A migrated database with many rows and fresh statistics; read by every test here, changed by none."""
-    with filled_database(postgres, _migrated_template, FILL) as url:
-        yield url
-
-
-@pytest.mark.parametrize("cache", ["force_custom_plan", "force_generic_plan"], ids=["first-runs", "prepared"])
-@pytest.mark.parametrize("name", STATEMENTS)
-async def test_plan(full_database_url: str, name: str, cache: str) -> None:
-    """Every statement on the way of a call finds its rows by an index, at first and when prepared."""
-    statement, arguments, index = STATEMENTS[name]
-    async with connected(full_database_url) as connection:
-        await connection.execute(f"SET plan_cache_mode = {cache}")
-        await connection.execute(f"PREPARE it AS {statement.replace('{schema}', 'public')}")
-        [[plan]] = await connection.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE it{f'({arguments})' if arguments else ''}")
-
-    nodes = list(_nodes(json.loads(plan)[0]["Plan"]))
-    used = {n.get("Index Name") for n in nodes} | {i for n in nodes for i in n.get("Conflict Arbiter Indexes", ())}
-    assert {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"} & BIG == set(), plan
-    assert index in used, plan
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)

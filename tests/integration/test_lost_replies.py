@@ -282,12 +282,3 @@ async def _cut_whoever_waits(seen: Scoring) -> bool:
     for row in waiting:
         await seen.value("SELECT pg_terminate_backend($1)", row["pid"])
     return bool(waiting)
-
-
-async def test_locks_of_a_worker_that_stands_still_end(database_url: str) -> None:
-    """The server ends the transaction of a frozen worker, so that its scores can be taken back."""
-    async with open_scoring(database_url) as scoring:
-        between = await scoring.value("SHOW idle_in_transaction_session_timeout")
-        within = await scoring.value("SHOW statement_timeout")
-
-    assert (between, within) == ("15s", "30s")

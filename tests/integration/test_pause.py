@@ -8,8 +8,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tarsy_scoring.commands.pause import pause, resume
-from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.postgres.database import DatabaseAway
 
 YAML = """
 providers:
@@ -106,19 +104,3 @@ def test_a_pause_outlives_its_provider(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("SCORING_CONFIG")
 
     assert json.loads(run("resume", "--provider", "spare", "--json").stdout)["lifted"] == 1
-
-
-@pytest.mark.parametrize(
-    ("url", "error"),
-    [
-        pytest.param("postgresql://127.0.0.1:1/db", DatabaseAway, id="database-away"),
-        pytest.param("", ConfigurationError, id="no-database"),
-    ],
-)
-def test_what_the_command_line_turns_into_words(
-    run: Run, monkeypatch: pytest.MonkeyPatch, url: str, error: type[Exception]
-) -> None:
-    """It does not wait for a database, and raises what `cli` tells in one sentence."""
-    monkeypatch.setenv("SCORING_DATABASE_URL", url)
-
-    assert isinstance(run("pause").exception, error)

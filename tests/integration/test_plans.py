@@ -11,11 +11,17 @@ import pytest
 from builders import connected
 from full_database import filled_database, indexes, plan_of, scanned
 from infrastructure import Postgres
+from tarsy_scoring.limits import fleet, tables
 from tarsy_scoring.live import stored
 from tarsy_scoring.queue import backlog, idempotency, inbox, leases, outbox, selection, store
 from tarsy_scoring.records import scores
 
-BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"}
+BIG = {"sessions", "session_scores", "scoring_requests", "scoring_events", "judge_turns", "kept_answers"} | {
+    "provider_calls",
+    "budget_charges",
+    "budget_days",
+    "provider_states",
+}
 SESSIONS = 24_000
 
 # 24,000 scores, of which 600 are pending (a third of them not due) and 400 in progress; 72,000 events, of which
@@ -50,6 +56,15 @@ INSERT INTO kept_answers (caller, key, asked_hash, outcome, score_id, request_id
 SELECT 'caller-' || n % 100, 'key-' || n, 'h', 'new', md5('score-' || n)::uuid, md5('request-' || n)::uuid, '{{}}',
   now() - make_interval(mins => n / 10) FROM generate_series(1, {SESSIONS}) n;
 UPDATE relay_position SET position = {3 * SESSIONS - 300};
+INSERT INTO provider_states (provider) SELECT 'provider-' || n FROM generate_series(1, 30000) n;
+INSERT INTO provider_calls
+SELECT md5('call-' || n)::uuid, 'provider-' || n % 20, now() - make_interval(secs => n % 300), 9
+FROM generate_series(1, 30000) n;
+INSERT INTO budget_days (day, scope, chain_id)
+SELECT (now() AT TIME ZONE 'UTC')::date - n % 300, 'chain', 'chain-' || n FROM generate_series(1, 30000) n;
+INSERT INTO budget_charges (charge_id, day, chain_id, provider, score_id, reserved_usd)
+SELECT md5('call-' || n)::uuid, now()::date - n % 300, 'chain-' || n, 'main', gen_random_uuid(), 1
+FROM generate_series(1, 30000) n;
 """
 
 
@@ -79,6 +94,9 @@ HUNDRED = range(601, 701)
 SCORES, TOKENS = _ids("score", *HUNDRED), _ids("token", *HUNDRED)
 SOME_SESSIONS = "ARRAY[" + ", ".join(f"'session-{n}'" for n in range(500, 600)) + "]"
 SCORE, TOKEN = "md5('score-700')::uuid", "md5('token-700')::uuid"
+CALLS, NUMBERS = _ids("call", *range(100)), "ARRAY[" + ", ".join(["1"] * 100) + "]"
+DAYS = "ARRAY[now()::date, now()::date], ARRAY['all', 'chain'], ARRAY['', 'chain-300']"
+PROVIDER = f"'{json.dumps([{'provider': 'provider-7', 'failed_calls': [], 'cool_down_s': 0, 'reason': ''}])}'"
 PHASES = "ARRAY[" + ", ".join(["'storing'"] * 100) + "]"
 
 # Name: statement, its arguments as SQL, the index that must carry it.
@@ -132,6 +150,18 @@ STATEMENTS = {
     "scores-of-session": (scores.SCORES_OF_SESSION, "'session-77', 100", "session_scores_of_session"),
     "never-scored": (selection.NEVER_SCORED, SOME_SESSIONS, "session_scores_of_session"),
     "taken-by-sessions": (selection.USAGE_OF_SESSIONS, SOME_SESSIONS, "session_scores_latest"),
+    "lock-providers": (tables.LOCK_PROVIDERS, "ARRAY['provider-7', 'provider-8']", "provider_states_pkey"),
+    "save-providers": (tables.SAVE_PROVIDERS, PROVIDER, "provider_states_pkey"),
+    "count-window": (tables.COUNT_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
+    "read-window": (tables.READ_WINDOW, "'provider-7', now() - interval '1 min'", "provider_calls_window"),
+    "correct-calls": (tables.CORRECT_CALLS, f"{CALLS}, {NUMBERS}", "provider_calls_pkey"),
+    "lock-today": (tables.LOCK_TODAY, "ARRAY['all', 'chain'], ARRAY['', 'chain-300']", "budget_days_pkey"),
+    "lock-days": (tables.LOCK_DAYS, DAYS, "budget_days_pkey"),
+    "change-days": (tables.CHANGE_DAYS, f"{DAYS}, ARRAY[1, 1], ARRAY[1, 1]", "budget_days_pkey"),
+    "settle-charges": (tables.SETTLE_CHARGES, f"{CALLS}, {NUMBERS}", "budget_charges_pkey"),
+    "known-calls": (tables.KNOWN_CALLS, CALLS, "budget_charges_pkey"),
+    "today": (fleet.TODAY, "", "budget_days_pkey"),
+    "learn-factor": (fleet.LEARN_FACTOR, "'provider-7', 'm', 1.5, 1.0", "provider_states_pkey"),
 }
 
 

@@ -13,7 +13,6 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import Headers, Publisher, Record
 from tarsy_scoring.kafka.topics import read_topic
-from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -192,28 +191,3 @@ async def test_positions_are_given_while_a_broker_is_waited_for(scoring: Scoring
     sent = await passing + await relay.run_once()
     assert sent == 2
     assert [r["position"] for r in await scoring.rows("SELECT position FROM scoring_events ORDER BY entry")] == [1, 2]
-
-
-async def test_who_stands_by_gives_no_positions_while_its_broker_is_away(scoring: Scoring) -> None:
-    publisher = Standing("start")
-    relay = Relay(load_settings({}), scoring.database, Metrics())
-    relay._publisher = publisher
-    passing = asyncio.create_task(relay.run_once())
-    await publisher.is_waited_for.wait()
-
-    async with scoring.database.transaction() as connection:
-        assert await outbox.RELAY_LOCK.try_acquire(connection, scoring.database.schema)
-        await scoring.accept(session_completed("session-1"))
-        looks = 0
-        number = relay._assign_positions
-
-        async def counted(*, is_leading: bool = False) -> bool:
-            nonlocal looks
-            looks += 1
-            return await number(is_leading=is_leading)
-
-        relay._assign_positions = counted  # type: ignore[method-assign]
-        await wait_until(lambda: looks > 2, 30, "it has tried twice")
-        assert await scoring.value("SELECT count(*) FROM scoring_events WHERE position IS NOT NULL") == 0
-    publisher.may_go_on.set()
-    await passing

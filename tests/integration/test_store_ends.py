@@ -324,17 +324,6 @@ async def test_cancel_a_pending_score(scoring: Scoring) -> None:
     assert await scoring.claim() == []
 
 
-async def test_cancel_a_running_score(scoring: Scoring) -> None:
-    claimed = await scoring.claimed()
-
-    assert await scoring.leases.cancel(claimed.score_id, "bob")
-
-    assert await scoring.leases.keep([claimed], 60) == set()
-    with pytest.raises(LeaseLost):
-        await scoring.store.end(completion(claimed))
-    assert (await scoring.events(claimed.score_id))[-1] == "failed"
-
-
 async def test_cancel_what_is_not_open(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
     await scoring.store.end(completion(claimed))

@@ -12,14 +12,14 @@ from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge, FakeSessions
 from infrastructure import wait_until
 from tarsy_scoring.errors import JudgeRejectedRequest, JudgeUnavailable, KeyRejected
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.limits.rules import Claimable
+from tarsy_scoring.limits.rules import Standing, Standings
 from tarsy_scoring.postgres.database import Connection, DatabaseAway
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
 from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
 
-ONE_PROBES = Claimable(["probing"], [], ["probing"], others_blocked=False, others_probing=False)
+ONE_PROBES = Standings({"probing": Standing("circuit", may_probe=True)}, Standing())
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def a_worker(service: Service, scorer: Any, limits: Limits | None = None, **sett
     return Worker(settings=changed, leases=service.leases, scorer=scorer, metrics=Metrics(), limits=limits)
 
 
-def limits_that_know(service: Service, known: Claimable, monkeypatch: pytest.MonkeyPatch) -> Limits:
+def limits_that_know(service: Service, known: Standings, monkeypatch: pytest.MonkeyPatch) -> Limits:
     limits = Limits(service.database, service.settings)
-    monkeypatch.setattr(limits, "claimable", lambda: known)
+    monkeypatch.setattr(limits, "standings", lambda: known)
     return limits
 
 

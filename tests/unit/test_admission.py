@@ -1,163 +1,132 @@
-"""What becomes of a request, as tables: every disposition, and which one wins."""
+"""Admission of requests, as tables: every disposition, and the order of the reasons."""
 
 import copy
 import itertools
 import uuid
 from typing import Any
 
-import pytest
-
 from builders import DEFAULT_CRITERIA, HASHES, OTHER_CRITERIA, policy, rescore, session_completed
-from tarsy_scoring.queue.admission import (
-    OpenScore,
-    Policy,
-    Purpose,
-    Request,
-    SessionState,
-    admit,
-    is_sampled,
-)
+from tarsy_scoring.queue.admission import OpenScore, Policy, Purpose, Request, SessionState, admit, is_sampled
 
-SCORED = uuid.uuid4()
-RUNNING = OpenScore(uuid.uuid4(), DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])
+SCORED, RUNNING = uuid.uuid4(), uuid.uuid4()
 
 
 def running(criteria: str | None = DEFAULT_CRITERIA, criteria_hash: str | None = HASHES[DEFAULT_CRITERIA]) -> Any:
-    return SessionState(chain_id="kubernetes", open=OpenScore(RUNNING.score_id, criteria, criteria_hash))
+    return SessionState(chain_id="kubernetes", open=OpenScore(RUNNING, criteria, criteria_hash))
 
 
 def scored(criteria: str = DEFAULT_CRITERIA) -> SessionState:
     return SessionState(chain_id="kubernetes", completed={HASHES[criteria]: SCORED})
 
 
-@pytest.mark.parametrize(
-    ("request_", "state", "of", "disposition"),
-    [
-        pytest.param(session_completed(), SessionState(), policy(), "accepted", id="new-session"),
-        pytest.param(rescore(), SessionState(), policy(), "accepted", id="unknown-session-rescored"),
-        pytest.param(session_completed(), running(), policy(), "in_progress", id="automatic-while-running"),
-        pytest.param(rescore(), running(), policy(), "in_progress", id="rescore-under-the-running-criteria"),
-        pytest.param(rescore(criteria=OTHER_CRITERIA), running(), policy(), "deferred", id="rescore-under-others"),
-        pytest.param(session_completed(), scored(), policy(), "already_scored", id="automatic-and-scored"),
-        pytest.param(session_completed(), scored(OTHER_CRITERIA), policy(), "accepted", id="scored-under-others-only"),
-        pytest.param(rescore(force=False), scored(), policy(), "already_scored", id="unforced-and-scored"),
-        pytest.param(
-            rescore(force=False, criteria=OTHER_CRITERIA), scored(), policy(), "accepted", id="unforced-under-others"
-        ),
-        pytest.param(rescore(), scored(), policy(), "accepted", id="forced-and-scored"),
-        pytest.param(session_completed(), SessionState(), policy(enabled=False), "disabled", id="service-disabled"),
-        pytest.param(
-            session_completed(), SessionState(), policy(kubernetes={"enabled": False}), "disabled", id="chain-disabled"
-        ),
-        pytest.param(
-            session_completed(session_status="failed"), SessionState(), policy(), "status_not_scored", id="failed"
-        ),
-        pytest.param(
-            session_completed(session_status="exploded"), SessionState(), policy(), "status_not_scored", id="no-status"
-        ),
-        pytest.param(
-            session_completed(), SessionState(), policy({"sample_rate": 0.0}), "sampled_out", id="empty-sample"
-        ),
-        pytest.param(session_completed(is_stale=True), SessionState(), policy(), "stale", id="stale"),
-    ],
-)
-def test_disposition(request_: Request, state: SessionState, of: Policy, disposition: str) -> None:
-    decision = admit(request_, state, of)
-
-    assert decision.disposition == disposition
-    assert (decision.new_score is not None) == (disposition == "accepted")
+def disposition(request: Request, state: SessionState | None = None, of: Policy | None = None) -> str:
+    return admit(request, state or SessionState(), of or policy()).disposition
 
 
-@pytest.mark.parametrize(
-    ("disposition", "said"),
-    [("in_progress", RUNNING.score_id), ("already_scored", SCORED)],
-)
-def test_an_answered_request_names_the_score_that_answers_it(disposition: str, said: uuid.UUID) -> None:
-    state = SessionState(open=RUNNING) if disposition == "in_progress" else scored()
-
-    decision = admit(session_completed(), state, policy())
-
-    assert (decision.disposition, decision.score_id) == (disposition, said)
-
-
-@pytest.mark.parametrize(
-    ("of", "changes", "disposition"),
-    [
-        pytest.param(policy({"sample_rate": 0.0}, enabled=False), {"is_stale": True}, "stale", id="stale-first"),
-        pytest.param(policy({"sample_rate": 0.0}, enabled=False), {"session_status": "failed"}, "disabled", id="then"),
-        pytest.param(policy({"sample_rate": 0.0}), {"session_status": "failed"}, "status_not_scored", id="then-status"),
-        pytest.param(policy({"sample_rate": 0.0}), {}, "sampled_out", id="then-sample"),
-        pytest.param(policy(), {}, "in_progress", id="then-running"),
-    ],
-)
-def test_the_first_reason_is_the_one_that_is_told(of: Policy, changes: dict[str, Any], disposition: str) -> None:
-    """The order of checks: stale, disabled, status, sample, running, scored."""
-    state = running()
-    state.completed = scored().completed
-
-    assert admit(session_completed(**changes), state, of).disposition == disposition
-
-
-@pytest.mark.parametrize(
-    "of", [policy(enabled=False), policy({"enabled": False}), policy({"sample_rate": 0.0, "auto_score_statuses": ()})]
-)
-def test_whoever_asks_in_particular_is_not_filtered(of: Policy) -> None:
-    assert admit(rescore(session_status="failed"), SessionState(), of).disposition == "accepted"
-
-
-@pytest.mark.parametrize(
-    ("request_chain", "stored_chain", "used"),
-    [
-        pytest.param("cli", "kubernetes", "cli", id="event"),
-        pytest.param(None, "cli", "cli", id="stored"),
-        pytest.param(None, None, None, id="nobody-knows"),
-        pytest.param("never-configured", None, "never-configured", id="unconfigured"),
-    ],
-)
-def test_chain_of_a_request(request_chain: str | None, stored_chain: str | None, used: str | None) -> None:
-    of = policy(cli={"criteria": OTHER_CRITERIA})
-
-    new = admit(session_completed(chain_id=request_chain), SessionState(chain_id=stored_chain), of).new_score
-
-    assert new is not None
-    expected = {"cli": OTHER_CRITERIA, "never-configured": DEFAULT_CRITERIA}.get(used or "")
-    assert (new.chain_id, new.criteria) == (used, expected)
-    assert new.criteria_hash == (HASHES[expected] if expected else None)
-
-
-def test_the_chain_of_the_event_decides_about_filters() -> None:
-    of = policy({"auto_score_statuses": ["failed"]}, cli={"enabled": False})
-
-    answers = [
-        admit(session_completed(chain_id=chain, session_status="failed"), SessionState(), of).disposition
-        for chain in ("cli", "kubernetes", None)
+def test_dispositions() -> None:
+    new, no_chain = SessionState(), {"auto_score_statuses": ()}
+    event, others = session_completed(), {"criteria": OTHER_CRITERIA}
+    table = [
+        (event, new, policy(), "accepted"),
+        (rescore(), new, policy(), "accepted"),
+        (event, running(), policy(), "in_progress"),
+        (rescore(), running(), policy(), "in_progress"),
+        (rescore(**others), running(), policy(), "deferred"),
+        (rescore(), running(OTHER_CRITERIA, HASHES[OTHER_CRITERIA]), policy(), "deferred"),
+        (event, scored(), policy(), "already_scored"),
+        (event, scored(OTHER_CRITERIA), policy(), "accepted"),
+        (rescore(force=False), scored(), policy(), "already_scored"),
+        (rescore(force=False, **others), scored(), policy(), "accepted"),
+        (rescore(force=False, **others), scored(OTHER_CRITERIA), policy(), "already_scored"),
+        (rescore(), scored(), policy(), "accepted"),
+        (event, new, policy(enabled=False), "disabled"),
+        (event, new, policy(kubernetes={"enabled": False}), "disabled"),
+        (session_completed(session_status="failed"), new, policy(), "status_not_scored"),
+        (session_completed(session_status="exploded"), new, policy(), "status_not_scored"),
+        (event, new, policy({"sample_rate": 0.0}), "sampled_out"),
+        (session_completed(is_stale=True), new, policy(), "stale"),
+        # A request by a person is not filtered.
+        (rescore(session_status="failed"), new, policy(enabled=False), "accepted"),
+        (rescore(session_status="failed"), new, policy({"enabled": False}), "accepted"),
+        (rescore(session_status="failed"), new, policy({"sample_rate": 0.0} | no_chain), "accepted"),
     ]
+    answers = {"accepted": None, "in_progress": RUNNING, "already_scored": SCORED}
+    for row, (request, state, of, expected) in enumerate(table):
+        decision = admit(request, copy.deepcopy(state), of)
 
-    assert answers == ["disabled", "accepted", "accepted"]
+        assert decision.disposition == expected, row
+        if expected != "accepted":
+            assert decision.score_id == answers.get(expected), row
+
+
+def test_the_first_reason_counts() -> None:
+    """The order of checks: stale, disabled, status, sample, running, scored."""
+    table: list[tuple[Policy, dict[str, Any], str]] = [
+        (policy({"sample_rate": 0.0}, enabled=False), {"is_stale": True}, "stale"),
+        (policy({"sample_rate": 0.0}, enabled=False), {"session_status": "failed"}, "disabled"),
+        (policy({"sample_rate": 0.0}), {"session_status": "failed"}, "status_not_scored"),
+        (policy({"sample_rate": 0.0}), {}, "sampled_out"),
+        (policy(), {}, "in_progress"),
+    ]
+    for of, changes, expected in table:
+        state = running()
+        state.completed = scored().completed
+
+        assert disposition(session_completed(**changes), state, of) == expected
+
+
+def test_the_chain_of_the_event_goes_before_the_stored_one() -> None:
+    of = policy(cli={"criteria": OTHER_CRITERIA})
+    table = [
+        ("cli", "kubernetes", "cli", OTHER_CRITERIA),
+        (None, "cli", "cli", OTHER_CRITERIA),
+        (None, None, None, None),
+        ("never-configured", None, "never-configured", DEFAULT_CRITERIA),
+    ]
+    for asked, stored, chain_id, criteria in table:
+        new = admit(session_completed(chain_id=asked), SessionState(chain_id=stored), of)
+
+        assert (new.chain_id, new.criteria) == (chain_id, criteria)
+        assert new.criteria_hash == (HASHES[criteria] if criteria else None)
+
+
+def test_an_event_without_a_chain_is_refused_only_by_all_chains() -> None:
+    """The first claim learns the chain from the source and decides then."""
+    failed = {"session_status": "failed"}
+    of = policy({"auto_score_statuses": ["failed"]}, cli={"enabled": False})
+    for chain, expected in (("cli", "disabled"), ("kubernetes", "accepted"), (None, "accepted")):
+        assert disposition(session_completed(chain_id=chain, **failed), of=of) == expected
+    chains: list[tuple[dict[str, Any], str]] = [
+        ({}, "disabled"),
+        ({"cli": {"enabled": False}}, "disabled"),
+        ({"cli": {"enabled": True}}, "accepted"),
+    ]
+    for named, expected in chains:
+        assert disposition(session_completed(chain_id=None), of=policy({"enabled": False}, **named)) == expected
 
 
 def test_unknown_criteria_make_a_score_that_can_fail_visibly() -> None:
     for force in (True, False):
-        new = admit(rescore(criteria="no-such", force=force), scored(), policy()).new_score
+        new = admit(rescore(criteria="no-such", force=force), scored(), policy())
 
-        assert new is not None
-        assert (new.criteria, new.criteria_hash) == ("no-such", None)
+        assert (new.disposition, new.criteria, new.criteria_hash) == ("accepted", "no-such", None)
 
 
-@pytest.mark.parametrize(
-    ("state", "criteria", "disposition"),
-    [
-        pytest.param(running("renamed", HASHES[DEFAULT_CRITERIA]), DEFAULT_CRITERIA, "in_progress", id="same-hash"),
-        pytest.param(running(DEFAULT_CRITERIA, "older-hash"), DEFAULT_CRITERIA, "deferred", id="edited-since"),
-        pytest.param(running("no-such", None), "no-such", "in_progress", id="same-unknown-name"),
-        pytest.param(running("no-such", None), DEFAULT_CRITERIA, "deferred", id="other-name"),
-        pytest.param(running(None, None), DEFAULT_CRITERIA, "deferred", id="running-not-bound-yet"),
-        pytest.param(SessionState(open=OpenScore(SCORED, None, None)), None, "in_progress", id="neither-is-bound-yet"),
-    ],
-)
-def test_same_criteria_means_same_content(state: SessionState, criteria: str | None, disposition: str) -> None:
+def test_same_criteria_means_same_content() -> None:
     """Hashes decide if both are known, because a name may have new content; else names decide."""
-    assert admit(rescore(criteria=criteria), state, policy()).disposition == disposition
+    table = [
+        (running("renamed", HASHES[DEFAULT_CRITERIA]), DEFAULT_CRITERIA, "in_progress"),
+        (running(DEFAULT_CRITERIA, "older-hash"), DEFAULT_CRITERIA, "deferred"),
+        (running("no-such", None), "no-such", "in_progress"),
+        (running("no-such", None), DEFAULT_CRITERIA, "deferred"),
+        (running(None, None), DEFAULT_CRITERIA, "deferred"),
+        (SessionState(open=OpenScore(SCORED, None, None)), None, "in_progress"),
+        # Without a chain the default criteria apply, because the running score has read the session.
+        (SessionState(open=OpenScore(RUNNING, DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA])), None, "in_progress"),
+        (SessionState(open=OpenScore(RUNNING, OTHER_CRITERIA, HASHES[OTHER_CRITERIA])), None, "deferred"),
+    ]
+    for row, (state, criteria, expected) in enumerate(table):
+        assert disposition(rescore(criteria=criteria), state) == expected, row
 
 
 def test_only_the_newest_deferred_request_is_kept() -> None:
@@ -172,78 +141,29 @@ def test_only_the_newest_deferred_request_is_kept() -> None:
 
 def test_state_follows_within_a_batch() -> None:
     state = SessionState(chain_id="kubernetes")
+    requests = [session_completed(), session_completed(), rescore(criteria=OTHER_CRITERIA), rescore()]
 
-    dispositions = [
-        admit(r, state, policy()).disposition
-        for r in (session_completed(), session_completed(), rescore(criteria=OTHER_CRITERIA), rescore())
-    ]
-
-    assert dispositions == ["accepted", "in_progress", "deferred", "in_progress"]
+    assert [disposition(r, state) for r in requests] == ["accepted", "in_progress", "deferred", "in_progress"]
 
 
-@pytest.mark.parametrize("state", [SessionState(), running(), scored()], ids=["new", "running", "scored"])
-def test_another_purpose_stands_beside_the_score(state: SessionState) -> None:
-    before = copy.deepcopy(state)
+def test_another_purpose_stands_beside_the_score() -> None:
     purposes: tuple[Purpose, ...] = ("consistency", "anchor", "shadow")
-    for purpose, force in itertools.product(purposes, (True, False)):
+    for purpose, force, state in itertools.product(purposes, (True, False), (SessionState(), running(), scored())):
+        before = copy.deepcopy(state)
+
         decision = admit(rescore(purpose=purpose, force=force), state, policy())
 
         assert (decision.disposition, state) == ("accepted", before)
-        assert decision.new_score is not None
-        assert decision.new_score.score_id == decision.score_id
+        assert decision.score_id not in (None, RUNNING, SCORED)
 
 
-@pytest.mark.parametrize(("force", "disposition"), [(True, "accepted"), (False, "already_scored")])
-def test_promotion(force: bool, disposition: str) -> None:
-    deferred = rescore(force=force, criteria=OTHER_CRITERIA)
-    state = scored(OTHER_CRITERIA)
-
-    decision = admit(deferred, state, policy())
-
-    assert decision.disposition == disposition
-    assert state.deferred is None
-    assert (decision.score_id == SCORED) == (not force)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.01, 0.25, 0.5, 0.99, 1.0])
-def test_a_sample_has_its_size(rate: float) -> None:
-    """Within four standard deviations; 0 and 1 are exact."""
-    drawn = sum(is_sampled(f"session-{n}", rate) for n in range(20_000))
-
-    tolerance = 4 * (20_000 * rate * (1 - rate)) ** 0.5
-    assert abs(drawn - 20_000 * rate) <= tolerance
-
-
-def test_samples_are_stable_and_nested() -> None:
+def test_samples_have_their_size_are_stable_and_nested() -> None:
     ids = [f"session-{n}" for n in range(20_000)]
-    samples = [{i for i in ids if is_sampled(i, rate)} for rate in (0.1, 0.3, 0.9)]
+    samples = [{i for i in ids if is_sampled(i, rate)} for rate in (0.0, 0.01, 0.25, 0.5, 0.99, 1.0)]
 
-    assert samples[0] < samples[1] < samples[2]
-    assert samples[1] == {i for i in ids if is_sampled(i, 0.3)}
+    for rate, sample in zip((0.0, 0.01, 0.25, 0.5, 0.99, 1.0), samples, strict=True):
+        four_deviations = 4 * (20_000 * rate * (1 - rate)) ** 0.5
+        assert abs(len(sample) - 20_000 * rate) <= four_deviations
+    assert all(smaller < larger for smaller, larger in itertools.pairwise(samples))
     # Pinned: another hash would sample other sessions after an upgrade.
     assert [n for n in range(20) if is_sampled(f"session-{n}", 0.5)] == [0, 2, 8, 16, 19]
-
-
-def test_a_re_score_that_names_no_criteria_means_what_is_running_under_the_defaults() -> None:
-    bound = SessionState(open=OpenScore(RUNNING.score_id, DEFAULT_CRITERIA, HASHES[DEFAULT_CRITERIA]))
-    other = SessionState(open=OpenScore(RUNNING.score_id, OTHER_CRITERIA, HASHES[OTHER_CRITERIA]))
-
-    assert admit(rescore(), bound, policy()).disposition == "in_progress"
-    assert admit(rescore(), other, policy()).disposition == "deferred"
-
-
-@pytest.mark.parametrize(
-    ("chains", "disposition"),
-    [
-        pytest.param({}, "disabled", id="no-chain-could-want-it"),
-        pytest.param({"cli": {"enabled": False}}, "disabled", id="the-only-chain-does-not-want-it"),
-        pytest.param({"cli": {"enabled": True}}, "accepted", id="some-chain-may-want-it"),
-    ],
-)
-def test_an_event_without_a_chain_waits_for_its_session_where_a_chain_may_want_it(
-    chains: dict[str, dict[str, bool]], disposition: str
-) -> None:
-    """The first claim learns the chain from the source and decides then."""
-    of = policy({"enabled": False}, **chains)
-
-    assert admit(session_completed(chain_id=None), SessionState(), of).disposition == disposition

@@ -24,10 +24,6 @@ def test_own_scores_before_the_average_before_nothing() -> None:
     assert (estimate.sessions, estimate.chains) == (4, {"kubernetes": 2, "billing": 1, None: 1})
 
 
-def test_sessions_without_a_chain_have_an_average_of_their_own() -> None:
-    assert add_up({"a": None}, {}, {None: AVERAGE}).tokens == Amount(3000, 0, 1, 0)
-
-
 @pytest.mark.parametrize(
     ("own", "average", "cost"),
     [

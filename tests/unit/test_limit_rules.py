@@ -27,6 +27,8 @@ from tarsy_scoring.limits.rules import (
     Permit,
     ProviderState,
     Result,
+    Standing,
+    Standings,
     Window,
     refusal_of,
     require_affordable,
@@ -271,7 +273,7 @@ async def test_without_limits_and_trouble_the_database_is_left_alone(result: Res
     permit = await limits.admit(CALL)
     await limits.settle(permit, result)
 
-    assert limits.claimable().blocked == []
+    assert limits.standings() == Standings({"kubernetes": Standing()}, Standing())
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,6 @@ def test_the_table_of_the_specification() -> None:
                 continue
             assert answer.decision is not None
             assert (answer.decision.disposition, answer.decision.score_id) == (DISPOSITIONS[outcome], answer.score_id)
-            assert (answer.decision.new_score is not None) == (outcome == "new")
             assert NAMES.get(answer.score_id, "new") == expected, f"row {row}, force {force}"
 
 
@@ -87,9 +86,7 @@ def test_a_new_score_is_bound_as_far_as_its_chain_is_known() -> None:
     def bound(state: SessionState, criteria: str | None = None) -> tuple[str | None, str | None, str | None]:
         decision = decide(request(criteria), state, of).decision
         assert decision is not None
-        assert decision.new_score is not None
-        new = decision.new_score
-        return new.chain_id, new.criteria, new.criteria_hash
+        return decision.chain_id, decision.criteria, decision.criteria_hash
 
     assert bound(SessionState(chain_id="kubernetes")) == ("kubernetes", OTHER_CRITERIA, HASHES[OTHER_CRITERIA])
     assert bound(SessionState()) == (None, None, None)

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.kafka import clients, connect, diagnose
+from tarsy_scoring.kafka import clients, connect
 from tarsy_scoring.kafka.clients import CHECK_EVERY_S, QUIET_S, BrokerAway, BrokerRefuses, Consumer, Publisher
 from tarsy_scoring.kafka.diagnose import Obstacle
 from tarsy_scoring.queue.intake import Intake
@@ -426,26 +426,6 @@ async def test_one_producer_at_a_time_is_given_up(producers: list[Producer]) -> 
     assert len(producers) == 2
     for producer in producers:
         producer.is_flushed.set()
-
-
-async def test_a_publisher_gives_the_reason_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers that accept connections and never answer use up all the time there is."""
-    monkeypatch.setattr(diagnose, "CONNECT_TIMEOUT_S", 0.2)
-    is_over = asyncio.Event()
-
-    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await is_over.wait()
-        writer.close()
-
-    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-    place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-    with pytest.raises(BrokerAway, match=rf"within 0.2 s: .*{place}: no answer in time; is it running"):
-        await Publisher(kafka_settings(place)).start(0.2)
-
-    is_over.set()
-    server.close()
-    await server.wait_closed()
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,9 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
 
 import pytest
-import trustme
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -39,10 +36,6 @@ def kafka_settings(**changes: object) -> Settings:
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path, "ours")
-
-
-def test_a_client_without_security_is_given_nothing_but_the_brokers() -> None:
-    assert set(connection_options(kafka_settings())) == {"bootstrap_servers", "security_protocol", "request_timeout_ms"}
 
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
@@ -164,43 +157,6 @@ def test_a_login_that_is_never_used_is_warned_of(authority: Authority) -> None:
     assert unused["variables"] == [f"SCORING_KAFKA_{name}" for name in ("CA_FILE", "SASL_USERNAME", "SASL_PASSWORD")]
     assert PLANTED not in str(found)
     assert warnings_of(kafka_settings(**TLS, ca_file=authority.file)) == {}
-
-
-def issued(authority: trustme.CA, days: float) -> bytes:
-    """A certificate that ends in so many days."""
-    ends = datetime.now(UTC) + timedelta(days=days)
-    leaf = authority.issue_cert("us", not_before=ends - timedelta(days=9), not_after=ends)
-    return leaf.private_key_and_cert_chain_pem.bytes()
-
-
-def test_each_expired_certificate_of_a_file_is_reported(tmp_path: Path) -> None:
-    """Any of a bundle may have expired; UTCTime ends with the year 2049, and GeneralizedTime follows."""
-    both = tmp_path / "both.pem"
-    far_away_days = 365 * 40
-    both.write_bytes(b"a comment: \xff\n".join(issued(trustme.CA(), days) for days in (1, -1, far_away_days, -2)))
-    found = warnings_of(kafka_settings(**TLS, ca_file=both))["settings.certificate_expired"]
-
-    assert (found["variable"], found["file"]) == ("SCORING_KAFKA_CA_FILE", str(both))
-    now = datetime.now(UTC)
-    assert [round((now - datetime.fromisoformat(ends)).days) for ends in cast(list[str], found["ended"])] == [1, 2]
-
-
-def test_an_expired_certificate_of_ours_is_reported(authority: Authority, tmp_path: Path) -> None:
-    """As a warning: the brokers decide, and their clock may differ."""
-    both = tmp_path / "both.pem"
-    both.write_bytes(issued(trustme.CA(), -1))
-
-    found = warnings_of(kafka_settings(**TLS, ca_file=authority.file, cert_file=both, key_file=both))
-
-    assert [w["variable"] for w in found.values()] == ["SCORING_KAFKA_CERT_FILE"]
-
-
-def test_a_form_whose_dates_cannot_be_read_is_used_all_the_same(authority: Authority, tmp_path: Path) -> None:
-    """OpenSSL accepts a form of its own. A missing warning is no reason to refuse the start."""
-    trusted = tmp_path / "trusted.pem"
-    trusted.write_text(authority.file.read_text("ascii").replace(" CERTIFICATE", " TRUSTED CERTIFICATE"), "ascii")
-
-    assert warnings_of(kafka_settings(**TLS, ca_file=trusted)) == {}
 
 
 # --- what changes while we run -------------------------------------------------------------------------

@@ -99,25 +99,6 @@ async def test_brokers_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found is not None
 
 
-@pytest.mark.parametrize(
-    ("server", "place"),
-    [("h:1", ("h", 1)), ("h", ("h", 9092)), ("[::1]:7", ("::1", 7)), ("[::1]", ("::1", 9092)), (" h:2", ("h", 2))],
-)
-async def test_bootstrap_servers_are_read_as_the_library_reads_them(
-    monkeypatch: pytest.MonkeyPatch, server: str, place: tuple[str, int]
-) -> None:
-    asked = []
-
-    async def note(host: str, port: int, **_: Any) -> Any:
-        asked.append((host, port))
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(diagnose, "create_conn", note)
-    await find_obstacle({"bootstrap_servers": server} | SCRAM)
-
-    assert asked == [place]
-
-
 def timed_out_inside_the_library() -> Exception:
     """Its errors have the deadline as their cause, and the deadline has a cancellation."""
     error = KafkaConnectionError("a:1")
