@@ -75,7 +75,7 @@ def read_plans(stack: ExitStack) -> dict[str, Any]:
     """By database and statement: the plans as lines, indented by their depth."""
     from benchmarks.quality import filling
 
-    from integration import test_limits, test_plans, test_quality_plans
+    from integration import test_plans, test_quality_plans
     from tarsy_scoring.records.labels import COUNTED
     from tarsy_scoring.records.session_list import (
         BEST_SESSIONS,
@@ -93,13 +93,10 @@ def read_plans(stack: ExitStack) -> dict[str, Any]:
         for name, given in filters.items():
             arguments = ", ".join([*(given.get(n, value) for n, value in enumerate(nothing)), "51"])
             of_quality[f"list-{order}-{name}"] = (statement, arguments)
-    queue, limits = (
-        {name: entry[:2] for name, entry in module.STATEMENTS.items()} for module in (test_plans, test_limits)
-    )
+    queue = {name: entry[:2] for name, entry in test_plans.STATEMENTS.items()}
     few_labels = filling(test_quality_plans.SCORES, 200) + "DELETE FROM score_labels WHERE label_id % 20 <> 0;"
     return {
         "queue": _plans(stack, test_plans.FILL, queue),
-        "limits": _plans(stack, test_limits.FILL, limits),
         "quality": _plans(stack, few_labels, of_quality),
     }
 

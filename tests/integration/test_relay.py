@@ -40,13 +40,14 @@ def payloads(records: Sequence[Record]) -> list[dict[str, Any]]:
     return [from_json(r.value or b"") for r in records]
 
 
-async def run_dry(relay: Relay) -> int:
-    """Pass after pass until nothing is left; how many events went out."""
-    total = 0
-    while sent := await relay.run_once():
-        total += sent
-    await relay._publisher.stop()
-    return total
+async def run_dry(scoring: Scoring, settings: Settings, publisher: Publisher | None = None) -> list[int]:
+    """Pass after pass until nothing is left; how many events went out in each."""
+    publisher = publisher or Publisher(settings)
+    relay, sent = Relay(settings, scoring.database, Metrics(), publisher), [-1]
+    while sent[-1] != 0:
+        sent.append(await relay.run_once())
+    await publisher.stop()
+    return sent[1:-1]
 
 
 class Faulty(Publisher):
@@ -67,11 +68,11 @@ class Faulty(Publisher):
 async def test_every_event_goes_out_once_and_in_order(scoring: Scoring, settings: Settings) -> None:
     await finish(scoring, *SESSIONS)
 
-    sent = await run_dry(Relay(settings, scoring.database, Metrics()))
+    sent = await run_dry(scoring, settings)
 
     records = await published(settings)
     events = payloads(records)
-    assert sent == len(records) == 5 * len(SESSIONS)
+    assert sum(sent) == len(records) == 5 * len(SESSIONS)
     assert sorted(e["position"] for e in events) == list(range(1, len(events) + 1))
     for session in SESSIONS:
         mine = [e for e in events if e["session_id"] == session]
@@ -85,7 +86,7 @@ async def test_a_record_is_keyed_by_its_session_and_carries_cloudevents_headers(
 ) -> None:
     await finish(scoring, "session-1")
 
-    await run_dry(Relay(settings, scoring.database, Metrics()))
+    await run_dry(scoring, settings)
 
     for record in await published(settings):
         event, headers = from_json(record.value or b""), dict(record.headers)
@@ -104,16 +105,13 @@ async def test_a_record_is_keyed_by_its_session_and_carries_cloudevents_headers(
 async def test_nothing_is_marked_that_was_not_acknowledged(scoring: Scoring, settings: Settings) -> None:
     """A lost acknowledgement repeats the event and the later ones of its session, no others."""
     await finish(scoring, "session-1", "session-2")
-    relay = Relay(settings, scoring.database, Metrics())
-    relay._publisher = Faulty(settings, 0)
 
-    first = await relay.run_once()
-    rest = await run_dry(relay)
+    sent = await run_dry(scoring, settings, Faulty(settings, 0))
 
     events = payloads(await published(settings))
     lost = events[0]["session_id"]
     repeated = [e for e in events if e["session_id"] == lost]
-    assert (first, rest) == (5, 5), "the session without a loss is done at once, the other as a whole again"
+    assert sent == [5, 5], "the session without a loss is done at once, the other as a whole again"
     assert len(events) == 15
     assert len({e["event_id"] for e in events}) == 10
     assert [e["sequence"] for e in repeated[-5:]] == [1, 2, 3, 4, 5], "the last word on the topic is in order"
@@ -121,16 +119,15 @@ async def test_nothing_is_marked_that_was_not_acknowledged(scoring: Scoring, set
 
 async def test_two_relays_do_not_repeat_each_other(scoring: Scoring, settings: Settings) -> None:
     await finish(scoring, *SESSIONS)
-    one, other = (Relay(settings, scoring.database, Metrics()) for _ in range(2))
 
     async with scoring.database.transaction() as connection:
         await connection.fetchval(
             "SELECT pg_advisory_xact_lock(hashtext('tarsy-scoring relay'), hashtext($1))", scoring.database.schema
         )
-        assert await one.run_once() == 0, "somebody else relays"
-    sent = await run_dry(one) + await run_dry(other)
+        assert await run_dry(scoring, settings) == [], "another process relays"
+    sent = await run_dry(scoring, settings) + await run_dry(scoring, settings)
 
-    assert sent == len(await published(settings)) == 5 * len(SESSIONS)
+    assert sum(sent) == len(await published(settings)) == 5 * len(SESSIONS)
 
 
 async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring, settings: Settings) -> None:
@@ -141,7 +138,7 @@ async def test_labels_too_large_for_kafka_do_not_stop_the_relay(scoring: Scoring
         "jsonb_build_object('note', repeat('x', 2000000))) WHERE type = 'scoring.completed'"
     )
 
-    await run_dry(Relay(settings, scoring.database, Metrics()))
+    await run_dry(scoring, settings)
 
     assert payloads(await published(settings))[-1]["labels"] == {}
 
@@ -174,8 +171,7 @@ class Standing(Publisher):
 async def test_positions_are_given_while_a_broker_is_waited_for(scoring: Scoring, place: str) -> None:
     """The gateway reads events by position from the database, so events of an outage need positions at once."""
     publisher = Standing(place)
-    relay = Relay(load_settings({}), scoring.database, Metrics())
-    relay._publisher = publisher
+    relay = Relay(load_settings({}), scoring.database, Metrics(), publisher)
     await scoring.accept(session_completed("session-1"))
     passing = asyncio.create_task(relay.run_once())
     await publisher.is_waited_for.wait()

@@ -42,13 +42,20 @@ MAX_EVENT_BYTES = MAX_REQUEST_BYTES - 16_384  # Kafka counts headers and framing
 
 
 class Relay:
-    """The relay of this process: at work, or on standby while another process relays."""
+    """
+    The relay of this process: at work, or on standby while another process relays.
 
-    def __init__(self, settings: Settings, database: Database, metrics: Metrics) -> None:
+    Args:
+        publisher: In place of one made from the settings; stopped at the end of `run`.
+    """
+
+    def __init__(
+        self, settings: Settings, database: Database, metrics: Metrics, publisher: Publisher | None = None
+    ) -> None:
         self._topic = settings.topic_scoring_events
         self._database = database
         self._metrics = metrics
-        self._publisher = Publisher(settings)
+        self._publisher = publisher or Publisher(settings)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Relay until `stopping`, then flush for at most 10 s; the next relay publishes the rest."""
