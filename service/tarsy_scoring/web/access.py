@@ -18,10 +18,11 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
-from typing import cast
+from typing import Annotated, cast
 from urllib.parse import urlsplit
 
 import structlog
+from fastapi import Depends
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
@@ -60,6 +61,11 @@ async def may_score(connection: HTTPConnection) -> Caller:
     caller = cast(Caller, connection.state.caller)
     _require_scope(caller)
     return caller
+
+
+# For the parameter of a route.
+Reading = Annotated[Caller, Depends(may_read)]
+Scoring = Annotated[Caller, Depends(may_score)]
 
 
 class Access:

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Query, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     AfterValidator,
@@ -212,29 +212,28 @@ class TrustQuery(_Parameters):
     fingerprint: Word | SkipJsonSchema[None] = Field(None, description="Only the judge with this fingerprint.")
 
 
-class NoParameters(_Parameters):
-    """For routes without query parameters."""
-
-
-async def no_parameters(_: Annotated[NoParameters, Query()]) -> None:
-    """For `Depends` of a route without query parameters: an unknown one is 422 there as well."""
-
-
-async def no_repeated_parameters(request: Request) -> None:
+async def known_parameters_once(request: Request) -> None:
     """
     For `Depends` of every route under `/api/v1/scoring`.
 
-    The framework would take the last of two values and answer another question than the caller meant.
+    The framework ignores parameters of a route that declares none, and takes the last of two values, so it
+    would answer another question than the caller meant. A query model refuses unknown parameters itself.
 
     Raises:
-        RequestValidationError: A parameter other than `label` appears twice.
+        RequestValidationError: A parameter other than `label` appears twice, or the route has no parameters.
     """
-    names = Counter(name for name, _ in request.query_params.multi_items())
-    repeated = [name for name, times in names.items() if times > 1 and name != "label"]
-    if repeated:
-        raise RequestValidationError(
-            [{"type": "repeated", "loc": ("query", name), "msg": "given more than once"} for name in repeated]
-        )
+    has_model = bool(request.scope["route"].dependant.query_params)
+    times = Counter(name for name, _ in request.query_params.multi_items())
+    faults = [
+        {"type": "repeated", "loc": ("query", name), "msg": "given more than once"}
+        for name, count in times.items()
+        if has_model and count > 1 and name != "label"
+    ]
+    if not has_model:
+        message = "Extra inputs are not permitted"  # as pydantic writes it
+        faults = [{"type": "extra_forbidden", "loc": ("query", name), "msg": message} for name in times]
+    if faults:
+        raise RequestValidationError(faults)
 
 
 # --- forms of the pages --------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from tarsy_scoring.records.analytics import (
 from tarsy_scoring.records.scores import REPLY
 from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt
 from tarsy_scoring.scoring.document import NO_USAGE
-from tarsy_scoring.web.documents import EXAMPLE_SCORE
+from tarsy_scoring.web.app import application
 from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions_view
 from tarsy_scoring.web.pages.missing_tools import STATES
 from tarsy_scoring.web.pages.period import SORT, read_period_form
@@ -43,7 +43,8 @@ COUNTS = {
     **dict.fromkeys(("error_rate", "retry_rate"), 0.3),
     "first_try_success_rate": None,
 }
-FULL: dict[str, Any] = EXAMPLE_SCORE | {
+EXAMPLE = application().openapi()["components"]["schemas"]["ScoreDocument"]["examples"][0]
+FULL: dict[str, Any] = EXAMPLE | {
     "score_id": uuid.UUID(int=7),
     **dict.fromkeys(("created_at", "started_at", "completed_at"), NOW),
     "score_breakdown": {"consistency": 10.5, "logical_flow": 20},

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Depends
 
 from tarsy_scoring.web.api import browse, drift, labels, ledger, live, probes, scores, tarsy
-from tarsy_scoring.web.queries import no_repeated_parameters
+from tarsy_scoring.web.queries import known_parameters_once
 
-_scoring = APIRouter(dependencies=[Depends(no_repeated_parameters)])
+_scoring = APIRouter(dependencies=[Depends(known_parameters_once)])
 for _module in (scores, browse, drift, ledger, labels):
     _scoring.include_router(_module.router)
 

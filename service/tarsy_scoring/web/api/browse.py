@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
-from pydantic import JsonValue
 
 from tarsy_scoring.records import analytics
 from tarsy_scoring.records.analytics import Distribution, FailureTags, MissingTools, Trends
@@ -14,7 +13,8 @@ from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.export import export_scores, written
 from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
 from tarsy_scoring.statistics.agreement import Band, bands_of
-from tarsy_scoring.web.api.common import PREFIX, Reading, example
+from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.api.common import PREFIX
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, SelectionQuery, SessionsQuery, TrendsQuery
@@ -25,47 +25,11 @@ router = APIRouter(prefix=PREFIX)
 MAX_EXPORTS = 4
 EXPORT_RETRY_S = 10
 
-_SESSION: JsonValue = {
-    "session_id": "7d1c6c9e",
-    "chain_id": "kubernetes",
-    "alert_type": "PodCrashLoop",
-    "labels": {"guidance": "v2"},
-    "session_status": "completed",
-    "ended_at": "2026-01-05T10:05:00Z",
-    "status": "in_progress",
-    "score": {
-        "score_id": "0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10",
-        "total_score": 67,
-        "outcome": "pass",
-        "judge_outcome": None,
-        "criteria": "investigation-methodology",
-        "criteria_hash": "2f1f0a6f5e0c4d3b9a8877665544332211ffeeddccbbaa998877665544332211",
-        "is_current_criteria": True,
-        "judge_fingerprint": "b1946ac92492d2347c6235b4d2611184",
-        "flags": [],
-        "failure_tags": ["incomplete_evidence"],
-        "score_triggered_by": "alice",
-        "scored_at": "2026-01-05T10:05:20Z",
-    },
-    "latest_attempt": {
-        "score_id": "5b0c9a44-6f5d-4c57-9f0e-2f4d7f3f4a02",
-        "status": "in_progress",
-        "attempt": 1,
-        "created_at": "2026-01-06T08:00:00Z",
-        "current_stage": "analyzing_methodology",
-        "waiting_for": None,
-        "error_kind": None,
-        "error_message": None,
-    },
-}
-_LOGIC: JsonValue = {"criteria": "investigation-methodology", "category": "logical_flow", "average": 18.5, "count": 40}
-
 
 @router.get(
     "/sessions",
     summary="List sessions with their scores",
     tags=["browsing"],
-    responses=example({"sessions": [_SESSION], "next_cursor": None}),
 )
 async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQuery, Query()]) -> SessionPage:
     """
@@ -149,22 +113,6 @@ async def _joined(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> Asyn
     "/analytics/trends",
     summary="Totals per day",
     tags=["analytics"],
-    responses=example(
-        {
-            "points": [
-                {
-                    "day": "2026-01-05",
-                    "judge_fingerprint": "b1946ac92492d2347c6235b4d2611184",
-                    "criteria": "investigation-methodology",
-                    "average": 67.5,
-                    "minimum": 41,
-                    "maximum": 92,
-                    "count": 40,
-                }
-            ],
-            "left_out": 1,
-        }
-    ),
 )
 async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery, Query()]) -> Trends:
     """
@@ -181,14 +129,6 @@ async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery
     "/analytics/distribution",
     summary="Totals by band",
     tags=["analytics"],
-    responses=example(
-        {
-            "bands": [{"band": "50-74", "low": 50, "high": 74, "count": 40, "categories": [_LOGIC]}],
-            "between_bands": 0,
-            "without_total": 2,
-            "categories": [_LOGIC],
-        }
-    ),
 )
 async def read_distribution(request: Request, _: Reading, query: Annotated[SelectionQuery, Query()]) -> Distribution:
     """
@@ -205,23 +145,6 @@ async def read_distribution(request: Request, _: Reading, query: Annotated[Selec
     "/analytics/missing-tools",
     summary="Tools to build next",
     tags=["analytics"],
-    responses=example(
-        {
-            "tools": [
-                {
-                    "tool_name": "node_pressure",
-                    "spellings": [{"name": "node_pressure", "sessions": 5}, {"name": "Node Pressure", "sessions": 2}],
-                    "sessions": 7,
-                    "chains": 1,
-                    "by_chain": [{"chain_id": "kubernetes", "sessions": 7}],
-                    "points_lost": 231,
-                    "exists": False,
-                }
-            ],
-            "tools_left_out": 0,
-            "spellings_left_out": 0,
-        }
-    ),
 )
 async def read_missing_tools(
     request: Request, _: Reading, query: Annotated[MissingToolsQuery, Query()]
@@ -242,20 +165,6 @@ async def read_missing_tools(
     "/analytics/failure-tags",
     summary="Failure tags",
     tags=["analytics"],
-    responses=example(
-        {
-            "scores": 50,
-            "tags": [
-                {
-                    "tag": "incomplete_evidence",
-                    "count": 10,
-                    "share": 0.2,
-                    "chains": 1,
-                    "by_chain": [{"chain_id": "kubernetes", "count": 10, "share": 0.25}],
-                }
-            ],
-        }
-    ),
 )
 async def read_failure_tags(request: Request, _: Reading, query: Annotated[SelectionQuery, Query()]) -> FailureTags:
     """

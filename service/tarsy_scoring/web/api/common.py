@@ -4,21 +4,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import Depends, Path, Response
-from pydantic import JsonValue
+from fastapi import Path, Response
 from pydantic_core import to_json
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.web.access import may_read, may_score
-from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.problems import Problem
 
 PREFIX = "/api/v1/scoring"
 PLAIN_TEXT = r"^[^\x00]*$"  # PostgreSQL stores no NUL
 NO_SUCH_SCORE = {"description": "There is no such score."}
 
-Reading = Annotated[Caller, Depends(may_read)]
-Scoring = Annotated[Caller, Depends(may_score)]
 SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examples=["7d1c6c9e"])]
 ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"])]
 
@@ -32,8 +27,3 @@ def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | No
 def no_such_score(score_id: UUID) -> Problem:
     """404 for an unknown score id."""
     return Problem(404, "Unknown score", f"there is no score {score_id}")
-
-
-def example(value: JsonValue, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """An example answer, for `responses` of a route."""
-    return {status: {"content": {"application/json": {"example": value}}}}

@@ -5,26 +5,25 @@ from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tarsy_scoring.records import labels, review
 from tarsy_scoring.records.labels import NewLabel
 from tarsy_scoring.statistics.agreement import Band, Confusion, Estimate, LabelsNeeded
 from tarsy_scoring.statistics.calibration import read_outcome
+from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
     PREFIX,
-    Reading,
     ScoreId,
-    Scoring,
     json_answer,
     no_such_score,
 )
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
-from tarsy_scoring.web.queries import ReviewQuery, TrustQuery, no_parameters
+from tarsy_scoring.web.queries import ReviewQuery, TrustQuery
 
 router = APIRouter(prefix=PREFIX, tags=["labels"])
 
@@ -32,30 +31,11 @@ MAX_REASON = 4000
 
 Probability = Annotated[float, Field(gt=0, le=1)]
 
-AGREES: dict[str, JsonValue] = {"agrees": True, "reason": "the cause is named and shown"}
-OWN: dict[str, JsonValue] = {
-    "agrees": False,
-    "outcome": "partial",
-    "number": 45,
-    "reason": "it never looked at the node's memory (E17)",
-}
-
-KEPT: dict[str, JsonValue] = {
-    "label_id": 12,
-    "score_id": "0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10",
-    "session_id": "7d1c6c9e",
-    "by": "alice",
-    "at": "2026-01-06T09:00:00Z",
-    **OWN,
-    "is_random": True,
-    "inclusion_probability": 0.125,
-}
-
 
 class LabelRequest(BaseModel):
     """A reviewer's label of a score: agreement, or the right outcome and total."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", json_schema_extra={"examples": [AGREES, OWN]})
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     agrees: bool | None = Field(
         None, description="Agreement with band and total. If true, `outcome` and `number` must be left out."
@@ -82,8 +62,6 @@ class LabelRequest(BaseModel):
 
 class LabelDocument(BaseModel):
     """A stored label."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [KEPT]})
 
     label_id: int
     score_id: UUID
@@ -174,9 +152,7 @@ class TrustCards(BaseModel):
 @router.post(
     "/scores/{score_id}/labels",
     summary="Label a score",
-    response_model=None,
     status_code=201,
-    dependencies=[Depends(no_parameters)],
     responses={
         201: {"model": LabelDocument, "description": "The label is stored."},
         404: NO_SUCH_SCORE,
@@ -195,8 +171,6 @@ async def label_score(request: Request, caller: Scoring, score_id: ScoreId, said
 @router.get(
     "/scores/{score_id}/labels",
     summary="Read the labels of a score",
-    response_model=None,
-    dependencies=[Depends(no_parameters)],
     responses={200: {"model": Labels}, 404: NO_SUCH_SCORE},
 )
 async def read_labels(request: Request, _: Reading, score_id: ScoreId) -> Response:
@@ -249,7 +223,7 @@ async def keep_label(context: AppContext, score_id: UUID, said: LabelRequest, by
 # --- the review queue and trust cards -------------------------------------------------------------------
 
 
-@router.get("/review", summary="Read which scores to review", response_model=None, responses={200: {"model": Review}})
+@router.get("/review", summary="Read which scores to review", responses={200: {"model": Review}})
 async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery, Query()]) -> Response:
     """
     Scores of the last seven days to label.
@@ -265,7 +239,6 @@ async def read_review(request: Request, _: Reading, query: Annotated[ReviewQuery
 @router.get(
     "/trust",
     summary="Read trust cards of judges",
-    response_model=None,
     responses={200: {"model": TrustCards}},
 )
 async def read_trust(request: Request, _: Reading, query: Annotated[TrustQuery, Query()]) -> Response:

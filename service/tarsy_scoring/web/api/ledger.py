@@ -4,17 +4,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 
 from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
 from tarsy_scoring.missing_tools.ledger import Ledger
 from tarsy_scoring.records.analytics import Selection, ToolSort
-from tarsy_scoring.web.api.common import PLAIN_TEXT, PREFIX, Reading, Scoring, example
+from tarsy_scoring.web.access import Reading, Scoring
+from tarsy_scoring.web.api.common import PLAIN_TEXT, PREFIX
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, malformed
-from tarsy_scoring.web.queries import MissingToolsQuery, Moment, no_parameters
+from tarsy_scoring.web.queries import MissingToolsQuery, Moment
 
 router = APIRouter(prefix=f"{PREFIX}/missing-tools", tags=["tools"])
 
@@ -23,52 +24,11 @@ MAX_NOTE = 4000
 Name = Annotated[str, Field(min_length=1, max_length=1000, pattern=PLAIN_TEXT)]
 NO_SUCH_TOOL = {"description": "No judge has missed a tool of that name."}
 
-_MERGE: dict[str, JsonValue] = {
-    "name": "NodePressure",
-    "tool": "node_pressure",
-    "is_automatic": False,
-    "decided_by": "ada",
-    "decided_at": "2026-01-06T09:00:00Z",
-}
-_SAYING: dict[str, JsonValue] = {
-    "tool": "node_pressure",
-    "state": "built",
-    "since": "2026-01-05T10:00:00Z",
-    "said_by": "ada",
-    "said_at": "2026-01-06T09:00:00Z",
-    "note": "in the Kubernetes server, from version 4 on",
-}
-_ENTRY: dict[str, JsonValue] = {
-    "tool_name": "node_pressure",
-    "spellings": [{"name": "node_pressure", "sessions": 5}, {"name": "NodePressure", "sessions": 2}],
-    "sessions": 7,
-    "chains": 1,
-    "by_chain": [{"chain_id": "kubernetes", "sessions": 7}],
-    "points_lost": 231,
-    "exists": True,
-    "state": "confirmed",
-    "said": _SAYING,
-    "demand": {
-        "verdict": "confirmed",
-        "sessions_without": 100,
-        "asked_without": 30,
-        "sessions_with": 60,
-        "asked_with": 0,
-        "expected": 18.0,
-        "left": 0.0,
-        "sessions_needed": None,
-    },
-    "has_other_judge": False,
-    "merges": [_MERGE],
-}
-
 
 class SayingRequest(BaseModel):
     """A new state of a tool."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"tool": "node_pressure", "state": "built"}]}
-    )
+    model_config = ConfigDict(extra="forbid")
 
     tool: Name = Field(description="Any name of the tool.")
     state: SaidState
@@ -83,10 +43,7 @@ class SayingRequest(BaseModel):
 class MergeRequest(BaseModel):
     """A decision to which tool a name belongs."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"name": "tail_logs", "tool": "live_logs"}, {"name": "cpu_top"}]},
-    )
+    model_config = ConfigDict(extra="forbid")
 
     name: Name
     tool: Name | None = Field(
@@ -94,13 +51,7 @@ class MergeRequest(BaseModel):
     )
 
 
-@router.get(
-    "",
-    summary="Read the ledger of missing tools",
-    responses=example(
-        {"as_of": "2026-01-06T09:00:00Z", "entries": [_ENTRY], "tools_left_out": 0, "spellings_left_out": 0}
-    ),
-)
+@router.get("", summary="Read the ledger of missing tools")
 async def read_ledger(request: Request, _: Reading, query: Annotated[MissingToolsQuery, Query()]) -> Ledger:
     """
     Tools that judges missed, most wanted first, with their states and the decisions about their names.
@@ -124,8 +75,7 @@ async def look_up(request: Request, selection: Selection, sort: ToolSort, limit:
     name="say",  # the operation id of generated clients
     summary="Set the state of a tool",
     status_code=201,
-    dependencies=[Depends(no_parameters)],
-    responses=example(_SAYING, 201) | {404: NO_SUCH_TOOL},
+    responses={404: NO_SUCH_TOOL},
 )
 async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
     """
@@ -154,8 +104,7 @@ async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> S
     name="join",  # the operation id of generated clients
     summary="Merge a name into a tool, or separate it",
     status_code=201,
-    dependencies=[Depends(no_parameters)],
-    responses=example(_MERGE, 201) | {404: NO_SUCH_TOOL},
+    responses={404: NO_SUCH_TOOL},
 )
 async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -> Merge:
     """

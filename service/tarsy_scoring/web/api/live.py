@@ -6,15 +6,15 @@ ASGI server the same messages are sent one by one.
 """
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
 from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.web.access import may_read
+from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.connections import CLOSE_S, Connection, connection_of
-from tarsy_scoring.web.context import Caller, context_of
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import UPGRADE_HEADERS, Problem
 
 router = APIRouter(prefix="/api/v1")
@@ -23,7 +23,7 @@ RETRY_AFTER_S = 5
 
 
 @router.websocket("/ws")
-async def live(websocket: WebSocket, caller: Annotated[Caller, Depends(may_read)]) -> None:
+async def live(websocket: WebSocket, caller: Reading) -> None:
     """Scoring events as they happen, in TARSy's protocol. The middleware has checked access and origin."""
     gateway: Gateway | None = context_of(websocket).gateway
     if gateway is None or gateway.is_full:

@@ -27,7 +27,6 @@ class Health(BaseModel):
 @router.get(
     "/healthz",
     summary="Whether the process runs",
-    response_model=None,
     responses={200: {"model": Health, "description": "It runs."}},
 )
 async def healthz() -> Response:
@@ -38,7 +37,6 @@ async def healthz() -> Response:
 @router.get(
     "/readyz",
     summary="Whether requests can be answered",
-    response_model=None,
     responses={
         200: {"model": Health, "description": "The database answers."},
         503: {"model": Health, "description": "The database does not answer."},
@@ -60,7 +58,7 @@ async def readyz(request: Request) -> Response:
     return JSONResponse({"status": "ready"})
 
 
-@router.get("/openapi.json", response_model=None, include_in_schema=False)
+@router.get("/openapi.json", include_in_schema=False)
 async def openapi_json(request: Request) -> Response:
     """The OpenAPI document."""
     return JSONResponse(request.app.openapi())

@@ -12,13 +12,12 @@ from starlette.convertors import Convertor, register_url_convertor
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.score_parts import Turn
 from tarsy_scoring.records.cursors import InvalidCursor, decode_cursor, encode_cursor, read_id, read_time
+from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
     PREFIX,
-    Reading,
     ScoreId,
-    Scoring,
     SessionId,
     json_answer,
     no_such_score,
@@ -26,7 +25,7 @@ from tarsy_scoring.web.api.common import (
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.documents import ScoreDocument
 from tarsy_scoring.web.problems import Problem, malformed
-from tarsy_scoring.web.queries import HistoryQuery, no_parameters
+from tarsy_scoring.web.queries import HistoryQuery
 from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, one_idempotency_key, request_score
 
 
@@ -53,11 +52,7 @@ MAX_REQUESTS_SHOWN = 1000
 class ScoreRequest(BaseModel):
     """Options of a request for a score; all optional."""
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        json_schema_extra={"examples": [{"force_rescore": True, "reason": "the runbook was wrong"}]},
-    )
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     force_rescore: bool = Field(False, description="Make a new score, even if there is a completed one.")
     criteria: str | None = Field(
@@ -135,9 +130,8 @@ class CriteriaDocument(BaseModel):
 @router.post(
     "/sessions/{session_id:anything}/score",
     summary="Request a score",
-    response_model=None,
     status_code=202,
-    dependencies=[Depends(no_parameters), Depends(one_idempotency_key)],
+    dependencies=[Depends(one_idempotency_key)],
     responses={
         200: {"model": ScoreDocument, "description": "The latest completed score; no score is open."},
         202: {"model": ScoreDocument, "description": "A new score, or the one that is pending or in progress."},
@@ -187,8 +181,6 @@ async def ask(
 @router.post(
     "/scores/{score_id}/cancel",
     summary="Cancel a score",
-    response_model=None,
-    dependencies=[Depends(no_parameters)],
     responses={
         200: {"model": ScoreDocument, "description": "The score is cancelled."},
         404: NO_SUCH_SCORE,
@@ -218,8 +210,6 @@ async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Respon
 @router.get(
     "/sessions/{session_id:anything}/score",
     summary="Read the score of a session",
-    response_model=None,
-    dependencies=[Depends(no_parameters)],
     responses={200: {"model": ScoreDocument}, 404: {"description": "The session has no score."}},
 )
 async def read_score_of_session(request: Request, _: Reading, session_id: SessionId) -> Response:
@@ -236,7 +226,6 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
 @router.get(
     "/sessions/{session_id:anything}/scores",
     summary="Read all scores of a session",
-    response_model=None,
     responses={200: {"model": History}, 404: {"description": "The session is unknown."}},
 )
 async def read_history(
@@ -267,8 +256,6 @@ async def read_history(
 @router.get(
     "/scores/{score_id}",
     summary="Read a score",
-    response_model=None,
-    dependencies=[Depends(no_parameters)],
     responses={200: {"model": ScoreDocument}, 404: NO_SUCH_SCORE},
 )
 async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Response:
@@ -279,8 +266,6 @@ async def read_score(request: Request, _: Reading, score_id: ScoreId) -> Respons
 @router.get(
     "/scores/{score_id}/turns",
     summary="Read the judge's replies",
-    response_model=None,
-    dependencies=[Depends(no_parameters)],
     responses={200: {"model": Replies}, 404: NO_SUCH_SCORE},
 )
 async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Response:
@@ -294,8 +279,6 @@ async def read_turns(request: Request, _: Reading, score_id: ScoreId) -> Respons
 @router.get(
     "/requests/{event_id:path}",
     summary="Look up the requests of an event",
-    response_model=None,
-    dependencies=[Depends(no_parameters)],
     responses={200: {"model": Requests}, 404: {"description": "No request has this event id."}},
 )
 async def read_requests(
@@ -316,8 +299,6 @@ async def read_requests(
 @router.get(
     "/criteria/{criteria_hash}",
     summary="Read criteria",
-    response_model=None,
-    dependencies=[Depends(no_parameters)],
     responses={200: {"model": CriteriaDocument}, 404: {"description": "No criteria have this hash."}},
 )
 async def read_criteria(

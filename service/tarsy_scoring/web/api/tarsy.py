@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tarsy_scoring.postgres.database import DatabaseAway
-from tarsy_scoring.web.api.common import Reading, Scoring, SessionId
+from tarsy_scoring.web.access import Reading, Scoring
+from tarsy_scoring.web.api.common import SessionId
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, database_away
 from tarsy_scoring.web.score_requests import IdempotencyKey, one_idempotency_key, request_score
@@ -96,7 +97,6 @@ router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute)
 @router.post(
     "/sessions/{session_id}/score",
     summary="Score a session again, as TARSy does",
-    response_model=None,
     status_code=202,
     dependencies=[Depends(one_idempotency_key)],
     responses={
@@ -126,7 +126,6 @@ async def start(
 @router.get(
     "/sessions/{session_id}/score",
     summary="Read the newest score of a session, as TARSy does",
-    response_model=None,
     responses={
         200: {"model": TarsyScore},
         404: {"model": TarsyError, "description": "There is no such session, or it has no score."},

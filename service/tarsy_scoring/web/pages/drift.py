@@ -4,16 +4,15 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.drift.findings import Finding
 from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, daily_totals, in_points, read_report
-from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.context import AppContext, Caller, context_of
+from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages import insights_view
 from tarsy_scoring.web.pages.charts import Tone, picture_of, tag, words_at
 from tarsy_scoring.web.pages.insights_view import TrendView
@@ -28,10 +27,8 @@ TONES: Mapping[str | None, Tone] = {"judge": "fair", "agents": "weak", "both": "
 _ROW, _LABEL_WIDTH, _VALUE_WIDTH, _WIDTH = 30.0, 130.0, 190.0, 720.0
 _LEAST_SCALE = 5.0  # points; a smaller scale would make a change of one point look large
 
-Reading = Annotated[Caller, Depends(may_read)]
 
-
-@router.get(PAGE, response_model=None)
+@router.get(PAGE)
 async def drift_page(request: Request, _: Reading) -> HTMLResponse:
     """Findings, their meaning, and the totals per day of one chain."""
     form = requested_period(request)

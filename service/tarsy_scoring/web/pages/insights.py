@@ -2,27 +2,25 @@
 tables.
 """
 
-from typing import Annotated, cast
+from typing import cast
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.live.signals import INSIGHTS
 from tarsy_scoring.records import analytics
 from tarsy_scoring.records.analytics import DayOf
 from tarsy_scoring.statistics.agreement import bands_of
-from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.context import Caller, context_of
+from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages import insights_view
 from tarsy_scoring.web.pages.period import DAY_OF, period_page, requested_period
 from tarsy_scoring.web.pages.rendering import Live
 
 router = APIRouter(include_in_schema=False)
 
-Reading = Annotated[Caller, Depends(may_read)]
 
-
-@router.get("/trends", response_model=None)
+@router.get("/trends")
 async def trends_page(request: Request, _: Reading) -> HTMLResponse:
     """How totals change from day to day, one line per judge."""
     form = requested_period(request, DAY_OF)
@@ -35,7 +33,7 @@ async def trends_page(request: Request, _: Reading) -> HTMLResponse:
     return await period_page(request, "trends.html", form, live=live, view=view, left_out=found.left_out)
 
 
-@router.get("/distribution", response_model=None)
+@router.get("/distribution")
 async def distribution_page(request: Request, _: Reading) -> HTMLResponse:
     """How many scores each band holds, and their averages per category."""
     context, form = context_of(request), requested_period(request)
@@ -49,7 +47,7 @@ async def distribution_page(request: Request, _: Reading) -> HTMLResponse:
     return await period_page(request, "distribution.html", form, view=view, found=found)
 
 
-@router.get("/failure-tags", response_model=None)
+@router.get("/failure-tags")
 async def failure_tags_page(request: Request, _: Reading) -> HTMLResponse:
     """Which failures judges named, and in which chains."""
     context, form = context_of(request), requested_period(request)

@@ -3,19 +3,19 @@
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records import labels, review
 from tarsy_scoring.records.review import Queue
 from tarsy_scoring.statistics.calibration import Calibration
-from tarsy_scoring.web.access import may_read, may_score
+from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
-from tarsy_scoring.web.context import AppContext, Caller, context_of
+from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.rendering import page
 from tarsy_scoring.web.problems import Problem
@@ -33,11 +33,8 @@ REASONS = {
     "band edge": "its total lies near the edge of a band",
 }
 
-Reading = Annotated[Caller, Depends(may_read)]
-Scoring = Annotated[Caller, Depends(may_score)]
 
-
-@router.get("/review", response_model=None)
+@router.get("/review")
 async def review_page(request: Request, _: Reading) -> HTMLResponse:
     """The scores of the review queue, and the trust cards of the judges that gave them."""
     database = context_of(request).reader.database
@@ -59,7 +56,7 @@ async def cards_of(database: Database, queue: Queue) -> list[Calibration]:
     return [await labels.trust_card_of(database, *judge) for judge in queue.judges[:CARDS_SHOWN]]
 
 
-@router.post("/scores/{score_id}/labels", response_model=None)
+@router.post("/scores/{score_id}/labels")
 async def label(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
     """Store a label as `POST /api/v1/scoring/scores/{score_id}/labels` does, and return to the score."""
     await keep_label(context_of(request), score_id, read_label_form(await request.body()), caller.name)

@@ -4,17 +4,16 @@ from contextlib import suppress
 from datetime import date
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import BeforeValidator
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.missing_tools.ledger import State
 from tarsy_scoring.missing_tools.report import demand_in_words
 from tarsy_scoring.records.analytics import ToolSort
-from tarsy_scoring.web.access import may_read, may_score
+from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api import ledger
 from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
-from tarsy_scoring.web.context import Caller
 from tarsy_scoring.web.pages.forms import form_fields, read_as
 from tarsy_scoring.web.pages.period import SORT, period_page, requested_period
 from tarsy_scoring.web.queries import Moment
@@ -31,11 +30,8 @@ STATES: dict[State, tuple[str, str]] = {
     "still_missed": ("built, still missed", "weak"),
 }
 
-Reading = Annotated[Caller, Depends(may_read)]
-Scoring = Annotated[Caller, Depends(may_score)]
 
-
-@router.get(PAGE, response_model=None)
+@router.get(PAGE)
 async def missing_tools_page(request: Request, caller: Reading) -> HTMLResponse:
     """Which tools judges missed, with merged spellings and the state of each tool."""
     form = requested_period(request, SORT)
@@ -65,14 +61,14 @@ class StateForm(SayingRequest):
     since: Annotated[Moment | None, BeforeValidator(_start_of_day)] = None
 
 
-@router.post(f"{PAGE}/states", response_model=None)
+@router.post(f"{PAGE}/states")
 async def set_state(request: Request, caller: Scoring) -> RedirectResponse:
     """Store the state of a tool as `POST /api/v1/scoring/missing-tools/states` does, and return to the page."""
     await ledger.set_state(request, caller, read_as(StateForm, form_fields(await request.body())))
     return RedirectResponse(PAGE, 303)
 
 
-@router.post(f"{PAGE}/merges", response_model=None)
+@router.post(f"{PAGE}/merges")
 async def merge_names(request: Request, caller: Scoring) -> RedirectResponse:
     """Merge or separate names as `POST /api/v1/scoring/missing-tools/merges` does, and return to the page."""
     await ledger.merge_names(request, caller, read_as(MergeRequest, form_fields(await request.body())))

@@ -9,7 +9,7 @@ import asyncio
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse
@@ -19,7 +19,7 @@ from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS
 from tarsy_scoring.live.stored import END
 from tarsy_scoring.records.cursors import InvalidCursor
 from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
-from tarsy_scoring.web.access import may_read, may_score
+from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.context import AppContext, Caller, context_of
 from tarsy_scoring.web.pages import criteria_view, insights_view, labelling, score_view, sessions_view
 from tarsy_scoring.web.pages.forms import chain_names, form_fields, read_as
@@ -33,13 +33,11 @@ router = APIRouter(include_in_schema=False)
 HISTORY_SHOWN = 20
 YEAR_S = 31_536_000
 
-Reading = Annotated[Caller, Depends(may_read)]
-Scoring = Annotated[Caller, Depends(may_score)]
 SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$")]
 Hash = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,255}$")]
 
 
-@router.get("/static/{digest}/{name}", response_model=None)
+@router.get("/static/{digest}/{name}")
 async def static_file(request: Request, _: Reading, digest: str, name: str) -> Response:
     """A style sheet, script or icon. Its address contains a digest of its content, so browsers may keep it."""
     file = static_files().get(name)
@@ -52,7 +50,7 @@ async def static_file(request: Request, _: Reading, digest: str, name: str) -> R
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-@router.get("/", response_model=None)
+@router.get("/")
 async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
     """The list of known sessions, filtered by its form."""
     context = context_of(request)
@@ -92,7 +90,7 @@ async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
 # --- scores --------------------------------------------------------------------------------------------
 
 
-@router.get("/sessions/{session_id}", response_model=None)
+@router.get("/sessions/{session_id}")
 async def session_page(request: Request, caller: Reading, session_id: SessionId) -> HTMLResponse:
     """The latest completed score of a session, else its newest one, and the state of its newest attempt."""
     context = context_of(request)
@@ -101,7 +99,7 @@ async def session_page(request: Request, caller: Reading, session_id: SessionId)
     return await _score_page(context, caller, session_id, document, position, is_of_session=True)
 
 
-@router.get("/scores/{score_id}", response_model=None)
+@router.get("/scores/{score_id}")
 async def score_page(request: Request, caller: Reading, score_id: UUID) -> HTMLResponse:
     """One score of any status and purpose."""
     context = context_of(request)
@@ -171,7 +169,7 @@ async def _score_page(
 # --- criteria ------------------------------------------------------------------------------------------
 
 
-@router.get("/criteria/{criteria_hash}", response_model=None)
+@router.get("/criteria/{criteria_hash}")
 async def criteria_page(request: Request, _: Reading, criteria_hash: Hash, before: str | None = None) -> HTMLResponse:
     """The prompts and settings stored under a hash, and their changes since the criteria `before`."""
     context = context_of(request)
@@ -228,7 +226,7 @@ class ScoreForm(BaseModel):
     force: Literal["1"] | None = None
 
 
-@router.post("/sessions/{session_id}/score", response_model=None)
+@router.post("/sessions/{session_id}/score")
 async def score_session(request: Request, caller: Scoring, session_id: SessionId) -> RedirectResponse:
     """
     Request a score as `POST /api/v1/scoring/sessions/{session_id}/score` does, and go to the session's page.
@@ -246,7 +244,7 @@ async def score_session(request: Request, caller: Scoring, session_id: SessionId
     return RedirectResponse(f"/sessions/{session_id}", 303)
 
 
-@router.post("/scores/{score_id}/cancel", response_model=None)
+@router.post("/scores/{score_id}/cancel")
 async def cancel(request: Request, caller: Scoring, score_id: UUID) -> RedirectResponse:
     """Cancel a score and go to its session's page. A score that has ended in the meantime stays as it ended."""
     context = context_of(request)
