@@ -185,7 +185,7 @@ async def test_a_cursor_of_another_list_is_refused(api: Api) -> None:
 
 async def test_the_list_goes_on_page_by_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the filters of the first page."""
-    monkeypatch.setattr("tarsy_scoring.web.pages.sessions_view.PAGE_SIZE", 2)
+    monkeypatch.setattr("tarsy_scoring.web.pages.sessions.PAGE_SIZE", 2)
     for number in range(5):
         await scored(api, f"session-{number}", 60 + number)
 

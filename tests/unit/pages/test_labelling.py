@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from tarsy_scoring.statistics.agreement import bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, calibrate
 from tarsy_scoring.web.pages import rendering
-from tarsy_scoring.web.pages.labelling import REASONS
 from tarsy_scoring.web.pages.rendering import page
+from tarsy_scoring.web.pages.words import REVIEW_REASONS as REASONS
 
 BANDS = bands_of({"correct": (60, 100), "partial": (35, 59), "wrong": (0, 34)})
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
@@ -66,7 +66,7 @@ def test_a_queue_says_why_each_score_is_in_it() -> None:
         pick | {"is_random": True, "reasons": ["flag"], "labels": 2},
         pick | {"is_random": False, "reasons": [], "labels": 2},
     ]
-    about = {"days": 7, "reasons": REASONS, "cards": [card(40), card(0)], "more_cards": True}
+    about = {"days": 7, "cards": [card(40), card(0)], "more_cards": True}
     text = shown("review.html", found={"picks": picks, "to_label": 1}, **about)
     assert all(words in text for words in REASONS.values())
     whys = re.findall(r'<td data-name="Why">(.*?)</td>', text)

@@ -1,16 +1,10 @@
-"""Contrast of colours in light and dark, from the style sheets; and the cost of a long list."""
+"""Contrast of colours in light and dark, from the style sheets."""
 
 import re
-import time
-from datetime import UTC, datetime
-from uuid import uuid4
 
 import pytest
 
-from tarsy_scoring.records.session_list import ListedScore, ListedSession
-from tarsy_scoring.web.pages import sessions_view
-from tarsy_scoring.web.pages.rendering import page, static_files
-from tarsy_scoring.web.pages.sessions_view import read_list_form
+from tarsy_scoring.web.pages.rendering import static_files
 
 SHEETS = [static_files()[name].content.decode() for name in ("pages.css", "charts.css")]
 DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}\s*\}", re.DOTALL)
@@ -101,38 +95,3 @@ def test_nothing_turns_for_who_wants_no_motion() -> None:
     moving = set(re.findall(r"(\.[\w-]+) \{[^}]*(?:animation|transition):", SHEETS[0].replace(rules, "")))
     assert moving == {".spinner"}
     assert ".spinner { animation: none; }" in rules
-
-
-def test_a_list_of_fifty_is_rendered_in_fifty_milliseconds() -> None:
-    """Of the processor, the fastest of some: others work on this machine too."""
-    now = datetime(2026, 3, 2, tzinfo=UTC)
-    score = ListedScore(
-        uuid4(),
-        66,
-        "fail",
-        None,
-        "c",
-        "h",
-        False,
-        "f",
-        ["ungrounded", "self_judged"],
-        ["wrong_conclusion"],
-        "auto",
-        now,
-    )
-    labels = {f"label-{n}": "value" for n in range(6)}
-    listed = [
-        ListedSession(f"session-{n}", "chain", "Alert", labels, "completed", now, "completed", score, None)
-        for n in range(sessions_view.PAGE_SIZE)
-    ]
-    took_s = []
-    for _ in range(10):
-        began = time.process_time()
-        rows = [sessions_view.row(session) for session in listed]
-        page(
-            "sessions.html", here="/", live=None, form=read_list_form(b""), faults=[], may_score=True, rows=rows,
-            explained=sessions_view.explained(rows), next_query=None, is_continued=False, sorts=sessions_view.SORTS,
-            outcomes=sessions_view.OUTCOMES, chains=[], criteria_names=[],
-        )  # fmt: skip
-        took_s.append(time.process_time() - began)
-    assert min(took_s) < 0.050

@@ -11,13 +11,18 @@ from tarsy_scoring.web.api.ledger import MergeRequest, SayingRequest
 from tarsy_scoring.web.pages.forms import MAX_FIELDS, form_fields, read_as
 from tarsy_scoring.web.pages.labelling import read_label_form
 from tarsy_scoring.web.pages.period import DAY_OF, SORT, PeriodForm, read_period_form
-from tarsy_scoring.web.pages.sessions_view import ListForm, read_list_form
+from tarsy_scoring.web.pages.sessions import FIELDS
 from tarsy_scoring.web.problems import Problem
+from tarsy_scoring.web.queries import Form, SessionsQuery, read_form
 
 TODAY = date(2026, 3, 31)
 
 
-def list_form(**fields: str) -> ListForm:
+def read_list_form(query: bytes) -> Form[SessionsQuery]:
+    return read_form(query, SessionsQuery, FIELDS)
+
+
+def list_form(**fields: str) -> Form[SessionsQuery]:
     return read_list_form(urlencode(fields).encode())
 
 
@@ -30,15 +35,16 @@ def period_form(**fields: str) -> PeriodForm:
 
 def test_empty_fields_are_no_filters() -> None:
     found = list_form(q="", chain=" ", status="", min="", max="", label="", flag="", sort="", other="")
-    assert (found.filters, found.sort, found.faults, found.is_narrowed) == (Filters(), "newest", [], False)
+    assert (found.query, found.faults) == (SessionsQuery(), [])
 
 
 def test_every_field_is_a_filter() -> None:
     fields = {"q": "pod", "chain": "k", "status": "failed", "min": "10", "max": "49", "criteria": "c"}
     fields |= {"label": "team = a=b", "flag": "ungrounded", "outcome": "fail", "sort": "score_asc", "cursor": "x"}
     found = list_form(**fields, since="2026-03-01", until="2026-03-01")
-    assert (found.faults, found.sort, found.cursor, found.shows_folded) == ([], "score_asc", "x", True)
-    assert found.filters == Filters(
+    assert found.query is not None
+    assert (found.faults, found.query.sort, found.query.cursor) == ([], "score_asc", "x")
+    assert found.query.filters(found.query.status) == Filters(
         chain="k",
         status="failed",
         min_score=10,
@@ -64,7 +70,7 @@ def test_mistakes_are_reported_with_their_field() -> None:
         found = list_form(**{name: value})
         assert [fault.partition(":")[0] for fault in found.faults] == [name], value
         assert found.values[name] == value
-        assert (found.filters, found.session) == (Filters(), None)
+        assert found.query is None
     assert list_form(min="60", max="40").faults == ["`min_score` must not be above `max_score`"]
     assert list_form(since="2026-03-02", until="2026-03-01").faults == ["`since` must be before `until`"]
 
@@ -81,20 +87,6 @@ def test_an_address_that_the_page_would_misread_is_a_fault() -> None:
         (b"q=%ED%A0%80", "address: the query is not UTF-8"),
     ):
         assert read_list_form(query).faults == [fault], query
-
-
-def test_rare_filters_are_folded_until_one_is_set() -> None:
-    assert not list_form(q="a", chain="k", min="1", sort="newest").shows_folded
-    assert list_form(label="a=b").shows_folded
-
-
-def test_a_search_for_an_id_can_be_looked_up_at_the_source() -> None:
-    assert list_form(q="session-1").session == "session-1"
-    assert [list_form(q=text).session for text in ("", "two words", "../x", "x" * 256)] == [None] * 4
-
-
-def test_a_query_leaves_out_empty_fields() -> None:
-    assert list_form(q="a b&c", min="").query(cursor="x=") == "q=a+b%26c&cursor=x%3D"
 
 
 # --- pages across sessions -----------------------------------------------------------------------------

@@ -27,15 +27,16 @@ from tarsy_scoring.records.analytics import (
     TrendPoint,
 )
 from tarsy_scoring.records.scores import REPLY
-from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt
+from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
 from tarsy_scoring.scoring.document import NO_USAGE
 from tarsy_scoring.web.app import application
-from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions_view
+from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions
 from tarsy_scoring.web.pages.missing_tools import STATES
 from tarsy_scoring.web.pages.period import SORT, read_period_form
 from tarsy_scoring.web.pages.rendering import Live, page
 from tarsy_scoring.web.pages.score_view import in_order
 from tarsy_scoring.web.pages.session import Unreadable, show
+from tarsy_scoring.web.queries import read_form
 
 TODAY, NOW = date(2026, 3, 2), datetime(2026, 3, 2, tzinfo=UTC)
 COUNTS = {
@@ -147,21 +148,67 @@ def test_a_score_without_results() -> None:
     assert "About this score" in text
 
 
-def test_a_list_with_and_without_scores() -> None:
-    score = ListedScore(
-        uuid.UUID(int=7), None, None, None, None, None, False, None, ["ungrounded"], ["a_tag"], "auto", None
+def listed(name: str, status: str, score: int | None = None, attempt: str | None = None) -> ListedSession:
+    found = ListedScore(
+        uuid.UUID(int=7),
+        score,
+        "fail",
+        None,
+        None,
+        None,
+        False,
+        None,
+        ["ungrounded", "new_flag"],
+        ["a_tag"],
+        "auto",
+        None,
     )
-    newest = NewestAttempt(uuid.UUID(int=7), "timed_out", 1, NOW, None, "something_new", "something_new", None)
-    sessions = [
-        ListedSession("s-1", None, None, {"team": "edge"}, None, NOW, "completed", score, newest),
-        ListedSession("s-2", None, None, {}, None, NOW, "not_scored", None, None),
-    ]
-    rows = [sessions_view.row(session) for session in sessions]
-    values = {"rows": rows, "explained": sessions_view.explained(rows), "next_query": "x=y", "is_continued": True}
-    values |= {"sorts": sessions_view.SORTS, "outcomes": sessions_view.OUTCOMES, "chains": [], "criteria_names": []}
-    form = sessions_view.read_list_form(b"")
-    text = shown("sessions.html", live=None, form=form, faults=[], may_score=True, **values)
-    assert all(expected in text for expected in ("s-1", "team: edge", "a tag", "something new", "s-2"))
+    latest = attempt and NewestAttempt(uuid.UUID(int=7), attempt, 1, NOW, None, "budget", "something_new", None)
+    return ListedSession(
+        name, None, None, {"team": "edge"}, None, NOW, status, found if score else None, latest or None
+    )
+
+
+def list_page(query: bytes, *found: ListedSession) -> str:
+    form = read_form(query, sessions.SessionsQuery, sessions.FIELDS)
+    values = sessions.list_values(form, SessionPage(list(found), "next"), form.faults)
+    answer = page("sessions.html", here="/", live=None, may_score=True, chains=[], criteria_names=[], **values)
+    return " ".join(bytes(answer.body).decode().split())
+
+
+def test_rows_of_the_list() -> None:
+    """The newest attempt is the badge, and the number stays in sight; known flags are explained once."""
+    new, failed, waiting, done = (
+        row.partition("</tr>")[0]
+        for row in list_page(
+            b"",
+            listed("s-1", "not_scored"),
+            listed("s-2", "failed", 81, "failed"),
+            listed("s-3", "pending", None, "pending"),
+            listed("s-4", "completed", 40),
+        ).partition("<tbody>")[2].split("<tr>")[1:]
+    )  # fmt: skip
+    assert "Not scored" in new
+    assert ">Score</button>" in new
+    assert all(text in failed for text in ("Failed", "before:", "<b>81</b>", ">Re-score</button>", "something new"))
+    assert "budget is used up" in waiting
+    assert "button" not in waiting
+    for text in ("did not pass", "a tag", "criteria not current", "new flag", "team: edge", "<b>40</b>", "#means-ung"):
+        assert text in done
+    explained = list_page(b"", listed("s-1", "completed", 40), listed("s-2", "completed", 40))
+    assert explained.count('<dl class="facts wide-terms"><div id="means-ungrounded"') == 1
+    assert "means-new_flag" not in explained
+
+
+def test_a_list_offers_what_its_form_allows() -> None:
+    """Folded filters open when one is set, links leave out empty fields, a sought id may be looked up."""
+    assert '<details class="rarer" id="rarer">' in list_page(b"q=a&chain=k&min=1&sort=newest")
+    assert '<details class="rarer" id="rarer" open>' in list_page(b"label=a%3Db")
+    assert 'href="/?q=a+b%26c&amp;cursor=next"' in list_page(b"q=a+b%26c&min=")
+    assert "look up the session session-1 at" in list_page(b"q=session-1")
+    for query in (b"q=two+words", b"q=..%2Fx", b"chain=k", b"q=session-1&min=x"):
+        assert "look up the session" not in list_page(query)
+    assert "No sessions yet" in list_page(b"sort=newest")
 
 
 def test_criteria_with_and_without_changes() -> None:

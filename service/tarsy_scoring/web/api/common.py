@@ -8,13 +8,16 @@ from fastapi import Path, Response
 from pydantic_core import to_json
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.problems import Problem
 
 PREFIX = "/api/v1/scoring"
+CRITERIA_HASH = r"^[A-Za-z0-9_-]+$"
 PLAIN_TEXT = r"^[^\x00]*$"  # PostgreSQL stores no NUL
 NO_SUCH_SCORE = {"description": "There is no such score."}
 
 SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$", examples=["7d1c6c9e"])]
+CriteriaHash = Annotated[str, Path(min_length=1, max_length=255, pattern=CRITERIA_HASH)]
 ScoreId = Annotated[UUID, Path(examples=["0d9f7b1c-3a52-4f5e-9c1a-6f2d6d1f8e10"])]
 
 
@@ -27,3 +30,14 @@ def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | No
 def no_such_score(score_id: UUID) -> Problem:
     """404 for an unknown score id."""
     return Problem(404, "Unknown score", f"there is no score {score_id}")
+
+
+async def find_criteria(context: AppContext, criteria_hash: str) -> dict[str, Any] | None:
+    """Hash, name, content and first use of stored criteria, else of configured ones; None: neither have the hash."""
+    if (stored := await context.reader.criteria(criteria_hash)) is not None:
+        return stored
+    for current in context.registry:
+        if current.criteria_hash == criteria_hash:
+            known = {"criteria_hash": criteria_hash, "name": current.name, "content": current.content}
+            return known | {"first_used_at": None}
+    return None

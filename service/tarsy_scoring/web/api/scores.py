@@ -17,8 +17,10 @@ from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
     PLAIN_TEXT,
     PREFIX,
+    CriteriaHash,
     ScoreId,
     SessionId,
+    find_criteria,
     json_answer,
     no_such_score,
 )
@@ -301,20 +303,12 @@ async def read_requests(
     summary="Read criteria",
     responses={200: {"model": CriteriaDocument}, 404: {"description": "No criteria have this hash."}},
 )
-async def read_criteria(
-    request: Request,
-    _: Reading,
-    criteria_hash: Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_-]+$")],
-) -> Response:
+async def read_criteria(request: Request, _: Reading, criteria_hash: CriteriaHash) -> Response:
     """The content of criteria that a score was or will be judged under."""
     context = context_of(request)
-    found = await context.reader.criteria(criteria_hash)
+    found = await find_criteria(context, criteria_hash)
     if found is None:
-        current = next((c for c in context.registry if c.criteria_hash == criteria_hash), None)
-        if current is None:
-            raise Problem(404, "Unknown criteria", "no stored or configured criteria have this hash")
-        known = {"criteria_hash": criteria_hash, "name": current.name, "content": current.content}
-        found = known | {"first_used_at": None}
+        raise Problem(404, "Unknown criteria", "no stored or configured criteria have this hash")
     return json_answer(found | {"is_current": context.policy.hashes.get(found["name"]) == criteria_hash})
 
 

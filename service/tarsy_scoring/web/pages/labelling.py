@@ -26,12 +26,6 @@ _NUMBER = re.compile(r"\d{1,3}(?:[.,]\d{1,2})?", re.ASCII)
 LABELS_SHOWN = 20
 CARDS_SHOWN = 4
 AGREES, OUTCOME = "agrees", "outcome:"
-REASONS = {
-    "contradiction": "its parts contradict each other",
-    "flag": "it carries a flag",
-    "samples apart": "its samples lie far apart",
-    "band edge": "its total lies near the edge of a band",
-}
 
 
 @router.get("/review")
@@ -45,7 +39,6 @@ async def review_page(request: Request, _: Reading) -> HTMLResponse:
         here="/review",
         found=found,
         days=review.DAYS,
-        reasons=REASONS,
         cards=await cards_of(database, found),
         more_cards=len(found.judges) > CARDS_SHOWN,
     )

@@ -23,7 +23,7 @@ class Page:
 
 _HERE = "tarsy_scoring.web.pages"
 PAGES = [
-    Page("/", "Sessions", f"{_HERE}.scores"),
+    Page("/", "Sessions", f"{_HERE}.sessions"),
     Page("/trends", "Trends", f"{_HERE}.insights"),
     Page("/drift", "Drift", f"{_HERE}.drift"),
     Page("/distribution", "Distribution", f"{_HERE}.insights"),
@@ -35,5 +35,6 @@ PAGES = [
 
 
 def routers() -> list[APIRouter]:
-    """The routers of all pages, each once."""
-    return [import_module(module).router for module in dict.fromkeys(page.module for page in PAGES)]
+    """The routers of all pages, each once; `scores` serves pages outside of the navigation."""
+    modules = dict.fromkeys([*(page.module for page in PAGES), f"{_HERE}.scores"])
+    return [import_module(module).router for module in modules]

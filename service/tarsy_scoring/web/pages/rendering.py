@@ -19,6 +19,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
+from tarsy_scoring.live.stored import END
+from tarsy_scoring.web.context import AppContext
 from tarsy_scoring.web.pages import markdown, registry, words
 
 # No other origin and nothing inline, so hostile text that passed the escaping by a defect would still not
@@ -42,6 +44,16 @@ class Live:
 
     channel: str
     position: int
+
+
+async def position_of(context: AppContext) -> int:
+    """
+    Position of the newest published event.
+
+    Read it before the content of a page: an event in between is then delivered twice and never missed.
+    """
+    database = context.reader.database
+    return await database.once(lambda c: c.fetchval(database.sql(END))) or 0
 
 
 @dataclass(frozen=True, slots=True)

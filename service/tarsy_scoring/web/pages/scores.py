@@ -9,21 +9,19 @@ import asyncio
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS
-from tarsy_scoring.live.stored import END
-from tarsy_scoring.records.cursors import InvalidCursor
-from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
+from tarsy_scoring.live.events import OF_SESSION_PREFIX
 from tarsy_scoring.web.access import Reading, Scoring
+from tarsy_scoring.web.api.common import CRITERIA_HASH, CriteriaHash, SessionId, find_criteria, no_such_score
 from tarsy_scoring.web.context import AppContext, Caller, context_of
-from tarsy_scoring.web.pages import criteria_view, insights_view, labelling, score_view, sessions_view
-from tarsy_scoring.web.pages.forms import chain_names, form_fields, read_as
-from tarsy_scoring.web.pages.rendering import Live, page, static_files
+from tarsy_scoring.web.pages import criteria_view, insights_view, labelling, score_view
+from tarsy_scoring.web.pages.forms import form_fields, read_as
+from tarsy_scoring.web.pages.rendering import Live, page, position_of, static_files
 from tarsy_scoring.web.pages.session import Unreadable, read_session
 from tarsy_scoring.web.problems import Problem
 from tarsy_scoring.web.score_requests import request_score
@@ -33,8 +31,7 @@ router = APIRouter(include_in_schema=False)
 HISTORY_SHOWN = 20
 YEAR_S = 31_536_000
 
-SessionId = Annotated[str, Path(pattern=f"^{SESSION_ID_PATTERN.pattern}$")]
-Hash = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,255}$")]
+EarlierHash = Annotated[str | None, Query(pattern=CRITERIA_HASH)]
 
 
 @router.get("/static/{digest}/{name}")
@@ -45,46 +42,6 @@ async def static_file(request: Request, _: Reading, digest: str, name: str) -> R
         raise Problem(404, "Not found", "this version has no such file: reload the page that links to it")
     headers = {"Cache-Control": f"private, max-age={YEAR_S}, immutable"}
     return Response(file.content, 200, headers, media_type=file.media_type)
-
-
-# --- sessions ------------------------------------------------------------------------------------------
-
-
-@router.get("/")
-async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
-    """The list of known sessions, filtered by its form."""
-    context = context_of(request)
-    form = sessions_view.read_list_form(request.scope["query_string"])
-    faults = list(form.faults)
-    found, position = SessionPage([], None), 0
-    after = None
-    if form.cursor and not faults:
-        try:
-            after = read_cursor(form.cursor, form.filters, form.sort)
-        except InvalidCursor:
-            faults.append("this link belongs to a list with other filters: go to the first page")
-    if not faults:
-        position = await position_of(context)
-        hashes = context.policy.hashes
-        found = await list_sessions(context.reader, hashes, form.filters, form.sort, after, sessions_view.PAGE_SIZE)
-    rows = [sessions_view.row(session) for session in found.sessions]
-    return page(
-        "sessions.html",
-        422 if faults else 200,
-        here="/",
-        live=None if faults else Live(SESSIONS, position),
-        form=form,
-        faults=faults,
-        may_score="score" in caller.scopes,
-        rows=rows,
-        explained=sessions_view.explained(rows),
-        next_query=form.query(cursor=found.next_cursor) if found.next_cursor else None,
-        is_continued=form.cursor is not None,
-        sorts=sessions_view.SORTS,
-        outcomes=sessions_view.OUTCOMES,
-        chains=await chain_names(context),
-        criteria_names=sorted(context.policy.hashes),
-    )
 
 
 # --- scores --------------------------------------------------------------------------------------------
@@ -106,18 +63,8 @@ async def score_page(request: Request, caller: Reading, score_id: UUID) -> HTMLR
     position = await position_of(context)
     document = await context.reader.score(score_id)
     if document is None:
-        raise Problem(404, "Unknown score", f"there is no score {score_id}")
+        raise no_such_score(score_id)
     return await _score_page(context, caller, document["session_id"], document, position, is_of_session=False)
-
-
-async def position_of(context: AppContext) -> int:
-    """
-    Position of the newest published event.
-
-    Read it before the content of a page: an event in between is then delivered twice and never missed.
-    """
-    database = context.reader.database
-    return await database.once(lambda c: c.fetchval(database.sql(END))) or 0
 
 
 async def _score_page(
@@ -139,6 +86,8 @@ async def _score_page(
             raise Problem(404, "Unknown session", f"there is no session {session_id}, or it was deleted")
         raise Problem(503, "Session not readable", f"the session {session_id} cannot be shown: {session.reason}")
     newest = await context.reader.history(session_id, 1, purpose="production") or []
+    criteria_hash = document["criteria_hash"] if document else None
+    judged = await find_criteria(context, criteria_hash) if criteria_hash else None
     shown = score_view.values(
         session_id,
         document,
@@ -147,7 +96,7 @@ async def _score_page(
         history=history[:HISTORY_SHOWN],
         newest=newest[0] if newest else None,
         turns=turns or (),
-        criteria_content=await _criteria_content(context, document["criteria_hash"]) if document else {},
+        criteria_content=judged["content"] if judged else {},
     )
     return await asyncio.to_thread(  # rendering a long analysis would block the event loop
         page,
@@ -170,11 +119,13 @@ async def _score_page(
 
 
 @router.get("/criteria/{criteria_hash}")
-async def criteria_page(request: Request, _: Reading, criteria_hash: Hash, before: str | None = None) -> HTMLResponse:
+async def criteria_page(
+    request: Request, _: Reading, criteria_hash: CriteriaHash, before: EarlierHash = None
+) -> HTMLResponse:
     """The prompts and settings stored under a hash, and their changes since the criteria `before`."""
     context = context_of(request)
-    found = await _criteria(context, criteria_hash)
-    older = await _criteria(context, before) if before is not None else None
+    found = await find_criteria(context, criteria_hash)
+    older = await find_criteria(context, before) if before is not None else None
     if found is None or (before is not None and older is None):
         raise Problem(404, "Unknown criteria", "no criteria with this hash are stored or configured here")
     return page(
@@ -188,25 +139,6 @@ async def criteria_page(request: Request, _: Reading, criteria_hash: Hash, befor
         changes=criteria_view.changes(older["content"], found["content"]) if older else None,
         content=criteria_view.in_sections(found["content"]),
     )
-
-
-async def _criteria(context: AppContext, criteria_hash: str) -> dict[str, Any] | None:
-    current = next((c for c in context.registry if c.criteria_hash == criteria_hash), None)
-    stored = await context.reader.criteria(criteria_hash) if "\0" not in criteria_hash else None
-    if stored is None and current is not None:
-        return {
-            "criteria_hash": criteria_hash,
-            "name": current.name,
-            "content": current.content,
-            "first_used_at": None,
-        }
-    return stored
-
-
-async def _criteria_content(context: AppContext, criteria_hash: str | None) -> dict[str, Any]:
-    """Stored or configured content; empty if the hash is unknown."""
-    found = await _criteria(context, criteria_hash) if criteria_hash else None
-    return found["content"] if found else {}
 
 
 # --- forms ---------------------------------------------------------------------------------------------
@@ -251,7 +183,7 @@ async def cancel(request: Request, caller: Scoring, score_id: UUID) -> RedirectR
     await context.leases.cancel(score_id, caller.name, is_patient=False)
     document = await context.reader.score(score_id)
     if document is None:
-        raise Problem(404, "Unknown score", f"there is no score {score_id}")
+        raise no_such_score(score_id)
     return RedirectResponse(f"/sessions/{document['session_id']}", 303)
 
 

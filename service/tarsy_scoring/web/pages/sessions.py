@@ -1,0 +1,84 @@
+"""The page of sessions: its form and its list."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse
+
+from tarsy_scoring.events import SESSION_ID_PATTERN
+from tarsy_scoring.live.events import SESSIONS
+from tarsy_scoring.records.cursors import InvalidCursor
+from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_cursor
+from tarsy_scoring.web.access import Reading
+from tarsy_scoring.web.context import context_of
+from tarsy_scoring.web.pages import words
+from tarsy_scoring.web.pages.forms import chain_names
+from tarsy_scoring.web.pages.rendering import Live, page, position_of
+from tarsy_scoring.web.queries import Form, SessionsQuery, read_form
+
+router = APIRouter(include_in_schema=False)
+
+PAGE_SIZE = 50  # half of the channels that a client may follow, and a page follows each open score on it
+FOLDED = ("criteria", "outcome", "since", "until", "label", "flag")  # behind "More filters" unless one is set
+OUTCOMES = {"pass": "passed", "fail": "did not pass"}
+SORTS = {"newest": "newest first", "score_asc": "worst first", "score_desc": "best first"}
+# Name of each field of the form, and of its parameter in the API.
+FIELDS = {name: name for name in ("q", "chain", "status", *FOLDED, "sort", "cursor")} | {
+    "min": "min_score",
+    "max": "max_score",
+}
+
+
+@router.get("/")
+async def sessions_page(request: Request, caller: Reading) -> HTMLResponse:
+    """The list of known sessions, filtered by its form. Empty fields are ignored; both days (UTC) are included."""
+    context = context_of(request)
+    form = read_form(request.scope["query_string"], SessionsQuery, FIELDS)
+    query = form.query or SessionsQuery()
+    filters = query.filters(query.status)
+    faults, found, after, live = list(form.faults), SessionPage([], None), None, None
+    if query.cursor:
+        try:
+            after = read_cursor(query.cursor, filters, query.sort)
+        except InvalidCursor:
+            faults.append("this link belongs to a list with other filters: go to the first page")
+    if not faults:
+        live = Live(SESSIONS, await position_of(context))
+        hashes = context.policy.hashes
+        found = await list_sessions(context.reader, hashes, filters, query.sort, after, PAGE_SIZE)
+    return page(
+        "sessions.html",
+        422 if faults else 200,
+        here="/",
+        live=live,
+        may_score="score" in caller.scopes,
+        chains=await chain_names(context),
+        criteria_names=sorted(context.policy.hashes),
+        **list_values(form, found, faults),
+    )
+
+
+def list_values(form: Form[SessionsQuery], found: SessionPage, faults: Sequence[str]) -> dict[str, Any]:
+    """Values of `sessions.html` about its form and its list."""
+    kept = {name: value for name, value in form.values.items() if value and name != "cursor"}
+    flags = {flag for session in found.sessions if session.score for flag in session.score.flags}
+    # The source may know a session that the list does not.
+    may_be_session = not faults and SESSION_ID_PATTERN.fullmatch(form.values["q"])
+    return {
+        "form": form,
+        "faults": faults,
+        "sessions": found.sessions,
+        "explained": {flag: meaning for flag, meaning in words.FLAGS.items() if flag in flags},
+        "is_narrowed": bool(kept.keys() - {"sort"}),
+        "shows_folded": bool(kept.keys() & set(FOLDED)),
+        "sought_session": form.values["q"] if may_be_session else None,
+        "is_continued": bool(form.values["cursor"]),
+        "first_query": urlencode(kept),
+        "next_query": urlencode(kept | {"cursor": found.next_cursor}) if found.next_cursor else None,
+        "sorts": SORTS,
+        "outcomes": OUTCOMES,
+        "new_key": uuid4,
+    }
