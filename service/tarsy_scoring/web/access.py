@@ -8,16 +8,8 @@ check is guarded as well. Routes get the admitted caller from `may_read` and `ma
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    collapse_addresses,
-    ip_address,
-    ip_network,
-)
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, cast
 from urllib.parse import urlsplit
 
@@ -96,7 +88,7 @@ class Access:
             )
         if self._tokens and self._is_open:
             log.warning("api.open_has_no_effect", reason="SCORING_API_TOKENS_FILE is set: every caller needs a token")
-        for network in _joined(self._proxies):
+        for network in self._proxies:
             if network.prefixlen == 0:
                 log.warning(
                     "api.trusts_everybody",
@@ -212,12 +204,6 @@ def trusted_proxies(text: str) -> tuple[Network, ...]:
             network = IPv4Network((mapped, network.prefixlen - 96))
         networks.append(network)
     return tuple(networks)
-
-
-def _joined(networks: Iterable[Network]) -> Iterator[Network]:
-    """The same addresses in the fewest networks: two halves of the address space become one network."""
-    yield from collapse_addresses(n for n in networks if isinstance(n, IPv4Network))
-    yield from collapse_addresses(n for n in networks if isinstance(n, IPv6Network))
 
 
 def is_loopback(host: str) -> bool:

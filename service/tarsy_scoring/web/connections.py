@@ -366,9 +366,8 @@ def watched(app: ASGIApp) -> ASGIApp:
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         connection = connection_of(scope)
-        if connection is None:
-            await app(scope, receive, send)
-        elif scope["type"] == "websocket":
+        assert connection is not None, "only `server.serve` calls this"
+        if scope["type"] == "websocket":
             await _watch_websocket(app, connection, scope, receive, send)
         else:
             await _watch_request(app, connection, scope, receive, send)

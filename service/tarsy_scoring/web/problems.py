@@ -161,40 +161,43 @@ def too_large() -> Problem:
 
 def add_problem_handlers(app: FastAPI) -> None:
     """Make the application answer errors with problem details."""
-    handlers: dict[type[Exception], Any] = {
-        Problem: _of_problem,
-        DatabaseAway: _of_database_away,
-        HTTPException: _of_framework,
-        RequestValidationError: _of_validation,
-        WebSocketRequestValidationError: _of_websocket_validation,
-    }
-    for kind, handler in handlers.items():
+    handler: Any = _answer  # also for WebSockets, where Starlette's types expect another function
+    for kind in (Problem, DatabaseAway, HTTPException, RequestValidationError, WebSocketRequestValidationError):
         app.add_exception_handler(kind, handler)
 
 
-async def _of_problem(connection: HTTPConnection, error: Exception) -> Response | None:
-    assert isinstance(error, Problem)
-    return await _answer(connection, error)
+async def _answer(connection: HTTPConnection, error: Exception) -> Response | None:
+    if isinstance(error, WebSocketRequestValidationError):
+        assert isinstance(connection, WebSocket)
+        await connection.close(POLICY_VIOLATION)
+        return None
+    problem = _problem_of(connection, error)
+    if isinstance(connection, WebSocket) and connection.application_state is not WebSocketState.CONNECTING:
+        await connection.close(INTERNAL_ERROR)  # after the handshake there is no other answer
+        return None
+    return problem_response(connection, problem)
 
 
-async def _of_database_away(connection: HTTPConnection, error: Exception) -> Response | None:
-    log.warning("database.away", reason=str(error))
-    return await _answer(connection, database_away())
-
-
-async def _of_framework(connection: HTTPConnection, error: Exception) -> Response | None:
-    assert isinstance(error, HTTPException)
-    title, detail = REFUSALS.get(error.status_code, ("Refused", "the request was refused"))
-    headers = dict(error.headers or {})
-    if error.status_code == 400:  # only FastAPI raises it, for a body that is not JSON; our own 400s are `Problem`s
-        faults = [{"loc": ["body"], "msg": "not JSON in UTF-8"}]
-        problem = Problem(422, "Malformed request", MALFORMED, extra={"errors": faults})
-        return await _answer(connection, problem)
-    if error.status_code == 405:
-        headers["Allow"] = ", ".join(
-            _methods_at(connection)
-        )  # of every route at this address; Starlette lists those of the first one
-    return await _answer(connection, Problem(error.status_code, title, detail, headers=headers))
+def _problem_of(connection: HTTPConnection, error: Exception) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case DatabaseAway():
+            log.warning("database.away", reason=str(error))
+            return database_away()
+        case RequestValidationError():
+            is_json = "json" in connection.headers.get("content-type", "")
+            faults = [_fault(fault, is_json=is_json) for fault in error.errors()[:FAULTS_SHOWN]]
+        case HTTPException(status_code=400):  # only FastAPI raises it, for a body that is not JSON
+            faults = [{"loc": ["body"], "msg": "not JSON in UTF-8"}]
+        case HTTPException(status_code=status):
+            headers = dict(error.headers or {})
+            if status == 405:
+                headers["Allow"] = ", ".join(_methods_at(connection))  # Starlette lists those of the first route
+            return Problem(status, *REFUSALS.get(status, ("Refused", "the request was refused")), headers=headers)
+        case _:
+            raise error
+    return Problem(422, "Malformed request", MALFORMED, extra={"errors": faults})
 
 
 def _methods_at(connection: HTTPConnection) -> list[str]:
@@ -208,25 +211,6 @@ def _methods_at(connection: HTTPConnection) -> list[str]:
 
     known = {method for method in METHODS if is_known(method)}
     return sorted(known | ({"HEAD"} if "GET" in known else set()))  # see `_Exchange`
-
-
-async def _of_validation(connection: HTTPConnection, error: Exception) -> Response | None:
-    assert isinstance(error, RequestValidationError)
-    is_json = "json" in connection.headers.get("content-type", "")
-    faults = [_fault(fault, is_json=is_json) for fault in error.errors()[:FAULTS_SHOWN]]
-    return await _answer(connection, Problem(422, "Malformed request", MALFORMED, extra={"errors": faults}))
-
-
-async def _of_websocket_validation(connection: HTTPConnection, _error: Exception) -> None:
-    assert isinstance(connection, WebSocket)
-    await connection.close(POLICY_VIOLATION)
-
-
-async def _answer(connection: HTTPConnection, problem: Problem) -> Response | None:
-    if isinstance(connection, WebSocket) and connection.application_state is not WebSocketState.CONNECTING:
-        await connection.close(INTERNAL_ERROR)  # after the handshake there is no other answer
-        return None
-    return problem_response(connection, problem)
 
 
 def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The API declares a model with `Annotated[Model, Query()]`. A page reads its form
 same model, so that both accept the same values and refuse the same mistakes.
 """
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -60,6 +61,10 @@ def _labels(pairs: list[str]) -> list[str]:
 Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
 Total = Annotated[int, Field(ge=0, le=100)]
+# Of parameters that may be left out; the schema does not mention null, which no address can hold.
+OptionalMoment = Moment | SkipJsonSchema[None]
+OptionalTotal = Total | SkipJsonSchema[None]
+OptionalWord = Word | SkipJsonSchema[None]
 Label = Annotated[str, Field(min_length=2, max_length=1000, pattern=r"^[^\x00=]+=[^\x00]*$")]
 
 
@@ -72,10 +77,10 @@ class _Parameters(BaseModel):
 class _Range(_Parameters):
     """A chain, criteria and a time range. Each model documents which time the range applies to."""
 
-    chain: Word | SkipJsonSchema[None] = Field(None, description="Name of a chain.", examples=["kubernetes"])
-    criteria: Word | SkipJsonSchema[None] = Field(None, description="Name of the criteria of the score.")
-    since: Moment | SkipJsonSchema[None] = Field(None, description="From this time on (RFC 3339).")
-    until: Moment | SkipJsonSchema[None] = Field(None, description="Before this time (RFC 3339).")
+    chain: OptionalWord = Field(None, description="Name of a chain.", examples=["kubernetes"])
+    criteria: OptionalWord = Field(None, description="Name of the criteria of the score.")
+    since: OptionalMoment = Field(None, description="From this time on (RFC 3339).")
+    until: OptionalMoment = Field(None, description="Before this time (RFC 3339).")
 
     @model_validator(mode="after")
     def _ends_after_it_began(self) -> Self:
@@ -87,19 +92,15 @@ class _Range(_Parameters):
 class _ScoreFilters(_Range):
     """Filters that lists and exports share."""
 
-    min_score: Total | SkipJsonSchema[None] = Field(None, description="Total of at least this.")
-    max_score: Total | SkipJsonSchema[None] = Field(None, description="Total of at most this.")
-    alert_type: Word | SkipJsonSchema[None] = Field(None, description="Alert type of the session.")
+    min_score: OptionalTotal = Field(None, description="Total of at least this.")
+    max_score: OptionalTotal = Field(None, description="Total of at most this.")
+    alert_type: OptionalWord = Field(None, description="Alert type of the session.")
     label: Annotated[list[Label], AfterValidator(_labels)] = Field(
         [], max_length=10, description="NAME=VALUE; may be repeated, and all must match.", examples=[["guidance=v2"]]
     )
-    flag: Word | SkipJsonSchema[None] = Field(
-        None, description="A flag of the score.", examples=["injection_suspected"]
-    )
+    flag: OptionalWord = Field(None, description="A flag of the score.", examples=["injection_suspected"])
     outcome: Literal["pass", "fail"] | SkipJsonSchema[None] = Field(None, description="Outcome of the score.")
-    q: Word | SkipJsonSchema[None] = Field(
-        None, description="Beginning of the session id or the alert type, without regard to case."
-    )
+    q: OptionalWord = Field(None, description="Beginning of the session id or the alert type, without regard to case.")
 
     @model_validator(mode="after")
     def _has_a_range_of_totals(self) -> Self:
@@ -109,20 +110,9 @@ class _ScoreFilters(_Range):
 
     def filters(self, status: str | None) -> Filters:
         """The parameters as filters of the score tables."""
-        return Filters(
-            chain=self.chain,
-            status=status,
-            min_score=self.min_score,
-            max_score=self.max_score,
-            criteria=self.criteria,
-            alert_type=self.alert_type,
-            labels=dict(pair.split("=", 1) for pair in self.label),
-            flag=self.flag,
-            outcome=self.outcome,
-            since=self.since,
-            until=self.until,
-            prefix=self.q,
-        )
+        labels = dict(pair.split("=", 1) for pair in self.label)
+        same = self.model_dump(include={f.name for f in dataclasses.fields(Filters)} - {"status"})
+        return Filters(status=status, labels=labels, prefix=self.q, **same)
 
 
 class SessionsQuery(_ScoreFilters):
@@ -181,11 +171,11 @@ class MissingToolsQuery(SelectionQuery):
 class DriftQuery(_Parameters):
     """Filters of findings."""
 
-    chain: Word | SkipJsonSchema[None] = Field(
+    chain: OptionalWord = Field(
         None, description="Name of a chain; `chain` of the answer then has its current state.", examples=["k8s"]
     )
-    criteria: Word | SkipJsonSchema[None] = Field(None, description="Under criteria of this name.")
-    since: Moment | SkipJsonSchema[None] = Field(None, description="Found from this time on (RFC 3339).")
+    criteria: OptionalWord = Field(None, description="Under criteria of this name.")
+    since: OptionalMoment = Field(None, description="Found from this time on (RFC 3339).")
     limit: int = Field(20, ge=1, le=MOST_SHOWN, description="Number of findings.")
 
 
@@ -202,14 +192,14 @@ class HistoryQuery(_Parameters):
 class ReviewQuery(_Parameters):
     """Filters of the review queue."""
 
-    criteria: Word | SkipJsonSchema[None] = Field(None, description="Only scores under criteria of this name.")
+    criteria: OptionalWord = Field(None, description="Only scores under criteria of this name.")
 
 
 class TrustQuery(_Parameters):
     """Filters of trust cards."""
 
-    criteria: Word | SkipJsonSchema[None] = Field(None, description="Only judges under criteria of this name.")
-    fingerprint: Word | SkipJsonSchema[None] = Field(None, description="Only the judge with this fingerprint.")
+    criteria: OptionalWord = Field(None, description="Only judges under criteria of this name.")
+    fingerprint: OptionalWord = Field(None, description="Only the judge with this fingerprint.")
 
 
 async def known_parameters_once(request: Request) -> None:
@@ -294,15 +284,12 @@ def read_form(query_string: bytes, model: type[Q], fields: Mapping[str, str]) ->
         query = model.model_validate(given)
     except ValidationError as error:
         form_names = {parameter: name for name, parameter in fields.items()}
-        seen: set[str] = set()
+        messages: dict[str, str] = {}
         for found in error.errors(include_url=False, include_input=False):
-            where = form_names.get(str(found["loc"][0])) if found["loc"] else None
-            if where in seen:  # one error per alternative of an optional field, the last one about None
-                continue
-            if where:
-                seen.add(where)
-            message = str(found["msg"]).removeprefix("Value error, ")
-            faults.append(f"{where}: {message}" if where else message)
+            where = form_names.get(str(found["loc"][0]), "") if found["loc"] else ""
+            # One error per alternative of an optional field; the last one, about None, is of no use.
+            messages.setdefault(where, str(found["msg"]).removeprefix("Value error, "))
+        faults += [f"{where}: {message}" if where else message for where, message in messages.items()]
         return Form(values, None, faults)
     return Form(values, None if faults else query, faults)
 

@@ -95,26 +95,8 @@ async def request_score(
             this key, 503 the source cannot say whether the session has ended.
         DatabaseAway: Asking again under the same key is safe.
     """
-    request = _from_http(http, caller, session_id, key, force=force, criteria=criteria, reason=reason)
-    stored_key = _stored_key(caller, key, request)
-    answer = await _ask(context_of(http), request, stored_key)
-    if isinstance(answer, KeptAnswer):
-        return Requested(answer.score_id, answer.outcome, answer.request_id, stored_key, answer.answer)
-    return Requested(answer.score_id, answer.outcome, request.request_id, stored_key)
-
-
-def _from_http(
-    http: HttpRequest,
-    caller: Caller,
-    session_id: str,
-    key: str | None,
-    *,
-    force: bool,
-    criteria: str | None,
-    reason: str | None,
-) -> Request:
     request_id = uuid4()
-    return Request(
+    request = Request(
         request_id=request_id,
         session_id=session_id,
         source=SOURCE_API,
@@ -126,15 +108,15 @@ def _from_http(
         priority=Priority.PEOPLE,
         traceparent=read_traceparent(http.headers.getlist(TRACEPARENT)),
     )
-
-
-def _stored_key(caller: Caller, key: str | None, request: Request) -> Key | None:
-    """The key with a hash of what was asked, which is the same for every spelling of the same request."""
-    if key is None:
-        return None
-    # The names in here are part of stored hashes: a change would refuse repeats across a rolling upgrade.
-    wanted = {"force_rescore": request.force, "criteria": request.criteria, "reason": request.reason}
-    return Key(caller.identity, key, hashlib.sha256(to_json([request.session_id, wanted])).hexdigest())
+    # Stored with a hash of what was asked, which is the same for every spelling of the same request. A change
+    # of its names would refuse repeats across a rolling upgrade.
+    wanted = {"force_rescore": force, "criteria": criteria, "reason": reason}
+    asked = hashlib.sha256(to_json([session_id, wanted])).hexdigest()
+    stored_key = None if key is None else Key(caller.identity, key, asked)
+    answer = await _ask(context_of(http), request, stored_key)
+    if isinstance(answer, KeptAnswer):
+        return Requested(answer.score_id, answer.outcome, answer.request_id, stored_key, answer.answer)
+    return Requested(answer.score_id, answer.outcome, request.request_id, stored_key)
 
 
 async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer | KeptAnswer:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from tarsy_scoring.records.analytics import TrendPoint
 from tarsy_scoring.web.pages.charts import (
     LETTER,
     Bar,
-    Day,
     bar_picture,
     describe_trend,
-    judge_mark,
+    draw,
     number_judges,
     shorten,
     split_into_runs,
@@ -27,14 +27,13 @@ MONDAY = date(2026, 1, 5)
 HOSTILE = '"><script>alert(1)</script><svg onload=alert(2) style="x">'
 
 
-def day(number: int, fingerprint: str = "a", average: float = 60.0, **more: float) -> Day:
+def day(number: int, judge: str = "a", average: float = 60.0, **more: int) -> TrendPoint:
     """The n-th day from Monday on."""
-    numbers = {"lowest": average - 10, "highest": average + 10} | more
-    count = int(numbers.pop("count", 3))
-    return Day(MONDAY + timedelta(days=number), fingerprint, average, numbers["lowest"], numbers["highest"], count)
+    lowest, highest = more.get("lowest", int(average) - 10), more.get("highest", int(average) + 10)
+    return TrendPoint(MONDAY + timedelta(days=number), judge, "c", average, lowest, highest, more.get("count", 3))
 
 
-def days(judges: str) -> list[Day]:
+def days(judges: str) -> list[TrendPoint]:
     """A day per letter; a dot is one without any score, letters in brackets share one."""
     parts = re.findall(r"\((\w+)\)|(\w)|\.", judges)
     return [day(n, f) for n, (shared, single) in enumerate(parts) for f in shared or single]
@@ -52,9 +51,13 @@ def words(picture: Markup, name: str) -> list[str]:
     return [e.text or "" for e in of_class(picture, name)]
 
 
+def judge_mark(number: int) -> Markup:
+    return draw("judge_mark", number=number)
+
+
 def run_names(runs_of: str) -> list[str]:
     """The runs of days, each as its fingerprint and how many days it has."""
-    return [f"{r.fingerprint}{len(r.days)}" for r in split_into_runs(days(runs_of))]
+    return [f"{r.judge}{len(r.days)}" for r in split_into_runs(days(runs_of))]
 
 
 @pytest.mark.parametrize(
@@ -80,11 +83,11 @@ def test_runs_partition_the_days_and_skip_no_judge(places: list[tuple[int, str]]
     """Whatever the days: each is in exactly one run, in order, and between its days lie none of others alone."""
     given_days = [day(n, f) for n, f in places]
     runs = split_into_runs(given_days)
-    assert sorted((d.day, d.fingerprint) for r in runs for d in r.days) == sorted(
-        (d.day, d.fingerprint) for d in given_days
+    assert sorted((d.day, d.judge_fingerprint) for r in runs for d in r.days) == sorted(
+        (d.day, d.judge_fingerprint) for d in given_days
     )
     for run in runs:
-        assert {d.fingerprint for d in run.days} == {run.fingerprint}
+        assert {d.judge_fingerprint for d in run.days} == {run.judge}
         for before, after in itertools.pairwise(run.days):
             assert before.day < after.day
             assert not [d for d in given_days if before.day < d.day < after.day]
@@ -217,7 +220,7 @@ def test_a_trend_in_words() -> None:
 
 def test_a_picture_has_a_name_and_a_description() -> None:
     """A screen reader reads title and description of an image in place of forty shapes."""
-    root = parsed(trend_picture(days("ab"), "Scores of <kubernetes>", "scores"))
+    root = parsed(trend_picture(days("ab"), "Scores of <kubernetes>"))
     assert root.get("role") == "img"
     named = {e.get("id"): e.text for e in root if e.get("id")}
     assert named[root.get("aria-labelledby")] == "Scores of <kubernetes>"
@@ -237,16 +240,14 @@ def test_judges_differ_by_shape_and_by_look() -> None:
 
 
 def test_bars_fill_their_share() -> None:
-    """Half of the most is half of the track; too much is all of it, nothing and less than nothing are empty."""
-    bars = [Bar(name, value, f"{value}", 10) for name, value in [("a", 5), ("b", 20), ("c", 0), ("d", -1)]]
-    picture = bar_picture([*bars, Bar("e", 3, "3", 0)], "Bars", "bars")
+    picture = bar_picture([Bar("a", 0.5, "5"), Bar("b", 1, "10"), Bar("c", 0, "0")], "Bars")
     track = float(of_class(picture, "track")[0].get("width", ""))
-    assert [float(e.get("width", "")) / track for e in of_class(picture, "filled")] == [0.5, 1, 0, 0, 0]
-    assert words(picture, "label") == ["a", "b", "c", "d", "e"]
-    assert words(picture, "value") == ["5", "20", "0", "-1", "3"]
+    assert [float(e.get("width", "")) / track for e in of_class(picture, "filled")] == [0.5, 1, 0]
+    assert words(picture, "label") == ["a", "b", "c"]
+    assert words(picture, "value") == ["5", "10", "0"]
 
 
-@pytest.mark.parametrize("empty", [trend_picture([], "t"), bar_picture([], "t", "n")], ids=["trend", "bars"])
+@pytest.mark.parametrize("empty", [trend_picture([], "t"), bar_picture([], "t")], ids=["trend", "bars"])
 def test_without_numbers_there_is_no_picture(empty: Markup) -> None:
     """An empty frame would look like a result."""
     assert empty == ""
@@ -255,7 +256,7 @@ def test_without_numbers_there_is_no_picture(empty: Markup) -> None:
 @pytest.mark.parametrize(
     "picture",
     [
-        bar_picture([Bar(HOSTILE, 1, HOSTILE, 2)], HOSTILE, "bars"),
+        bar_picture([Bar(HOSTILE, 1, HOSTILE)], HOSTILE),
         trend_picture([day(0, HOSTILE)], HOSTILE),
     ],
     ids=["bars", "trend"],
@@ -269,7 +270,7 @@ def test_text_stays_text(picture: Markup) -> None:
 
 def test_nothing_is_styled_in_place() -> None:
     """The page's content security policy allows no inline style; classes do it, in light and in dark."""
-    pictures = trend_picture(days("aabbcc"), "t") + bar_picture([Bar("a", 1, "1", 2, "weak")], "t", "n")
+    pictures = trend_picture(days("aabbcc"), "t") + bar_picture([Bar("a", 0.5, "1", "weak")], "t")
     assert not re.search(r"style|fill=|stroke=|#[0-9a-f]{3}", pictures)
 
 

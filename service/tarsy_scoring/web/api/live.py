@@ -1,8 +1,7 @@
 """
 `WS /api/v1/ws`, where clients of the gateway connect. docs/live.md describes the protocol.
 
-Under our server (`server.serve`) a client gets frames that were encoded once for all clients; under any other
-ASGI server the same messages are sent one by one.
+A client gets frames that were encoded once for all clients; `server.serve` gives access to its connection.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ from typing import Any
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from tarsy_scoring.live.client import DEFAULT_LIMITS, Chunk
-from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.connections import CLOSE_S, Connection, connection_of
 from tarsy_scoring.web.context import context_of
@@ -25,9 +23,9 @@ RETRY_AFTER_S = 5
 @router.websocket("/ws")
 async def live(websocket: WebSocket, caller: Reading) -> None:
     """Scoring events as they happen, in TARSy's protocol. The middleware has checked access and origin."""
-    gateway: Gateway | None = context_of(websocket).gateway
-    if gateway is None or gateway.is_full:
-        why = "this process serves no live events" if gateway is None else "too many clients are connected"
+    gateway, connection = context_of(websocket).gateway, connection_of(websocket.scope)
+    if gateway is None or connection is None or gateway.is_full:
+        why = "too many clients are connected" if gateway and gateway.is_full else "this process serves no live events"
         retry = {"Retry-After": str(RETRY_AFTER_S)}
         raise Problem(503, "No live events", f"{why}; try again in a moment", headers=retry)
     if gateway.has_enough(caller.identity):
@@ -38,9 +36,7 @@ async def live(websocket: WebSocket, caller: Reading) -> None:
             headers={"Retry-After": str(RETRY_AFTER_S)},
         )
     await websocket.accept()
-    connection = connection_of(websocket.scope)
-    client = _AsgiSocket(websocket) if connection is None else _DirectSocket(websocket, connection)
-    await gateway.serve(client, caller.identity)
+    await gateway.serve(_Socket(websocket, connection), caller.identity)
 
 
 @router.get("/ws", include_in_schema=False)
@@ -54,21 +50,18 @@ async def not_upgraded() -> None:
     )
 
 
-class _AsgiSocket:
-    """A connection through ASGI alone: one `send` per message."""
+class _Socket:
+    """The connection of a client: frames go to the transport, and a peer that does not read can be cut off."""
 
-    def __init__(self, websocket: WebSocket) -> None:
+    def __init__(self, websocket: WebSocket, connection: Connection) -> None:
         self._websocket = websocket
+        self.connection = connection
 
-    def send_now(self, _chunk: Chunk) -> bool:
-        return False
+    def send_now(self, chunk: Chunk) -> bool:
+        return self.connection.write_now(chunk.frames)
 
     async def send(self, chunk: Chunk) -> None:
-        try:
-            for text in chunk.texts:
-                await self._websocket.send_text(text.decode())
-        except (WebSocketDisconnect, RuntimeError) as error:
-            raise ConnectionResetError("the client has left") from error
+        await self.connection.write_soon(chunk.frames)
 
     async def receive(self) -> str | bytes | None:
         message = await self._websocket.receive()
@@ -83,22 +76,6 @@ class _AsgiSocket:
                 await self._websocket.close(code, reason)
         except (TimeoutError, WebSocketDisconnect, RuntimeError):
             pass
-
-
-class _DirectSocket(_AsgiSocket):
-    """A connection of our own server: frames go to the transport, and a peer that does not read can be cut
-    off.
-    """
-
-    def __init__(self, websocket: WebSocket, connection: Connection) -> None:
-        super().__init__(websocket)
-        self.connection = connection
-
-    def send_now(self, chunk: Chunk) -> bool:
-        return self.connection.write_now(chunk.frames)
-
-    async def send(self, chunk: Chunk) -> None:
-        await self.connection.write_soon(chunk.frames)
 
 
 # For `uvicorn.Config`. No compression: its window would be most of a client's memory, and frames could not be

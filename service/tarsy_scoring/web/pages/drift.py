@@ -14,7 +14,7 @@ from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, daily_totals
 from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.pages import insights_view
-from tarsy_scoring.web.pages.charts import Tone, picture_of, tag, words_at
+from tarsy_scoring.web.pages.charts import WIDTH, Tone, draw
 from tarsy_scoring.web.pages.insights_view import TrendView
 from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
 
@@ -24,7 +24,7 @@ FINDINGS_SHOWN = 50
 PAGE = "/drift"
 TONES: Mapping[str | None, Tone] = {"judge": "fair", "agents": "weak", "both": "weak"}
 
-_ROW, _LABEL_WIDTH, _VALUE_WIDTH, _WIDTH = 30.0, 130.0, 190.0, 720.0
+_ROW, _LABEL_WIDTH, _VALUE_WIDTH = 30.0, 130.0, 190.0
 _LEAST_SCALE = 5.0  # points; a smaller scale would make a change of one point look large
 
 
@@ -69,31 +69,28 @@ async def _totals(context: AppContext, form: PeriodForm, chain: str) -> tuple[st
 
 def parts_picture(finding: Finding) -> Markup:
     """The whole change and its parts on one scale of points, each a dot with its interval."""
+    parts = {"Whole change": finding.whole, "Judge's part": finding.judge, "Agents' part": finding.agents}
     rows = [
-        ("Whole change", finding.whole),
-        ("Judge's part", finding.judge),
-        ("Agents' part", finding.agents),
+        {"y": (n + 0.5) * _ROW, "label": label, "part": part, "text": in_points(part)}
+        for n, (label, part) in enumerate(parts.items())
     ]
-    ends = [abs(e) for _, part in rows for e in (part.value, part.low, part.high) if e is not None]
-    scale = _scale_of(ends)
-    first, last = _LABEL_WIDTH, _WIDTH - _VALUE_WIDTH
+    scale = _scale_of([abs(e) for part in parts.values() for e in (part.value, part.low, part.high) if e is not None])
+    left, right = _LABEL_WIDTH, WIDTH - _VALUE_WIDTH
 
     def place(points: float) -> float:
-        return first + (points + scale) / (2 * scale) * (last - first)
+        return left + (points + scale) / (2 * scale) * (right - left)
 
-    height = len(rows) * _ROW
-    drawn = [tag("line", "break", x1=place(0), x2=place(0), y1=0, y2=height)]
-    drawn += [words_at(f"{e:+g}", "scale middle", place(e), height + 14) for e in (-scale, 0.0, scale)]
-    for number, (name, part) in enumerate(rows):
-        y = (number + 0.5) * _ROW
-        drawn += [words_at(name, "label end", first - 10, y + 4), words_at(in_points(part), "value", last + 10, y + 4)]
-        if part.value is None:
-            continue
-        if part.low is not None and part.high is not None:
-            drawn.append(tag("line", f"whisker look-{number + 1}", x1=place(part.low), x2=place(part.high), y1=y, y2=y))
-        drawn.append(tag("circle", f"point look-{number + 1}", cx=place(part.value), cy=y, r=4.5))
-    description = "; ".join(f"{name}: {in_points(part)}" for name, part in rows) + "."
-    return picture_of("parts", "The change in points, and its parts", description, height + 20, drawn)
+    return draw(
+        "intervals",
+        title="The change in points, and its parts",
+        description="; ".join(f"{row['label']}: {row['text']}" for row in rows) + ".",
+        height=len(rows) * _ROW,
+        rows=rows,
+        left=left,
+        right=right,
+        place=place,
+        ends=(-scale, 0.0, scale),
+    )
 
 
 def _scale_of(ends: Sequence[float]) -> float:

@@ -1,74 +1,53 @@
 """Numbers of the pages of trends and the distribution, as pictures and rows of tables."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
 from tarsy_scoring.judge.criteria import Criteria
-from tarsy_scoring.records.analytics import BandCount, Distribution, TrendPoint
-from tarsy_scoring.web.pages.charts import Bar, Day, Tone, bar_picture, judge_mark, number_judges, trend_picture
+from tarsy_scoring.records.analytics import Distribution, TrendPoint
+from tarsy_scoring.web.pages.charts import Bar, Tone, bar_picture, judge_of, number_judges, trend_picture
 from tarsy_scoring.web.pages.period import FIELDS, PeriodForm
+from tarsy_scoring.web.pages.score_view import in_order
 from tarsy_scoring.web.pages.words import band_of
-
-UNKNOWN_JUDGE = "unknown"
-
 
 # --- trends --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """A judge of the picture, with the mark of its line."""
-
-    number: int
-    mark: Markup
-    fingerprint: str
-    criteria: str | None
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrendRow:
-    """A point of the picture as a row; `is_break` if its judge differs from that of the previous row."""
-
-    number: int
-    mark: Markup
-    point: TrendPoint
-    is_break: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TrendView:
-    """The page of trends."""
+    """
+    The page of trends.
+
+    Args:
+        judges: `number`, `fingerprint`, `criteria` and `count` of each judge of the picture.
+        rows: Number of the judge and point, by day; `is_break` if the previous row has another judge.
+    """
 
     picture: Markup
-    judges: list[Judge]
-    rows: list[TrendRow]
+    judges: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
     count: int
 
 
 def trend_view(points: Sequence[TrendPoint], title: str) -> TrendView:
     """Points as a picture, a list of judges and a table."""
-    days = [Day(p.day, _judge_of(p), p.average, p.minimum, p.maximum, p.count) for p in points]
-    numbers = number_judges(days)
-    counts: defaultdict[str, int] = defaultdict(int)
-    criteria: dict[str, str | None] = {}
-    for point in points:
-        counts[_judge_of(point)] += point.count
-        criteria[_judge_of(point)] = point.criteria
-    judges = [Judge(n, judge_mark(n), name, criteria[name], counts[name]) for name, n in numbers.items()]
-    rows: list[TrendRow] = []
-    for point in sorted(points, key=lambda p: (p.day, numbers[_judge_of(p)])):
-        number = numbers[_judge_of(point)]
-        rows.append(TrendRow(number, judge_mark(number), point, bool(rows) and rows[-1].number != number))
-    return TrendView(trend_picture(days, title), judges, rows, sum(counts.values()))
-
-
-def _judge_of(point: TrendPoint) -> str:
-    return point.judge_fingerprint or UNKNOWN_JUDGE
+    numbers = number_judges(points)
+    judges: list[dict[str, Any]] = []
+    for name, number in numbers.items():
+        of_judge = [point for point in points if judge_of(point) == name]
+        count = sum(point.count for point in of_judge)
+        criteria = of_judge[-1].criteria
+        judges.append({"number": number, "fingerprint": name, "criteria": criteria, "count": count})
+    rows: list[dict[str, Any]] = []
+    for point in sorted(points, key=lambda p: (p.day, numbers[judge_of(p)])):
+        number = numbers[judge_of(point)]
+        rows.append({"number": number, "point": point, "is_break": bool(rows) and rows[-1]["number"] != number})
+    return TrendView(trend_picture(points, title), judges, rows, sum(p.count for p in points))
 
 
 # --- distribution --------------------------------------------------------------------------------------
@@ -121,63 +100,36 @@ def distribution_view(
         is_default: Whether the bands are those of the badges; only then they have their colours and names.
     """
     count = sum(band.count for band in found.bands) + found.between_bands
-    bands = [_band_row(band, count, form, is_default=is_default) for band in reversed(found.bands)]
-    most = max((row.count for row in bands), default=0)
-    tones: list[Tone] = [_tone(band) if is_default else "plain" for band in reversed(found.bands)]
-    bars = [
-        Bar(f"{row.name}, {row.range}", row.count, _counted(row), most, tone)
-        for row, tone in zip(bands, tones, strict=True)
-    ]
-    picture = bar_picture(bars if count else [], title, "bands")
-    return DistributionView(picture, bands, _categories(found, registry), count)
-
-
-def _band_row(band: BandCount, count: int, form: PeriodForm, *, is_default: bool) -> BandRow:
-    kept = {name: form.values[name] for name in FIELDS}
-    sought = {"min": band.low, "max": band.high, **kept}
-    return BandRow(
-        band_of(band.low) if is_default else band.band.replace("_", " "),
-        f"{band.low} to {band.high}",
-        band.count,
-        band.count / count if count else 0.0,
-        "/?" + urlencode({name: value for name, value in sought.items() if value != ""}),
-    )
-
-
-def _tone(band: BandCount) -> Tone:
-    tones: dict[str, Tone] = {"good": "good", "fair": "fair", "weak": "weak"}
-    return tones[band_of(band.low)]
-
-
-def _counted(row: BandRow) -> str:
-    return f"{row.count:,} ({100 * row.share:.0f} %)"
+    most = max((band.count for band in found.bands), default=0)
+    rows, bars = [], []
+    for band in reversed(found.bands):
+        tone: Tone = band_of(band.low) if is_default else "plain"
+        name = tone if is_default else band.band.replace("_", " ")
+        totals = f"{band.low} to {band.high}"
+        share = band.count / count if count else 0.0
+        sought = {"min": band.low, "max": band.high} | {name: form.values[name] for name in FIELDS if form.values[name]}
+        rows.append(BandRow(name, totals, band.count, share, f"/?{urlencode(sought)}"))
+        text = f"{band.count:,} ({100 * share:.0f} %)"
+        bars.append(Bar(f"{name}, {totals}", band.count / most if most else 0.0, text, tone))
+    picture = bar_picture(bars if count else [], title)
+    return DistributionView(picture, rows, _categories(found, registry), count)
 
 
 def _categories(found: Distribution, registry: Iterable[Criteria]) -> list[tuple[str, list[CategoryRow]]]:
-    known = {criteria.name: _most_of(criteria) for criteria in registry}
+    """Rows by criteria, in the order of the criteria."""
+    # The highest value of each category: its points, or 1 for a rubric item.
+    known = {c.name: {**c.max_points, **{item.id: 1.0 for item in c.rubric}} for c in registry}
     in_bands = [{(c.criteria, c.category): c.average for c in band.categories} for band in reversed(found.bands)]
-    by_criteria: defaultdict[str, list[CategoryRow]] = defaultdict(list)
-    for category in found.categories:
-        most = known.get(category.criteria or "", {}).get(category.category)
-        by_band = [averages.get((category.criteria, category.category)) for averages in in_bands]
-        row = CategoryRow(category.category, category.average, category.count, most, by_band)
-        by_criteria[category.criteria or ""].append(_without_impossible(row))
-    return [(name, _in_order(rows, known.get(name, {}))) for name, rows in sorted(by_criteria.items())]
-
-
-def _most_of(criteria: Criteria) -> dict[str, float]:
-    """Highest value of each category, in the order of the criteria: its points, or 1 for a rubric item."""
-    return {**criteria.max_points, **{item.id: 1.0 for item in criteria.rubric}}
-
-
-def _without_impossible(row: CategoryRow) -> CategoryRow:
-    """Drop `most` if earlier criteria of that name allowed more points, since the share would exceed 1."""
-    return replace(row, most=None) if row.most is not None and row.average > row.most else row
-
-
-def _in_order(rows: Iterable[CategoryRow], known: Mapping[str, float]) -> list[CategoryRow]:
-    places = {name: place for place, name in enumerate(known)}
-    return sorted(rows, key=lambda row: (places.get(row.category, len(places)), row.category))
+    by_criteria: defaultdict[str, dict[str, CategoryRow]] = defaultdict(dict)
+    for found_category in found.categories:
+        criteria, category = found_category.criteria or "", found_category.category
+        most = known.get(criteria, {}).get(category)
+        if most is not None and found_category.average > most:
+            most = None  # earlier criteria of that name allowed more points, so that the share would exceed 1
+        by_band = [averages.get((found_category.criteria, category)) for averages in in_bands]
+        row = CategoryRow(category, found_category.average, found_category.count, most, by_band)
+        by_criteria[criteria][category] = row
+    return [(name, list(in_order(rows, known.get(name, {})).values())) for name, rows in sorted(by_criteria.items())]
 
 
 # --- failure tags --------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """
 Templates, filters and static files of the pages, and the response with its security headers.
 
-Every printed value is escaped and stripped of invisible characters. Only `markdown.render` and `charts`
-produce HTML.
+Every printed value is escaped and stripped of invisible characters. Only `markdown.render` produces
+HTML.
 """
 
 import hashlib
@@ -141,6 +141,11 @@ def seconds(amount: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def coordinate(value: float) -> str:
+    """A position in a picture with one decimal: smaller differences are not visible."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
 def spelt(identifier: str) -> str:
     """An identifier as words."""
     return identifier.replace("_", " ").strip()
@@ -171,18 +176,8 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters |= {
-        "when": when,
-        "percent": percent,
-        "count": count,
-        "points": points,
-        "exactly": exactly,
-        "usd": usd,
-        "seconds": seconds,
-        "capitalize_first": capitalize_first,
-        "spelt": spelt,
-        "markdown": markdown.render,
-    }
+    filters = (when, percent, count, points, exactly, usd, seconds, coordinate, capitalize_first, spelt)
+    environment.filters |= {filter_.__name__: filter_ for filter_ in filters} | {"markdown": markdown.render}
     environment.globals |= {
         "static": _static,
         "badge_of": words.badge_of,

@@ -1,10 +1,12 @@
 """The values of the page of a score, from the score's document and its session."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tarsy_scoring.web.pages.markdown import cited_entries
 from tarsy_scoring.web.pages.session import ShownSession, Unreadable
+
+T = TypeVar("T")
 
 MAX_REPLY_CHARACTERS = 50_000
 
@@ -67,7 +69,7 @@ def judged_by(content: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     }
 
 
-def in_order(values: Mapping[str, float], known: Iterable[str]) -> dict[str, float]:
+def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
     """Sort by the order of the criteria, because `jsonb` keeps no order of names. Unknown names come last."""
     first = [name for name in known if name in values]
     return {name: values[name] for name in [*first, *(name for name in values if name not in first)]}

@@ -7,7 +7,7 @@ An unknown identifier is shown as words, because the lists may grow before these
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -47,7 +47,7 @@ class Badge:
     is_busy: bool = False
 
 
-def band_of(total: int) -> str:
+def band_of(total: float) -> Literal["good", "fair", "weak"]:
     """`good`, `fair` or `weak`."""
     return "good" if total >= GOOD_FROM else "fair" if total >= FAIR_FROM else "weak"
 
