@@ -42,7 +42,7 @@ from tarsy_scoring.config.gates import (
     shown,
 )
 from tarsy_scoring.evaluation.outcome import GateResult
-from tarsy_scoring.timeline.model import Event, Execution, Stage, Timeline, ToolCall
+from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
 
 MESSAGE_CHARACTERS = 300
 SCRIPT_MESSAGE_CHARACTERS = 500
@@ -52,6 +52,14 @@ MAX_NODES = 100_000
 _MORE = " (gates.max_output_bytes)"
 
 Decision = tuple[bool, str]
+SearchGate = (
+    FinalAnalysisContains
+    | FinalAnalysisMatches
+    | FileContains
+    | FileMatches
+    | CommandOutputContains
+    | CommandOutputMatches
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,62 +79,64 @@ class Observed:
     exit_status: int = 0
 
 
-def evaluate_gate(gate: Gate, timeline: Timeline, observed: Observed | None = None) -> GateResult:
+NOT_LOOKED_AT = Observed("the work directory was not looked at")
+
+
+def evaluate_gate(gate: Gate, timeline: Timeline, observed: Observed = NOT_LOOKED_AT) -> GateResult:
     """
     Decide one gate. Never raises, whatever the session, the file or the output contain.
 
     Args:
         observed: The observation for a gate on files or commands; other gates need none.
     """
-    limit = MESSAGE_CHARACTERS
-    if isinstance(gate, CommandGate | FileGate):
-        if observed is None:
-            passed, message = False, "the work directory was not looked at"
-        elif observed.problem is not None:
-            passed, message = False, observed.problem
-        elif isinstance(gate, FileGate):
-            passed, message = _of_file(gate, observed)
-        else:
-            passed, message = _of_command(gate, observed)
-            limit = SCRIPT_MESSAGE_CHARACTERS if isinstance(gate, Script) else limit
+    if isinstance(gate, CommandGate | FileGate) and observed.problem is not None:
+        passed, message = False, observed.problem
     else:
-        passed, message = _of_transcript(gate, timeline)
+        passed, message = _decide(gate, timeline, observed)
+    limit = SCRIPT_MESSAGE_CHARACTERS if isinstance(gate, Script) and observed.problem is None else MESSAGE_CHARACTERS
     return GateResult(gate.title, gate.type, passed, shown(message, limit))
+
+
+def _decide(gate: Gate, timeline: Timeline, observed: Observed) -> Decision:
+    match gate:
+        case NoTranscriptErrors():
+            return _transcript_errors(timeline)
+        case ToolCalled() | ToolNotCalled():
+            count, is_wanted = _count_calls(timeline, gate.tool), isinstance(gate, ToolCalled)
+            wanted = f"{'at least' if is_wanted else 'fewer than'} {gate.min}"
+            return (count >= gate.min) is is_wanted, f"calls of {shown(gate.tool)}: {count}, wanted {wanted}"
+        case MaxToolCalls():
+            count = sum(event.tool is not None for event in _shown_events(timeline))
+            return count <= gate.max, f"tool calls: {count}, wanted at most {gate.max}"
+        case FinalAnalysisContains() | FinalAnalysisMatches():
+            analysis = timeline.final_analysis or ""
+            if not analysis.strip():
+                return False, "the session has no final analysis"
+            return _search(gate, "the final analysis", Observed(data=analysis.encode("utf-8", "replace")))
+        case FileExists():
+            return True, f"{_quoted(gate.path)} is there"
+        case FileContains() | FileMatches():
+            return _search(gate, _quoted(gate.path), observed)
+        case Script():
+            return _of_script(observed)
+        case CommandSucceeds():
+            return observed.exit_status == 0, f"the command ended with {_end(observed)}"
+        case CommandOutputContains() | CommandOutputMatches():
+            passed, message = _search(gate, "the output", observed)
+        case CommandJsonPath():
+            passed, message = _of_json(gate, observed)
+        case _:
+            assert_never(gate)
+    return passed, f"{message}; the command ended with {_end(observed)}"
 
 
 # --- the transcript ------------------------------------------------------------------------------------
 
-TranscriptGate = (
-    NoTranscriptErrors | ToolCalled | ToolNotCalled | MaxToolCalls | FinalAnalysisContains | FinalAnalysisMatches
-)
 
-
-def _of_transcript(gate: TranscriptGate, timeline: Timeline) -> Decision:
-    match gate:
-        case NoTranscriptErrors():
-            return _transcript_errors(timeline)
-        case ToolCalled():
-            count = _count_calls(timeline, gate.tool)
-            return count >= gate.min, f"calls of {shown(gate.tool)}: {count}, wanted at least {gate.min}"
-        case ToolNotCalled():
-            count = _count_calls(timeline, gate.tool)
-            return count < gate.min, f"calls of {shown(gate.tool)}: {count}, wanted fewer than {gate.min}"
-        case MaxToolCalls():
-            count = sum(event.tool is not None for _, _, event in _shown_events(timeline))
-            return count <= gate.max, f"tool calls: {count}, wanted at most {gate.max}"
-        case FinalAnalysisContains():
-            return _of_final_analysis(timeline, gate.substring.encode())
-        case FinalAnalysisMatches():
-            return _of_final_analysis(timeline, compile_pattern(gate.pattern))
-        case _:
-            assert_never(gate)
-
-
-def _shown_events(timeline: Timeline) -> Iterator[tuple[Stage, Execution, Event]]:
+def _shown_events(timeline: Timeline) -> Iterator[Event]:
     for stage in timeline.shown_stages:
         for execution in stage.executions:
-            for event in execution.events:
-                yield stage, execution, event
+            yield from execution.events
 
 
 def _count_calls(timeline: Timeline, tool: str) -> int:
@@ -138,7 +148,7 @@ def _count_calls(timeline: Timeline, tool: str) -> int:
         names = (call.name, call.tool_name)
         return any(wanted.fullmatch(name.encode("utf-8", "replace")) is not None for name in names)
 
-    return sum(event.tool is not None and is_wanted(event.tool) for _, _, event in _shown_events(timeline))
+    return sum(event.tool is not None and is_wanted(event.tool) for event in _shown_events(timeline))
 
 
 def _transcript_errors(timeline: Timeline) -> Decision:
@@ -172,50 +182,18 @@ def _failure_of(event: Event) -> str | None:
     return "broken steps" if event.status != "completed" else None
 
 
-def _of_final_analysis(timeline: Timeline, wanted: "bytes | re2._Regexp") -> Decision:
-    analysis = timeline.final_analysis or ""
-    if not analysis.strip():
-        return False, "the session has no final analysis"
-    return _search("the final analysis", analysis.encode("utf-8", "replace"), wanted)
+# --- files and commands --------------------------------------------------------------------------------
 
 
-# --- files and commands ----------------------------------------------------------------------------------
-
-
-def _of_file(gate: FileGate, observed: Observed) -> Decision:
-    if isinstance(gate, FileContains):
-        return _search(_quoted(gate.path), observed.data, gate.substring.encode(), is_cut=observed.is_cut)
-    if isinstance(gate, FileMatches):
-        return _search(_quoted(gate.path), observed.data, compile_pattern(gate.pattern), is_cut=observed.is_cut)
-    assert isinstance(gate, FileExists)
-    return True, f"{_quoted(gate.path)} is there"
-
-
-def _of_command(gate: CommandGate, observed: Observed) -> Decision:
-    match gate:
-        case CommandOutputContains():
-            passed, message = _search("the output", observed.data, gate.substring.encode(), is_cut=observed.is_cut)
-        case CommandOutputMatches():
-            pattern = compile_pattern(gate.pattern)
-            passed, message = _search("the output", observed.data, pattern, is_cut=observed.is_cut)
-        case CommandJsonPath():
-            passed, message = _of_json(gate, observed)
-        case Script():
-            return _of_script(observed)
-        case _:
-            assert isinstance(gate, CommandSucceeds)
-            return observed.exit_status == 0, f"the command ended with {_end(observed)}"
-    return passed, f"{message}; the command ended with {_end(observed)}"
-
-
-def _search(what: str, data: bytes, wanted: "bytes | re2._Regexp", *, is_cut: bool = False) -> Decision:
-    if isinstance(wanted, bytes):
-        found, thing = wanted in data, _quoted(wanted.decode("utf-8", "replace"))
+def _search(gate: SearchGate, what: str, observed: Observed) -> Decision:
+    data = observed.data
+    if isinstance(gate, FinalAnalysisContains | FileContains | CommandOutputContains):
+        found, thing = gate.substring.encode() in data, _quoted(gate.substring)
     else:
-        found, thing = wanted.search(data) is not None, f"a match of {_quoted(wanted.pattern)}"
+        found, thing = compile_pattern(gate.pattern).search(data) is not None, f"a match of {_quoted(gate.pattern)}"
     if found:
         return True, f"{what} holds {thing}"
-    if is_cut:
+    if observed.is_cut:
         return False, f"the first {len(data)} bytes of {what} do not hold {thing}; the rest was not read{_MORE}"
     return False, f"{what} does not hold {thing}"
 

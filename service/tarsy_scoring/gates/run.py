@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import signal
 import stat
@@ -19,13 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tarsy_scoring.config.gates import CommandGate, FileExists, FileGate, Gate, shown
 from tarsy_scoring.config.settings import GateSettings
 from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.events import SESSION_ID_PATTERN
-from tarsy_scoring.gates.decide import Observed, evaluate_gate
+from tarsy_scoring.gates.decide import NOT_LOOKED_AT, Observed, evaluate_gate
 from tarsy_scoring.timeline.model import Timeline
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ async def run_gates(
     return [await _decide(gate, timeline, await visit.observe(gate), settings.timeout_s) for gate in gates]
 
 
-async def _decide(gate: Gate, timeline: Timeline, observed: Observed | None, timeout_s: float) -> GateResult:
+async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s: float) -> GateResult:
     """Decide in a thread: a session of 100,000 entries or an output of a megabyte would block the event loop."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -79,10 +80,10 @@ class _Visit:
     ends_at: float | None
     outputs: dict[str, Observed] = field(default_factory=dict)
 
-    async def observe(self, gate: Gate) -> Observed | None:
-        """The observation that the gate needs; None for a gate on the transcript."""
+    async def observe(self, gate: Gate) -> Observed:
+        """The observation that the gate needs; nothing is looked at for a gate on the transcript."""
         if not isinstance(gate, CommandGate | FileGate):
-            return None
+            return NOT_LOOKED_AT
         if isinstance(gate, CommandGate) and not self.settings.allow_commands:
             return Observed("commands are not allowed here: set gates.allow_commands: true")
         if self.settings.work_dir is None:
@@ -267,32 +268,13 @@ async def run_command(command: str, root: Path, session_id: str, max_bytes: int)
     # but not the children that the shell has started by then. asyncio and uvloop reap the shell before they
     # report its end, and `killpg` on a reaped leader may hit a new group with the same number. Their
     # `communicate` waits for the end of the output, which a process outside the group can keep open.
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    with contextlib.closing(_Output(max_bytes)) as output, contextlib.ExitStack() as cleanup:
-        process = _start(command, root, session_id, output.write_end)  # no await before the cleanup below is registered
-        cleanup.callback(_end, process)
-        output.close_write_end()
-        # Reports the end without reaping. An unreaped leader keeps the number of the group from being reused.
-        watched = os.pidfd_open(process.pid)
-        cleanup.callback(os.close, watched)
-        loop.add_reader(watched, ended.set)
-        cleanup.callback(loop.remove_reader, watched)
-        # At the end of the output the pipe stays readable; without removing the reader, the loop would spin.
-        loop.add_reader(output.read_end, lambda: output.take() or loop.remove_reader(output.read_end))
-        cleanup.callback(loop.remove_reader, output.read_end)
-        await ended.wait()
-        cleanup.close()
-        output.take_rest()
-    return Observed(data=bytes(output.kept), is_cut=output.is_cut, exit_status=process.wait())
-
-
-def _start(command: str, root: Path, session_id: str, stdout: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603  the operator's own command
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    process = subprocess.Popen(  # noqa: S603, ASYNC220 - the operator's own command; it starts within milliseconds
         [SHELL, "-c", command],
         stdin=subprocess.DEVNULL,
-        stdout=stdout,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        bufsize=0,
         cwd=root,
         env={
             "PATH": os.environ.get("PATH", os.defpath),
@@ -302,6 +284,23 @@ def _start(command: str, root: Path, session_id: str, stdout: int) -> subprocess
         },
         start_new_session=True,
     )
+    with cast("io.FileIO", process.stdout) as pipe, contextlib.ExitStack() as cleanup:
+        cleanup.callback(_end, process)  # no await between the start and this line
+        output = _Output(pipe, max_bytes)
+        # Reports the end without reaping. An unreaped leader keeps the number of the group from being reused.
+        watched = os.pidfd_open(process.pid)
+        cleanup.callback(os.close, watched)
+        loop.add_reader(watched, ended.set)
+        cleanup.callback(loop.remove_reader, watched)
+        # At the end of the output the pipe stays readable; without removing the reader, the loop would spin.
+        loop.add_reader(pipe, lambda: output.take() or loop.remove_reader(pipe))
+        cleanup.callback(loop.remove_reader, pipe)
+        await ended.wait()
+        cleanup.close()
+        # The rest of the pipe, at most its capacity, because a process outside the group may still be writing.
+        for _ in range(0, fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
+            output.take()
+    return Observed(data=bytes(output.kept), is_cut=output.is_cut, exit_status=process.wait())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -313,36 +312,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Output:
-    """A pipe that keeps the first bytes of the output. `close` closes the ends that are still open."""
+    """Keeps the first bytes of the output."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, pipe: io.FileIO, max_bytes: int) -> None:
+        self._pipe = pipe
         self.kept = bytearray()
         self.is_cut = False
         self._max_bytes = max_bytes
-        self.read_end, self.write_end = os.pipe()
-        self._open = {self.read_end, self.write_end}
-        os.set_blocking(self.read_end, False)
+        os.set_blocking(pipe.fileno(), False)
 
     def take(self) -> bool:
         """Read once; False at the end of the output."""
-        try:
-            chunk = os.read(self.read_end, _CHUNK_BYTES)
-        except BlockingIOError:
+        chunk = self._pipe.read(_CHUNK_BYTES)
+        if chunk is None:  # nothing to read now
             return True
         room = self._max_bytes - len(self.kept)
         self.kept += chunk[:room]
         self.is_cut = self.is_cut or len(chunk) > room
         return chunk != b""
-
-    def take_rest(self) -> None:
-        """Read the rest of the pipe, at most its capacity, because a process may still be writing."""
-        for _ in range(0, fcntl.fcntl(self.read_end, fcntl.F_GETPIPE_SZ), _CHUNK_BYTES):
-            self.take()
-
-    def close_write_end(self) -> None:
-        self._open.discard(self.write_end)
-        os.close(self.write_end)
-
-    def close(self) -> None:
-        for end in self._open:
-            os.close(end)

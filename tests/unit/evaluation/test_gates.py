@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from tables import table
 from tarsy_scoring.config.gates import GATE_TYPES, Gate
 from tarsy_scoring.evaluation.outcome import GateResult
-from tarsy_scoring.gates.decide import MAX_NODES, Observed, evaluate_gate
+from tarsy_scoring.gates.decide import MAX_NODES, NOT_LOOKED_AT, Observed, evaluate_gate
 from tarsy_scoring.timeline.model import Timeline, ToolCall
 from unit.timeline.sessions import call, event, execution, of_events, stage, timeline
 
@@ -17,7 +17,7 @@ GATES: TypeAdapter[Any] = TypeAdapter(Gate)
 SECRET = "hunter2-of-the-session"
 
 
-def decide(type_: str, session: Timeline, observed: Observed | None = None, **parameters: Any) -> GateResult:
+def decide(type_: str, session: Timeline, observed: Observed = NOT_LOOKED_AT, **parameters: Any) -> GateResult:
     return evaluate_gate(GATES.validate_python({"type": type_, **parameters}), session, observed)
 
 
@@ -350,4 +350,4 @@ def test_what_could_not_be_looked_at_did_not_pass(type_: str) -> None:
     unseen = decide(type_, of_events(), Observed("no such place"), **parameters)
 
     assert unseen == GateResult("mine", type_, False, "no such place")
-    assert not decide(type_, of_events(), None, **parameters).passed
+    assert not decide(type_, of_events(), **parameters).passed
