@@ -11,6 +11,7 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.events import SOURCE_COMPLETED
 from tarsy_scoring.judge.criteria import load_criteria
+from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.admission import Policy, Request
 from tarsy_scoring.queue.inbox import Inbox
@@ -64,18 +65,21 @@ class Service:
     async def attempt(
         self, claimed: ClaimedScore, judge: FakeJudge, timeline: Timeline | Exception | None = None, **settings: Any
     ) -> Finished:
-        sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
         changed = self.settings.model_copy(update=settings)
-        scorer = Scorer(
-            settings=changed,
-            leases=self.leases,
-            store=self.store,
-            source=sessions,
-            registry=REGISTRY,
-            clients={"default": judge},
-            metrics=Metrics(),
-        )
-        return await scorer.attempt(claimed)
+        return await self.scorer({"default": judge}, timeline, settings=changed).attempt(claimed)
+
+    def scorer(self, clients: Any, timeline: Timeline | Exception | None = None, **parts: Any) -> Scorer:
+        """A scorer of the session `one`, by default a small finished one."""
+        own = {
+            "settings": self.settings,
+            "leases": self.leases,
+            "store": self.store,
+            "source": FakeSessions(one=a_timeline() if timeline is None else timeline),
+            "registry": REGISTRY,
+            "metrics": Metrics(),
+            "limits": Limits(self.database, self.settings),
+        }
+        return Scorer(clients=clients, **own | parts)
 
     async def score(self, score_id: uuid.UUID) -> dict[str, Any]:
         document = await self.reader.score(score_id)

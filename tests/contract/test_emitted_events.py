@@ -88,6 +88,7 @@ async def service(database_url: str, judge: ScriptedJudge, tmp_path: Path) -> As
                 registry=parts.registry,
                 clients=clients,
                 metrics=parts.metrics,
+                limits=parts.limits,
             ),
         )
     for client in clients.values():
@@ -234,7 +235,6 @@ async def test_events_of_a_session_that_is_not_there(service: Service) -> None:
 
 
 async def test_score_document_in_every_status(service: Service, judge: ScriptedJudge) -> None:
-    judge.script(Fault(kind="status", status=401, times=1))
     seen = []
 
     async def look() -> None:
@@ -243,23 +243,23 @@ async def test_score_document_in_every_status(service: Service, judge: ScriptedJ
         seen.append((document["status"], document.get("waiting_for"), document.get("current_stage")))
 
     await service.accept(chain_id="kubernetes")
-    await look()
-    await service.attempt()
-    await look()
-    await service.parts.leases.cancel(
-        (await service.parts.reader.scores_of_session(SESSION))[0]["score_id"], "somebody"
-    )
-    await look()
-    await service.accept(source="api", force=True)
     claimed = await service.claim()
     await look()
     await service.scorer.attempt(claimed)
     await look()
+    judge.script(Fault(kind="status", status=401, times=1))
+    await service.accept(source="api", force=True)
+    await look()
+    await service.attempt()
+    await look()
+    newest, *_ = await service.parts.reader.scores_of_session(SESSION)
+    await service.parts.leases.cancel(newest["score_id"], "somebody")
+    await look()
 
     assert seen == [
+        ("in_progress", None, "gathering_context"),
+        ("completed", None, None),
         ("pending", None, None),
         ("pending", "key", None),
         ("cancelled", None, None),
-        ("in_progress", None, "gathering_context"),
-        ("completed", None, None),
     ]

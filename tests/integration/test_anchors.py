@@ -24,6 +24,7 @@ from tarsy_scoring.drift.detection import TENURE
 from tarsy_scoring.drift.loop import DriftLoop
 from tarsy_scoring.judge.verdict import Question, Turn
 from tarsy_scoring.kafka.topics import read_topic
+from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.scoring.attempt import Scorer
@@ -306,6 +307,7 @@ async def judge_all(scoring: Scoring, sessions: FakeSessions, judge: Judge) -> i
         registry=REGISTRY,
         clients={"default": judge},
         metrics=Metrics(),
+        limits=Limits(scoring.database, scoring.inbox.policy.settings),
     )
     claimed = await scoring.claim()
     for each in claimed:

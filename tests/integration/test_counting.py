@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from api_site import Api, Sessions, open_api
-from attempting import REGISTRY, Service, a_timeline, open_service
-from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
+from attempting import Service, open_service
+from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge
 from infrastructure import Kafka, wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import BudgetSettings, ChainSettings, Settings
@@ -27,7 +27,7 @@ from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.intake import Intake
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
-from tarsy_scoring.scoring.attempt import Finished, Scorer
+from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
@@ -59,17 +59,7 @@ def reading(metrics: Metrics) -> Callable[..., float | None]:
 
 async def attempted(service: Service, metrics: Metrics, judge: FakeJudge, session: Any = None) -> Finished:
     """One attempt at the score that is due."""
-    sessions = FakeSessions(one=session or a_timeline())
-    scorer = Scorer(
-        settings=service.settings,
-        leases=service.leases,
-        store=service.store,
-        source=sessions,
-        registry=REGISTRY,
-        clients={"default": judge},
-        metrics=metrics,
-    )
-    return await scorer.attempt(await service.claim())
+    return await service.scorer({"default": judge}, session, metrics=metrics).attempt(await service.claim())
 
 
 # --- an attempt ----------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from api_site import Sessions, open_api
-from attempting import REGISTRY, Service, a_timeline, open_service
-from fakes import FakeSessions
+from attempting import Service, open_service
 from infrastructure import wait_until
 from tarsy_scoring.errors import LeaseLost, TimelineUnavailable
 from tarsy_scoring.events import SOURCE_RESCORE
@@ -29,7 +28,7 @@ from tarsy_scoring.queue.admission import Request
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.outbox import OutboxEvent
 from tarsy_scoring.queue.store import Step
-from tarsy_scoring.scoring.attempt import Finished, Scorer
+from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.telemetry.otel import Spans
@@ -76,18 +75,7 @@ Line = Mapping[str, Any]
 async def attempt(service: Service, tracing: Tracing, timeline: Timeline | Exception | None = None) -> Line:
     """Let a worker claim and finish a due score; returns its log line."""
     clients = create_clients(service.settings, {"OPENAI_API_KEY": KEY}, tracing)
-    sessions = FakeSessions(one=a_timeline() if timeline is None else timeline)
-    scorer = Scorer(
-        settings=service.settings,
-        leases=service.leases,
-        store=service.store,
-        source=sessions,
-        registry=REGISTRY,
-        clients=clients,
-        metrics=Metrics(),
-        limits=None,
-        tracing=tracing,
-    )
+    scorer = service.scorer(clients, timeline, tracing=tracing)
     await service.database.once(lambda c: c.execute("UPDATE session_scores SET next_attempt_at = now()"))
     try:
         with capture_logs([structlog.contextvars.merge_contextvars]) as lines:

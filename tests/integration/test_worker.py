@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from attempting import REGISTRY, Service, a_timeline, open_service
-from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge, FakeSessions
+from attempting import Service, open_service
+from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge
 from infrastructure import wait_until
 from tarsy_scoring.errors import JudgeRejectedRequest, JudgeUnavailable, KeyRejected
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Standing, Standings
 from tarsy_scoring.postgres.database import Connection, DatabaseAway
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore
-from tarsy_scoring.scoring.attempt import Finished, Scorer
+from tarsy_scoring.scoring.attempt import Finished
 from tarsy_scoring.scoring.worker import Worker
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -111,16 +111,7 @@ async def test_an_end_whose_reply_is_on_its_way_is_no_lost_lease(
 ) -> None:
     """A heartbeat may find the score without a lease before its attempt learns that the end is stored."""
     await service.request()
-    sessions, judge = FakeSessions(one=a_timeline()), FakeJudge(*answers)
-    scorer = Scorer(
-        settings=service.settings,
-        leases=service.leases,
-        store=service.store,
-        source=sessions,
-        registry=REGISTRY,
-        clients={"default": judge},
-        metrics=Metrics(),
-    )
+    scorer = service.scorer({"default": FakeJudge(*answers)})
     worker = a_worker(service, scorer)
     once, is_stored, may_hear = service.database.once, asyncio.Event(), asyncio.Event()
 

@@ -91,7 +91,7 @@ def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
     """
     found = _locate(name, "NAME")
     if only_prompt:
-        evidence = SimpleNamespace(alert="{{ALERT_DATA}}", conversation="{{SESSION_CONVERSATION}}")
+        evidence: Any = SimpleNamespace(alert="{{ALERT_DATA}}", conversation="{{SESSION_CONVERSATION}}")
         messages = found.criteria.open_conversation(evidence)
         if as_json:
             print_json({"messages": [{"role": m.role, "content": m.content} for m in messages]})

@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
-from tarsy_scoring.judge.criteria import Criteria, JudgeContext
+from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.failure_tags import find_failure_tags
 from tarsy_scoring.judge.grounding import check_citations, is_ungrounded
 from tarsy_scoring.judge.strategies import STRATEGIES
 from tarsy_scoring.judge.verdict import Ask, IsFinal, TurnKind, Verdict
+from tarsy_scoring.timeline.context import FittedContext
 
 Samples = int | Literal["adaptive"]
 
@@ -25,34 +27,20 @@ EDGES_WITHOUT_BANDS = (50, 75)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """
-    How often to ask.
-
-    Args:
-        samples: Readings of the session, >= 1, or `adaptive`.
-        max_reminders: Reminders per sample for replies that do not follow the form, >= 0.
-    """
-
-    samples: Samples = 1
-    max_reminders: int = 2
-
-
-@dataclass(frozen=True, slots=True)
 class _Reading:
     conversation: Conversation
     verdict: Verdict
-    context: JudgeContext
+    context: FittedContext
 
 
 async def assess(
-    context: JudgeContext,
+    context: FittedContext,
     criteria: Criteria,
     ask: Ask,
-    plan: Plan,
+    chain: ChainSettings,
     *,
     is_final: IsFinal,
-    masked: Callable[[], Awaitable[JudgeContext]] | None = None,
+    masked: Callable[[], Awaitable[FittedContext]] | None = None,
 ) -> Verdict:
     """
     Judge one session under the criteria.
@@ -65,6 +53,7 @@ async def assess(
     Stores nothing itself: `ask` does, and a cancellation leaves the turns that it stored.
 
     Args:
+        chain: How many samples are taken, and how often a sample may be reminded of the form.
         is_final: Whether an error of an optional turn (repair, further samples, missing tools) is final.
             Other errors are raised.
         masked: Builds the same context with suspicious text masked; None where there is no such text.
@@ -76,9 +65,9 @@ async def assess(
     """
     strategy = STRATEGIES[criteria.strategy]
 
-    async def read(of: JudgeContext, kind: TurnKind) -> _Reading:
+    async def read(of: FittedContext, kind: TurnKind) -> _Reading:
         opening, reply_format = criteria.open_conversation(of), strategy.reply_format(criteria)
-        conversation = Conversation(ask, opening, reply_format, max_reminders=plan.max_reminders, is_final=is_final)
+        conversation = Conversation(ask, opening, reply_format, max_reminders=chain.max_reminders, is_final=is_final)
         return _Reading(conversation, await strategy.evaluate(conversation, criteria, kind), of)
 
     async def sample() -> _Reading | None:
@@ -90,7 +79,7 @@ async def assess(
             return None
 
     readings = [await read(context, "analysis")]
-    readings += await _further_samples(sample, readings[0], plan.samples, edges(criteria))
+    readings += await _further_samples(sample, readings[0], chain.samples, edges(criteria))
     chosen = _of_median(readings)
     samples = [r.verdict.total_score for r in readings]
     flags = set()

@@ -100,24 +100,20 @@ class Conversation:
             return await self._ask(replace(question, reply_limit_factor=_ENLARGED))
         except JudgeRejectedRequest as error:  # many endpoints refuse a limit above the model's maximum
             raise AnswerCut(
-                f"{_who(turn)} hit the reply limit, and the endpoint refuses {_ENLARGED} times max_reply_tokens; "
+                f"{turn.judge} hit the reply limit, and the endpoint refuses {_ENLARGED} times max_reply_tokens; "
                 "raise it to the maximum of the model"
             ) from error
 
 
-def _who(turn: Turn) -> str:
-    return f"the judge {turn.model_requested!r} at {turn.provider!r}"
-
-
 def _require_answer(turn: Turn) -> None:
-    who = _who(turn)
     if turn.refusal or turn.finish_reason == "refusal":
-        raise Refused(f"{who} refused to answer; another provider for this chain may accept")
+        raise Refused(f"{turn.judge} refused to answer; another provider for this chain may accept")
     if turn.finish_reason == "content_filter":
         raise ContentFiltered(f"the filter of {turn.provider!r} withheld the answer; another provider may not")
     if turn.finish_reason == "length":
         raise AnswerCut(
-            f"{who} hit the reply limit twice, the second time at up to {_ENLARGED} times max_reply_tokens; raise it"
+            f"{turn.judge} hit the reply limit twice, "
+            f"the second time at up to {_ENLARGED} times max_reply_tokens; raise it"
         )
     if not turn.reply.strip() and not turn.has_tool_calls:
-        raise EmptyAnswer(f"{who} sent an empty answer")
+        raise EmptyAnswer(f"{turn.judge} sent an empty answer")

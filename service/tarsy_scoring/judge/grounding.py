@@ -11,30 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Protocol
 
 from tarsy_scoring.judge.verdict import Grounding
+from tarsy_scoring.timeline.context import FittedContext
 from tarsy_scoring.timeline.text import without_invisible
 
 _FEWEST_TO_FLAG = 3  # with one or two citations, a single slip is half of them or more
 _MOST_QUOTATIONS = 1_000  # each is a search of the evidence; honest analyses hold dozens
 
 
-class CitableEvidence(Protocol):
-    """The evidence that the judge saw, as `timeline.context.FittedContext` holds it."""
-
-    @property
-    def alert(self) -> str: ...
-
-    @property
-    def conversation(self) -> str: ...
-
-    def entry_text(self, entry: str) -> str | None:
-        """The text of an entry without its heading line; None where there is no such entry."""
-        ...
-
-
-def check_citations(analysis: str, evidence: CitableEvidence) -> Grounding:
+def check_citations(analysis: str, evidence: FittedContext) -> Grounding:
     """
     Count the citations of an analysis, and those that hold.
 
@@ -187,7 +173,7 @@ _USED_AS_WORD = re.compile(rf"(?<![\w.-])E{_NUMBER}(?![\w)\]-])")
 class _Shown:
     """The evidence, with each part normalised once."""
 
-    def __init__(self, evidence: CitableEvidence) -> None:
+    def __init__(self, evidence: FittedContext) -> None:
         self._evidence = evidence
         self._entries: dict[str, str | None] = {}
 

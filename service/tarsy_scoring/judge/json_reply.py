@@ -69,7 +69,7 @@ async def say_json(conversation: Conversation, kind: TurnKind, model: type[Model
         if reminders_left:
             turn = await conversation.say("reminder", REMINDER.format(faults=parsed))
     raise InvalidStructuredAnswer(
-        f"the judge {turn.model_requested!r} at {turn.provider!r} sent no JSON that fits the schema, after "
+        f"{turn.judge} sent no JSON that fits the schema, after "
         f"{conversation.max_reminders} reminders ({parsed}); raise max_reminders or use a model that can"
     )
 

@@ -6,10 +6,9 @@ errors.
 """
 
 import asyncio
-import contextlib
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -181,7 +180,9 @@ class JudgeClient:
         return known
 
     async def _call(self, fitted: FittedQuestion, gate: Gate | None, ends_at: float) -> Turn:
-        async with self._slot(ends_at):
+        async with asyncio.timeout_at(ends_at):
+            await self._calls.acquire()
+        try:
             while True:
                 prepared = self._endpoint.prepare(fitted)
                 async with asyncio.timeout_at(ends_at):
@@ -193,13 +194,6 @@ class JudgeClient:
                     return outcome.result
                 if outcome.result is not None:  # each parameter can be dropped once, so the loop ends
                     raise outcome.result
-
-    @contextlib.asynccontextmanager
-    async def _slot(self, ends_at: float) -> AsyncIterator[None]:
-        async with asyncio.timeout_at(ends_at):
-            await self._calls.acquire()
-        try:
-            yield
         finally:
             self._calls.release()
 

@@ -86,13 +86,14 @@ class ErrorResponse:
         """The reaction that the response calls for; see `llm.JudgeClient.ask`."""
         if self.says_prompt_is_too_long():
             return "too_long"
-        if self.says_quota_is_used_up():
+        if self.status == 402 or self.words & _NO_QUOTA:
             return "quota"
         if "content_filter" in self.words:  # also sent as a 403, although the key is valid
             return "filtered"
         if self.status in (401, 403):
             return "key"
-        if not self.is_transient():
+        # A gateway may put an error into a body with a status of success.
+        if 300 <= self.status < 500 and self.status not in (408, 409, 429):
             return "rejected"
         is_pause = self.status == _RATE_LIMITED or (self.retry_after_s() or 0) > LONGEST_WAIT_S
         return "pause" if is_pause else "unavailable"
@@ -113,21 +114,11 @@ class ErrorResponse:
         """Whether a model may have written tokens: a gateway gave up waiting, or broke off an answer."""
         return self.status < 300 or self.status in _GIVEN_UP_ON
 
-    def says_quota_is_used_up(self) -> bool:
-        """The account has to be topped up; a short wait does not help."""
-        return self.status == 402 or bool(self.words & _NO_QUOTA)
-
     def says_prompt_is_too_long(self) -> bool:
         """Some servers send it as a 500. A 429 about "tokens" is a rate limit instead."""
         if self.words & _TOO_LONG_CODES:
             return True
         return self.status not in (401, 403, 429) and _TOO_LONG.search(self._text) is not None
-
-    def is_transient(self) -> bool:
-        """The same request may succeed later. A gateway may put an error into a body with a status of
-        success.
-        """
-        return self.status in (408, 409, 429) or self.status >= 500 or self.status < 300
 
     def token_sizes(self) -> tuple[int | None, int | None]:
         """Tokens of window and prompt; None where the error does not report them."""

@@ -8,10 +8,14 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
 
 TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
 Role = Literal["system", "user", "assistant"]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+"""Checked where JSON is read."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,18 @@ class Turn:
     refusal: str | None = None
     has_tool_calls: bool = False
 
+    @property
+    def judge(self) -> str:
+        """The judge that was asked, for messages."""
+        return f"the judge {self.model_requested!r} at {self.provider!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class MissingTool:
     """A tool that the judge calls missing, and the gap that it would have closed."""
 
-    tool_name: str
-    rationale: str
+    tool_name: Text
+    rationale: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +95,9 @@ class AlternativeApproach:
     uses.
     """
 
-    name: str
-    description: str
-    steps: tuple[str, ...]
+    name: Text
+    description: Text
+    steps: Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -30,18 +31,19 @@ from tarsy_scoring.errors import (
     TimelineUnavailable,
     Unscorable,
     WaitFor,
+    WaitingFor,
 )
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE, ScoringCompleted
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.verdict import IsFinal, Verdict
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.queue.admission import Disposition, Policy, Priority, Request
+from tarsy_scoring.queue.admission import Disposition, Priority, Request
 from tarsy_scoring.queue.leases import ClaimedScore, Leases
 from tarsy_scoring.queue.outbox import NewEvent
 from tarsy_scoring.queue.score_fields import SET_AT_END, no_results
 from tarsy_scoring.queue.store import Ending, Store
-from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, ScoreGate, flush
+from tarsy_scoring.scoring.durable_judge import Attempt, DurableAsk, flush
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
 from tarsy_scoring.scoring.providers import Judges, judge
 from tarsy_scoring.scoring.score_columns import (
@@ -60,8 +62,8 @@ from tarsy_scoring.timeline.model import Timeline, TimelineSource
 log = structlog.get_logger()
 
 FETCH_TIMEOUT_S = 60.0
-MOST_KEPT_TOOLS = 1000  # hashes remembered as stored; a source may list different tools for every session
-TOOLS_KEPT_S = 3600.0  # after that the clean-up may have removed a list to which no score refers
+MOST_KEPT = 1000  # hashes remembered as stored; a source may list different tools for every session
+KEPT_S = 3600.0  # after that the clean-up may have removed a list of tools to which no score refers
 BACKOFF_FIRST_S, BACKOFF_MOST_S, BACKOFF_JITTER = 10.0, 600.0, 0.2
 SESSION_RECHECK_S = 2.0
 # The columns that `scoring.completed` carries as they are; of the interaction it carries the totals only.
@@ -76,41 +78,27 @@ class Finished:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True)
 class Scorer:
     """
     Runs attempts. It keeps no state of one attempt for the next.
 
     Args:
         clients: Judges by provider name.
-        limits: None: calls are not limited, which only tests want.
         tracing: Receives a span for each phase.
     """
 
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        leases: Leases,
-        store: Store,
-        source: TimelineSource,
-        registry: CriteriaRegistry,
-        clients: Mapping[str, JudgeClient],
-        metrics: Metrics,
-        limits: Limits | None = None,
-        tracing: Tracing = OFF,
-    ) -> None:
-        self._settings = settings
-        self._tracing = tracing
-        self._limits = limits
-        self._leases = leases
-        self._store = store
-        self._source = source
-        self._registry = registry
-        self._clients = clients
-        self._metrics = metrics
-        self._policy: Policy = store.inbox.policy
-        self._kept_criteria: set[str] = set()
-        self._kept_tools: dict[str, float] = {}  # by hash: monotonic time at which the list was stored
+    settings: Settings
+    leases: Leases
+    store: Store
+    source: TimelineSource
+    registry: CriteriaRegistry
+    clients: Mapping[str, JudgeClient]
+    metrics: Metrics
+    limits: Limits
+    tracing: Tracing = OFF
+    _kept: dict[str, float] = field(default_factory=dict, init=False)
+    """By hash: monotonic time at which the content was stored."""
 
     async def attempt(self, claimed: ClaimedScore, *, on_judged: Callable[[], None] = lambda: None) -> Finished:
         """
@@ -125,9 +113,9 @@ class Scorer:
             LeaseLost: Another worker holds the score, or it was cancelled.
         """
         now = time.monotonic()
-        attempt = Attempt(claimed, now, now + self._settings.attempt_timeout_s, on_judged)
+        attempt = Attempt(claimed, now, now + self.settings.attempt_timeout_s, on_judged)
         if claimed.attempt > 1:  # earlier turns may answer the same questions, and their usage counts
-            attempt.turns += await self._store.stored_turns(claimed.score_id)
+            attempt.turns += await self.store.stored_turns(claimed.score_id)
         try:
             return await self._judge(attempt)
         except WaitFor as error:
@@ -145,29 +133,35 @@ class Scorer:
             LeaseLost: Another worker holds the score, or it was cancelled.
         """
         attempt = Attempt(claimed, time.monotonic() - spent_s, 0, lambda: None)
-        attempt.turns += await self._store.stored_turns(claimed.score_id)
+        attempt.turns += await self.store.stored_turns(claimed.score_id)
         return await self._retry(attempt, RetryLater(f"the attempt broke off ({what}); the worker's log says where"))
 
     # --- the attempt -----------------------------------------------------------------------------------
 
     async def _judge(self, attempt: Attempt) -> Finished:
-        with self._tracing.step("gathering_context"):
+        with self.tracing.step("gathering_context"):
             attempt.timeline = timeline = await self._fetch(attempt)
             why_not = await self._bind(attempt, timeline)
-        if why_not is not None:
-            return await self._decline(attempt, why_not)
         claimed = attempt.claimed
-        chain = self._settings.chain(claimed.chain_id)
-        criteria = self._registry.get(claimed.criteria or chain.criteria)
-        await self._keep(criteria)
-        await self._keep_tools(timeline)
+        if why_not is not None:
+            message = f"chain {claimed.chain_id!r} is not scored automatically: {why_not}"
+            return await self._fail(attempt, "cancelled", "cancelled", message, disposition=why_not)
+        chain = self.settings.chain(claimed.chain_id)
+        criteria = self.registry.get(claimed.criteria or chain.criteria)
+        await self._keep(
+            criteria.criteria_hash,
+            partial(self.store.keep_criteria, criteria.criteria_hash, criteria.name, criteria.content),
+        )
+        names = tool_names(timeline)
+        if (tools_hash := tools_hash_of(names)) is not None:
+            await self._keep(tools_hash, partial(self.store.keep_tools, tools_hash, names))
         attempt.layers = await measure(timeline, chain)
-        check_evidence(timeline, self._settings.config.evidence.max_missing_share, may_change=self._source.may_change)
+        check_evidence(timeline, self.settings.config.evidence.max_missing_share, may_change=self.source.may_change)
         if chain.gates:
-            await flush(self._store, attempt, "evaluating_gates")
-        with self._tracing.step("evaluating_gates") if chain.gates else nullcontext():
+            await flush(self.store, attempt, "evaluating_gates")
+        with self.tracing.step("evaluating_gates") if chain.gates else nullcontext():
             attempt.layers = await check_gates(
-                attempt.layers, timeline, chain, self._settings.config.gates, deadline_s=attempt.left_s
+                attempt.layers, timeline, chain, self.settings.config.gates, deadline_s=attempt.left_s
             )
         if not chain.judge.enabled:
             return await self._complete(attempt, None, criteria)
@@ -184,11 +178,11 @@ class Scorer:
         claimed = attempt.claimed
         try:
             async with asyncio.timeout(min(FETCH_TIMEOUT_S, max(0.0, attempt.left_s))):
-                return await self._source.fetch_timeline(claimed.session_id)
+                return await self.source.fetch_timeline(claimed.session_id)
         except TimeoutError:
             raise TimelineUnavailable(f"reading session {claimed.session_id} took longer than allowed") from None
         except (SessionNotFound, SessionNotTerminal) as error:
-            grace_left_s = self._settings.timeline_grace_s - claimed.age_s - attempt.spent_s
+            grace_left_s = self.settings.timeline_grace_s - claimed.age_s - attempt.spent_s
             if claimed.source in (SOURCE_COMPLETED, SOURCE_RESCORE) and grace_left_s > 0:
                 due_s = min(SESSION_RECHECK_S, grace_left_s)
                 raise SessionNotReady(str(error), due_s, error.error_kind) from error
@@ -203,12 +197,12 @@ class Scorer:
         """
         claimed = attempt.claimed
         chain_id = claimed.chain_id or timeline.chain_id
-        name = claimed.criteria or self._settings.chain(chain_id).criteria
-        criteria_hash = self._policy.hashes.get(name)
+        name = claimed.criteria or self.settings.chain(chain_id).criteria
+        criteria_hash = self.store.inbox.policy.hashes.get(name)
         if (chain_id, name, criteria_hash) != (claimed.chain_id, claimed.criteria, claimed.criteria_hash) or (
             (timeline.alert_type and not claimed.alert_type) or claimed.session_status is None
         ):
-            attempt.claimed = await self._store.bind(
+            attempt.claimed = await self.store.bind(
                 claimed,
                 chain_id=chain_id,
                 alert_type=timeline.alert_type,
@@ -226,25 +220,17 @@ class Scorer:
                 session_status=claimed.session_status or timeline.status,
                 priority=Priority.AUTOMATIC,
             )
-            return self._policy.rejection(request, chain_id)
+            return self.store.inbox.policy.rejection(request, chain_id)
         return None
 
-    async def _keep(self, criteria: Criteria) -> None:
-        """Store the content of criteria before their first use."""
-        if criteria.criteria_hash not in self._kept_criteria:
-            await self._store.keep_criteria(criteria.criteria_hash, criteria.name, criteria.content)
-            self._kept_criteria.add(criteria.criteria_hash)
-
-    async def _keep_tools(self, timeline: Timeline) -> None:
-        """Store the set of tools that the agents had, before a score refers to it."""
-        names = tool_names(timeline)
-        tools_hash = tools_hash_of(names)
-        if tools_hash is None or time.monotonic() < self._kept_tools.get(tools_hash, -math.inf) + TOOLS_KEPT_S:
+    async def _keep(self, content_hash: str, store: Callable[[], Awaitable[None]]) -> None:
+        """Store content before a score refers to its hash, but not again for an hour."""
+        if time.monotonic() < self._kept.get(content_hash, -math.inf) + KEPT_S:
             return
-        await self._store.keep_tools(tools_hash, names)
-        if len(self._kept_tools) >= MOST_KEPT_TOOLS:
-            self._kept_tools.clear()  # the price is one more write of a list that is already stored
-        self._kept_tools[tools_hash] = time.monotonic()
+        await store()
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()  # the price is one more write of content that is already stored
+        self._kept[content_hash] = time.monotonic()
 
     async def _assess(self, attempt: Attempt, timeline: Timeline, chain: ChainSettings, criteria: Criteria) -> Verdict:
         """Judge with durable turns. The last turn is stored in the transaction that ends the score."""
@@ -252,11 +238,9 @@ class Scorer:
 
         def ask_of(provider: str, context: FittedContext) -> DurableAsk:
             attempt.context = context
-            gate = ScoreGate(self._limits, claimed) if self._limits else None
-            return DurableAsk(attempt, self._clients, provider, self._store, self._metrics, gate, criteria)
+            return DurableAsk(attempt, self.clients, provider, self.store, self.metrics, self.limits, criteria)
 
-        factor = self._limits.token_factor if self._limits else lambda _provider: 1.0
-        judges = Judges(self._settings.config.providers, ask_of, factor)
+        judges = Judges(self.settings.config.providers, ask_of, self.limits.token_factor)
         verdict: Verdict | None = None
         try:
             judgement = await judge(timeline, claimed.nonce, chain, criteria, judges, self._is_final(attempt))
@@ -264,7 +248,7 @@ class Scorer:
             return verdict
         finally:
             if verdict is None:
-                await flush(self._store, attempt)
+                await flush(self.store, attempt)
 
     def _is_final(self, attempt: Attempt) -> IsFinal:
         """
@@ -281,10 +265,10 @@ class Scorer:
             # Other providers may use up the remaining time of this attempt before it ends.
             latest_s = spent_s + max(0.0, attempt.left_s)
             if isinstance(error, WaitFor):
-                return latest_s >= self._settings.deadline_s
+                return latest_s >= self.settings.deadline_s
             if isinstance(error, RetryLater):
-                is_late = latest_s + backoff_s(burned, 1) >= self._settings.deadline_s
-                return is_late or burned >= self._settings.max_attempts
+                is_late = latest_s + backoff_s(burned, 1) >= self.settings.deadline_s
+                return is_late or burned >= self.settings.max_attempts
             return True
 
         return is_final
@@ -297,10 +281,10 @@ class Scorer:
         shown = attempt.context.context_hash if attempt.context else None
         turns = [s.turn for s in attempt.turns if s.context_hash == shown]
         columns |= judgement_columns(
-            verdict, turns, attempt.timeline, attempt.context, criteria, self._settings.config.providers
+            verdict, turns, attempt.timeline, attempt.context, criteria, self.settings.config.providers
         )
         if attempt.layers is not None:
-            chain = self._settings.chain(claimed.chain_id)
+            chain = self.settings.chain(claimed.chain_id)
             columns |= decided_columns(attempt.layers, chain, criteria, verdict)
         event = {
             "criteria": criteria.name,
@@ -321,14 +305,14 @@ class Scorer:
                 turns=attempt.unstored,
             ),
         )
-        self._tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
+        self.tracing.evaluated(criteria.name, columns["total_score"], columns.get("outcome"))
         self._count(attempt, columns)
         result = {"total_score": columns["total_score"], "flags": columns["flags"]}
         return Finished("completed", result | self._log_fields(attempt))
 
     def _count(self, attempt: Attempt, columns: Mapping[str, Any]) -> None:
         """Count a completed score; of scores for other purposes than production only that they ended."""
-        claimed, metrics = attempt.claimed, self._metrics
+        claimed, metrics = attempt.claimed, self.metrics
         chain = metrics.chain(claimed.chain_id)
         metrics.scores.labels("completed", "", chain).inc()
         if claimed.purpose != "production":
@@ -342,61 +326,45 @@ class Scorer:
 
     async def _end(self, attempt: Attempt, ending: Ending) -> None:
         attempt.on_judged()
-        with self._tracing.step("storing"):
-            await self._store.end(ending)
-
-    async def _decline(self, attempt: Attempt, why: Disposition) -> Finished:
-        """End the score as cancelled because its chain is not scored automatically; the request records why."""
-        message = f"chain {attempt.claimed.chain_id!r} is not scored automatically: {why}"
-        return await self._fail(attempt, "cancelled", "cancelled", message, disposition=why)
+        with self.tracing.step("storing"):
+            await self.store.end(ending)
 
     async def _wait(self, attempt: Attempt, error: WaitFor) -> Finished:
-        if attempt.claimed.spent_s + attempt.spent_s >= self._settings.deadline_s:
-            return await self._pass_deadline(attempt, error)
-        attempt.on_judged()
-        await self._leases.put_back(
-            attempt.claimed,
-            due_s=error.due_s,
-            waiting_reason=error.waiting_for,
-            burns=False,
-            spent_s=attempt.spent_s,
-            error_kind=error.error_kind,
-            error_message=str(error),
-        )
-        return Finished(
-            "put_back",
-            {"waiting_for": error.waiting_for, "due_s": round(error.due_s, 1), "reason": str(error)}
-            | self._log_fields(attempt),
-        )
+        return await self._put_back(attempt, error, error.waiting_for, error.due_s)
 
     async def _retry(self, attempt: Attempt, error: RetryLater) -> Finished:
         """Put the score back with backoff, or end it when attempts or the deadline are used up."""
-        claimed = attempt.claimed
         if isinstance(error, EvidenceIncomplete) and error.permanent:
             return await self._fail(attempt, "failed", error.error_kind, str(error))
-        burned = claimed.attempts_burned + 1
-        if burned >= self._settings.max_attempts:
+        burned = attempt.claimed.attempts_burned + 1
+        if burned >= self.settings.max_attempts:
             status = "timed_out" if isinstance(error, AttemptTimedOut) else "failed"
             return await self._fail(attempt, status, error.error_kind, f"{error} (attempt {burned}, the last)")
         due_s = backoff_s(burned, random.uniform(-1, 1))  # noqa: S311 - jitter
-        if claimed.spent_s + attempt.spent_s + due_s >= self._settings.deadline_s:
-            return await self._pass_deadline(attempt, error)
+        return await self._put_back(attempt, error, "retry", due_s, error_kind=error.error_kind)
+
+    async def _put_back(
+        self, attempt: Attempt, error: WaitFor | RetryLater, waiting_for: WaitingFor, due_s: float, **fields: str
+    ) -> Finished:
+        """Put the score back with a due time, or end it after the deadline. Backoff counts as time spent."""
+        burns = isinstance(error, RetryLater)
+        spent_s = attempt.spent_s + (due_s if burns else 0)
+        deadline_s = self.settings.deadline_s
+        if attempt.claimed.spent_s + spent_s >= deadline_s:
+            message = f"not scored within {deadline_s:g} s of attempts and backoff; last: {error}"
+            return await self._fail(attempt, "timed_out", "deadline_passed", message)
         attempt.on_judged()
-        await self._leases.put_back(
-            claimed,
+        await self.leases.put_back(
+            attempt.claimed,
             due_s=due_s,
-            waiting_reason="retry",
-            burns=True,
-            spent_s=attempt.spent_s + due_s,
+            waiting_reason=waiting_for,
+            burns=burns,
+            spent_s=spent_s,
             error_kind=error.error_kind,
             error_message=str(error),
         )
-        fields = {"waiting_for": "retry", "due_s": round(due_s, 1), "error_kind": error.error_kind}
-        return Finished("put_back", fields | {"reason": str(error)} | self._log_fields(attempt))
-
-    async def _pass_deadline(self, attempt: Attempt, last: Exception) -> Finished:
-        message = f"not scored within {self._settings.deadline_s:g} s of attempts and backoff; last: {last}"
-        return await self._fail(attempt, "timed_out", "deadline_passed", message)
+        shown = {"waiting_for": waiting_for, "due_s": round(due_s, 1), "reason": str(error), **fields}
+        return Finished("put_back", shown | self._log_fields(attempt))
 
     async def _fail(
         self, attempt: Attempt, status: str, kind: str, message: str, *, disposition: Disposition | None = None
@@ -407,7 +375,7 @@ class Scorer:
         event = {"status": status, "error_kind": kind, "error_message": message}
         failed = NewEvent(claimed.score_id, "scoring.failed", event)
         await self._end(attempt, Ending(claimed, columns, failed, disposition=disposition))
-        self._metrics.scores.labels(status, kind, self._metrics.chain(claimed.chain_id)).inc()
+        self.metrics.scores.labels(status, kind, self.metrics.chain(claimed.chain_id)).inc()
         return Finished(status, {"error_kind": kind, "reason": message} | self._log_fields(attempt))
 
     def _columns(self, attempt: Attempt, status: str) -> dict[str, Any]:

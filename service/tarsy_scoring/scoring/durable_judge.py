@@ -62,9 +62,11 @@ class Attempt:
         return self.deadline - time.monotonic()
 
 
+@dataclass
 class DurableAsk:
     """
-    Asks a provider for turns that survive a crash: a turn that an earlier attempt paid for is replayed.
+    Asks a provider, within the fleet's limits, for turns that survive a crash: a turn that an earlier attempt
+    paid for is replayed.
 
     A new turn is stored with the phase that follows it, in one write and before the next question. A sample
     is stored at once, because other samples run beside it. The last turn is stored with the end of the score,
@@ -72,28 +74,23 @@ class DurableAsk:
     instant.
     """
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        clients: Mapping[str, JudgeClient],
-        provider: str,
-        store: Store,
-        metrics: Metrics,
-        gate: "ScoreGate | None",
-        criteria: Criteria,
-    ) -> None:
-        assert attempt.context is not None
-        self._attempt = attempt
-        self._client = clients[provider]
-        self._store = store
-        self._metrics = metrics
-        self._gate = gate
-        self._question = (criteria.criteria_hash, attempt.context.context_hash, attempt.claimed.nonce)
+    attempt: Attempt
+    clients: Mapping[str, JudgeClient]
+    provider: str
+    store: Store
+    metrics: Metrics
+    limits: Limits
+    criteria: Criteria
+
+    def __post_init__(self) -> None:
+        context, claimed = self.attempt.context, self.attempt.claimed
+        assert context is not None
+        self._question = (self.criteria.criteria_hash, context.context_hash, claimed.nonce)
         self._stored: dict[str | None, deque[Turn]] = defaultdict(deque)
-        for s in attempt.turns:
+        for s in self.attempt.turns:
             # A refusal of one provider says nothing about another, and the conversation with a provider that
             # is no longer configured cannot go on.
-            is_of_use = s.turn.provider == provider or (is_usable(s.turn) and s.turn.provider in clients)
+            is_of_use = s.turn.provider == self.provider or (is_usable(s.turn) and s.turn.provider in self.clients)
             if (s.criteria_hash, s.context_hash, s.nonce) == self._question and is_of_use:
                 self._stored[s.asked_hash].append(s.turn)
 
@@ -101,51 +98,56 @@ class DurableAsk:
         kind = question.kind
         asked = asked_hash(kind, question.messages)
         if known := self._stored[asked]:
-            self._metrics.turns.labels(kind, "replayed").inc()
+            self.metrics.turns.labels(kind, "replayed").inc()
             return known.popleft()
-        has_unstored = bool(self._attempt.unstored)
+        has_unstored = bool(self.attempt.unstored)
         # A paid turn is stored before the next question. A phase without a turn is announced beside the
         # question: otherwise all scores of a burst would wait for one common write and then ask at the same
         # moment.
-        announcing = asyncio.create_task(flush(self._store, self._attempt, PHASE_OF_TURN[kind]))
+        announcing = asyncio.create_task(flush(self.store, self.attempt, PHASE_OF_TURN[kind]))
         try:
             if has_unstored:
                 await announcing
-            left_s = self._attempt.left_s
-            if left_s <= 0:
+            if self.attempt.left_s <= 0:
                 raise AttemptTimedOut("the attempt's time was used up before the judge could be asked")
-            turn = await self._client.ask(
+            turn = await self.clients[self.provider].ask(
                 question,
-                deadline_s=left_s,
-                gate=self._gate,
-                token_factor=self._gate.token_factor(self._client.provider) if self._gate else 1.0,
+                deadline_s=self.attempt.left_s,
+                gate=self,
+                token_factor=self.limits.token_factor(self.provider),
             )
         except (WaitFor, RetryLater, Unscorable) as error:
             reason = error.waiting_for if isinstance(error, WaitFor) else error.error_kind
-            self._metrics.turns_failed.labels(self._client.provider, reason).inc()
+            self.metrics.turns_failed.labels(self.provider, reason).inc()
             raise
         finally:
             await announcing
-        ordinal = max((s.ordinal for s in self._attempt.turns), default=0) + 1
+        ordinal = max((s.ordinal for s in self.attempt.turns), default=0) + 1
         stored = StoredTurn(ordinal, *self._question, asked, turn)
-        self._attempt.turns.append(stored)
-        self._attempt.unstored.append(stored)
+        self.attempt.turns.append(stored)
+        self.attempt.unstored.append(stored)
         self._count(turn)
         if kind == "sample":
-            await flush(self._store, self._attempt)
+            await flush(self.store, self.attempt)
         return turn
 
+    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
+        """See `llm.Gate`."""
+        claimed = self.attempt.claimed
+        return await self.limits.admit(Call(provider, claimed.chain_id, claimed.score_id, tokens, most_usd))
+
+    async def settle(self, permit: Permit, **result: Any) -> None:
+        """See `llm.Gate`."""
+        await self.limits.settle(permit, Result(**result))
+
     def _count(self, turn: Turn) -> None:
-        self._metrics.turns.labels(turn.kind, "asked").inc()
-        self._metrics.turn_duration.labels(turn.kind, turn.provider).observe(turn.latency_ms / 1000)
-        for direction, tokens in (
-            ("input", turn.input_tokens),
-            ("cached_input", turn.cached_input_tokens),
-            ("output", turn.output_tokens),
-        ):
-            self._metrics.tokens.labels(direction, turn.provider).inc(tokens or 0)
-        chain = self._metrics.chain(self._attempt.claimed.chain_id)
-        self._metrics.cost.labels(turn.provider, chain).inc(turn.cost_usd or 0)
+        metrics = self.metrics
+        metrics.turns.labels(turn.kind, "asked").inc()
+        metrics.turn_duration.labels(turn.kind, turn.provider).observe(turn.latency_ms / 1000)
+        for direction in ("input", "cached_input", "output"):
+            metrics.tokens.labels(direction, turn.provider).inc(getattr(turn, f"{direction}_tokens") or 0)
+        chain = metrics.chain(self.attempt.claimed.chain_id)
+        metrics.cost.labels(turn.provider, chain).inc(turn.cost_usd or 0)
 
 
 async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> None:
@@ -156,27 +158,6 @@ async def flush(store: Store, attempt: Attempt, phase: str | None = None) -> Non
         if turns or is_new:
             attempt.phase = phase or attempt.phase
             await store.record(Step(attempt.claimed, phase if is_new else None, turns))
-
-
-class ScoreGate:
-    """Applies the fleet's limits to the calls of one score."""
-
-    def __init__(self, limits: Limits, claimed: ClaimedScore) -> None:
-        self._limits = limits
-        self._claimed = claimed
-
-    async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
-        """See `llm.Gate`."""
-        call = Call(provider, self._claimed.chain_id, self._claimed.score_id, tokens, most_usd)
-        return await self._limits.admit(call)
-
-    async def settle(self, permit: Permit, **result: Any) -> None:
-        """See `llm.Gate`."""
-        await self._limits.settle(permit, Result(**result))
-
-    def token_factor(self, provider: str) -> float:
-        """Learned ratio of the model's real tokens to estimated tokens."""
-        return self._limits.token_factor(provider)
 
 
 def asked_hash(kind: TurnKind, messages: Sequence[Message]) -> str:

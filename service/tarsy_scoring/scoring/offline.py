@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import KeyRejected, RetryLater, Unscorable, WaitFor
+from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
 from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
@@ -122,9 +122,6 @@ async def score_offline(
             context, verdict = judgement.context, judgement.verdict
         ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config.providers)
         ended |= decided_columns(layers, chain, criteria, verdict)
-    except KeyRejected as error:
-        ended = {"status": "failed", "error_kind": "judge_auth", "error_message": str(error)}
-        verdict = None
     except (Unscorable, RetryLater, WaitFor) as error:
         ended = {"status": "failed", "error_kind": error.error_kind, "error_message": str(error)}
         verdict = None

@@ -25,7 +25,7 @@ from tarsy_scoring.errors import (
     Unscorable,
     WaitFor,
 )
-from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Ask, IsFinal, Turn, Verdict
 from tarsy_scoring.timeline.context import FittedContext, build_context
@@ -111,14 +111,13 @@ async def _judge_at(
 ) -> Judgement:
     """Judge with one provider, with ever smaller contexts while it refuses them as too long."""
     settings = judges.providers[provider]
-    plan = Plan(chain.samples, chain.max_reminders)
     budget = context_budget(settings, criteria, judges.token_factor(provider))
     for _ in range(OVERFLOW_TRIES):
         context = await _render(timeline, nonce, budget)
         masked = partial(_render, timeline, nonce, budget, mask_injections=True) if context.injections else None
         try:
             ask = judges.ask_of(provider, context)
-            return Judgement(await assess(context, criteria, ask, plan, is_final=is_final, masked=masked), context)
+            return Judgement(await assess(context, criteria, ask, chain, is_final=is_final, masked=masked), context)
         except PromptTooLong as error:
             budget = smaller_budget(budget, context.tokens, error, settings, criteria)
             log.warning("attempt.context_too_long", provider=provider, next_budget_tokens=budget)

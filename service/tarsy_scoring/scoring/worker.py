@@ -12,7 +12,7 @@ import random
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,12 +22,12 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.events import SOURCE_COMPLETED, SOURCE_RESCORE
 from tarsy_scoring.limits.fleet import Limits
-from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.backlog import open_scores
 from tarsy_scoring.queue.leases import ChainFilter, ClaimedScore, Leases
-from tarsy_scoring.scoring.attempt import Scorer
+from tarsy_scoring.scoring.attempt import Finished, Scorer
 from tarsy_scoring.telemetry.metrics import CIRCUIT_KINDS, HOLDS, Metrics
-from tarsy_scoring.telemetry.tracing import OFF, About, AttemptTrace, Tracing
+from tarsy_scoring.telemetry.tracing import OFF, AttemptTrace, Tracing
 
 log = structlog.get_logger()
 
@@ -49,6 +49,7 @@ class _Running:
     has_lost_its_lease: bool = False
 
 
+@dataclass(kw_only=True)
 class Worker:
     """
     Claims and judges scores in up to `slots` tasks.
@@ -60,37 +61,30 @@ class Worker:
         tracing: Receives a trace of each attempt, from its claim to its canonical log line.
     """
 
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        leases: Leases,
-        scorer: Scorer,
-        metrics: Metrics,
-        limits: Limits,
-        tracing: Tracing = OFF,
-    ) -> None:
-        self._settings = settings
-        self._tracing = tracing
+    settings: Settings
+    leases: Leases
+    scorer: Scorer
+    metrics: Metrics
+    limits: Limits
+    tracing: Tracing = OFF
+    owner: uuid.UUID = field(default_factory=uuid.uuid4)
+    """Per boot: a restarted worker does not continue old leases."""
+    # By lease token: this worker may claim a score again while its lost attempt is still being cancelled.
+    _running: dict[uuid.UUID, _Running] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._database = self.leases.database
         self._topics = {
-            SOURCE_COMPLETED: settings.topic_session_completed,
-            SOURCE_RESCORE: settings.topic_rescore_requested,
+            SOURCE_COMPLETED: self.settings.topic_session_completed,
+            SOURCE_RESCORE: self.settings.topic_rescore_requested,
         }
-        self._leases = leases
-        self._scorer = scorer
-        self._metrics = metrics
-        self._limits = limits
-        self._database: Database = leases.database
-        # By lease token: this worker may claim a score again while its lost attempt is still being cancelled.
-        self._running: dict[uuid.UUID, _Running] = {}
-        self.owner = uuid.uuid4()  # per boot: a restarted worker does not continue old leases
-        metrics.slots.set(settings.slots)
+        self.metrics.slots.set(self.settings.slots)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Claim and judge until `stopping`, then drain within the configured time."""
         keepers = [
-            asyncio.create_task(_every(self._settings.lease_s / 3, self.keep_leases)),
-            asyncio.create_task(_every(self._settings.lease_s / 4, self.take_back_expired)),
+            asyncio.create_task(_every(self.settings.lease_s / 3, self.keep_leases)),
+            asyncio.create_task(_every(self.settings.lease_s / 4, self.take_back_expired)),
             asyncio.create_task(_every(LIMITS_EVERY_S, self.refresh_limits)),
             asyncio.create_task(_every(GAUGES_EVERY_S, self.read_gauges)),
         ]
@@ -119,9 +113,9 @@ class Worker:
         """Slots without a judgement. None while as many ends as slots wait for a slow database: more would
         pile up.
         """
-        slots = self._settings.slots
+        slots = self.settings.slots
         judging = sum(r.is_judging for r in self._running.values())
-        self._metrics.slots_busy.set(judging)
+        self.metrics.slots_busy.set(judging)
         return min(slots - judging, 2 * slots - len(self._running))
 
     async def claim(self, limit: int) -> int:
@@ -131,7 +125,7 @@ class Worker:
         Raises:
             DatabaseAway: Scores that were claimed before are under way.
         """
-        known = self._limits.standings()
+        known = self.limits.standings()
         trying = 0
         # First: other chains may fill every slot for hours, and the paused provider would never be tried
         # again. Not where one of their scores runs here.
@@ -146,10 +140,11 @@ class Worker:
         """Claim up to `limit` due scores of these chains and start them at once: an untracked lease would
         expire.
         """
-        claimed = await self._leases.claim_due(self.owner, limit, self._settings.lease_s, chains)
+        claimed = await self.leases.claim_due(self.owner, limit, self.settings.lease_s, chains)
         for score in claimed:
             topic = self._topics.get(score.source)
-            trace = self._tracing.attempt(score.traceparent, score.source, topic, _about(score))
+            about = {"chain_id": score.chain_id, "purpose": score.purpose, "age_s": score.age_s, **_about(score)}
+            trace = self.tracing.attempt(score.traceparent, score.source, topic, about)
             traced = replace(score, traceparent=trace.traceparent)
             task = asyncio.create_task(self._attempt(traced, trace))
             self._running[score.lease_token] = _Running(traced, trace, task)
@@ -168,45 +163,40 @@ class Worker:
             self._database.notify_locally("scores")
 
         try:
-            finished = await self._scorer.attempt(claimed, on_judged=free_slot)
-            outcome, fields = finished.outcome, finished.fields
+            try:
+                finished = await self.scorer.attempt(claimed, on_judged=free_slot)
+            except LeaseLost:
+                raise
+            except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
+                # The message of an unforeseen error may quote session content, so only its type and place are
+                # logged.
+                frames = traceback.extract_tb(error.__traceback__)[-4:]
+                place = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
+                log.error("attempt.broke", error=type(error).__name__, place=place, **_names(running))
+                free_slot()
+                spent_s = time.monotonic() - running.started
+                finished = await self.scorer.end_broken(claimed, type(error).__name__, spent_s)
         except LeaseLost:
-            outcome, fields = "lease_lost", {}
+            finished = Finished("lease_lost")
         except asyncio.CancelledError:
             if not running.has_lost_its_lease:
                 raise
-            outcome, fields = "lease_lost", {}
-        except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
-            # The message of an unforeseen error may quote session content, so only its type and place are
-            # logged.
-            place = [f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
-            log.error("attempt.broke", error=type(error).__name__, place=place[-4:], **_names(running))
-            free_slot()
-            spent_s = time.monotonic() - running.started
-            outcome, fields = await self._give_up(claimed, type(error).__name__, spent_s)
+            finished = Finished("lease_lost")
         finally:
             del self._running[claimed.lease_token]
             self._database.notify_locally("scores")
-        self._finish(running, outcome, fields)
+        self._finish(running, finished)
 
-    def _finish(self, running: _Running, outcome: str, fields: Mapping[str, object]) -> None:
+    def _finish(self, running: _Running, finished: Finished) -> None:
         """Count an attempt and write its canonical log line; docs/operations.md lists the fields."""
+        outcome, fields = finished.outcome, finished.fields
         duration_s = time.monotonic() - running.started
         if outcome == "lease_lost":
-            self._metrics.leases_lost.inc()
-        self._metrics.attempts.labels(outcome).inc()
-        self._metrics.attempt_duration.observe(duration_s)
-        duration = round(duration_s, 3)
-        log.info("attempt.finished", **_names(running), outcome=outcome, duration_s=duration, **fields)
-        error_kind = fields.get("error_kind")
-        running.trace.end(outcome, str(error_kind) if error_kind else None)
-
-    async def _give_up(self, claimed: ClaimedScore, what: str, spent_s: float) -> tuple[str, dict[str, object]]:
-        try:
-            finished = await self._scorer.end_broken(claimed, what, spent_s)
-        except LeaseLost:
-            return "lease_lost", {}
-        return finished.outcome, finished.fields
+            self.metrics.leases_lost.inc()
+        self.metrics.attempts.labels(outcome).inc()
+        self.metrics.attempt_duration.observe(duration_s)
+        log.info("attempt.finished", **_names(running), outcome=outcome, duration_s=round(duration_s, 3), **fields)
+        running.trace.end(outcome, fields.get("error_kind"))
 
     async def keep_leases(self) -> None:
         """
@@ -219,7 +209,7 @@ class Worker:
         if not before:
             return
         try:
-            held = await self._leases.keep([r.claimed for r in before], self._settings.lease_s)
+            held = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
         except DatabaseAway:
             return  # the lease outlives two missed renewals
         for running in before:
@@ -231,45 +221,45 @@ class Worker:
     async def take_back_expired(self) -> None:
         """Take scores back from workers that stopped renewing their leases."""
         try:
-            lost = await self._leases.take_back_expired(
-                self._settings.lease_s, self._settings.max_attempts, self._settings.deadline_s
+            lost = await self.leases.take_back_expired(
+                self.settings.lease_s, self.settings.max_attempts, self.settings.deadline_s
             )
         except DatabaseAway:
             return
         for score in lost:
-            self._metrics.taken_back.labels(score.status).inc()
+            self.metrics.taken_back.labels(score.status).inc()
             if score.status != "pending":
-                chain = self._metrics.chain(score.chain_id)
-                self._metrics.scores.labels(score.status, score.error_kind, chain).inc()
+                chain = self.metrics.chain(score.chain_id)
+                self.metrics.scores.labels(score.status, score.error_kind, chain).inc()
             log.warning("score.taken_back", score_id=str(score.score_id), status=score.status)
 
     async def refresh_limits(self) -> None:
         """Read pauses, open circuits, waits that providers asked for, and spent budgets."""
         with contextlib.suppress(DatabaseAway):  # the limits known so far stay in force
-            await self._limits.refresh()
-        for provider, kind in self._limits.open_circuits().items():
+            await self.limits.refresh()
+        for provider, kind in self.limits.open_circuits().items():
             for why in CIRCUIT_KINDS:
-                self._metrics.circuit_open.labels(provider, why).set(kind == why)
+                self.metrics.circuit_open.labels(provider, why).set(kind == why)
         spent: dict[tuple[str, str], float] = {}
-        for (scope, chain_id), share in self._limits.budget_shares().items():
-            label = (scope, self._metrics.chain(chain_id) if scope == "chain" else "")
+        for (scope, chain_id), share in self.limits.budget_shares().items():
+            label = (scope, self.metrics.chain(chain_id) if scope == "chain" else "")
             spent[label] = max(share, spent.get(label, 0.0))
         for (scope, chain), share in spent.items():
-            self._metrics.budget_spent.labels(scope, chain).set(share)
+            self.metrics.budget_spent.labels(scope, chain).set(share)
 
     async def read_gauges(self) -> None:
         """Export depth and age of the queue."""
         try:
-            queue = await open_scores(self._database, await self._limits.refreshed_standings())
+            queue = await open_scores(self._database, await self.limits.refreshed_standings())
         except DatabaseAway:
-            self._metrics.database_up.set(0)
+            self.metrics.database_up.set(0)
             return
-        self._metrics.database_up.set(1)
-        self._metrics.queue.labels("pending").set(queue.pending)
-        self._metrics.queue.labels("in_progress").set(queue.in_progress)
+        self.metrics.database_up.set(1)
+        self.metrics.queue.labels("pending").set(queue.pending)
+        self.metrics.queue.labels("in_progress").set(queue.in_progress)
         for hold in HOLDS:
-            self._metrics.queue_due.labels(hold).set(queue.due.get(hold, 0))
-        self._metrics.queue_age.set(queue.oldest_due_s)
+            self.metrics.queue_due.labels(hold).set(queue.due.get(hold, 0))
+        self.metrics.queue_age.set(queue.oldest_due_s)
 
     async def _drain(self, keepers: list[asyncio.Task[None]]) -> None:
         """
@@ -279,7 +269,7 @@ class Worker:
         """
         tasks = [r.task for r in self._running.values()]
         if tasks:
-            timeout_s = self._settings.drain_timeout_s
+            timeout_s = self.settings.drain_timeout_s
             log.info("worker.draining", running=len(tasks), timeout_s=timeout_s)
             ends: list[asyncio.Future[Any]] = [asyncio.gather(*tasks, return_exceptions=True), *keepers]
             await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -297,36 +287,26 @@ class Worker:
     async def _release(self, running: _Running) -> None:
         claimed = running.claimed
         try:
-            await self._leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
+            await self.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
         except LeaseLost:
             log.debug("worker.release_not_needed", **_names(running))
         else:
-            self._finish(running, "released", {})
+            self._finish(running, Finished("released"))
 
 
-def _about(claimed: ClaimedScore) -> About:
-    """Attributes of the attempt in a trace."""
+def _about(claimed: ClaimedScore) -> dict[str, str | int]:
+    """The attributes that identify an attempt."""
     return {
         "score_id": str(claimed.score_id),
         "session_id": claimed.session_id,
         "request_id": str(claimed.request_id),
-        "chain_id": claimed.chain_id,
-        "purpose": claimed.purpose,
         "attempt": claimed.attempt,
-        "age_s": claimed.age_s,
     }
 
 
 def _names(running: _Running) -> dict[str, str | int]:
     """Fields that every log line about an attempt carries."""
-    claimed = running.claimed
-    return {
-        **running.trace.names,
-        "score_id": str(claimed.score_id),
-        "session_id": claimed.session_id,
-        "request_id": str(claimed.request_id),
-        "attempt": claimed.attempt,
-    }
+    return {**running.trace.names, **_about(running.claimed)}
 
 
 async def _every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json, structured_reply
 from tables import table
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import (
     AnswerCut,
     ContentFiltered,
@@ -22,8 +23,8 @@ from tarsy_scoring.errors import (
     Refused,
     ScoringError,
 )
-from tarsy_scoring.judge.assess import Plan, Samples, assess, edges, is_doubtful
-from tarsy_scoring.judge.criteria import Criteria, JudgeContext, load_criteria
+from tarsy_scoring.judge.assess import Samples, assess, edges, is_doubtful
+from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.verdict import Message, Question, Turn, TurnKind, Verdict
 
 LONGEST_WAIT_S = 10  # for what happens at once, or never
@@ -51,7 +52,7 @@ def says(total: int, analysis: str = "") -> Turn:
     return answer(f"{analysis or f'The analysis of {total}.'}\n\n{total}")
 
 
-async def masked_context() -> JudgeContext:
+async def masked_context() -> Any:
     return MASKED
 
 
@@ -61,11 +62,11 @@ async def judge(
     *,
     criteria: Criteria = CRITERIA,
     context: Any = CONTEXT,
-    masked: Callable[[], Awaitable[JudgeContext]] | None = None,
+    masked: Callable[[], Awaitable[Any]] | None = None,
     max_reminders: int = 0,
     is_final: bool = True,
 ) -> Verdict:
-    plan = Plan(samples, max_reminders)
+    plan = ChainSettings(samples=samples, max_reminders=max_reminders)
     async with asyncio.timeout(LONGEST_WAIT_S):
         return await assess(context, criteria, judge, plan, is_final=lambda _: is_final, masked=masked)
 
@@ -370,7 +371,7 @@ async def test_a_masked_reading_that_fails_fails_the_score(failed: list[ScriptSt
 
 
 async def test_a_context_that_cannot_be_masked_fails_the_score() -> None:
-    async def masked() -> JudgeContext:
+    async def masked() -> Any:
         raise ContextTooLong("long")
 
     with pytest.raises(ContextTooLong):
@@ -489,7 +490,7 @@ async def simulate(samples: Samples) -> tuple[float, float]:
     wrong = 0
     for _ in range(SESSIONS):
         noisy.true_score = sessions.uniform(0, 100)
-        verdict = await assess(CONTEXT, SIMULATED, noisy, Plan(samples), is_final=lambda _: True)
+        verdict = await assess(CONTEXT, SIMULATED, noisy, ChainSettings(samples=samples), is_final=lambda _: True)
         wrong += band_of(verdict.total_score) != band_of(noisy.true_score)
     return wrong / SESSIONS, noisy.readings / SESSIONS
 

@@ -79,21 +79,6 @@ def test_a_description_holds_identifiers_and_no_free_text(said: dict[str, Any], 
 
 
 @table
-def test_a_quota_that_is_used_up(said: dict[str, Any], used_up: bool) -> None:
-    assert response(said).says_quota_is_used_up() is used_up
-
-
-@table
-def test_transient_statuses(status: int) -> None:
-    assert fault(status, {}).is_transient()
-
-
-@table
-def test_permanent_statuses(status: int) -> None:
-    assert not fault(status, {}).is_transient()
-
-
-@table
 def test_what_has_to_be_done_and_what_it_says_of_the_provider(
     said: dict[str, Any], meaning: str, account: dict[str, Any]
 ) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from scripted import BREAKDOWN, CONTEXT, ScriptedJudge, answer, answer_json, structured_reply
 from tables import table
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import InvalidStructuredAnswer
-from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.json_reply import REMINDER, extract_object
 from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool, Verdict
@@ -105,7 +106,7 @@ def test_any_reply_can_be_read(reply: str) -> None:
 async def judge(reply: Any, *, criteria: Criteria = CRITERIA) -> Verdict:
     """One reading without reminders."""
     scripted = ScriptedJudge(answer(reply) if isinstance(reply, str) else answer_json(reply))
-    return await assess(CONTEXT, criteria, scripted, Plan(max_reminders=0), is_final=lambda _: True)
+    return await assess(CONTEXT, criteria, scripted, ChainSettings(max_reminders=0), is_final=lambda _: True)
 
 
 def with_total(text: str) -> str:
@@ -225,7 +226,7 @@ async def test_the_reminder_says_what_is_wrong() -> None:
     wrong = structured_reply(total_score="SECRET", score_breakdown={"consistency": 99, "SECRET": 1}, score_reasoning=[])
     scripted = ScriptedJudge(answer_json(wrong), answer("SECRET, sorry"), answer_json(structured_reply()))
 
-    await assess(CONTEXT, CRITERIA, scripted, Plan(), is_final=lambda _: True)
+    await assess(CONTEXT, CRITERIA, scripted, ChainSettings(), is_final=lambda _: True)
 
     first, second = (conversation[-1].content for conversation in scripted.conversations[1:])
     assert first.count("; ") == 4

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from scripted import CONTEXT, ScriptedJudge, answer
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.strategies import STRATEGIES
 
@@ -37,7 +38,7 @@ async def test_criteria_of_a_new_strategy_are_loaded_and_judged(with_the_example
     criteria = load_criteria([with_the_example]).get("own-grade")
     scripted = ScriptedJudge(answer("Good work."), answer("However, no logs were read (E4).\n\nB"))
 
-    verdict = await assess(CONTEXT, criteria, scripted, Plan(), is_final=lambda _: True)
+    verdict = await assess(CONTEXT, criteria, scripted, ChainSettings(), is_final=lambda _: True)
 
     assert scripted.kinds == ["analysis", "reminder"]
     assert (verdict.total_score, verdict.samples) == (75, [75])

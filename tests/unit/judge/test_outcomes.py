@@ -15,8 +15,9 @@ from scripted import (
     structured_reply,
 )
 from tables import table
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import JudgeUnavailable, RateLimited, RetryLater, WaitFor
-from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.extraction import extract_outcome
 from tarsy_scoring.judge.strategies import structured, two_turn
@@ -52,7 +53,9 @@ def fits(total: int, outcome: str | None) -> bool:
 
 
 async def judge(scripted: ScriptedJudge, criteria: Criteria, *, is_final: bool = True, reminders: int = 2) -> Verdict:
-    return await assess(CONTEXT, criteria, scripted, Plan(max_reminders=reminders), is_final=lambda _: is_final)
+    return await assess(
+        CONTEXT, criteria, scripted, ChainSettings(max_reminders=reminders), is_final=lambda _: is_final
+    )
 
 
 # --- every outcome with every total --------------------------------------------------------------------

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from scripted import CONTEXT, RUBRIC_SCORES, ScriptedJudge, answer, answer_json, rubric_reply
 from tables import table
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import InvalidStructuredAnswer
-from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.strategies.rubric import percent, reply_schema
 from tarsy_scoring.judge.verdict import RubricReading, Verdict
@@ -37,7 +38,7 @@ def weighing(**weights: float) -> Criteria:
 async def judge(reply: Any, criteria: Criteria = CRITERIA) -> Verdict:
     """One reading without reminders."""
     scripted = ScriptedJudge(answer(reply) if isinstance(reply, str) else answer_json(reply))
-    return await assess(CONTEXT, criteria, scripted, Plan(max_reminders=0), is_final=lambda _: True)
+    return await assess(CONTEXT, criteria, scripted, ChainSettings(max_reminders=0), is_final=lambda _: True)
 
 
 async def reading(reply: Any, criteria: Criteria = CRITERIA) -> RubricReading:

@@ -21,6 +21,7 @@ from scripted import (
     rubric_reply,
     structured_reply,
 )
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import (
     AnswerCut,
     ContentFiltered,
@@ -36,7 +37,7 @@ from tarsy_scoring.errors import (
     Unscorable,
     WaitFor,
 )
-from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import Criteria, load_criteria
 from tarsy_scoring.judge.verdict import Turn, TurnKind, Verdict
 
@@ -101,7 +102,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 async def judge(
     of: Case, scripted: ScriptedJudge, *, max_reminders: int = 2, is_final: Callable[[Exception], bool] = lambda _: True
 ) -> Verdict:
-    return await assess(CONTEXT, of.criteria, scripted, Plan(max_reminders=max_reminders), is_final=is_final)
+    return await assess(CONTEXT, of.criteria, scripted, ChainSettings(max_reminders=max_reminders), is_final=is_final)
 
 
 async def test_a_valid_answer_is_a_verdict(case: Case) -> None:

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from scripted import CONTEXT, CUT, TOOL_CALLS, ScriptedJudge, answer
+from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import (
     JudgeUnavailable,
     LeaseLost,
     RateLimited,
     ScoringError,
 )
-from tarsy_scoring.judge.assess import Plan, assess
+from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.judge.verdict import MissingTool, Turn, Verdict
 
@@ -28,7 +29,7 @@ NAMED = answer(TOOLS)
 async def judge(
     judge: ScriptedJudge, *, max_reminders: int = 2, is_final: Callable[[Exception], bool] = lambda error: True
 ) -> Verdict:
-    return await assess(CONTEXT, CRITERIA, judge, Plan(max_reminders=max_reminders), is_final=is_final)
+    return await assess(CONTEXT, CRITERIA, judge, ChainSettings(max_reminders=max_reminders), is_final=is_final)
 
 
 async def test_two_turns_make_a_verdict() -> None:

@@ -42,11 +42,9 @@ class Structured(Strategy):
         model = _model_of(definition)
         answer, turn = await json_reply.say_json(conversation, kind, model)
         verdict = Verdict(answer.total_score, answer.score_reasoning, turn)
-        verdict.missing_tools = [MissingTool(t.tool_name, t.rationale) for t in answer.missing_tools]
+        verdict.missing_tools = answer.missing_tools
         verdict.missing_tools_analysis = _as_text(verdict.missing_tools)
-        verdict.alternative_approaches = [
-            AlternativeApproach(a.name, a.description, a.steps) for a in answer.alternative_approaches
-        ]
+        verdict.alternative_approaches = answer.alternative_approaches
 
         def take_numbers(answer: _Answer, turn: Turn) -> None:
             verdict.total_score, verdict.total_turn = answer.total_score, turn
@@ -72,31 +70,15 @@ nothing else."""
 MOST_APPROACHES = 3
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)
-
-
-Text = Annotated[str, Field(min_length=1)]
-
-
-class _Tool(_Lenient):
-    tool_name: Text
-    rationale: Text
-
-
-class _Approach(_Lenient):
-    name: Text
-    description: Text
-    steps: Annotated[tuple[Text, ...], Field(min_length=1)]
-
-
-class _Answer(_Lenient):
+class _Answer(BaseModel):
     """The fields of every structured answer; breakdown and outcome are added per definition."""
 
-    score_reasoning: Text
+    model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)
+
+    score_reasoning: Annotated[str, Field(min_length=1)]
     total_score: Annotated[StrictInt, Field(ge=0, le=100)]
-    missing_tools: tuple[_Tool, ...] = ()
-    alternative_approaches: Annotated[tuple[_Approach, ...], Field(max_length=MOST_APPROACHES)] = ()
+    missing_tools: list[MissingTool] = []
+    alternative_approaches: Annotated[list[AlternativeApproach], Field(max_length=MOST_APPROACHES)] = []
 
 
 def reply_schema(max_points: Mapping[str, int], bands: Bands) -> dict[str, Any]:

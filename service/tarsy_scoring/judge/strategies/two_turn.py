@@ -147,7 +147,7 @@ async def _obtain_total(conversation: Conversation, definition: Definition, kind
     total = extract_total(turn.reply)
     if total is None:
         raise NoScoreInAnswer(
-            f"the judge {turn.model_requested!r} at {turn.provider!r} gave no total on the last line, "
+            f"{turn.judge} gave no total on the last line, "
             f"after {conversation.max_reminders} reminders; raise max_reminders or use a model that keeps to the form"
         )
     verdict = Verdict(total, analysis, turn)
