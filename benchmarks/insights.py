@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.postgres.migrate import migrate
-from tarsy_scoring.signals.figures import Thresholds, read_figures
+from tarsy_scoring.signals.figures import read_figures
 from tarsy_scoring_lab.postgres import EmbeddedPostgres
 
 TIMES = 15
@@ -65,7 +65,7 @@ async def _median_ms(database: Database, chains: list[str], *, with_others: bool
     took_ms = []
     for _ in range(TIMES):
         began_s = time.perf_counter()
-        await read_figures(database, Thresholds(Settings()), datetime.now(UTC), chains, with_others=with_others)
+        await read_figures(database, Settings(), datetime.now(UTC), chains, with_others=with_others)
         took_ms.append(1000 * (time.perf_counter() - began_s))
     return round(statistics.median(took_ms), 1)
 

@@ -103,24 +103,14 @@ def _window(name: str, length: timedelta, hop: timedelta, now: datetime) -> Wind
     return Window(name, end - length, end)
 
 
-class Thresholds:
-    """Totals below the threshold of their chain count as `under_threshold`."""
-
-    def __init__(self, settings: Settings) -> None:
-        chains = settings.config.chains
-        self.default = _threshold(settings.config.defaults.pass_threshold)
-        self.by_chain: Mapping[str, float] = {name: _threshold(chain.pass_threshold) for name, chain in chains.items()}
-
-    def of(self, chain: str) -> float:
-        return self.by_chain.get(chain, self.default)
-
-
-def _threshold(configured: float | None) -> float:
+def threshold_of(settings: Settings, chain: str) -> float:
+    """Totals of the chain below it count as `under_threshold`."""
+    configured = settings.chain(chain).pass_threshold
     return RED_BAND_ENDS if configured is None else configured
 
 
 async def read_figures(
-    database: Database, thresholds: Thresholds, now: datetime, chains: Collection[str], *, with_others: bool = False
+    database: Database, settings: Settings, now: datetime, chains: Collection[str], *, with_others: bool = False
 ) -> dict[str, dict[str, Any]]:
     """
     The current windows of chains, as messages carry them.
@@ -135,40 +125,36 @@ async def read_figures(
         DatabaseAway: The database cannot be used right now.
     """
     hour, day = windows_at(now)
+    thresholds = {chain: threshold_of(settings, chain) for chain in settings.config.chains}
     arguments: list[Any] = [day.start, day.end, hour.start, hour.end]
-    arguments += [list(thresholds.by_chain), list(thresholds.by_chain.values()), thresholds.default]
-    if not with_others:
-        arguments.append(list(chains))
+    arguments += [list(thresholds), list(thresholds.values()), threshold_of(settings, NO_CHAIN)]
+    arguments += [] if with_others else [list(chains)]
     sql = database.sql(FIGURES_OF_ALL if with_others else FIGURES_OF_CHAINS)
     rows = {(r["chain"], r["name"]): dict(r) for r in await database.once(lambda c: c.fetch(sql, *arguments))}
     return {
-        chain: {w.name: _document(w, thresholds.of(chain), rows.get((chain, w.name))) for w in (hour, day)}
+        chain: {w.name: _document(w, threshold_of(settings, chain), rows.get((chain, w.name), {})) for w in (hour, day)}
         for chain in sorted({*chains, *(chain for chain, _ in rows)})
     }
 
 
-def _document(window: Window, threshold: float, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The figures of one window in the shape of `schemas/scoring-windows.v1.json`."""
-    scored, under = (row["scored"], row["under_threshold"]) if row else (0, 0)
+def _document(window: Window, threshold: float, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of one window in the shape of `schemas/scoring-windows.v1.json`; no row: nothing ended in it."""
+    scored, under = row.get("scored", 0), row.get("under_threshold", 0)
     return {
-        "start": _moment(window.start),
-        "end": _moment(window.end),
-        "scores": row["scores"] if row else 0,
+        "start": f"{window.start:%Y-%m-%dT%H:%M:%SZ}",
+        "end": f"{window.end:%Y-%m-%dT%H:%M:%SZ}",
+        "scores": row.get("scores", 0),
         "scored": scored,
-        "mean": row["mean"] if row else None,
+        "mean": row.get("mean"),
         "under_threshold": under,
         "threshold": int(threshold) if threshold.is_integer() else threshold,
         "share_under_threshold": under / scored if scored else None,
-        "failures": dict(sorted((row["failures"] or {}).items())) if row else {},
-        "failure_tags": dict(sorted((row["failure_tags"] or {}).items())) if row else {},
-        "cost_usd": row["cost_usd"] if row else None,
+        "failures": dict(sorted((row.get("failures") or {}).items())),
+        "failure_tags": dict(sorted((row.get("failure_tags") or {}).items())),
+        "cost_usd": row.get("cost_usd"),
     }
 
 
 def is_empty(windows: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether no score ended in any of the windows."""
     return not any(w["scores"] or w["failures"] for w in windows.values())
-
-
-def _moment(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -25,7 +25,7 @@ from tarsy_scoring.kafka.clients import BrokerAway, Publisher, TooLarge
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.signals.consumer import consume, read_score_end
-from tarsy_scoring.signals.figures import NO_CHAIN, Thresholds, is_empty, read_figures, windows_at
+from tarsy_scoring.signals.figures import NO_CHAIN, is_empty, read_figures, windows_at
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -56,7 +56,6 @@ class RollingSignals:
         self._database = database
         self._metrics = metrics
         self._publisher = Publisher(settings)
-        self._thresholds = Thresholds(settings)
         # Chains whose figures may have changed, with the times at which their scores ended (for the delay
         # metric).
         self._changed: dict[str, list[datetime]] = {}
@@ -138,7 +137,7 @@ class RollingSignals:
             self._metrics.insights_events.labels("late").inc()
             return
         self._metrics.insights_events.labels("counted").inc()
-        self._changed.setdefault(end.chain, []).append(end.ended_at)
+        self._mark({end.chain: [end.ended_at]})
 
     # --- publishing ------------------------------------------------------------------------------------
 
@@ -161,20 +160,32 @@ class RollingSignals:
         try:
             began_s, figures = time.monotonic(), {}
             if refresh or chains:
-                figures = await read_figures(self._database, self._thresholds, now, chains, with_others=refresh)
+                figures = await read_figures(self._database, self._settings, now, chains, with_others=refresh)
             self._reading_s = time.monotonic() - began_s
             news = {chain: windows for chain, windows in figures.items() if self._is_news(chain, windows)}
-            acknowledged = await self._send(news, now)
+            messages = [(chain.encode(), to_json(_message(chain, windows, now)), ()) for chain, windows in news.items()]
+            topic = self._settings.topic_scoring_insights
+            are_there = await self._publisher.publish(topic, messages, PUBLISH_TIMEOUT_S) if messages else []
         except BaseException:
-            for chain, ends in changed.items():
-                self._changed.setdefault(chain, []).extend(ends)
+            self._mark(changed)
             raise
-        self._note_published(acknowledged, changed)
-        if missing := news.keys() - acknowledged.keys():
-            for chain in missing:
-                self._changed.setdefault(chain, []).extend(changed.get(chain, ()))
+        acknowledged = [chain for chain, is_there in zip(news, are_there, strict=True) if is_there]
+        for chain in acknowledged:
+            self._published.pop(chain, None)
+            if not is_empty(news[chain]):
+                self._published[chain] = news[chain]
+            for ended_at in changed.get(chain, ()):
+                self._metrics.insights_delay.observe(max(0.0, time.time() - ended_at.timestamp()))
+        self._metrics.insights_published.inc(len(acknowledged))
+        self._metrics.insights_chains.set(len(self._published))
+        if missing := news.keys() - acknowledged:
+            self._mark({chain: changed.get(chain, []) for chain in missing})
             raise BrokerAway(f"{len(missing)} of {len(news)} messages were not acknowledged in time")
         return len(news)
+
+    def _mark(self, changed: Mapping[str, Sequence[datetime]]) -> None:
+        for chain, ends in changed.items():
+            self._changed.setdefault(chain, []).extend(ends)
 
     def _is_news(self, chain: str, windows: Mapping[str, Any]) -> bool:
         if DRIFT_KEY.fullmatch(chain):
@@ -182,27 +193,6 @@ class RollingSignals:
         last = self._published.get(chain)
         # Windows that count nothing are sent once, when the last score has left them.
         return windows != last and not (last is None and is_empty(windows))
-
-    async def _send(self, news: Mapping[str, Mapping[str, Any]], now: datetime) -> dict[str, Mapping[str, Any]]:
-        """Send one message per chain; returns the windows of those that the brokers acknowledged."""
-        if not news:
-            return {}
-        messages = [(chain.encode(), to_json(_message(chain, windows, now)), ()) for chain, windows in news.items()]
-        topic = self._settings.topic_scoring_insights
-        are_there = await self._publisher.publish(topic, messages, PUBLISH_TIMEOUT_S)
-        return {chain: news[chain] for chain, is_there in zip(news, are_there, strict=True) if is_there}
-
-    def _note_published(
-        self, acknowledged: Mapping[str, Mapping[str, Any]], changed: Mapping[str, Sequence[datetime]]
-    ) -> None:
-        for chain, windows in acknowledged.items():
-            self._published.pop(chain, None)
-            if not is_empty(windows):
-                self._published[chain] = windows
-            for ended_at in changed.get(chain, ()):
-                self._metrics.insights_delay.observe(max(0.0, time.time() - ended_at.timestamp()))
-        self._metrics.insights_published.inc(len(acknowledged))
-        self._metrics.insights_chains.set(len(self._published))
 
 
 def _message(chain: str, windows: Mapping[str, Any], now: datetime) -> dict[str, Any]:

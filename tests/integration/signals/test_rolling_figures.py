@@ -20,14 +20,14 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway
 from tarsy_scoring.kafka.topics import ensure_topics, read_topic
 from tarsy_scoring.signals import figures, publisher
-from tarsy_scoring.signals.figures import Thresholds, read_figures, windows_at
+from tarsy_scoring.signals.figures import read_figures, windows_at
 from tarsy_scoring.signals.publisher import RollingSignals
 from tarsy_scoring.telemetry.metrics import Metrics
 
 NOON = datetime(2026, 3, 10, 12, 2, tzinfo=UTC)
 ENDS = {"1h": "2026-03-10T12:05:00Z", "24h": "2026-03-10T13:00:00Z"}
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-DEFAULTS = Thresholds(Settings())
+DEFAULTS = Settings()
 
 
 async def store(scoring: Scoring, *scores: dict[str, Any]) -> None:
@@ -66,11 +66,11 @@ async def test_a_chain_without_scores_counts_nothing(scoring: Scoring) -> None:
 async def test_each_chain_has_its_threshold(scoring: Scoring) -> None:
     """Its own, else that of the defaults; a total at the threshold is not under it."""
     config = {"defaults": {"pass_threshold": 60}, "chains": {"network": {"pass_threshold": 70.5}}}
-    thresholds = Thresholds(Settings.model_validate({"config": config}))
+    settings = Settings.model_validate({"config": config})
     totals = ((None, 60), (None, 59), ("network", 70), ("network", 71))
     await store(scoring, *(ended_score(NOON, chain_id=chain, total_score=total) for chain, total in totals))
 
-    found = await read_figures(scoring.database, thresholds, NOON, (), with_others=True)
+    found = await read_figures(scoring.database, settings, NOON, (), with_others=True)
 
     assert {c: (w["1h"]["threshold"], w["1h"]["under_threshold"]) for c, w in found.items()} == {
         "": (60, 1),
