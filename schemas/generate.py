@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 from asyncapi_document import asyncapi_document
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from tarsy_scoring import events
-from tarsy_scoring.telemetry.metrics import metrics_table
+from tarsy_scoring.telemetry.metrics import PREFIX, Metrics, declarations
 from tarsy_scoring.web.app import application
 from tarsy_scoring.web.documents import ScoreDocument
 
@@ -63,7 +63,19 @@ def _with_metrics(page: str) -> str:
     head, begin, rest = page.partition(METRICS_BEGIN)
     _, end, tail = rest.partition(METRICS_END)
     assert end, "docs/operations.md has lost the marks around its table of metrics"
-    return f"{head}{begin}\n{metrics_table()}{end}{tail}"
+    return f"{head}{begin}\n{_metrics_table()}{end}{tail}"
+
+
+def _metrics_table() -> str:
+    """The table of `docs/operations.md`."""
+    lines = ["| metric | kind | labels | over processes | meaning |", "|---|---|---|---|---|"]
+    for attribute, kind in get_type_hints(Metrics).items():
+        one = declarations()[attribute]
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        lines.append(
+            f"| `{PREFIX}{one.name}` | {kind.__name__.lower()} | {labels} | {one.over_processes} | {one.help} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _json_schema(name: str) -> dict[str, Any]:

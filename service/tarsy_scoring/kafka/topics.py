@@ -7,7 +7,7 @@ Each function connects for itself and closes the connection with its answer. A `
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import structlog
@@ -26,6 +26,7 @@ log = structlog.get_logger()
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # only closed segments are compacted
 FOLLOW_METADATA_MS = 5_000  # delay until a tail sees new partitions, or a topic that was created again
 SILENCE_S = 30.0  # longest wait for the next record while a topic is read to its end
+TAKE_S = 0.5  # at most so late `Tail.follow` sees that it should stop
 
 
 async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Sequence[str] = ()) -> None:
@@ -207,6 +208,20 @@ class Tail:
         except KafkaError as error:
             raise BrokerAway(f"cannot follow the topic: {error!r}") from error
         return [Record.of(r) for records in batches.values() for r in records]
+
+    async def follow(self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event) -> None:
+        """
+        Start, pass records to `take` as they arrive until `stopping` is set, and stop.
+
+        Raises:
+            BrokerAway: This tail cannot go on; create a new one.
+        """
+        try:
+            await self.start()
+            while not stopping.is_set():
+                take(await self.take(TAKE_S))
+        finally:
+            await self.stop()
 
     async def stop(self) -> None:
         """Close its connections; a tail that was not started is left alone."""

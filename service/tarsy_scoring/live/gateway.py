@@ -60,7 +60,6 @@ PLACE_WAIT_S = 10.0  # after a start, for the position at which live events begi
 GAP_S = 0.05  # how long a missing event is waited for; partitions of one broker are a few ms apart
 POLL_S = 1.0
 GATHER_S = 0.02  # between two deliveries: one costs each client the same for one event as for ten
-TAKE_S = 0.5
 
 
 class Gateway:
@@ -174,16 +173,11 @@ class Gateway:
         # Created once: certificate files may be missing for a moment while they are replaced.
         options = connection_options(self._settings)
         while not stopping.is_set():
-            tail = Tail(options, topic, since="now")
             try:
-                await tail.start()
-                while not stopping.is_set():
-                    self.take_records(await tail.take(TAKE_S))
+                await Tail(options, topic, since="now").follow(self.take_records, stopping)
             except BrokerAway as error:
                 log.warning("gateway.broker_away", reason=str(error), effect="events are read from the database")
                 await unless_stopped(asyncio.sleep(POLL_S), stopping)
-            finally:
-                await tail.stop()
 
     async def _follow_order(self, stopping: asyncio.Event) -> None:
         """

@@ -34,8 +34,6 @@ FINDING_KEPT_S = 30 * 86_400
 MOST_MESSAGES, MOST_BYTES = 500, 512 * 1024
 LONGEST_BYTES = 16 * 1024
 MOST_AHEAD_S = 3600  # a message dated further ahead would stay the newest whatever comes
-TAKE_S = 0.5
-GATHER_S = 0.25  # only the newest message per chain of a round is sent
 RETRY_S = 10.0
 
 
@@ -89,7 +87,8 @@ class Newest:
             if key is None:
                 continue
             if record.value is None:
-                self._drop([key])
+                if self._kept.pop(key, None) is not None:
+                    self._snapshot = None
                 continue
             insight, held = decode(key, record.value), self._kept.get(key)
             if insight is None or insight.emitted_us > now_us + MOST_AHEAD_S * 1_000_000:
@@ -115,24 +114,22 @@ class Newest:
         """Drop findings that are too many or too old, and the oldest messages that do not fit into a
         snapshot.
         """
-        newest = sorted(self._kept, key=lambda k: self._kept[k].emitted_us, reverse=True)
-        findings = [k for k in newest if self._kept[k].kind == DRIFT]
-        oldest_us = now_us - FINDING_KEPT_S * 1_000_000
-        fresh = [k for k in findings if self._kept[k].emitted_us >= oldest_us][:MOST_FINDINGS]
-        self._drop(set(findings).difference(fresh))
-        room = MOST_BYTES
-        for number, key in enumerate(k for k in newest if k in self._kept):
-            room -= len(self._kept[key].text)
-            if number >= MOST_MESSAGES or room < 0:
-                self._drop([key])
+        kept: dict[bytes, Insight] = {}
+        findings, room = 0, MOST_BYTES
+        for key, insight in sorted(self._kept.items(), key=lambda item: item[1].emitted_us, reverse=True):
+            if insight.kind == DRIFT:
+                findings += 1
+                if findings > MOST_FINDINGS or insight.emitted_us < now_us - FINDING_KEPT_S * 1_000_000:
+                    continue
+            room -= len(insight.text)
+            if len(kept) == MOST_MESSAGES or room < 0:
                 if not self._has_overflowed:
                     log.warning("gateway.insights_overflow", effect="only the newest chains are sent to clients")
                 self._has_overflowed = True
-
-    def _drop(self, keys: Sequence[bytes] | set[bytes]) -> None:
-        for key in keys:
-            if self._kept.pop(key, None) is not None:
-                self._snapshot = None
+                break
+            kept[key] = insight
+        if len(kept) < len(self._kept):
+            self._kept, self._snapshot = kept, None
 
 
 class LiveInsights:
@@ -150,6 +147,8 @@ class LiveInsights:
 
     def take_records(self, records: Sequence[Record]) -> None:
         """Keep the messages of these records, and send the new ones to subscribers."""
+        if records:
+            self._is_silence_logged = False
         if news := self._newest.take(records, _now_us()):
             self._subscriptions.broadcast(INSIGHTS, Chunk(news))
 
@@ -160,23 +159,12 @@ class LiveInsights:
         while not stopping.is_set():
             try:
                 if await has_topic(options, topic):
-                    await self._follow(Tail(options, topic), stopping)
+                    await Tail(options, topic).follow(self.take_records, stopping)
                 else:
                     self._log_silence(f"there is no topic {topic}, or it may not be read")
             except BrokerAway as error:
                 self._log_silence(str(error))
             await unless_stopped(asyncio.sleep(RETRY_S), stopping)
-
-    async def _follow(self, tail: Tail, stopping: asyncio.Event) -> None:
-        try:
-            await tail.start()
-            while not stopping.is_set():
-                if records := await tail.take(TAKE_S):
-                    self._is_silence_logged = False
-                    self.take_records(records)
-                    await asyncio.sleep(GATHER_S)
-        finally:
-            await tail.stop()
 
     def _log_silence(self, reason: str) -> None:
         """Log once until a message comes: an installation without rolling signals must not fill its log."""

@@ -174,17 +174,9 @@ def has_come(moment: datetime) -> bool:
 class UnknownTool(LookupError):
     """No judge has missed a tool of that name."""
 
-    def __init__(self) -> None:
-        super().__init__("no judge has missed a tool of that name; look it up in the ledger")
-
 
 class OneName(ValueError):
     """Two spellings of one name, which are the same tool anyway."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "these are two spellings of one name, which are the same tool anyway; give the name of another tool"
-        )
 
 
 async def set_state(
@@ -263,7 +255,9 @@ async def merge_name(
         if normalise(name) == normalise(into):
             joined = tool
         if normalise(joined) == normalise(into):
-            raise OneName
+            raise OneName(
+                "these are two spellings of one name, which are the same tool anyway; give the name of another tool"
+            )
 
     async def work(connection: Connection) -> Any:
         await DECISION_LOCK.acquire(connection, database.schema)
@@ -306,7 +300,7 @@ def _tools_of(
     try:
         return [by_key[normalise(name)] for name in names]
     except KeyError:
-        raise UnknownTool from None
+        raise UnknownTool("no judge has missed a tool of that name; look it up in the ledger") from None
 
 
 async def _keep_spellings(database: Database, connection: Connection, tool: Tool) -> None:

@@ -153,24 +153,18 @@ async def _offered(database: Database, rows: Sequence[_Row]) -> list[set[str]]:
 def _measure(requests: ToolRequests, rows: Iterable[_Row], offered: Iterable[set[str]]) -> list[LedgerEntry]:
     entries = []
     for one, has in zip(rows, offered, strict=True):
-        demand, has_other_judge = _demand(requests, one, has) if has else (None, False)
+        demand, has_other_judge = None, False
+        if has:
+            built = None if one.built is None else one.built.toordinal()
+            demand, has_other_judge = requests.year.demand(has, requests.sessions_of(one.names), built=built)
         counts = {f.name: getattr(one.tool, f.name) for f in fields(one.tool)}
+        state = state_of(one.said, demand)
         entries.append(
             LedgerEntry(
-                **counts,
-                state=state_of(one.said, demand),
-                said=one.said,
-                demand=demand,
-                has_other_judge=has_other_judge,
-                merges=one.merges,
+                **counts, state=state, said=one.said, demand=demand, has_other_judge=has_other_judge, merges=one.merges
             )
         )
     return entries
-
-
-def _demand(requests: ToolRequests, one: _Row, has: set[str]) -> tuple[Demand | None, bool]:
-    built = one.built.toordinal() if one.built is not None else None
-    return requests.year.demand(has, requests.sessions_of(one.names), built=built)
 
 
 def state_of(said: Saying | None, demand: Demand | None) -> State:

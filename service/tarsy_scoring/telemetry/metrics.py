@@ -167,15 +167,3 @@ class Metrics:
     def chain(self, chain_id: str | None) -> str:
         """The label of a chain: its name if the configuration has it, else `other`."""
         return chain_id if chain_id in self._chains and chain_id is not None else OTHER_CHAINS
-
-
-def metrics_table() -> str:
-    """The table of `docs/operations.md`."""
-    lines = ["| metric | kind | labels | over processes | meaning |", "|---|---|---|---|---|"]
-    for attribute, kind in get_type_hints(Metrics).items():
-        one = declarations()[attribute]
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        lines.append(
-            f"| `{PREFIX}{one.name}` | {kind.__name__.lower()} | {labels} | {one.over_processes} | {one.help} |"
-        )
-    return "\n".join(lines) + "\n"

@@ -251,17 +251,16 @@ class _WarningHandler(logging.Handler):
 
 
 def _safe_text(record: logging.LogRecord) -> str:
-    text = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
-    if isinstance(record.args, tuple) and record.args:
-        with contextlib.suppress(TypeError, ValueError):  # they do not fit the template, which is enough
-            text = text % tuple(_safe_argument(argument) for argument in record.args)
-    return f"{text} ({record.exc_info[0].__name__})" if record.exc_info and record.exc_info[0] else text
-
-
-def _safe_argument(argument: object) -> object:
-    if argument is None or isinstance(argument, int | float):
-        return argument
-    return type(argument).__name__ if isinstance(argument, BaseException) else "***"
+    """The template of the warning, followed by its numbers and types of errors."""
+    shown: list[object] = [record.msg if isinstance(record.msg, str) else type(record.msg).__name__]
+    for argument in record.args if isinstance(record.args, tuple) else ():
+        if argument is None or isinstance(argument, int | float):
+            shown.append(argument)
+        else:
+            shown.append(type(argument).__name__ if isinstance(argument, BaseException) else "***")
+    if record.exc_info and record.exc_info[0]:
+        shown.append(record.exc_info[0].__name__)
+    return "; ".join(map(str, shown))
 
 
 def _log_sdk_warnings() -> None:

@@ -27,14 +27,11 @@ async def test_a_file_that_is_away_for_a_moment_ends_no_gateway(
         def __init__(self, options: Mapping[str, Any], _topic: str, *, since: str) -> None:
             tries.append(options)
 
-        async def start(self) -> None:
+        async def follow(self, _take: Any, _stopping: Any) -> None:
             authority.file.unlink(missing_ok=True)
             if len(tries) == 3:
                 stopping.set()
             raise BrokerAway("planted")
-
-        async def stop(self) -> None:
-            """Nothing was started."""
 
     monkeypatch.setattr(gateway, "Tail", Tail)
     monkeypatch.setattr(gateway, "POLL_S", 0.01)

@@ -528,12 +528,12 @@ def a_warning(message: Any, *arguments: Any, error: BaseException | None = None)
 async def test_warnings_quote_no_text(sdk_logger: logging.Logger) -> None:
     """Texts come from variables and from the collector, and may hold a key. Numbers and types of errors do not."""
     table = [
-        (a_warning("failed with %s, code %s", OSError("planted"), 503), "failed with OSError, code 503"),
-        (a_warning("code: %s, reason: %s", None, "planted"), "code: None, reason: ***"),
+        (a_warning("failed with %s, code %s", OSError("planted"), 503), "failed with %s, code %s; OSError; 503"),
+        (a_warning("code: %s, reason: %s", None, "planted"), "code: %s, reason: %s; None; ***"),
         (a_warning("nothing left"), "nothing left"),
-        (a_warning("while sending", error=ValueError("planted")), "while sending (ValueError)"),
+        (a_warning("while sending", error=ValueError("planted")), "while sending; ValueError"),
         (a_warning("%(key)s", {"key": "planted"}), "%(key)s"),
-        (a_warning("%d of %s", "planted", b"planted"), "%d of %s"),
+        (a_warning("%d of %s", "planted", b"planted"), "%d of %s; ***; ***"),
         (a_warning(OSError("planted")), "OSError"),
     ]
     for record, reason in table:
