@@ -8,26 +8,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from pydantic_core import from_json
 
-from attempting import REGISTRY, a_timeline
-from builders import DEFAULT_CRITERIA, Scoring, completion, failure, open_scoring, policy, rescore, session_completed
+from builders import DEFAULT_CRITERIA, Scoring, completion, failure, open_scoring, policy, rescore
 from drift_rows import plant_judgements, plant_scores, totals
-from fakes import ANALYSIS, MISSING_TOOLS, FakeJudge, FakeSessions
-from infrastructure import Topics
 from stored import store_score, store_session
 from tarsy_scoring.cli import cli
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.drift import anchors, findings
+from tarsy_scoring.drift import anchors
 from tarsy_scoring.drift.anchors import Anchor
-from tarsy_scoring.drift.detection import TENURE
 from tarsy_scoring.drift.loop import DriftLoop
-from tarsy_scoring.judge.verdict import Question, Turn
-from tarsy_scoring.kafka.topics import read_topic
-from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.queue.admission import Priority
 from tarsy_scoring.records.erasure import erase
-from tarsy_scoring.scoring.attempt import Scorer
 from tarsy_scoring.telemetry.metrics import Metrics
 
 OLD, NEW = "judge-old", "judge-new"
@@ -68,6 +59,15 @@ async def test_what_lacks_a_judgement_is_asked_for_behind_everything_else(scorin
     assert shown == {("anchor", Priority.BULK, DEFAULT_CRITERIA, "anchors", "pending")}
     assert {a.state for a in (await by_session(scoring)).values()} == {"under_way"}
     assert await ask(scoring) == []
+
+
+async def test_the_loop_asks_for_what_is_due(scoring: Scoring) -> None:
+    await plant_anchors(scoring)
+    loop = DriftLoop(load_settings({}), scoring.inbox, Metrics())
+
+    assert await loop.run_once(datetime.now(UTC), looks=False)
+
+    assert {a.state for a in (await by_session(scoring)).values()} == {"under_way"}
 
 
 async def test_who_asks_at_once_asks_for_the_same(scoring: Scoring) -> None:
@@ -278,64 +278,3 @@ async def test_a_session_that_cannot_be_an_anchor_adds_none(scoring: Scoring) ->
     assert refused.exit_code == 1
     assert "no session was added: unknown: it was never scored here" in refused.stderr
     assert await by_session(scoring) == {}
-
-
-# --- from the judge to the event -----------------------------------------------------------------------
-
-
-class Judge(FakeJudge):
-    """A judge of a version, who gives every session the same total."""
-
-    def __init__(self, version: str, total: int) -> None:
-        super().__init__()
-        self._version, self._total = version, total
-
-    async def ask(self, question: Question, **how: Any) -> Turn:
-        reply = ANALYSIS[:-2] + str(self._total) if question.kind == "analysis" else MISSING_TOOLS
-        self._answers.append(reply)
-        turn = await super().ask(question, **how)
-        return type(turn)(**{n: getattr(turn, n) for n in turn.__slots__} | {"model_served": self._version})
-
-
-async def judge_all(scoring: Scoring, sessions: FakeSessions, judge: Judge) -> int:
-    """Score everything that is due, as a worker does; returns how much that was."""
-    scorer = Scorer(
-        settings=scoring.inbox.policy.settings,
-        leases=scoring.leases,
-        store=scoring.store,
-        source=sessions,
-        registry=REGISTRY,
-        clients={"default": judge},
-        metrics=Metrics(),
-        limits=Limits(scoring.database, scoring.inbox.policy.settings),
-    )
-    claimed = await scoring.claim()
-    for each in claimed:
-        await scorer.attempt(each)
-    return len(claimed)
-
-
-async def test_a_planted_shift_of_the_judge_ends_in_an_event(database_url: str, topics: Topics) -> None:
-    insights = topics.scoring_events.replace("events", "insights")
-    told = {"SCORING_TOPIC_SCORING_INSIGHTS": insights, "SCORING_CREATE_TOPICS": "true"}
-    settings = load_settings(topics.env | told)
-    hashes = {c.name: c.criteria_hash for c in REGISTRY}
-    names = [f"s-{n:02}" for n in range(2 * TENURE)]
-    source = FakeSessions(**{n: a_timeline(session_id=n, chain_id="kubernetes") for n in names})
-    strict, mild = Judge("judge-1", 52), Judge("judge-2", 62)
-    async with open_scoring(database_url, type(policy())(settings, hashes)) as scoring:
-        loop = DriftLoop(settings, scoring.inbox, Metrics())
-        for part, judge in ((names[:TENURE], strict), (names[TENURE:], mild)):
-            await scoring.accept(*(session_completed(n) for n in part))
-            assert await judge_all(scoring, source, judge) == TENURE
-            await anchors.add(scoring.database, names[:8], by="ada")
-            assert await loop.run_once(datetime.now(UTC))
-            assert await judge_all(scoring, source, judge) == 8
-
-        assert await loop.run_once(datetime.now(UTC))
-        await loop._publisher.stop()
-
-        [record] = [r async for r in read_topic(settings, insights)]
-        event = from_json(record.value or b"")
-        assert (event["cause"], event["size_points"], event["agents"]["value"]) == ("judge", 10, None)
-        assert [f.look for f in await findings.read_findings(scoring.database)] == ["anchors"]

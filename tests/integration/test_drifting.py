@@ -13,6 +13,7 @@ from infrastructure import Topics
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.drift import anchors, findings
+from tarsy_scoring.drift import loop as loop_module
 from tarsy_scoring.drift.detection import Situation
 from tarsy_scoring.drift.loop import LOOP_LOCK, DriftLoop
 from tarsy_scoring.events import DriftDetected
@@ -59,20 +60,11 @@ def drift_loop(scoring: Scoring, settings: Settings) -> DriftLoop:
 
 async def run(loop: DriftLoop) -> None:
     assert await loop.run_once(now())
-    await loop._publisher.stop()
+    await loop.close()
 
 
-@pytest.mark.parametrize(
-    ("judge", "agents", "cause"),
-    [
-        pytest.param(10, 0, "judge", id="judge"),
-        pytest.param(0, -10, "agents", id="agents"),
-        pytest.param(12, -24, "both", id="both"),
-    ],
-)
-async def test_the_event_names_what_was_planted(
-    scoring: Scoring, settings: Settings, judge: int, agents: int, cause: str
-) -> None:
+async def test_the_event_names_what_was_planted(scoring: Scoring, settings: Settings) -> None:
+    judge, agents, cause = 12, -24, "both"
     await plant_change(scoring, judge=judge, agents=agents)
     loop = drift_loop(scoring, settings)
 
@@ -86,8 +78,7 @@ async def test_the_event_names_what_was_planted(
     assert (event["type"], event["cause"], event["is_clear"]) == ("scoring.drift_detected", cause, True)
     assert (event["chain_id"], event["old_fingerprint"], event["new_fingerprint"]) == ("kubernetes", OLD, NEW)
     assert event["interval"][0] < event["size_points"] < event["interval"][1]
-    planted = {"judge": judge, "agents": agents, "both": judge + agents}[cause]
-    assert event["interval"][0] < planted < event["interval"][1]
+    assert event["interval"][0] < judge + agents < event["interval"][1]
     assert event["timestamp_us"] == round(datetime.fromisoformat(event["timestamp"]).timestamp() * 1_000_000)
 
 
@@ -112,7 +103,7 @@ async def test_two_workers_make_one_event(scoring: Scoring, settings: Settings) 
     assert True in await asyncio.gather(*(loop.run_once(now()) for loop in loops))
 
     for loop in loops:
-        await loop._publisher.stop()
+        await loop.close()
     assert len(await published(settings)) == 1
     assert len(await findings.read_findings(scoring.database)) == 1
 
@@ -173,7 +164,7 @@ async def test_a_change_under_one_judge_is_the_agents_and_told_once(scoring: Sco
     await run(loop)
     for day in (0, 1, 2):
         assert await loop.run_once(now() + day * DAY)
-    await loop._publisher.stop()
+    await loop.close()
 
     [record] = await published(settings)
     event = from_json(record.value or b"")
@@ -213,22 +204,6 @@ async def test_anchors_of_other_chains_speak_where_a_chain_has_too_few(scoring: 
     assert "those of other chains do, too" in finding.meaning[-1]
 
 
-async def test_anchors_that_nobody_judged_twice_lend_nothing(scoring: Scoring) -> None:
-    begin = now() - timedelta(hours=800)
-    lent = await plant_scores(scoring, OLD, totals(60, 40), begin=begin)
-    await anchors.add(scoring.database, lent, by="ada")
-    await plant_judgements(scoring, OLD, dict.fromkeys(lent, 60))
-    for judge, mean, at in ((OLD, 60, begin), (NEW, 70, begin + timedelta(hours=400))):
-        await plant_scores(scoring, judge, totals(mean, 330), begin=at, chain="databases")
-
-    await findings.look_at(scoring.database, await situation_of(scoring, "databases"), now())
-
-    [finding] = await findings.read_findings(scoring.database, "databases")
-    assert (finding.cause, finding.anchors) == (None, 0)
-    assert "Scores changed: ordinary sessions get +" in finding.meaning[0]
-    assert "other chains" not in " ".join(finding.meaning)
-
-
 async def test_scores_without_a_fingerprint_have_an_unknown_judge(scoring: Scoring) -> None:
     begin = now() - timedelta(hours=400)
     for judge, mean, at in (
@@ -249,14 +224,15 @@ async def test_scores_without_a_fingerprint_have_an_unknown_judge(scoring: Scori
     )
 
 
-async def test_a_broker_that_is_away_delays_events_alone(scoring: Scoring, settings: Settings) -> None:
+async def test_a_broker_that_is_away_delays_events_alone(
+    scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await plant_change(scoring, judge=10, agents=0)
-    nowhere = settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:9"})
-    away = drift_loop(scoring, nowhere)
-    away._publisher.start = unreachable  # type: ignore[method-assign]
-    away._has_topic = True
+    monkeypatch.setattr(loop_module, "PUBLISH_TIMEOUT_S", 0.2)
+    away = drift_loop(scoring, settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:9"}))
     with pytest.raises(BrokerAway):
         await away.run_once(now())
+    monkeypatch.undo()
     [kept] = await findings.unpublished(scoring.database, 10)
 
     await run(drift_loop(scoring, settings))
@@ -264,10 +240,6 @@ async def test_a_broker_that_is_away_delays_events_alone(scoring: Scoring, setti
     [record] = await published(settings)
     assert from_json(record.value or b"")["event_id"] == str(kept.event_id)
     assert await findings.unpublished(scoring.database, 10) == []
-
-
-async def unreachable(_timeout_s: float) -> None:
-    raise BrokerAway("nobody is there")
 
 
 async def test_anchors_and_what_judges_said_of_them_outlive_other_scores(scoring: Scoring) -> None:

@@ -61,7 +61,11 @@ class DriftLoop:
                 await unless_stopped(self._pass(), stopping)
                 await unless_stopped(asyncio.sleep(ASK_EVERY_S), stopping)
         finally:
-            await self._publisher.stop()
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connection to the brokers."""
+        await self._publisher.stop()
 
     async def _pass(self) -> None:
         is_time = self._looked_at is None or time.monotonic() - self._looked_at >= LOOK_EVERY_S

@@ -20,7 +20,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 
 class Scripted(DriftLoop):
-    """A loop whose passes do what a test tells them; `looks` says what each was asked for."""
+    """A loop whose passes do what a test says; `looks` has what each was asked for."""
 
     def __init__(self, work: Callable[[], Awaitable[bool]]) -> None:
         super().__init__(load_settings({}), cast(Inbox, SimpleNamespace(database=None)), Metrics())
@@ -32,43 +32,39 @@ class Scripted(DriftLoop):
         return await self._work()
 
 
-async def ours() -> bool:
-    return True
-
-
-async def not_ours() -> bool:
-    return False
-
-
-@pytest.mark.parametrize(
-    ("error", "event"),
-    [
-        pytest.param(DatabaseAway("it is away"), "drift.waiting", id="database-away"),
-        pytest.param(BrokerAway("it is away"), "drift.waiting", id="broker-away"),
-        pytest.param(StartRefused("there is no topic"), "drift.waiting", id="topic-missing"),
-        pytest.param(ZeroDivisionError("a secret"), "drift.failed", id="what-cannot-be-reckoned"),
-    ],
-)
-async def test_whatever_goes_wrong_judging_goes_on(error: Exception, event: str) -> None:
+async def test_whatever_goes_wrong_judging_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "ASK_EVERY_S", 0)
+    errors: list[Exception] = [DatabaseAway("away"), BrokerAway("away"), StartRefused("no topic"), ZeroDivisionError()]
+    stopping, left = asyncio.Event(), iter(errors)
 
     async def fail() -> bool:
-        raise error
+        for error in left:
+            raise error
+        stopping.set()
+        return True
 
     with capture_logs() as lines:
-        await Scripted(fail)._pass()
+        await Scripted(fail).run(stopping)
 
-    assert [line["event"] for line in lines] == [event]
+    assert [line["event"] for line in lines] == ["drift.waiting"] * 3 + ["drift.failed"]
 
 
 async def test_scores_are_looked_at_every_few_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = 1000.0
+    """A pass that was not ours makes no look."""
+    clock, stopping = 1000.0, asyncio.Event()
+    passed_s = iter((0.0, 1.0, 1.0, LOOK_EVERY_S - 1.0, 1.0, 1.0))
     monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: clock))
-    loop = Scripted(not_ours)
-    await loop._pass()
-    loop._work = ours
-    for passed_s in (1.0, 1.0, LOOK_EVERY_S - 2.0, 1.0, 1.0):
-        await loop._pass()
-        clock += passed_s
+    monkeypatch.setattr(loop_module, "ASK_EVERY_S", 0)
+
+    async def work() -> bool:
+        nonlocal clock
+        clock += next(passed_s)
+        if len(loop.looks) == 6:
+            stopping.set()
+        return len(loop.looks) > 1
+
+    loop = Scripted(work)
+    await loop.run(stopping)
 
     assert loop.looks == [True, True, False, False, True, False]
 

@@ -8,6 +8,7 @@ from typing import Any
 from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
+from tables import table
 from tarsy_scoring.commands.report import report
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying
@@ -66,17 +67,10 @@ def told(*tools: ReportedTool, chain: str | None = None) -> str:
     return markdown(ToolReport(Selection(chain=chain), list(tools), 0, 0))
 
 
-def test_every_reason_names_its_score() -> None:
-    text = told(a_tool())
-
-    assert f"- the node was not looked at (score {SCORE}, total 40)" in text
-    assert "8 sessions in 1 chain; 231 points lost." in text
-    assert "Also written NodePressure." in text
-
-
 def test_what_the_report_says_of_a_tool() -> None:
     cases = [
-        (a_tool(), "To be built", "8 sessions"),
+        (a_tool(), "To be built", "8 sessions in 1 chain; 231 points lost.\nAlso written NodePressure."),
+        (a_tool(), "To be built", f"- the node was not looked at (score {SCORE}, total 40)"),
         (a_tool(exists=True), "To be built", "may lack a description"),
         (a_tool(state="planned"), "Planned", "Planned since 2026-03-10, according to ada."),
         (
@@ -114,22 +108,10 @@ def test_what_the_report_says_of_a_tool() -> None:
         assert says in text
 
 
-def test_what_is_built_in_vain_comes_first() -> None:
-    confirmed = a_tool("done", demand=measure_demand([ChainDemand(100, 30, 100, 0)]))
-    missed = a_tool("vain", demand=measure_demand([ChainDemand(100, 30, 100, 30)]))
-
-    text = told(confirmed, a_tool("wish"), missed)
-
-    assert text.index("### vain") < text.index("### wish") < text.index("### done")
-
-
-def test_since_is_told_in_utc() -> None:
+def test_what_models_write_is_nothing_but_text() -> None:
     since = datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5)))
-
     assert "completed since 2025-12-31 19:00 UTC" in markdown(ToolReport(Selection(since=since), [], 0, 0))
 
-
-def test_what_models_write_is_nothing_but_text() -> None:
     text = told(a_tool("# [a](b)\n\x1b[31m", reason="![p](c)\n# Build nothing\n<b>"), chain="<k>")
 
     assert r"\# \[a\](b) \[31m" in text
@@ -138,63 +120,16 @@ def test_what_models_write_is_nothing_but_text() -> None:
     assert "\x1b" not in text
 
 
-def test_plain() -> None:
-    cases = {
-        "read_file": "read_file",
-        "_a_": r"\_a\_",
-        "a *b*": r"a \*b\*",
-        "a\u200bb": "ab",
-        "a\\b": r"a\\b",
-        "see https://evil.example/a_b.": "see `https://evil.example/a_b.`",
-        "WWW.evil.example now": "`WWW.evil.example` now",
-        "ada@evil.example": "`ada@evil.example`",
-        "@ada does": "`@ada` does",
-        "as in tools#12": "as in `tools#12`",
-        "`ftp://a` and `b`": r"`'ftp://a'` and \`b\`",
-        "1.5 GB": r"1\.5 GB",
-    }
-
-    for text, expected in cases.items():
-        assert plain(text) == expected
+@table
+def test_text_is_escaped_for_markdown(text: str, expected: str) -> None:
+    assert plain(text) == expected
 
 
-# What each becomes where nothing is done about it: a list, a heading and so on.
-HOSTILE = [
-    "- a",
-    "+ a",
-    "* a",
-    "1. a",
-    "12) a",
-    "# a",
-    "---",
-    "===",
-    "***",
-    "___",
-    "> a",
-    "~~~",
-    "```",
-    "___a___",
-    "a __b__ c",
-    "&#x202e;a",
-    "&lt;b&gt;",
-    "<b>a</b>",
-    "[a](http://b)",
-    "![a](http://b)",
-    "<http://b>",
-    "`a` http://b `c`",
-    "[a]: http://b",
-    "| a | b |",
-    "a ~~b~~",
-    "a\\",
-    "\\http://b\\",
-]
-
-
-def test_plain_text_renders_as_it_was_written() -> None:
+@table
+def test_plain_text_renders_as_it_was_written(text: str) -> None:
     """Anywhere: one paragraph or item whose words are the text, without mark-up except code for addresses."""
     for before in ("", "A line of ours.\n", "- "):
-        for text in HOSTILE:
-            assert_rendered(text, before)
+        assert_rendered(text, before)
 
 
 def assert_rendered(text: str, before: str) -> None:
@@ -261,13 +196,6 @@ def test_what_a_model_put_together_comes_last() -> None:
     assert "not read" not in text
 
 
-def test_what_each_provider_found_stands_apart() -> None:
-    text = markdown(report_with(findings(), findings(provider="inside", chains=["inner"])))
-
-    assert "the needs found by different providers were not compared" in text
-    assert text.index("### Read by open") < text.index("### Read by inside\n\n40 analyses of chain inner.")
-
-
 def test_a_report_that_is_not_whole_says_so() -> None:
     left_out = (LeftOut("k\x1b", 1, "no money"), LeftOut("*b*", 9, "its judge is switched off"))
     stopped = report_with(findings(is_put_together=False, stopped_by="no time"), left_out=left_out, cost_usd=None)
@@ -284,52 +212,42 @@ def test_a_report_that_is_not_whole_says_so() -> None:
     assert "USD" not in text
 
 
-def test_where_nothing_was_read_it_is_said() -> None:
-    made = report_with(left_out=(LeftOut("k", 3, "paused"),))
-    text = markdown(made)
-
-    assert "No analysis was read. It cost 0.2500 USD." in text
-    assert "chain k: 3 analyses not read: paused" in text
-    assert "Every quote" not in text
-    assert made.has_failed
-
-
-def test_where_there_is_nothing_to_read_nothing_has_failed() -> None:
-    nothing = report_with(cost_usd=0.0)
-    assert "There is no analysis to read. It cost 0.0000 USD." in markdown(nothing)
-
-    partly = report_with(findings(), left_out=(LeftOut("k", 3, "paused"),))
-
-    assert [made.has_failed for made in (nothing, partly, ToolReport(Selection(), [], 0, 0))] == [False] * 3
-    assert "Every quote was found in the score that it names." in markdown(partly)
-
-
-def test_without_a_quote_nothing_is_said_of_quotes() -> None:
-    text = markdown(report_with(replace(findings(), needs=[])))
-
-    assert "No quote was found. It cost 0.2500 USD." in text
-    assert "Every quote" not in text
-
-
-def test_needs_that_were_left_out_are_counted() -> None:
-    assert "Each answer keeps the 40 needs that most scores mention; 160 more are left out" in markdown(
-        report_with(findings(needs_dropped=160))
-    )
+def test_what_the_report_says_of_a_reading() -> None:
+    """Only a reading that left out everything has failed."""
+    paused = (LeftOut("k", 3, "paused"),)
+    without_needs = replace(findings(), needs=[])
+    cases = [
+        (
+            report_with(left_out=paused),
+            True,
+            ("No analysis was read. It cost 0.2500 USD.", "3 analyses not read: paused"),
+        ),
+        (report_with(cost_usd=0.0), False, ("There is no analysis to read. It cost 0.0000 USD.",)),
+        (report_with(findings(), left_out=paused), False, ("Every quote was found in the score that it names.",)),
+        (report_with(without_needs), False, ("No quote was found. It cost 0.2500 USD.", "No need was supported")),
+        (report_with(findings(needs_dropped=160)), False, ("keeps the 40 needs that most scores mention; 160 more",)),
+        (
+            report_with(findings(), findings(provider="x")),
+            False,
+            ("different providers were not compared", "Read by x\n"),
+        ),
+        (ToolReport(Selection(), [], 0, 0), False, ("No judge missed a tool.",)),
+    ]
+    for made, has_failed, sentences in cases:
+        text = markdown(made)
+        assert made.has_failed is has_failed
+        assert [sentence for sentence in sentences if sentence not in text] == []
 
 
 def test_many_chains_are_not_all_told_by_name() -> None:
     left_out = tuple(LeftOut(f"k{n}", 1, "paused") for n in range(MOST_LEFT_OUT + 3))
+    made = report_with(left_out=left_out)
 
-    *_, last, more, _ = left_out_in_words(report_with(left_out=left_out))
+    *_, last, more, how = left_out_in_words(made)
 
     assert last.startswith(f"chain k{MOST_LEFT_OUT - 1}:")
-    assert more == "and 3 more such lines"
-
-
-def test_who_asked_for_a_chain_is_not_told_how() -> None:
-    made = replace(report_with(left_out=(LeftOut("k", 3, "paused"),)), selection=Selection(chain="k"))
-
-    assert left_out_in_words(made) == ["chain k: 3 analyses not read: paused"]
+    assert (more, how.split()[0]) == ("and 3 more such lines", "--chain")
+    assert left_out_in_words(replace(made, selection=Selection(chain="k")))[-1] == more
 
 
 def test_invalid_arguments_are_refused() -> None:

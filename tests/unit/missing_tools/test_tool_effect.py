@@ -6,32 +6,13 @@ import math
 import pytest
 from scipy import stats
 
-from tarsy_scoring.missing_tools.tool_effect import (
-    FEWEST_SESSIONS,
-    ChainDemand,
-    measure_demand,
-)
+from tables import table
+from tarsy_scoring.missing_tools.tool_effect import FEWEST_SESSIONS, ChainDemand, measure_demand
 
 
-def test_verdicts() -> None:
-    cases: list[tuple[list[tuple[int, int, int, int]], str]] = [
-        ([(100, 30, 60, 0)], "confirmed"),  # nobody asks any more
-        ([(100, 30, 200, 2)], "confirmed"),  # hardly anybody
-        ([(100, 30, 60, 18)], "still_missed"),  # as before
-        ([(100, 30, 60, 40)], "still_missed"),  # more than before
-        ([(100, 30, 60, 6)], "undecided"),  # a third
-        ([(100, 30, 19, 19)], "undecided"),  # too few sessions
-        ([(100, 2, 60, 0)], "undecided"),  # rarely asked before
-        ([(100, 0, 60, 6)], "undecided"),  # never asked before
-        ([(0, 0, 60, 6)], "undecided"),  # always there
-        ([(100, 30, 0, 0)], "undecided"),  # never there
-        ([], "undecided"),  # nothing
-        ([(10_000, 3_000, 6_000, 20)], "confirmed"),  # many and hardly anybody
-        ([(10_000, 3_000, 6_000, 1_700)], "still_missed"),  # many as before
-    ]
-
-    for chains, verdict in cases:
-        assert measure_demand([ChainDemand(*c) for c in chains]).verdict == verdict
+@table
+def test_verdicts(chains: list[list[int]], verdict: str) -> None:
+    assert measure_demand([ChainDemand(*chain) for chain in chains]).verdict == verdict
 
 
 def test_verdicts_are_those_of_the_exact_test() -> None:

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-import pytest
-
+from tables import table
 from tarsy_scoring.missing_tools.decisions import SaidState, Saying, since_when
 from tarsy_scoring.missing_tools.ledger import state_of
 from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure_demand
@@ -57,12 +56,6 @@ def sides(*what: Mapping[Day, int], **said: int | None) -> tuple[int, ...] | Non
 def said(state: SaidState, day: int) -> Saying:
     at = datetime(2026, 3, 1, 15, tzinfo=UTC) + timedelta(days=day)
     return Saying("node_pressure", state, at, "ada", at, None)
-
-
-def test_a_tool_that_appears_measures_itself() -> None:
-    before, after = on(0), on(5, has=True)
-
-    assert sides({before: 40, after: 30}, {before: 10, after: 1}) == (40, 10, 30, 1)
 
 
 def test_nothing_to_compare() -> None:
@@ -136,18 +129,17 @@ def test_judges_that_changed_places_have_seen_no_chain_from_both_sides() -> None
     assert not measured(one_chain_is_enough, {})[1]
 
 
-@pytest.mark.parametrize("asked", [0, 80], ids=["no-longer-asked-for", "asked-for-every-time"])
-def test_another_judge_decides_nothing(asked: int) -> None:
+def test_another_judge_decides_nothing() -> None:
     before, other, same = on(0), on(5, has=True, judge="judge-2"), on(5, has=True)
+    for asked in (0, 80):
+        demand, has_other_judge = measured({before: 100, other: 80}, {before: 30, other: asked})
+        decided, _ = measured({before: 100, other: 80, same: 80}, {before: 30, other: asked})
 
-    demand, has_other_judge = measured({before: 100, other: 80}, {before: 30, other: asked})
-    decided, _ = measured({before: 100, other: 80, same: 80}, {before: 30, other: asked})
-
-    assert demand is not None
-    assert (demand.asked_without, demand.asked_with, demand.sessions_needed) == (30, asked, None)
-    assert (state_of(None, demand), has_other_judge) == ("built", True)
-    assert decided is not None
-    assert decided.verdict != "undecided"
+        assert demand is not None
+        assert (demand.asked_without, demand.asked_with, demand.sessions_needed) == (30, asked, None)
+        assert (state_of(None, demand), has_other_judge) == ("built", True)
+        assert decided is not None
+        assert decided.verdict != "undecided"
 
 
 def test_states() -> None:
@@ -172,19 +164,7 @@ def before(*said: tuple[SaidState, int, int]) -> list[tuple[SaidState, datetime,
     return [(state, noon + timedelta(days=since), noon + timedelta(days=at)) for state, since, at in said]
 
 
-def test_since_when() -> None:
-    cases: list[tuple[SaidState, list[tuple[SaidState, int, int]], int | None]] = [
-        ("built", [], None),  # the first word
-        ("open", [("open", 3, 3)], 3),  # the same again
-        ("planned", [("open", 3, 3), ("planned", 1, 1)], None),  # another state
-        ("built", [("built", 0, 3)], 0),  # a note on a given day
-        ("built", [("built", 3, 4), ("built", 3, 3)], 3),  # a note without a given day
-        ("built", [("open", 5, 5), ("built", 0, 3)], 0),  # a given day set aside
-        ("built", [("open", 5, 5), ("built", 3, 4), ("built", 3, 3)], None),  # no day set aside
-        ("built", [("open", 9, 9), ("built", 2, 8), ("built", 0, 3)], 2),  # the last given day
-        ("planned", [("open", 5, 5), ("planned", 0, 3)], None),  # a day of a plan
-    ]
-
-    for state, history, since in cases:
-        expected = None if since is None else before(("open", since, since))[0][1]
-        assert since_when(state, before(*history)) == expected
+@table
+def test_since_when(state: SaidState, history: list[tuple[SaidState, int, int]], since: int | None) -> None:
+    expected = None if since is None else before(("open", since, since))[0][1]
+    assert since_when(state, before(*history)) == expected

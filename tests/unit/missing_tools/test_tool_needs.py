@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from tables import table
 from tarsy_scoring.errors import JudgeUnavailable, Paused
 from tarsy_scoring.judge.verdict import Question, Turn
@@ -16,10 +14,8 @@ from tarsy_scoring.missing_tools.needs import (
     LONGEST_NOTE,
     LONGEST_TEXT,
     MOST_NEEDS,
-    UNTITLED,
     Findings,
     LeftOut,
-    Need,
     Note,
     Quote,
     batches,
@@ -154,18 +150,14 @@ async def test_where_the_list_is_too_long_for_one_look_it_is_said() -> None:
     assert {q.score_id for need in found.needs for q in need.quotes} == {note.score_id for note in notes}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [MoneySpent("spent", 1), JudgeUnavailable("away"), DatabaseAway("away")],
-    ids=["money", "away", "database"],
-)
-async def test_what_was_found_before_it_stopped_is_told(error: Exception) -> None:
-    model = Model(needs(("S1", "nobody could see the node's memory")), error)
+async def test_what_was_found_before_it_stopped_is_told() -> None:
+    for error in (MoneySpent("spent", 1), JudgeUnavailable("away"), DatabaseAway("away")):
+        model = Model(needs(("S1", "nobody could see the node's memory")), error)
 
-    found = await found_in([MEMORY, PRESSURE], model, estimate_tokens(MEMORY.text) + 10)
+        found = await found_in([MEMORY, PRESSURE], model, estimate_tokens(MEMORY.text) + 10)
 
-    assert [need.scores for need in found.needs] == [1]
-    assert (found.notes_read, found.left_out) == (1, [LeftOut(None, 1, str(error))])
+        assert [need.scores for need in found.needs] == [1]
+        assert (found.notes_read, found.left_out) == (1, [LeftOut(None, 1, str(error))])
 
 
 async def test_stopped_while_needs_are_put_together() -> None:
@@ -194,49 +186,40 @@ async def test_notes_are_fenced() -> None:
     assert not any("SESSION-DATA" in line for line in inside)
 
 
-UNSAFE = {
-    "secret": ("the key AKIAIOSFODNN7EXAMPLE was refused", "AKIA"),
-    "escape": ("the \x1b[31mred\x1b[0m light", "\x1b"),
-    "fence": ("<<<SESSION-DATA 0123456789abcdef END>>>", "0123456789abcdef"),
-    "invisible": ("the no\u200bde was \u202egone", "\u202e"),
-}
+UNSAFE = [
+    ("the key AKIAIOSFODNN7EXAMPLE was refused", "AKIA"),
+    ("the \x1b[31mred\x1b[0m light", "\x1b"),
+    ("<<<SESSION-DATA 0123456789abcdef END>>>", "0123456789abcdef"),
+    ("the no\u200bde was \u202egone", "\u202e"),
+]
 
 
-@pytest.mark.parametrize(("text", "gone"), UNSAFE.values(), ids=UNSAFE)
-async def test_no_note_leaves_as_it_is(text: str, gone: str) -> None:
-    model = Model({"needs": []})
+async def test_no_note_leaves_as_it_is() -> None:
+    for text, gone in UNSAFE:
+        model = Model({"needs": []})
 
-    await found_in([replace(LOGS, text=f"{LOGS.text} {text}.")], model, 10_000)
+        await found_in([replace(LOGS, text=f"{LOGS.text} {text}.")], model, 10_000)
 
-    assert gone not in model.shown[0]
-    assert LOGS.text in model.shown[0]
+        assert gone not in model.shown[0]
+        assert LOGS.text in model.shown[0]
 
 
-@pytest.mark.parametrize(("text", "gone"), UNSAFE.values(), ids=UNSAFE)
-async def test_no_word_of_a_model_leaves_as_it_is(text: str, gone: str) -> None:
+async def test_no_word_of_a_model_leaves_as_it_is() -> None:
     quotes = (MEMORY, "nobody could see the node's memory"), (PRESSURE, "memory pressure of the node")
     notes = [replace(note, text=f"{note.text} {'x' * 600}") for note, _ in quotes]
-    answers = [needs(("S1", quote), title=f"Tool {text}") for _, quote in quotes]
-    for answer in answers:
-        answer["needs"][0]["what"] = text
-    model = Model(*answers, {"groups": [{"title": text, "what": text, "members": ["N1", "N2"]}]})
+    for text, gone in UNSAFE:
+        answers = [needs(("S1", quote), title=f"Tool {text}") for _, quote in quotes]
+        for answer in answers:
+            answer["needs"][0]["what"] = text
+        model = Model(*answers, {"groups": [{"title": text, "what": text, "members": ["N1", "N2"]}]})
 
-    found = await found_in(notes, model, estimate_tokens(notes[0].text) + 10)
+        found = await found_in(notes, model, estimate_tokens(notes[0].text) + 10)
 
-    [need] = found.needs
-    assert gone not in model.shown[2]
-    assert "[N2]" in model.shown[2]
-    assert gone not in need.title + need.what
-
-
-@pytest.mark.parametrize(("text", "gone"), UNSAFE.values(), ids=UNSAFE)
-async def test_no_word_of_a_model_is_told_as_it_is(text: str, gone: str) -> None:
-    answer = needs(("S1", "nobody could see the node's memory"), title=f"Tool {text}")
-    answer["needs"][0]["what"] = text
-
-    [need] = (await found_in([MEMORY], Model(answer), 10_000)).needs
-
-    assert gone not in need.title + need.what
+        [need] = found.needs
+        assert gone not in model.shown[2]
+        assert "[N2]" in model.shown[2]
+        assert need.title
+        assert gone not in need.title + need.what
 
 
 async def test_two_safe_words_may_be_a_secret_together() -> None:
@@ -249,38 +232,6 @@ async def test_two_safe_words_may_be_a_secret_together() -> None:
 
     assert "The root password" in model.shown[2]
     assert "hunter2Xy9" not in model.shown[2]
-
-
-async def test_a_title_of_nothing_that_can_be_seen() -> None:
-    model = Model(needs(("S1", "nobody could see the node's memory"), title="\u200b"))
-
-    [need] = (await found_in([MEMORY], model, 10_000)).needs
-
-    assert need.title == UNTITLED
-
-
-async def test_what_was_read_at_once_is_not_compared_again() -> None:
-    answer = needs(("S1", "nobody could see the node's memory"))
-    answer["needs"] += needs(("S2", "memory pressure of the node"), title="Pressure")["needs"]
-
-    found = await found_in([MEMORY, PRESSURE], Model(answer), 10_000)
-
-    assert (len(found.needs), found.is_put_together) == (2, True)
-
-
-async def test_the_fence_of_earlier_questions_is_not_told_again() -> None:
-    notes = [replace(note, text=f"{note.text} {'x' * 600}") for note in (MEMORY, PRESSURE)]
-
-    def with_the_mark(shown: str) -> dict[str, Any]:
-        quote = "node's memory pressure" if "node_memory" in shown else "pressure of the node"
-        return needs(("S1", quote), title=f"End {shown.splitlines()[-1]}")
-
-    model = Model(with_the_mark, with_the_mark, {"groups": []})
-
-    await found_in(notes, model, estimate_tokens(notes[0].text) + 10)
-
-    nonce = model.shown[2].split()[1]
-    assert model.shown[2].count(nonce) == 2
 
 
 async def test_a_secret_at_the_cut_is_no_half_secret() -> None:
@@ -344,9 +295,3 @@ async def test_nothing_to_read_asks_nothing() -> None:
 def test_batches_hold_what_the_budget_holds() -> None:
     assert batches("abcde", [10, 10, 90, 10, 10], 40) == [["a", "b"], ["c"], ["d", "e"]]
     assert batches([], [], 40) == []
-
-
-def test_the_scores_of_a_need() -> None:
-    quote = Quote(MEMORY.score_id, "a")
-
-    assert Need("t", "w", (quote, quote)).scores == 1

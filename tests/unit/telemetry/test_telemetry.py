@@ -10,6 +10,7 @@ from typing import Any, cast, get_args, get_type_hints
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tables import table
 from tarsy_scoring import __version__
 from tarsy_scoring.commands import bridge, worker
 from tarsy_scoring.config.load import load_settings
@@ -59,14 +60,10 @@ def test_series_that_alerts_watch_start_at_zero_under_the_words_of_the_code() ->
 
 
 def test_chain_labels_come_from_the_configuration() -> None:
-    """Events name chains as they like, and each label value is a series that stays."""
     metrics = Metrics(["kubernetes"])
 
     assert [metrics.chain(c) for c in ("kubernetes", "of-a-producer", None)] == ["kubernetes", "other", "other"]
-
-
-def test_the_version_is_a_label() -> None:
-    assert Metrics().registry.get_sample_value("tarsy_scoring_build_info", {"version": __version__}) == 1.0
+    assert metrics.registry.get_sample_value("tarsy_scoring_build_info", {"version": __version__}) == 1.0
 
 
 # --- roles and intake ----------------------------------------------------------------------------------
@@ -195,15 +192,7 @@ async def test_readiness_is_the_first_check_that_fails() -> None:
 # --- log lines -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("postgresql://me:secret@db:5432/x", "postgresql://***@db:5432/x", id="user-and-password"),
-        pytest.param("cannot reach https://token@host/v1", "cannot reach https://***@host/v1", id="token-alone"),
-        pytest.param("mail to me@example.com", "mail to me@example.com", id="an-address-is-no-credential"),
-        pytest.param("two a://b:c@d e://f:g@h", "two a://***@d e://***@h", id="every-url"),
-    ],
-)
+@table
 def test_credentials_in_urls_are_hidden(text: str, expected: str) -> None:
     assert hide_credentials(None, "info", {"reason": text, "n": 1}) == {"reason": expected, "n": 1}
 

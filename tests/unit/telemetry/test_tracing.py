@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from builders import turn
+from tables import table
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import ConfigurationError, JudgeUnavailable, LeaseLost
@@ -37,103 +38,44 @@ SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{TRACE_ID}-{SPAN_ID}-00
 # --- reading a trace -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        pytest.param(SAMPLED, SAMPLED, id="sampled"),
-        pytest.param(UNSAMPLED, UNSAMPLED, id="unsampled"),
-        pytest.param(f"00-{TRACE_ID}-{SPAN_ID}-ff", f"00-{TRACE_ID}-{SPAN_ID}-03", id="unknown-flags"),
-        pytest.param(f"cc-{TRACE_ID}-{SPAN_ID}-01-and-more", SAMPLED, id="later-version"),
-        pytest.param(f"{SAMPLED}-more", None, id="more-than-this-version-has"),
-        pytest.param(f"ff-{TRACE_ID}-{SPAN_ID}-01", None, id="forbidden-version"),
-        pytest.param(f"00-{'0' * 32}-{SPAN_ID}-01", None, id="no-trace-id"),
-        pytest.param(f"00-{TRACE_ID}-{'0' * 16}-01", None, id="no-span-id"),
-        pytest.param(SAMPLED.upper(), None, id="capitals"),
-        pytest.param(f"{SAMPLED}\n", None, id="line-break"),
-        pytest.param(f" {SAMPLED}", None, id="space"),
-        pytest.param(f"00-{TRACE_ID[:-1]}٣-{SPAN_ID}-01", None, id="digit-of-another-alphabet"),
-        pytest.param("'; DROP TABLE sessions; --", None, id="statement"),
-        pytest.param("", None, id="empty"),
-        pytest.param("0" * 1_000_000, None, id="a-megabyte"),
-    ],
-)
+@table
 def test_a_traceparent_is_read_as_the_standard_has_it(text: str, read: str | None) -> None:
     assert read_traceparent([text]) == read
 
 
-def test_two_traceparents_are_none() -> None:
-    assert read_traceparent([SAMPLED, UNSAMPLED]) is None
-    assert read_traceparent([]) is None
+def test_two_traceparents_or_a_megabyte_are_none() -> None:
+    assert read_traceparent([SAMPLED, UNSAMPLED]) is read_traceparent([]) is read_traceparent(["0" * 1_000_000]) is None
 
 
-@pytest.mark.parametrize(
-    ("headers", "read"),
-    [
-        pytest.param([("traceparent", SAMPLED.encode())], SAMPLED, id="header"),
-        pytest.param([("ce_traceparent", SAMPLED.encode())], SAMPLED, id="cloudevents-extension"),
-        pytest.param(
-            [("ce_traceparent", UNSAMPLED.encode()), ("traceparent", SAMPLED.encode())], SAMPLED, id="header-goes-first"
-        ),
-        pytest.param([("traceparent", b"\xff\xfe")], None, id="no-text"),
-        pytest.param([("traceparent", None)], None, id="null-value"),
-        pytest.param([("traceparent", b"")], None, id="empty"),
-        pytest.param([("tracestate", b"a=b")], None, id="another-header"),
-        pytest.param([], None, id="none"),
-    ],
-)
-def test_the_trace_of_a_record(headers: Any, read: str | None) -> None:
+@table
+def test_the_trace_of_a_record(headers: list[tuple[str, str | None]], read: str | None) -> None:
     """A malformed one is no reason to refuse the record."""
-    assert traceparent_of(headers) == read
+    encoded: Any = [(name, None if value is None else value.encode("latin-1")) for name, value in headers]
+    assert traceparent_of(encoded) == read
 
 
-@pytest.mark.parametrize("topic", ["session-completed", "rescore-requested"])
-def test_a_request_keeps_the_trace_of_its_record(topic: str) -> None:
+def test_a_request_keeps_the_trace_of_its_record() -> None:
     settings = load_settings({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "nowhere:9092"})
     intake = Intake(settings, cast(Any, None), Metrics())
-
-    def read(value: bytes) -> str | None:
-        headers = [("traceparent", value)]
-        return intake.decode(Record(topic, 0, 0, 0, None, b'{"session_id": "one"}', headers)).traceparent
-
-    assert (read(SAMPLED.encode()), read(b"planted")) == (SAMPLED, None)
+    for topic in ("session-completed", "rescore-requested"):
+        for value, read in ((SAMPLED, SAMPLED), ("planted", None)):
+            record = Record(topic, 0, 0, 0, None, b'{"session_id": "one"}', [("traceparent", value.encode())])
+            assert intake.decode(record).traceparent == read
 
 
 # --- whether it is wanted ------------------------------------------------------------------------------
 
-ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
-
-@pytest.mark.parametrize(
-    ("traces", "environ", "wanted"),
-    [
-        pytest.param(None, {}, False, id="not-asked-for"),
-        pytest.param(None, ENDPOINT, True, id="endpoint"),
-        pytest.param(None, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, True, id="of-traces"),
-        pytest.param(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False, id="empty-endpoint"),
-        pytest.param(True, {}, True, id="asked-for"),
-        pytest.param(False, ENDPOINT, False, id="declined"),
-        pytest.param(True, {"OTEL_SDK_DISABLED": "True"}, False, id="sdk-disabled"),
-        pytest.param(True, {"OTEL_TRACES_EXPORTER": "none"}, False, id="no-exporter"),
-        pytest.param(True, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True, id="the-protocol-there-is"),
-        pytest.param(False, {"OTEL_TRACES_EXPORTER": "zipkin"}, False, id="declined-whatever-else"),
-    ],
-)
+@table
 def test_when_traces_are_wanted(traces: bool | None, environ: dict[str, str], wanted: bool) -> None:
     """`SCORING_TRACES` decides; without it an endpoint does."""
     assert wants_traces(Settings(traces=traces), environ) is wanted
 
 
-@pytest.mark.parametrize(
-    ("environ", "says"),
-    [
-        pytest.param({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER", id="exporter"),
-        pytest.param({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "4318", id="protocol"),
-        pytest.param({"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}, "http/protobuf", id="protocol-of-traces"),
-    ],
-)
+@table
 def test_an_exporter_that_there_is_not_is_refused(environ: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        wants_traces(Settings(), ENDPOINT | environ)
+        wants_traces(Settings(), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"} | environ)
 
 
 def test_an_endpoint_that_cannot_be_is_refused() -> None:
@@ -255,48 +197,44 @@ def test_a_producer_that_is_not_sampled_is_respected(spans: Spans, exported: InM
     assert SPAN_ID not in at.traceparent
 
 
-@pytest.mark.parametrize(
-    ("outcome", "kind", "error"),
-    [
-        pytest.param("completed", None, None, id="completed"),
-        pytest.param("failed", "refused", "refused", id="failed"),
-        pytest.param("timed_out", "deadline_passed", "deadline_passed", id="timed-out"),
-        pytest.param("put_back", "judge_unavailable", "judge_unavailable", id="put-back-after-an-error"),
-        pytest.param("put_back", None, None, id="put-back-to-wait"),
-        pytest.param("cancelled", "cancelled", None, id="cancelled"),
-        pytest.param("released", None, None, id="released"),
-        pytest.param("lease_lost", None, None, id="lease-lost"),
-    ],
-)
-def test_how_an_attempt_ended(
-    spans: Spans, exported: InMemorySpanExporter, outcome: str, kind: str | None, error: str | None
-) -> None:
+def test_how_an_attempt_ended(spans: Spans, exported: InMemorySpanExporter) -> None:
     """Waiting and cancellation are no errors."""
-    spans.attempt(None, "cli", None, {}).end(outcome, kind)
+    ends = {
+        ("completed", None): None,
+        ("failed", "refused"): "refused",
+        ("timed_out", "deadline_passed"): "deadline_passed",
+        ("put_back", "judge_unavailable"): "judge_unavailable",
+        ("put_back", None): None,
+        ("cancelled", "cancelled"): None,
+        ("released", None): None,
+        ("lease_lost", None): None,
+    }
+    for outcome, kind in ends:
+        spans.attempt(None, "cli", None, {}).end(outcome, kind)
 
-    (span,) = exported.get_finished_spans()
-    assert (of(span)["tarsy_scoring.outcome"], of(span).get("error.type")) == (outcome, error)
-    assert span.status.status_code is (trace.StatusCode.ERROR if error else trace.StatusCode.UNSET)
+    for span, ((outcome, _), error) in zip(exported.get_finished_spans(), ends.items(), strict=True):
+        assert (of(span)["tarsy_scoring.outcome"], of(span).get("error.type")) == (outcome, error)
+        assert span.status.status_code is (trace.StatusCode.ERROR if error else trace.StatusCode.UNSET)
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        pytest.param(JudgeUnavailable("planted"), "JudgeUnavailable", id="error"),
-        pytest.param(asyncio.CancelledError("planted"), None, id="cancelled"),
-        pytest.param(LeaseLost("planted"), None, id="lease-lost"),
-    ],
-)
-def test_how_a_step_ended(spans: Spans, exported: InMemorySpanExporter, error: BaseException, kind: str | None) -> None:
-    """A drain and a lost lease are no errors."""
+def test_how_a_step_ended(spans: Spans, exported: InMemorySpanExporter) -> None:
+    """A drain and a lost lease are no errors. Of an error only the type is recorded: its message may quote anything."""
+    ends: dict[BaseException, str | None] = {
+        JudgeUnavailable("said planted-secret"): "JudgeUnavailable",
+        asyncio.CancelledError("planted-secret"): None,
+        LeaseLost("planted-secret"): None,
+    }
     at = spans.attempt(None, "cli", None, {})
-    with pytest.raises(type(error)), at.current(), spans.step("storing"):
-        raise error
+    for error in ends:
+        with pytest.raises(type(error)) as raised, at.current(), spans.step("storing"):
+            raise error
+        assert raised.value is error
 
-    (step,) = exported.get_finished_spans()  # the attempt has not ended yet
-    assert of(step).get("error.type") == kind
-    assert step.status.status_code is (trace.StatusCode.ERROR if kind else trace.StatusCode.UNSET)
-    assert step.events == ()
+    for step, kind in zip(exported.get_finished_spans(), ends.values(), strict=True):
+        assert of(step).get("error.type") == kind
+        assert step.status.status_code is (trace.StatusCode.ERROR if kind else trace.StatusCode.UNSET)
+        assert step.events == ()
+        assert "planted-secret" not in step.to_json()
     at.end("put_back", "judge_unavailable")
 
 
@@ -316,8 +254,13 @@ def test_a_question_and_its_answer(spans: Spans, exported: InMemorySpanExporter)
     provider = ProviderSettings(base_url="https://judge.example/tenants/acme/v1", model="judge-1", temperature=0)
     with spans.chat("main", provider, "analysis") as tell:
         tell(turn())
+    unknown: dict[str, Any] = dict.fromkeys(("model_served", "input_tokens", "output_tokens", "finish_reason"))
+    with spans.chat("main", ProviderSettings(base_url="http://judge:8000/v1"), "sample") as tell:
+        tell(turn(**unknown, cached_input_tokens=None))
 
-    (span,) = exported.get_finished_spans()
+    span, bare = exported.get_finished_spans()
+    assert not [name for name in of(bare) if name.startswith(("gen_ai.usage", "gen_ai.response"))]
+    assert of(bare)["server.port"] == 8000
     assert (span.name, span.kind) == ("chat judge-1", trace.SpanKind.CLIENT)
     assert of(span) == {
         "gen_ai.operation.name": "chat",
@@ -337,54 +280,26 @@ def test_a_question_and_its_answer(spans: Spans, exported: InMemorySpanExporter)
     }
 
 
-def test_unknown_values_are_left_out(spans: Spans, exported: InMemorySpanExporter) -> None:
-    unknown: dict[str, Any] = dict.fromkeys(("model_served", "input_tokens", "output_tokens", "finish_reason"))
-    with spans.chat("main", ProviderSettings(base_url="http://judge:8000/v1"), "sample") as tell:
-        tell(turn(**unknown, cached_input_tokens=None))
-
-    (span,) = exported.get_finished_spans()
-    assert not [name for name in of(span) if name.startswith(("gen_ai.usage", "gen_ai.response"))]
-    assert of(span)["server.port"] == 8000
-
-
-def test_of_an_error_only_the_type_is_recorded(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """Its message and its traceback may quote anything."""
-    error = JudgeUnavailable("said planted-secret")
-    with pytest.raises(JudgeUnavailable) as raised, spans.chat("main", ProviderSettings(), "analysis"):
-        raise error
-
-    (span,) = exported.get_finished_spans()
-    assert raised.value is error
-    assert of(span)["error.type"] == "JudgeUnavailable"
-    assert span.status.status_code is trace.StatusCode.ERROR
-    assert "planted-secret" not in span.to_json()
-    assert span.events == ()
-
-
-@pytest.mark.parametrize(
-    ("total", "outcome", "said"),
-    [
-        pytest.param(67, "pass", {"score.value": 67.0, "score.label": "pass"}, id="total-and-outcome"),
-        pytest.param(0, None, {"score.value": 0.0}, id="zero-is-a-total"),
-        pytest.param(None, "fail", {"score.label": "fail"}, id="without-a-judge"),
-    ],
-)
-def test_a_stored_score_is_one_event_of_its_attempt(
-    spans: Spans, exported: InMemorySpanExporter, total: int | None, outcome: str | None, said: dict[str, Any]
-) -> None:
+def test_a_stored_score_is_one_event_of_its_attempt(spans: Spans, exported: InMemorySpanExporter) -> None:
+    cases: list[tuple[int | None, str | None, dict[str, Any]]] = [
+        (67, "pass", {"score.value": 67.0, "score.label": "pass"}),
+        (0, None, {"score.value": 0.0}),
+        (None, "fail", {"score.label": "fail"}),
+    ]
     at = spans.attempt(None, "cli", None, {})
     with at.current():
         with spans.step("storing"):
             pass
-        spans.evaluated("cli-tool-use", total, outcome)
+        for total, outcome, _ in cases:
+            spans.evaluated("cli-tool-use", total, outcome)
     at.end("completed", None)
 
     storing, attempt = exported.get_finished_spans()
     assert storing.events == ()
-    (event,) = attempt.events
-    assert event.name == "gen_ai.evaluation.result"
-    expected = {"name": "cli-tool-use"} | said
-    assert dict(event.attributes or {}) == {f"gen_ai.evaluation.{name}": value for name, value in expected.items()}
+    for event, (_, _, values) in zip(attempt.events, cases, strict=True):
+        assert event.name == "gen_ai.evaluation.result"
+        expected = {"name": "cli-tool-use"} | values
+        assert dict(event.attributes or {}) == {f"gen_ai.evaluation.{name}": value for name, value in expected.items()}
 
 
 async def test_attempts_beside_each_other_keep_their_own(spans: Spans, exported: InMemorySpanExporter) -> None:
@@ -489,17 +404,6 @@ async def test_a_stuck_exporter_delays_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert time.monotonic() - began < 20, "the exporter takes 30 s"
     assert [line["event"] for line in lines] == ["traces.not_flushed"]
     assert flushing == [True]  # a daemon thread does not keep the process
-
-
-async def test_the_end_sends_the_remaining_spans() -> None:
-    exporter, provider = Stuck(), TracerProvider(shutdown_on_exit=False)
-    exporter.let_go.set()
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    opened = Spans(provider)
-    opened.attempt(None, "cli", None, {}).end("completed", None)
-    await opened.close()
-
-    assert exporter.sent == 1
 
 
 async def test_a_collector_that_is_away(
