@@ -62,7 +62,7 @@ def add(sessions: tuple[str, ...], sample: int | None, chain: str | None, note: 
     async def work() -> tuple[list[str], list[str]]:
         async with open_migrated_parts(settings) as parts:
             if refused := await anchor_sessions.unfit(parts.database, named):
-                reasons = "; ".join(f"{one.session_id}: {one.reason}" for one in refused[:_MOST_NAMED])
+                reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:_MOST_NAMED])
                 more = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
                 raise click.ClickException(f"no session was added: {reasons}{more}")
             chosen = named if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)

@@ -166,14 +166,6 @@ class Standing:
     judges: list[Judge]
 
 
-@dataclass(frozen=True, slots=True)
-class Unfit:
-    """A session that cannot be an anchor, with the reason."""
-
-    session_id: str
-    reason: str
-
-
 # --- which sessions ------------------------------------------------------------------------------------
 
 
@@ -189,11 +181,10 @@ async def add(database: Database, session_ids: Sequence[str], *, by: str, note: 
     return sorted(r["session_id"] for r in rows)
 
 
-async def unfit(database: Database, session_ids: Sequence[str]) -> list[Unfit]:
-    """The sessions that cannot be anchors, in the order given. Raises: DatabaseAway."""
+async def unfit(database: Database, session_ids: Sequence[str]) -> dict[str, str]:
+    """The sessions that cannot be anchors, each with the reason. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(FIT), list(session_ids)))
-    reasons = {r["session_id"]: _why_unfit(r) for r in rows}
-    return [Unfit(i, reason) for i in session_ids if (reason := reasons[i]) is not None]
+    return {row["session_id"]: reason for row in rows if (reason := _why_unfit(row)) is not None}
 
 
 def _why_unfit(row: Any) -> str | None:

@@ -50,7 +50,6 @@ class DriftLoop:
         self._database = inbox.database
         self._metrics = metrics
         self._publisher = Publisher(settings)
-        self._has_topic = False
         self._looked_at: float | None = None
         self._seen: dict[str, tuple[Any, ...]] = {}
 
@@ -134,7 +133,11 @@ class DriftLoop:
         news = await findings.unpublished(self._database, LIMIT)
         if not news:
             return
-        await self._require_topic()
+        try:
+            async with asyncio.timeout(PUBLISH_TIMEOUT_S):
+                await ensure_topics(self._settings, [self._topic])
+        except TimeoutError:
+            raise BrokerAway(f"the brokers could not be reached within {PUBLISH_TIMEOUT_S:g} s") from None
         messages = [_message(event_of(f)) for f in news]
         acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
         done = [f for f, is_there in zip(news, acknowledged, strict=True) if is_there]
@@ -151,17 +154,6 @@ class DriftLoop:
             )
         if len(done) < len(news):
             raise BrokerAway(f"{len(news) - len(done)} of {len(news)} events were not acknowledged in time")
-
-    async def _require_topic(self) -> None:
-        """Create the topic if it is missing. Raises: BrokerAway, StartRefused."""
-        if self._has_topic:
-            return
-        try:
-            async with asyncio.timeout(PUBLISH_TIMEOUT_S):
-                await ensure_topics(self._settings, [self._topic])
-        except TimeoutError:
-            raise BrokerAway(f"the brokers could not be reached within {PUBLISH_TIMEOUT_S:g} s") from None
-        self._has_topic = True
 
 
 def _message(event: Mapping[str, Any]) -> tuple[bytes, bytes, Headers]:

@@ -5,12 +5,11 @@ Reads and passes on a `traceparent` in any case. Spans are made by `otel.Spans`;
 no-op that stands in its place when tracing is off, and imports nothing of OpenTelemetry.
 """
 
-import importlib.util
+import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from tarsy_scoring.config.settings import ProviderSettings, Settings
 from tarsy_scoring.errors import ConfigurationError
@@ -22,7 +21,7 @@ _MESSAGE_HEADERS = (TRACEPARENT, "ce_traceparent")
 _FORM = re.compile(r"(?P<version>[0-9a-f]{2})-(?P<ids>[0-9a-f]{32}-[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?")
 _NO_ID = re.compile(r"0{32}-.*|.*-0{16}")
 _KNOWN_FLAGS = 0b11  # sampled, and random trace id
-_NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class AnsweredCall(Protocol):
@@ -149,15 +148,12 @@ def wants_traces(settings: Settings, environ: Mapping[str, str]) -> bool:
     """
     Whether to export traces: `SCORING_TRACES`, else whether OpenTelemetry's own variables name an endpoint.
 
-    Checks only the start conditions that would otherwise fail silently; the SDK reads and validates the rest
-    of `OTEL_*`.
+    OpenTelemetry's SDK reads and validates the rest of `OTEL_*`, and its warnings are logged.
 
     Raises:
-        ConfigurationError: Traces are wanted, but the SDK is not installed, or protocol or endpoint cannot be
-            used. Never quotes a value: an endpoint may hold a key.
+        ConfigurationError: Traces are wanted, and the SDK is not installed, or another exporter is named.
     """
-    endpoint, url = _effective(environ, "ENDPOINT")
-    wanted = settings.traces if settings.traces is not None else bool(url)
+    wanted = any(environ.get(name) for name in _ENDPOINTS) if settings.traces is None else settings.traces
     exporter = (environ.get("OTEL_TRACES_EXPORTER") or "otlp").strip().lower()
     is_disabled = (environ.get("OTEL_SDK_DISABLED") or "").strip().lower() == "true"
     if not wanted or is_disabled or exporter == "none":
@@ -166,38 +162,11 @@ def wants_traces(settings: Settings, environ: Mapping[str, str]) -> bool:
         raise ConfigurationError(
             "OTEL_TRACES_EXPORTER: only otlp and none are supported; SCORING_TRACES=false turns traces off"
         )
-    if (_effective(environ, "PROTOCOL")[1].strip() or "http/protobuf") != "http/protobuf":
-        raise ConfigurationError(
-            "OTEL_EXPORTER_OTLP_PROTOCOL: traces are sent as http/protobuf; name that port of the collector "
-            "(usually 4318), or turn traces off: SCORING_TRACES=false"
-        )
-    if not all(_is_installed(module) for module in _NEEDED):
+    try:
+        importlib.import_module("tarsy_scoring.telemetry.otel")
+    except ImportError:
         raise ConfigurationError(
             "traces are wanted, and OpenTelemetry's SDK is not installed; install it: "
             "pip install 'tarsy-scoring[tracing]', or set SCORING_TRACES=false"
-        )
-    if url and not _is_http(url):
-        raise ConfigurationError(f"{endpoint}: expected http://host:port or https://host:port of a collector")
+        ) from None
     return True
-
-
-def _effective(environ: Mapping[str, str], name: str) -> tuple[str, str]:
-    """The variable that counts, which is the one for traces if it is set, and its value."""
-    for_traces, for_all = f"OTEL_EXPORTER_OTLP_TRACES_{name}", f"OTEL_EXPORTER_OTLP_{name}"
-    variable = for_traces if environ.get(for_traces) else for_all
-    return variable, environ.get(variable) or ""
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # one of its parent packages is missing
-        return False
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False

@@ -13,7 +13,6 @@ from live import FakeSocket, connected_to, of_type, records, until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.live.client import GatewayLimits
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.stored import CATCH_UP_LIMIT, READ_LIMIT
 from tarsy_scoring.postgres.database import Database, DatabaseAway
@@ -130,15 +129,6 @@ class TestCatchUp:
             await tell(scoring, gateway)
             assert socket.positions == [6]
 
-    async def test_from_a_process_that_was_ahead_is_no_overflow(self, scoring: Scoring, gateway: Gateway) -> None:
-        """A client has what this process has not delivered yet: it gets that again, and need not reload."""
-        await score(scoring, "session-1")
-        await place(scoring)
-        async with connected_to(gateway, "session:session-1", last_event_id=5) as socket:
-            assert len(socket.messages) == 2
-            await gateway.read_missing()
-            assert socket.positions == [1, 2, 3, 4, 5]
-
     async def test_stops_at_its_limit_and_says_so(self, scoring: Scoring, gateway: Gateway) -> None:
         """The oldest events come first, and live events go on. Exactly at the limit nothing is missing."""
         await many_events(scoring, 300)
@@ -164,20 +154,6 @@ class TestCatchUp:
             assert len(of_type(socket.messages, "catchup.overflow")) == 1
             assert len(of_type(socket.messages, "subscription.confirmed")) == 1
 
-    async def test_whose_turn_does_not_come_says_the_same_and_goes_on_live(
-        self, scoring: Scoring, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Others read for too long: the client is subscribed, asked to reload, and gets what comes."""
-        monkeypatch.setattr("tarsy_scoring.live.gateway.READER_WAIT_S", 0.01)
-        gateway = Gateway(load_settings(NO_BROKER), scoring.database, Metrics(), GatewayLimits(readers=0))
-        await score(scoring, "session-1")
-        await tell(scoring, gateway)
-        async with connected_to(gateway, "session:session-1") as socket:
-            assert [m["type"] for m in socket.messages[1:]] == ["subscription.confirmed", "catchup.overflow"]
-            await scoring.accept(rescore("session-1"))
-            await tell(scoring, gateway)
-            assert socket.positions == [6]
-
 
 async def many_more(scoring: Scoring) -> None:
     """One more event of the long session."""
@@ -196,29 +172,6 @@ class TestLive:
             await gateway.read_missing()
             assert one.chunks[-1] is other.chunks[-1]
             assert len(one.chunks[-1].texts) == 6
-
-    async def test_one_that_does_not_read_is_told_to_come_back(self, scoring: Scoring) -> None:
-        """Other clients are not affected; what it missed is there when it reconnects."""
-        metrics = Metrics()
-        gateway = Gateway(load_settings(NO_BROKER), scoring.database, metrics, GatewayLimits(queue_events=4))
-        await gateway.read_missing()
-        async with connected_to(gateway, "sessions") as stuck, connected_to(gateway, "sessions") as other:
-            stuck.reading.clear()
-            for n in range(3):
-                await score(scoring, f"session-{n}")
-                await place(scoring)
-                await gateway.read_missing()
-            await until(lambda: stuck.closed, "the end of the slow client")
-            assert stuck.closed is not None
-            assert stuck.closed[0] == 4008
-            assert len(other.positions) == 9
-            closed = metrics.registry.get_sample_value("tarsy_scoring_gateway_closed_total", {"reason": "slow"})
-            assert closed == 1
-        assert stuck.positions == []
-        async with connected_to(gateway) as again:
-            again.say({"action": "catchup", "channel": "sessions", "last_event_id": 0})
-            await again.answer()
-            assert again.positions == other.positions
 
     async def test_an_erased_session_holds_nobody_up(self, scoring: Scoring, gateway: Gateway) -> None:
         """Its positions are gone for ever, and are passed over, at the end of the stream as well."""
