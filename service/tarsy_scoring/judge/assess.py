@@ -121,8 +121,8 @@ def is_doubtful(totals: Sequence[int], at_edges: Sequence[int]) -> bool:
     """
     Whether another sample is worth its price: the median is near an edge, or the samples are far apart.
 
-    Source: the simulation in tests/unit/judge/test_assess.py with 10,000 sessions (seed 1, true scores
-    uniform over 0-100, a judge of standard deviation 6, edges 35, 60 and 80). This rule put 10.4 % of them in
+    Source: benchmarks/sampling.py with 10,000 sessions (seed 1, true scores
+    uniform over 0-100, a judge of standard deviation 6, edges 35, 60 and 80). This rule put 10.3 % of them in
     the wrong band at 1.7 calls each; one call gave 14.6 %, three 10.2 % and five 7.8 %.
     """
     median = statistics.median_low(totals)

@@ -1,7 +1,6 @@
 """The order of judgement: further samples, the masked reading, and what the chosen one is asked and checked for."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -456,56 +455,3 @@ async def test_a_masked_analysis_is_checked_against_the_masked_context() -> None
     assert verdict.grounding is not None
     assert (verdict.grounding.checked, verdict.grounding.held) == (3, 3)
     assert verdict.flags == {"tampering_suspected"}
-
-
-# --- what sampling is worth ----------------------------------------------------------------------------
-
-SEED, SESSIONS, DEVIATION = 1, 3_000, 6
-SIMULATED = criteria_of(bands={"excellent": (80, 100), "good": (60, 79), "fair": (35, 59), "poor": (0, 34)})
-
-
-class NoisyJudge:
-    """Knows the true score of the session and misses it by a normal error."""
-
-    def __init__(self) -> None:
-        self._errors = random.Random(SEED)
-        self.true_score = 0.0
-        self.readings = 0
-
-    async def __call__(self, question: Question) -> Turn:
-        kind = question.kind
-        if kind == "missing_tools":
-            return TOOLS
-        self.readings += 1
-        return answer(str(min(100, max(0, round(self._errors.gauss(self.true_score, DEVIATION))))))
-
-
-def band_of(score: float) -> int:
-    return sum(score >= edge for edge in edges(SIMULATED))
-
-
-async def simulate(samples: Samples) -> tuple[float, float]:
-    """Share of scores in another band than the true one, and readings per score; the same sessions each time."""
-    sessions, noisy = random.Random(f"sessions {SEED}"), NoisyJudge()
-    wrong = 0
-    for _ in range(SESSIONS):
-        noisy.true_score = sessions.uniform(0, 100)
-        verdict = await assess(CONTEXT, SIMULATED, noisy, ChainSettings(samples=samples), is_final=lambda _: True)
-        wrong += band_of(verdict.total_score) != band_of(noisy.true_score)
-    return wrong / SESSIONS, noisy.readings / SESSIONS
-
-
-async def test_adaptive_sampling_is_worth_its_money() -> None:
-    """
-    Clearly fewer scores in the wrong band than with one call, about as few as with three, for fewer calls.
-
-    The figures are those that `is_doubtful` gives as its source, up to what fewer sessions make of them.
-    """
-    assert edges(SIMULATED) == (35, 60, 80)
-
-    (one, _), (three, _), (adaptive, calls) = [await simulate(samples) for samples in (1, 3, "adaptive")]
-
-    assert adaptive < 0.8 * one
-    assert adaptive < three + 0.01
-    assert calls == pytest.approx(1.7, abs=0.1)  # at most 3.2 would still be worth it
-    assert (one, three, adaptive) == pytest.approx((0.146, 0.102, 0.104), abs=0.012)
