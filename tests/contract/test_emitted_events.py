@@ -66,7 +66,7 @@ class Service:
 
     async def document(self) -> Any:
         """The newest score of the session, as JSON has it."""
-        row, *_ = await self.parts.reader.scores_of_session(SESSION)
+        row = await self.parts.reader.newest_score(SESSION)
         return json.loads(to_json(await self.parts.reader.score(row["score_id"])))
 
 
@@ -183,7 +183,7 @@ async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service
     await service.accept(chain_id="kubernetes")
 
     assert await service.attempt() == "put_back"
-    row, *_ = await service.parts.reader.scores_of_session(SESSION)
+    row = await service.parts.reader.newest_score(SESSION)
     assert await service.parts.leases.cancel(row["score_id"], "somebody")
     await service.accept(source="api", requested_by="somebody", force=True)
 
@@ -230,7 +230,7 @@ async def test_events_of_a_session_that_is_not_there(service: Service) -> None:
     check(events)
     assert told_by(events) == [QUEUED, *BEGUN, "scoring.failed:failed:session_not_found"]
     assert events[0]["chain_id"] is None
-    row = (await service.parts.reader.scores_of_session("no-such-session"))[0]
+    row = await service.parts.reader.newest_score("no-such-session")
     assert datetime.fromisoformat(events[-1]["completed_at"]) == row["completed_at"]
 
 

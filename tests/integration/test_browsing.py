@@ -12,6 +12,7 @@ from builders import connected, policy
 from full_database import Plan, filled_database, indexes, nodes_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.drift import anchors, findings, report
+from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.records import analytics, export, session_list
@@ -190,8 +191,6 @@ ANALYTICS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "trends": (analytics.TRENDS, (["tampering_suspected"], "scored")),
     "bands": (analytics.BANDS, ENDS),
     "categories": (analytics.CATEGORIES, ENDS),
-    "spellings": (analytics.SPELLINGS, ("sessions", 2000)),
-    "asked": (analytics.ASKED, ([f"tool_{n}" for n in range(2000)], [*range(2000)])),
     "called": (analytics.CALLED, (5000,)),
     "scores-of-chains": (analytics.SCORES_OF_CHAINS, ()),
     "failure-tags": (analytics.FAILURE_TAGS, ()),
@@ -263,7 +262,7 @@ async def test_analytics_over_everything(reader: Reader) -> None:
     database = reader.database
     trends = await analytics.trends(database, Selection())
     bands = await analytics.distribution(database, Selection(), DEFAULT_BANDS)
-    tools = await analytics.missing_tools(database, Selection(), "sessions", 50)
+    tools = await read_ledger(database, Selection(), limit=50)
     tags = await analytics.failure_tags(database, Selection())
 
     sessions = 80_000
@@ -271,7 +270,7 @@ async def test_analytics_over_everything(reader: Reader) -> None:
     assert trends.left_out + sum(p.count for p in trends.points) == sum(b.count for b in bands.bands)
     assert [t.tag for t in tags.tags] == ["wrong_conclusion", "late"]
     assert (tags.tags[0].chains > 900, len(tags.tags[0].by_chain)) == (True, analytics.MOST_CHAINS)
-    by_name = {t.tool_name: t for t in tools.tools}
+    by_name = {t.tool_name: t for t in tools.entries}
     merged = by_name.get("get_pod_logs") or by_name["Get Pod Logs"]
     assert {s.name for s in merged.spellings} == {"get_pod_logs", "Get Pod Logs"}
     assert (by_name["get_pods"].exists, by_name["node_cpu_usage"].exists) == (True, False)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from builders import connected, open_scoring
 from infrastructure import run_apart
 from tarsy_scoring.commands.calibrate import calibrate
-from tarsy_scoring.records.judgements import SCORES_BY_JUDGE, all_bands, scores_by_judge
+from tarsy_scoring.records.judgements import SCORES_BY_JUDGE, known_criteria, scores_by_judge
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, Band
 from tarsy_scoring.statistics.calibration import LabelledScore
 
@@ -64,7 +64,7 @@ async def test_bands_are_those_that_the_judge_was_given(database_url: str) -> No
         await connection.execute(KEEP_CRITERIA, "hash-1", json.dumps({"bands": {"solid": [60, 100], "bad": [0, 59]}}))
         await connection.execute(KEEP_CRITERIA, "hash-2", "{}")
     async with open_scoring(database_url) as scoring:
-        found = await all_bands(scoring.database)
+        _, found = await known_criteria(scoring.database)
 
     assert found == {"hash-1": (Band("bad", 0, 59), Band("solid", 60, 100)), "hash-2": DEFAULT_BANDS}
 

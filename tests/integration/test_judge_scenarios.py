@@ -59,7 +59,7 @@ class Service:
         await self.parts.inbox.accept([request])
         (claimed,) = await self.parts.leases.claim_due(uuid.uuid4(), 1, 60)
         finished = await self.scorer.attempt(claimed)
-        row, *_ = await self.parts.reader.scores_of_session(SESSION)
+        row = await self.parts.reader.newest_score(SESSION)
         return finished, row
 
 

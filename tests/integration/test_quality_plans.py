@@ -52,7 +52,7 @@ STATEMENTS = {
     "ledger-merges": (decisions.LAST_MERGES, "", set()),
     "ledger-offered": (ledger.OFFERED, "ARRAY['getthing1'], ARRAY[0]", set()),
     "old-tool-lists": (
-        retention.OLD_TOOL_LISTS,
+        retention.TOOL_LISTS.find,
         "30, '-infinity'::timestamptz, 1000",
         {"session_scores_with_tools"},
     ),

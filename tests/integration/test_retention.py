@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -420,12 +421,8 @@ class TestPrune:
     ) -> None:
         """The condition is checked again under the lock."""
         await store_score(scoring, "young", 67, at=QUARTER)
-        monkeypatch.setattr(
-            retention,
-            "OLD_SESSIONS",
-            "SELECT m.session_id, m.first_seen_at AS at FROM {schema}.sessions m "
-            "WHERE $1 > 0 AND $2::timestamptz < now() LIMIT $3 ",
-        )
+        monkeypatch.setattr(retention, "SESSIONS", replace(retention.SESSIONS, is_old="$1 > 0", more="true"))
+        monkeypatch.setattr(retention, "PARTS", (retention.SESSIONS,))
 
         assert await prune(scoring) == {}
         assert await sessions_left(scoring) == {"young"}

@@ -33,7 +33,7 @@ async def accepted(parts: Parts, chain_id: str | None) -> UUID:
     """A score of this chain that is not claimed yet."""
     request = session_completed(f"session-{chain_id}", chain_id=chain_id)
     await parts.inbox.accept([request])
-    row, *_ = await parts.reader.scores_of_session(request.session_id)
+    row = await parts.reader.newest_score(request.session_id)
     score_id: UUID = row["score_id"]
     return score_id
 

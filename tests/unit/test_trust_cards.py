@@ -15,6 +15,7 @@ BANDS = bands_of({"correct": (60, 100), "wrong": (0, 49)})
 def row(score: int = 0, total: int = 70, by: str = "ada", **columns: Any) -> dict[str, Any]:
     return {
         "score_id": uuid.UUID(int=score),
+        "session_id": str(uuid.UUID(int=score)),
         "labelled_by": by,
         "agrees": None,
         "outcome": None,

@@ -19,7 +19,8 @@ from tarsy_scoring.commands.shared import FAILED, print_json, require_criteria, 
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
-from tarsy_scoring.records.judgements import all_bands, criteria_names, labelled_score, scores_by_judge
+from tarsy_scoring.records.judgements import known_criteria, scores_by_judge
+from tarsy_scoring.records.labels import labelled_score
 from tarsy_scoring.statistics import calibration
 from tarsy_scoring.statistics.agreement import Band, Estimate, bands_of
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, read_labels
@@ -53,8 +54,8 @@ def calibrate(
     Measure how well the judge agrees with labels, for each criteria and judge fingerprint.
 
     LABELS.csv has a header and a line per label: `session_id`, `outcome` (correct, partial, wrong; accurate,
-    partially_accurate, inaccurate; a band's id; unknown), or `number` (0-100), or both; also `labeller`,
-    `note` and `selection` (`random`, or `picked` for sessions chosen for review, which are left out because
+    partially_accurate, inaccurate; a band's id; unknown), or `number` (0-100), or both; also `labeller`
+    and `selection` (`random`, or `picked` for sessions chosen for review, which are left out because
     they are not representative). Exit status 1: no label matches a score.
 
     An outcome states whether the answer was right. Criteria that judge the conduct of the investigation
@@ -103,9 +104,9 @@ async def _with_database(
     criteria: str | None,
 ) -> tuple[list[Label], list[LabelledScore], BandsByHash]:
     async with open_migrated_parts(settings) as parts:
+        names, bands = await known_criteria(parts.database)
         if criteria is not None:
-            require_criteria(registry, criteria, also=await criteria_names(parts.database))
-        bands = await all_bands(parts.database)
+            require_criteria(registry, criteria, also=names)
         # Bands first, because labels may name their ids.
         labels = read_labels(labels_file, columns, _band_ids(registry, bands))
         sessions = sorted({label.session_id for label in labels})

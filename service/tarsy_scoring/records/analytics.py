@@ -5,7 +5,6 @@ A session counts once, by its latest completed production score. Filters are abo
 that was scored again under other criteria no longer counts for the former ones.
 """
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tarsy_scoring.evaluation.tool_names import Tool, bare, merge_spellings, normalise
+from tarsy_scoring.evaluation.tool_names import Tool, bare, normalise
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import is_latest
 from tarsy_scoring.records.session_list import CUSTOM_PLAN
@@ -67,26 +66,6 @@ GROUP BY GROUPING SETS ((b.id, s.criteria, c.key), (s.criteria, c.key))
 ORDER BY s.criteria, c.key
 """
 
-# Spellings of missing tools and how many there are, sorted by sessions or by points lost ($5).
-SPELLINGS = f"""
-SELECT t.tool_name, count(DISTINCT s.score_id) AS sessions, count(*) OVER () AS spellings
-FROM {{schema}}.session_scores s JOIN {{schema}}.score_missing_tools t USING (score_id)
-WHERE {SELECTED}
-GROUP BY t.tool_name
-ORDER BY CASE WHEN $5 = 'points_lost' THEN sum(100 - s.total_score) ELSE count(DISTINCT s.score_id) END DESC NULLS LAST,
-  t.tool_name LIMIT $6
-"""
-
-# Requests by tool and chain ($5 spellings, $6 the tool of each). A score that names a tool twice counts once.
-ASKED = f"""
-SELECT tool, chain_id, count(*) AS sessions, coalesce(sum(lost), 0) AS points_lost
-FROM (SELECT DISTINCT w.tool, s.score_id, s.chain_id, 100 - s.total_score AS lost
-      FROM {{schema}}.session_scores s JOIN {{schema}}.score_missing_tools t USING (score_id)
-      JOIN unnest($5::text[], $6::int[]) AS w(tool_name, tool) ON w.tool_name = t.tool_name
-      WHERE {SELECTED}) asked
-GROUP BY tool, chain_id
-"""
-
 # Tools that agents called in the sessions that were judged last ($5 of them).
 CALLED = f"""
 SELECT DISTINCT k.tool FROM (
@@ -107,14 +86,6 @@ CROSS JOIN LATERAL jsonb_array_elements_text(
   CASE jsonb_typeof(s.failure_tags) WHEN 'array' THEN s.failure_tags ELSE '[]' END) AS t(tag)
 WHERE {SELECTED} AND t.tag IS NOT NULL GROUP BY t.tag, s.chain_id
 """
-
-# The last decision on each name.
-DECIDED = """
-SELECT DISTINCT ON (name_key) name, tool FROM {schema}.tool_merges ORDER BY name_key, merge_id DESC
-"""
-
-# Tools with a recorded decision keep their names.
-STANDING = "SELECT DISTINCT ON (tool_key) tool FROM {schema}.tool_states ORDER BY tool_key, state_id DESC"
 
 # Judges name tools freely, so the number of names is unbounded; at most so many are merged and counted.
 MOST_SPELLINGS = 2000
@@ -279,34 +250,6 @@ class MissingTools:
     tools: list[WantedTool]
     tools_left_out: Annotated[int, Field(description="Tools beyond `limit`.")]
     spellings_left_out: Annotated[int, Field(description="Of the least used names, which were not looked at.")]
-
-
-async def missing_tools(database: Database, selection: Selection, sort: ToolSort, limit: int) -> MissingTools:
-    """
-    Tools that judges missed, with their spellings merged (see `merge_spellings`) unless a recorded decision
-    differs.
-
-    Points are not divided: a score that asks for three tools counts its lost points for each of them.
-
-    Raises:
-        DatabaseAway: See `Database.once`.
-    """
-    named, joined, said = await _fetch(
-        database, (SPELLINGS, (*selection.arguments, sort, MOST_SPELLINGS)), (DECIDED, ()), (STANDING, ())
-    )
-    counts = {row["tool_name"]: row["sessions"] for row in named}
-    decided = {row["name"]: row["tool"] for row in joined}
-    # In a thread: comparing adversarial names may take a second.
-    tools = await asyncio.to_thread(merge_spellings, counts, decided, {row["tool"] for row in said})
-    numbers = [(name, number) for number, tool in enumerate(tools) for name, _ in tool.spellings]
-    asked, called = await _fetch(
-        database,
-        (ASKED, (*selection.arguments, [name for name, _ in numbers], [number for _, number in numbers])),
-        (CALLED, (*selection.arguments, LATEST_CALLERS)),
-    )
-    wanted = wanted_tools(tools, asked, [row["tool"] for row in called], sort)
-    left_out = named[0]["spellings"] - len(named) if named else 0
-    return MissingTools(wanted[:limit], max(0, len(wanted) - limit), left_out)
 
 
 def wanted_tools(

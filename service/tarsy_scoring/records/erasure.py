@@ -34,27 +34,23 @@ WHERE key = convert_to($1, 'UTF8') OR position(convert_to('"session_id":"' || $1
   OR position(convert_to('"session_id": "' || $1 || '"', 'UTF8') in value) > 0
 """
 
+
+def _count(tables: str, where: str) -> str:
+    """SQL of the number of rows in each of these tables, one column each."""
+    return ", ".join(f"(SELECT count(*) FROM {{schema}}.{table} {where}) AS {table}" for table in tables.split())
+
+
+_OF_SESSION = "WHERE session_id = $1"
+_OF_SCORES = "JOIN mine USING (score_id)"
+
 # Rows of a session by table; $2: the bodies of its dead letters.
-INVENTORY = """
-WITH mine AS (SELECT score_id FROM {schema}.session_scores WHERE session_id = $1)
-SELECT
-  (SELECT count(*) FROM {schema}.sessions WHERE session_id = $1) AS sessions,
-  (SELECT count(*) FROM mine) AS session_scores,
-  (SELECT count(*) FROM {schema}.judge_turns JOIN mine USING (score_id)) AS judge_turns,
-  (SELECT count(*) FROM {schema}.score_missing_tools JOIN mine USING (score_id)) AS score_missing_tools,
-  (SELECT count(*) FROM {schema}.score_alternative_approaches JOIN mine USING (score_id))
-    AS score_alternative_approaches,
-  (SELECT count(*) FROM {schema}.score_alternative_approach_steps JOIN mine USING (score_id))
-    AS score_alternative_approach_steps,
-  (SELECT count(*) FROM {schema}.scoring_events JOIN mine USING (score_id)) AS scoring_events,
-  (SELECT count(*) FROM {schema}.kept_answers JOIN mine USING (score_id)) AS kept_answers,
-  (SELECT count(*) FROM {schema}.scoring_requests WHERE session_id = $1) AS scoring_requests,
-  (SELECT count(*) FROM {schema}.changes WHERE session_id = $1) AS changes,
-  (SELECT count(*) FROM {schema}.score_labels WHERE session_id = $1) AS score_labels,
-  (SELECT count(*) FROM {schema}.review_picks JOIN mine USING (score_id)) AS review_picks,
-  (SELECT count(*) FROM {schema}.anchor_sessions WHERE session_id = $1) AS anchor_sessions,
-  (SELECT count(*) FROM {schema}.bridge_announced WHERE session_id = $1) AS bridge_announced,
-  (SELECT count(*) FROM {schema}.dead_letter_bodies WHERE body_id = ANY($2::uuid[])) AS dead_letter_bodies
+INVENTORY = f"""
+WITH mine AS (SELECT score_id FROM {{schema}}.session_scores WHERE session_id = $1)
+SELECT {_count("sessions session_scores scoring_events scoring_requests changes", _OF_SESSION)},
+  {_count("score_labels anchor_sessions bridge_announced", _OF_SESSION)},
+  {_count("judge_turns score_missing_tools score_alternative_approaches", _OF_SCORES)},
+  {_count("score_alternative_approach_steps kept_answers review_picks", _OF_SCORES)},
+  {_count("dead_letter_bodies", "WHERE body_id = ANY($2::uuid[])")}
 """
 
 OPEN_SCORES = """

@@ -17,7 +17,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import has_no_later
 from tarsy_scoring.queue.score_fields import SCORE_FIELDS
 from tarsy_scoring.records.scores import DOCUMENT, Reader
-from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters
+from tarsy_scoring.records.session_list import CUSTOM_PLAN, Filters, matches
 
 Purpose = Literal["production", "consistency", "anchor", "shadow"]
 Format = Literal["jsonl", "csv"]
@@ -25,13 +25,7 @@ Format = Literal["jsonl", "csv"]
 # Scores, newest first. Each score of a session is a row, and the filters are about the score.
 EXPORT = f"""{DOCUMENT}
 WHERE s.purpose = $13 AND s.status = $2
-  AND ($1::text IS NULL OR s.chain_id = $1)
-  AND ($3::int IS NULL OR s.total_score >= $3) AND ($4::int IS NULL OR s.total_score <= $4)
-  AND ($5::text IS NULL OR s.criteria = $5)
-  AND ($6::text IS NULL OR m.alert_type = $6) AND ($7::jsonb IS NULL OR m.labels @> $7)
-  AND ($8::jsonb IS NULL OR s.flags @> $8) AND ($9::text IS NULL OR s.outcome = $9)
-  AND ($10::timestamptz IS NULL OR s.completed_at >= $10) AND ($11::timestamptz IS NULL OR s.completed_at < $11)
-  AND ($12::text IS NULL OR lower(m.session_id) LIKE lower($12) OR lower(m.alert_type) LIKE lower($12))
+  AND {matches("s.chain_id", "s.completed_at")}
   AND (NOT $14::bool OR {has_no_later("s", purpose="s.purpose")})
   AND ($15::timestamptz IS NULL OR s.created_at <= $15 AND (s.created_at < $15 OR s.score_id > $16))
 ORDER BY s.created_at DESC, s.score_id LIMIT $17

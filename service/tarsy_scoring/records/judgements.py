@@ -2,16 +2,16 @@
 Stored judgements for the commands that compare versions, criteria and judges.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue.latest import NEWEST_FIRST, is_completed, latest_of
-from tarsy_scoring.records.labels import UNKNOWN, bands_of_stored
+from tarsy_scoring.records.labels import labelled_score
 from tarsy_scoring.records.scores import Reader
-from tarsy_scoring.statistics.agreement import Band
+from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.statistics.calibration import LabelledScore
 from tarsy_scoring.statistics.comparison import ScoredSession
 
@@ -42,9 +42,7 @@ WHERE session_id = ANY($1::text[]) AND {is_completed("s")} AND total_score IS NO
 ORDER BY session_id, criteria_hash, judge_fingerprint, {NEWEST_FIRST}
 """
 
-ALL_BANDS = "SELECT criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
-
-CRITERIA_NAMES = "SELECT DISTINCT name FROM {schema}.scoring_criteria"
+ALL_CRITERIA = "SELECT name, criteria_hash, content -> 'bands' AS bands FROM {schema}.scoring_criteria"
 
 ORDERED = """
 SELECT s.score_id, s.session_id, s.status, s.attempt, s.waiting_reason, s.next_attempt_at <= now() AS is_due,
@@ -93,28 +91,10 @@ async def scores_by_judge(database: Database, sessions: Sequence[str], criteria:
     return [labelled_score(dict(r)) for r in rows]
 
 
-def labelled_score(row: Mapping[str, Any]) -> LabelledScore:
-    """The score of a row or of a document, in the shape that calibration takes."""
-    return LabelledScore(
-        session_id=row["session_id"],
-        total=row["total_score"],
-        criteria=row["criteria"] or UNKNOWN,
-        criteria_hash=row["criteria_hash"] or UNKNOWN,
-        judge_fingerprint=row["judge_fingerprint"] or UNKNOWN,
-        judge_outcome=row["judge_outcome"],
-    )
-
-
-async def all_bands(database: Database) -> dict[str, tuple[Band, ...]]:
-    """The bands of every criteria that ever judged, by hash. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(ALL_BANDS)))
-    return {r["criteria_hash"]: bands_of_stored(r["bands"]) for r in rows}
-
-
-async def criteria_names(database: Database) -> list[str]:
-    """Every criteria that ever judged, whether or not it is still configured. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(CRITERIA_NAMES)))
-    return [r["name"] for r in rows]
+async def known_criteria(database: Database) -> tuple[set[str], dict[str, tuple[Band, ...]]]:
+    """Names, and bands by hash, of all criteria that ever judged, configured or not. Raises: DatabaseAway."""
+    rows = await database.once(lambda c: c.fetch(database.sql(ALL_CRITERIA)))
+    return {r["name"] for r in rows}, {r["criteria_hash"]: bands_of(r["bands"]) for r in rows}
 
 
 async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, Any]]:

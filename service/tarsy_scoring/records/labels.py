@@ -7,6 +7,7 @@ probability of its being labelled is known.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -61,14 +62,13 @@ LABEL = f"{_SHOWN} WHERE l.label_id = $1"
 OF_SCORE = f"{_SHOWN} WHERE l.score_id = $1 ORDER BY l.label_id DESC LIMIT $2"
 
 # The last label of each author on each score, beside the judgement; scores of the newest days first, and of
-# each judge as many as count.
+# each judge as many as count. Labels are matched by score, which stands for the session: a session may have
+# several scores of the same judge.
 COUNTED = f"""
 SELECT * FROM (
   SELECT DISTINCT ON (p.day, l.score_id, l.labelled_by)
-         p.day, l.score_id, l.labelled_by, l.agrees, l.outcome, l.number, p.inclusion_probability,
-         s.total_score, s.judge_outcome,
-         coalesce(s.criteria, '{UNKNOWN}') AS criteria, coalesce(s.criteria_hash, '{UNKNOWN}') AS criteria_hash,
-         coalesce(s.judge_fingerprint, '{UNKNOWN}') AS judge_fingerprint,
+         p.day, l.score_id, l.score_id::text AS session_id, l.labelled_by, l.agrees, l.outcome, l.number,
+         p.inclusion_probability, s.total_score, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
          dense_rank() OVER (PARTITION BY s.criteria, s.criteria_hash, s.judge_fingerprint
                             ORDER BY p.day DESC NULLS LAST, l.score_id) AS place
   FROM {{schema}}.score_labels l JOIN {{schema}}.session_scores s USING (score_id)
@@ -124,7 +124,7 @@ async def subject(database: Database, score_id: UUID) -> Subject | None:
     row = await database.once(lambda c: c.fetchrow(database.sql(SUBJECT), score_id))
     if row is None:
         return None
-    return Subject(row["score_id"], row["session_id"], row["status"], row["total_score"], bands_of_stored(row["bands"]))
+    return Subject(row["score_id"], row["session_id"], row["status"], row["total_score"], bands_of(row["bands"]))
 
 
 def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:
@@ -181,8 +181,8 @@ async def fetch_bands(
     database: Database, connection: Connection, hashes: Collection[str]
 ) -> dict[str, tuple[Band, ...]]:
     """The bands of these criteria by hash, lowest first; unknown hashes are left out."""
-    rows = await connection.fetch(database.sql(BANDS), list(hashes)) if hashes else []
-    return {r["criteria_hash"]: bands_of_stored(r["bands"]) for r in rows}
+    rows = await connection.fetch(database.sql(BANDS), list(hashes))
+    return {r["criteria_hash"]: bands_of(r["bands"]) for r in rows}
 
 
 # --- trust cards ---------------------------------------------------------------------------------------
@@ -204,13 +204,12 @@ async def trust_cards(
 
     async def work(connection: Connection) -> tuple[list[Any], dict[str, tuple[Band, ...]]]:
         rows = await connection.fetch(database.sql(COUNTED), criteria, fingerprint)
-        return rows, await fetch_bands(database, connection, {r["criteria_hash"] for r in rows})
+        return rows, await fetch_bands(database, connection, {r["criteria_hash"] or "" for r in rows})
 
     rows, bands = await database.once(work)
-    by_judge: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    by_judge = defaultdict[Any, list[Mapping[str, Any]]](list)
     for row in rows:
-        judge = row["criteria"], row["criteria_hash"], row["judge_fingerprint"]
-        by_judge.setdefault(judge, []).append(row)
+        by_judge[row["criteria"], row["criteria_hash"], row["judge_fingerprint"]].append(row)
     cards = [
         # In a thread: the intervals of many labels take an eighth of a second.
         await asyncio.to_thread(card_of, judged, bands.get(criteria_hash, DEFAULT_BANDS))
@@ -243,18 +242,7 @@ def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calib
     asked_about = dict.fromkeys(r["score_id"] for r in rows if r["inclusion_probability"] is not None)
     too_old = set(list(asked_about)[MOST_COUNTED:])
     rows = [r for r in rows if r["score_id"] not in too_old]
-    scores = {
-        r["score_id"]: LabelledScore(
-            # Labels are matched by score: a session may have several scores of the same judge.
-            session_id=str(r["score_id"]),
-            total=r["total_score"],
-            criteria=r["criteria"],
-            criteria_hash=r["criteria_hash"],
-            judge_fingerprint=r["judge_fingerprint"],
-            judge_outcome=r["judge_outcome"],
-        )
-        for r in rows
-    }
+    scores = {r["score_id"]: labelled_score(r) for r in rows}
     return _card(tuple(_label(r, bands) for r in rows), tuple(scores.values()), bands)
 
 
@@ -263,6 +251,18 @@ def _card(labels: tuple[Label, ...], scores: tuple[LabelledScore, ...], bands: t
     """Cached by everything that enters the card, so a cached card is never out of date."""
     [card] = calibrate(labels, scores, {scores[0].criteria_hash: bands})
     return card
+
+
+def labelled_score(row: Mapping[str, Any]) -> LabelledScore:
+    """The score of a row or of a document, in the shape that calibration takes."""
+    return LabelledScore(
+        row["session_id"],
+        row["total_score"],
+        row["criteria"] or UNKNOWN,
+        row["criteria_hash"] or UNKNOWN,
+        row["judge_fingerprint"] or UNKNOWN,
+        row["judge_outcome"],
+    )
 
 
 def _label(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
@@ -281,8 +281,3 @@ def _label(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
         is_random=probability is not None,
         inclusion_probability=1.0 if probability is None else probability,
     )
-
-
-def bands_of_stored(stored: Mapping[str, Any] | None) -> tuple[Band, ...]:
-    """The bands that criteria were stored with, lowest first; the default ones where they had none."""
-    return bands_of(stored or {})

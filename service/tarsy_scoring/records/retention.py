@@ -27,101 +27,133 @@ COUNT_LIMIT = 100_000
 SHARE = 0.25  # of the time that deletions take; workers have the rest of the database to themselves
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
-# Arguments of every statement below: $1 days, $2 where the batch before ended, $3 rows at most.
+# Arguments of every statement that finds expired rows: $1 days, $2 where the batch before ended, $3 rows at most.
 _CUTOFF = "now() - make_interval(days => $1::int)"
+_IS_OPEN = "status IN ('pending', 'in_progress')"
 
-# A session to which nothing has happened since the cutoff, and that is no anchor.
-_UNTOUCHED = f"""
-m.first_seen_at < {_CUTOFF}
-  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores s WHERE s.session_id = m.session_id
-                  AND (s.status IN ('pending', 'in_progress') OR coalesce(s.completed_at, s.created_at) >= {_CUTOFF}))
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """
+    A kind of rows with an expiry.
+
+    Args:
+        kept_as: The field of `Keep` with its number of days.
+        table: Called `s` in the SQL of the other fields.
+        key: Columns that identify a row.
+        at: SQL of the time from which the days count.
+        more: SQL of a condition that expired rows fulfil besides being old.
+        is_old: SQL; None: `at` lies before the cutoff.
+        start: Sorts before the end of any batch.
+        remove: Statement that removes the rows of `page`; None: deletes them.
+    """
+
+    name: str
+    kept_as: str
+    table: str
+    key: tuple[str, ...]
+    at: str
+    more: str = "true"
+    is_old: str | None = None
+    start: Any = BEGINNING
+    remove: str | None = None
+    batch: int = 1000
+
+    @property
+    def find(self) -> str:
+        """Statement that finds expired rows."""
+        return f"""
+SELECT {", ".join(f"s.{column}" for column in self.key)}, {self.at} AS at FROM {{schema}}.{self.table} s
+WHERE {self.is_old or f"{self.at} < {_CUTOFF}"} AND {self.at} >= $2 AND {self.more}
+ORDER BY {self.at} LIMIT $3
+"""
+
+    @property
+    def statement(self) -> str:
+        """Statement that removes a page and gives the number of rows and where the page ended."""
+        same = " AND ".join(f"t.{column} = page.{column}" for column in self.key)
+        remove = self.remove or f"DELETE FROM {{schema}}.{self.table} t USING page"
+        return f"""
+WITH page AS MATERIALIZED ({self.find} FOR UPDATE OF s SKIP LOCKED), gone AS ({remove} WHERE {same} RETURNING page.at)
+SELECT count(*) AS removed, max(at) AS ended_at FROM gone
+"""
+
+
+_HAS_NO_OPEN_SCORE = f"""NOT EXISTS (
+    SELECT FROM {{schema}}.session_scores o WHERE o.score_id = s.score_id AND o.{_IS_OPEN})"""
+
+# Nothing has happened to the session since the cutoff, and it is no anchor.
+_UNTOUCHED = f"""s.first_seen_at < {_CUTOFF}
+  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores o WHERE o.session_id = s.session_id
+                  AND (o.{_IS_OPEN} OR coalesce(o.completed_at, o.created_at) >= {_CUTOFF}))
   AND NOT EXISTS (SELECT FROM {{schema}}.scoring_requests r
-                  WHERE r.session_id = m.session_id AND r.received_at >= {_CUTOFF})
-  AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = m.session_id AND a.removed_at IS NULL)
+                  WHERE r.session_id = s.session_id AND r.received_at >= {_CUTOFF})
+  AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL)
 """
-
-OLD_SESSIONS = f"""
-SELECT m.session_id, least(m.completed_at, m.first_seen_at) AS at FROM {{schema}}.sessions m
-WHERE least(m.completed_at, m.first_seen_at) < {_CUTOFF} AND least(m.completed_at, m.first_seen_at) >= $2
-  AND {_UNTOUCHED}
-ORDER BY least(m.completed_at, m.first_seen_at) LIMIT $3
-"""
-
-# Checked again under the locks: a request for one of the sessions may have committed meanwhile.
-STILL_OLD = f"SELECT m.session_id FROM {{schema}}.sessions m WHERE m.session_id = ANY($2::text[]) AND {_UNTOUCHED}"
 
 # All but the latest completed score of each session and the judgements of anchors.
-OLD_SCORES = f"""
-SELECT s.score_id, s.created_at AS at FROM {{schema}}.session_scores s
-WHERE s.created_at < {_CUTOFF} AND s.created_at >= $2
-  AND s.status NOT IN ('pending', 'in_progress') AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
+_SPARE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
   AND NOT ({is_latest("s")})
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL
-                  AND s.purpose = 'anchor' AND s.status = 'completed')
-ORDER BY s.created_at LIMIT $3
-"""
+                  AND s.purpose = 'anchor' AND s.status = 'completed')"""
 
-OLD_REPLIES = f"""
-SELECT s.score_id, s.ordinal, s.created_at AS at FROM {{schema}}.judge_turns s
-WHERE s.reply <> '' AND s.created_at < {_CUTOFF} AND s.created_at >= $2
-  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores o
-                  WHERE o.score_id = s.score_id AND o.status IN ('pending', 'in_progress'))
-ORDER BY s.created_at LIMIT $3
-"""
-
-# Here $1 is the position of the last old event.
-OLD_EVENTS = """
-SELECT s.event_id, s.position AS at FROM {schema}.scoring_events s
-WHERE s.position <= $1 AND s.position >= $2 AND s.published_at IS NOT NULL
-ORDER BY s.position LIMIT $3
-"""
-
-OLD_REQUESTS = f"""
-SELECT s.request_id, s.received_at AS at FROM {{schema}}.scoring_requests s
-WHERE s.received_at < {_CUTOFF} AND s.received_at >= $2 AND s.disposition <> 'deferred'
-  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores o
-                  WHERE o.score_id = s.score_id AND o.status IN ('pending', 'in_progress'))
-ORDER BY s.received_at LIMIT $3
-"""
+# No score refers to the set of tools. The day protects sets of attempts that have not ended yet.
+_SPARE_TOOL_LIST = """s.first_used_at < now() - interval '1 day'
+  AND NOT EXISTS (SELECT FROM {schema}.session_scores o WHERE o.tools_hash = s.tools_hash)"""
 
 # All but the newest finding of each kind for each chain, which records that the detection ran. Unpublished
 # ones stay.
-OLD_FINDINGS = f"""
-SELECT s.event_id, s.found_at AS at FROM {{schema}}.drift_findings s
-WHERE s.found_at < {_CUTOFF} AND s.found_at >= $2 AND (s.published_at IS NOT NULL OR NOT s.is_event)
-  AND EXISTS (SELECT FROM {{schema}}.drift_findings n WHERE n.chain_id = s.chain_id AND n.criteria = s.criteria
-              AND n.look = s.look AND n.found_at > s.found_at)
-ORDER BY s.found_at LIMIT $3
-"""
+_SPARE_FINDING = """(s.published_at IS NOT NULL OR NOT s.is_event)
+  AND EXISTS (SELECT FROM {schema}.drift_findings n WHERE n.chain_id = s.chain_id AND n.criteria = s.criteria
+              AND n.look = s.look AND n.found_at > s.found_at)"""
 
-OLD_CHANGES = f"""
-SELECT s.change_id, s.changed_at AS at FROM {{schema}}.changes s
-WHERE s.changed_at < {_CUTOFF} AND s.changed_at >= $2 ORDER BY s.changed_at LIMIT $3
-"""
+_REQUEST = f"s.disposition <> 'deferred' AND {_HAS_NO_OPEN_SCORE}"
+_ENDED = "least(s.completed_at, s.first_seen_at)"
+_UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
+_DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
-# The sums of each day stay in `budget_days`.
-OLD_CHARGES = """
-SELECT s.charge_id, s.day AS at FROM {schema}.budget_charges s
-WHERE s.day < (now() AT TIME ZONE 'UTC')::date - $1::int AND s.day >= $2 ORDER BY s.day LIMIT $3
-"""
+EVENTS = Part(
+    "events",
+    "events_days",
+    "scoring_events",
+    ("event_id",),
+    "s.position",
+    "s.published_at IS NOT NULL",
+    is_old=_UP_TO,
+    start=0,
+)
+SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=100)
+SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _SPARE_SCORE, batch=100)
+TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _SPARE_TOOL_LIST)
+_REPLIES = Part(
+    "replies",
+    "replies_days",
+    "judge_turns",
+    ("score_id", "ordinal"),
+    "s.created_at",
+    f"s.reply <> '' AND {_HAS_NO_OPEN_SCORE}",
+    remove="UPDATE {schema}.judge_turns t SET reply = '', refusal = NULL FROM page",
+    batch=500,
+)
+# Events come first: that raises the mark by which clients detect missing events, before sessions take theirs
+# along.
+PARTS = (
+    EVENTS,
+    _REPLIES,
+    SESSIONS,
+    SCORES,
+    TOOL_LISTS,
+    Part("requests", "records_days", "scoring_requests", ("request_id",), "s.received_at", _REQUEST),
+    Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _SPARE_FINDING),
+    Part("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
+    # The sums of each day stay in `budget_days`.
+    Part("charges", "records_days", "budget_charges", ("charge_id",), "s.day", is_old=_DAYS_AGO, start=date(1, 1, 1)),
+    Part("dead_letter_bodies", "records_days", "dead_letter_bodies", ("body_id",), "s.created_at", batch=20),
+    Part("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
+)
 
-OLD_BODIES = f"""
-SELECT s.body_id, s.created_at AS at FROM {{schema}}.dead_letter_bodies s
-WHERE s.created_at < {_CUTOFF} AND s.created_at >= $2 ORDER BY s.created_at LIMIT $3
-"""
-
-OLD_ANSWERS = f"""
-SELECT s.caller, s.key, s.answered_at AS at FROM {{schema}}.kept_answers s
-WHERE s.answered_at < {_CUTOFF} AND s.answered_at >= $2 ORDER BY s.answered_at LIMIT $3
-"""
-
-# Sets of tools to which no score refers. The day protects sets of attempts that have not ended yet.
-OLD_TOOL_LISTS = f"""
-SELECT s.tools_hash, s.first_used_at AS at FROM {{schema}}.tool_lists s
-WHERE s.first_used_at < {_CUTOFF} AND s.first_used_at < now() - interval '1 day' AND s.first_used_at >= $2
-  AND NOT EXISTS (SELECT FROM {{schema}}.session_scores o WHERE o.tools_hash = s.tools_hash)
-ORDER BY s.first_used_at LIMIT $3
-"""
+# Checked again under the locks: a request for one of the sessions may have committed meanwhile.
+STILL_OLD = f"SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}"
 
 LAST_POSITION = "SELECT position FROM {schema}.relay_position"
 
@@ -134,67 +166,6 @@ WHERE position >= $2 ORDER BY position LIMIT 1
 WRITTEN_BACK = "SELECT position FROM {schema}.write_back_bookmark"
 
 FORGET_UP_TO = "UPDATE {schema}.relay_position SET forgotten = $1 WHERE forgotten < $1"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """
-    A kind of rows with an expiry.
-
-    Args:
-        kept_as: The field of `Keep` with its number of days.
-        find: Statement that finds expired rows.
-        remove: Statement that removes the rows of `page`.
-        start: Sorts before the end of any batch.
-    """
-
-    name: str
-    kept_as: str
-    find: str
-    remove: str
-    start: Any = BEGINNING
-    batch: int = 1000
-
-    @property
-    def statement(self) -> str:
-        """Statement that removes a page and gives the number of rows and where the page ended."""
-        return f"""
-WITH page AS MATERIALIZED ({self.find} FOR UPDATE OF s SKIP LOCKED), gone AS ({self.remove} RETURNING page.at)
-SELECT count(*) AS removed, max(at) AS ended_at FROM gone
-"""
-
-    @property
-    def count(self) -> str:
-        return f"SELECT count(*) FROM ({self.find}) found"
-
-
-def _delete(table: str, *key: str) -> str:
-    same = " AND ".join(f"t.{column} = page.{column}" for column in key)
-    return f"DELETE FROM {{schema}}.{table} t USING page WHERE {same}"
-
-
-EVENTS = Part("events", "events_days", OLD_EVENTS, _delete("scoring_events", "event_id"), start=0)
-SESSIONS = Part("sessions", "scores_days", OLD_SESSIONS, "", batch=100)
-REMOVE_REPLIES = """
-UPDATE {schema}.judge_turns t SET reply = '', refusal = NULL FROM page
-WHERE t.score_id = page.score_id AND t.ordinal = page.ordinal
-"""
-
-# Events come first: that raises the mark by which clients detect missing events, before sessions take theirs
-# along.
-PARTS = (
-    EVENTS,
-    Part("replies", "replies_days", OLD_REPLIES, REMOVE_REPLIES, batch=500),
-    SESSIONS,
-    Part("scores", "scores_days", OLD_SCORES, _delete("session_scores", "score_id"), batch=100),
-    Part("tool_lists", "scores_days", OLD_TOOL_LISTS, _delete("tool_lists", "tools_hash")),
-    Part("requests", "records_days", OLD_REQUESTS, _delete("scoring_requests", "request_id")),
-    Part("findings", "records_days", OLD_FINDINGS, _delete("drift_findings", "event_id")),
-    Part("changes", "records_days", OLD_CHANGES, _delete("changes", "change_id")),
-    Part("charges", "records_days", OLD_CHARGES, _delete("budget_charges", "charge_id"), start=date(1, 1, 1)),
-    Part("dead_letter_bodies", "records_days", OLD_BODIES, _delete("dead_letter_bodies", "body_id"), batch=20),
-    Part("kept_answers", "answers_days", OLD_ANSWERS, _delete("kept_answers", "caller", "key")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +192,6 @@ class Keep:
         if records is None and scores is not None:
             records = max(scores, LEAST_RECORDS_DAYS)
         return cls(scores, _sooner(own.replies_days, scores), _sooner(own.events_days, scores), records)
-
-    def days_of(self, part: Part) -> int | None:
-        """Days to keep this part; None: for ever."""
-        days: int | None = getattr(self, part.kept_as)
-        return days
 
 
 def _sooner(days: int | None, scores_days: int | None) -> int | None:
@@ -267,8 +233,8 @@ class Pruner:
         counts = {}
         for part in PARTS:
             if (bound := await self._bound(part)) is not None:
-                arguments = (part.count, bound, part.start, COUNT_LIMIT)
-                counts[part.name] = int((await self._fetch(*arguments))[0]["count"])
+                count = f"SELECT count(*) FROM ({part.find}) found"
+                counts[part.name] = int((await self._fetch(count, bound, part.start, COUNT_LIMIT))[0]["count"])
         return counts
 
     async def run(self, on_progress: Callable[[int], None] = lambda _: None) -> Mapping[str, int]:
@@ -289,11 +255,11 @@ class Pruner:
             if (bound := await self._bound(part)) is None:
                 continue
             if part is EVENTS:
-                await self._execute(FORGET_UP_TO, bound)
+                await self._fetch(FORGET_UP_TO, bound)
             removed[part.name], since = 0, part.start
             while True:
                 started = time.monotonic()
-                number, since = await self.remove_page(part, bound, since)
+                number, since = await self._remove_page(part, bound, since)
                 if number == 0:
                     break
                 removed[part.name] += number
@@ -301,7 +267,7 @@ class Pruner:
                 await self._rest((time.monotonic() - started) * (1 / SHARE - 1))
         return removed
 
-    async def remove_page(self, part: Part, bound: int, since: Any) -> tuple[int, Any]:
+    async def _remove_page(self, part: Part, bound: int, since: Any) -> tuple[int, Any]:
         """Delete the next rows of a part in one transaction; gives their number and where the page ended."""
         if part is SESSIONS:
             return await self._remove_sessions(bound, since)
@@ -310,7 +276,7 @@ class Pruner:
 
     async def _remove_sessions(self, days: int, since: datetime) -> tuple[int, Any]:
         async def work(connection: Connection) -> tuple[int, Any]:
-            find = self._database.sql(OLD_SESSIONS + "FOR UPDATE OF m SKIP LOCKED")
+            find = self._database.sql(SESSIONS.find + "FOR UPDATE OF s SKIP LOCKED")
             found = await connection.fetch(find, days, since, SESSIONS.batch)
             ids = [r["session_id"] for r in found]
             old = await connection.fetch(self._database.sql(STILL_OLD), days, ids)
@@ -320,13 +286,9 @@ class Pruner:
         return await self._database.once(work)
 
     async def _bound(self, part: Part) -> int | None:
-        """First argument of `part.find`: days, or for events the position of the last old event. None: all
-        are kept.
-        """
-        days = self._keep.days_of(part)
-        if days is None or part is not EVENTS:
-            return days
-        return await self._last_old_event(days)
+        """The argument $1 of `part.find`; None: all rows are kept."""
+        days: int | None = getattr(self._keep, part.kept_as)
+        return days if days is None or part is not EVENTS else await self._last_old_event(days)
 
     async def _last_old_event(self, days: int) -> int:
         """
@@ -350,6 +312,3 @@ class Pruner:
 
     async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
         return await self._database.once(lambda c: c.fetch(self._database.sql(statement), *arguments))
-
-    async def _execute(self, statement: str, *arguments: object) -> None:
-        await self._database.once(lambda c: c.execute(self._database.sql(statement), *arguments))

@@ -9,12 +9,9 @@ last `DAYS` are not drawn from any more, and no label counts for them.
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
-from uuid import UUID
-
-from pydantic_core import to_json
 
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.records.labels import UNKNOWN, fetch_bands
@@ -51,9 +48,8 @@ WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS N
 # picked.
 KEEP_PICKS = """
 INSERT INTO {schema}.review_picks (score_id, day, place, is_random, inclusion_probability, reasons)
-SELECT s.score_id, $1::date, p.place, p.is_random, p.probability, p.reasons::jsonb
-FROM unnest($2::uuid[], $3::int[], $4::bool[], $5::float8[], $6::text[])
-  AS p(score_id, place, is_random, probability, reasons)
+SELECT s.score_id, $1::date, p.place, p.is_random, p.inclusion_probability, p.reasons
+FROM jsonb_to_recordset($2) AS p(score_id uuid, place int, is_random bool, inclusion_probability float8, reasons jsonb)
 JOIN {schema}.session_scores s USING (score_id) ORDER BY s.score_id FOR KEY SHARE OF s
 ON CONFLICT (score_id) DO NOTHING
 """
@@ -129,8 +125,8 @@ async def draw(database: Database, day: date) -> bool:
             return False
         rows = await connection.fetch(database.sql(CANDIDATES), day)
         bands = await fetch_bands(database, connection, {r["criteria_hash"] or "" for r in rows})
-        picks = pick([dict(r) for r in rows], bands, day)
-        await connection.execute(database.sql(KEEP_PICKS), day, *_columns(picks))
+        picks = [{"place": place, **asdict(picked)} for place, picked in pick([*map(dict, rows)], bands, day)]
+        await connection.execute(database.sql(KEEP_PICKS), day, picks)
         return True
 
     return await database.once(work)
@@ -145,17 +141,15 @@ def pick(
 
     The same scores on the same day always give the same picks.
     """
-    by_judge: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    by_judge = defaultdict[tuple[str, str], list[Mapping[str, Any]]](list)
     for row in rows:
         by_judge[row["criteria_hash"] or "", row["judge_fingerprint"] or ""].append(row)
-    return [
-        (place, picked)
-        for judge, judged in sorted(by_judge.items())
-        for bands in [bands_by_hash.get(judge[0], DEFAULT_BANDS)]
-        for place, picked in enumerate(
-            pick_for_review((candidate(r, bands) for r in judged), PICKS_A_DAY, bands, seed=_seed(day, judge))
-        )
-    ]
+    picks = list[tuple[int, Pick]]()
+    for judge, judged in sorted(by_judge.items()):
+        bands = bands_by_hash.get(judge[0], DEFAULT_BANDS)
+        candidates = [candidate(row, bands) for row in judged]
+        picks += enumerate(pick_for_review(candidates, PICKS_A_DAY, bands, seed=_seed(day, judge)))
+    return picks
 
 
 def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:
@@ -175,14 +169,3 @@ def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:
 
 def _seed(day: date, judge: tuple[str, str]) -> int:
     return int.from_bytes(hashlib.sha256("\n".join((str(day), *judge)).encode()).digest()[:8])
-
-
-def _columns(picks: Sequence[tuple[int, Pick]]) -> tuple[list[Any], ...]:
-    """The arguments of `KEEP_PICKS`: ids, places, whether random, probabilities, reasons as JSON."""
-    return (
-        [UUID(p.score_id) for _, p in picks],
-        [place for place, _ in picks],
-        [p.is_random for _, p in picks],
-        [p.inclusion_probability for _, p in picks],
-        [to_json(p.reasons).decode() for _, p in picks],
-    )

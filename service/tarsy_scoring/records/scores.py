@@ -38,19 +38,19 @@ FROM {{schema}}.session_scores s JOIN {{schema}}.sessions m USING (session_id)
 
 SCORE = f"{DOCUMENT} WHERE s.score_id = $1"
 
-NEWEST = """
-SELECT score_id FROM {schema}.session_scores
-WHERE session_id = $1 AND purpose = 'production' ORDER BY created_at DESC LIMIT 1
-"""
-
 # The latest completed score, else the newest of any status.
 SCORE_OF_SESSION = f"""{DOCUMENT}
 WHERE s.score_id = coalesce(
   {latest_of("$1", "score_id")},
-  ({NEWEST}))
+  (SELECT score_id FROM {{schema}}.session_scores
+   WHERE session_id = $1 AND purpose = 'production' ORDER BY created_at DESC LIMIT 1))
 """
 
-NEWEST_SCORE = f"SELECT * FROM {{schema}}.session_scores WHERE score_id = ({NEWEST})"
+# The newest score of a session, of one purpose ($2) or of any, with the alert type and labels of the session.
+NEWEST_SCORE = """
+SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
+WHERE s.session_id = $1 AND ($2::text IS NULL OR s.purpose = $2) ORDER BY s.created_at DESC, s.score_id LIMIT 1
+"""
 
 # A page of a session's scores behind one of them ($2, $3), newest first.
 HISTORY = f"""{DOCUMENT}
@@ -60,11 +60,6 @@ ORDER BY s.created_at DESC, s.score_id DESC LIMIT $5
 """
 
 KNOWS_SESSION = "SELECT EXISTS (SELECT FROM {schema}.sessions WHERE session_id = $1)"
-
-SCORES_OF_SESSION = """
-SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.sessions m USING (session_id)
-WHERE s.session_id = $1 ORDER BY s.created_at DESC, s.score_id LIMIT $2
-"""
 
 # A score without turns gives one row of nulls, and no row means that there is no such score.
 REPLIES = """
@@ -137,9 +132,9 @@ class Reader:
         """
         return await self._one(SCORE_OF_SESSION, session_id)
 
-    async def newest_score(self, session_id: str) -> dict[str, Any] | None:
+    async def newest_score(self, session_id: str, purpose: str | None = None) -> dict[str, Any] | None:
         """The row of the session's newest score, whatever its status; None: there is none."""
-        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(NEWEST_SCORE), session_id))
+        row = await self.database.once(lambda c: c.fetchrow(self.database.sql(NEWEST_SCORE), session_id, purpose))
         return dict(row) if row else None
 
     async def _one(self, statement: str, of: str | UUID) -> dict[str, Any] | None:
@@ -211,11 +206,6 @@ class Reader:
             waiting = await self._waiting()
             reasons |= {r["score_id"]: waiting.reason(r["chain_id"]) for r in due}
         return {score_id: reason for score_id, reason in reasons.items() if reason}
-
-    async def scores_of_session(self, session_id: str, limit: int = 100) -> list[dict[str, Any]]:
-        """Rows of a session's scores, newest first."""
-        rows = await self.database.once(lambda c: c.fetch(self.database.sql(SCORES_OF_SESSION), session_id, limit))
-        return [dict(r) for r in rows]
 
     async def failed_sessions(self, error_kind: str | None, chain: str | None, since: datetime | None) -> list[str]:
         """Sessions whose newest score failed or timed out."""

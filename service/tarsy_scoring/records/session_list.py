@@ -27,6 +27,18 @@ CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 # date.
 _ENDED = "least(m.completed_at, m.first_seen_at)"
 
+
+def matches(chain_id: str, ended_at: str) -> str:
+    """Condition: session `m` and its score `s` match `Filters`, except for the status ($2)."""
+    return f"""($1::text IS NULL OR {chain_id} = $1)
+  AND ($3::int IS NULL OR s.total_score >= $3) AND ($4::int IS NULL OR s.total_score <= $4)
+  AND ($5::text IS NULL OR s.criteria = $5)
+  AND ($6::text IS NULL OR m.alert_type = $6) AND ($7::jsonb IS NULL OR m.labels @> $7)
+  AND ($8::jsonb IS NULL OR s.flags @> $8) AND ($9::text IS NULL OR s.outcome = $9)
+  AND ($10::timestamptz IS NULL OR {ended_at} >= $10) AND ($11::timestamptz IS NULL OR {ended_at} < $11)
+  AND ($12::text IS NULL OR lower(m.session_id) LIKE lower($12) OR lower(m.alert_type) LIKE lower($12))"""
+
+
 _SESSIONS = f"""
 SELECT m.session_id, m.chain_id, m.alert_type, m.labels, m.status AS session_status, {_ENDED} AS ended_at,
        s.score_id, s.total_score, s.outcome, s.judge_outcome, s.criteria, s.criteria_hash, s.judge_fingerprint,
@@ -40,14 +52,8 @@ LEFT JOIN {{schema}}.session_scores n ON n.session_id = m.session_id AND n.purpo
   AND NOT EXISTS (SELECT FROM {{schema}}.session_scores x WHERE x.session_id = n.session_id
                   AND x.purpose = 'production' AND x.created_at >= n.created_at
                   AND (x.created_at > n.created_at OR x.score_id < n.score_id))
-WHERE ($1::text IS NULL OR m.chain_id = $1)
-  AND ($2::text IS NULL OR CASE WHEN $2 = 'not_scored' THEN n.session_id IS NULL ELSE n.status = $2 END)
-  AND ($3::int IS NULL OR s.total_score >= $3) AND ($4::int IS NULL OR s.total_score <= $4)
-  AND ($5::text IS NULL OR s.criteria = $5)
-  AND ($6::text IS NULL OR m.alert_type = $6) AND ($7::jsonb IS NULL OR m.labels @> $7)
-  AND ($8::jsonb IS NULL OR s.flags @> $8) AND ($9::text IS NULL OR s.outcome = $9)
-  AND ($10::timestamptz IS NULL OR {_ENDED} >= $10) AND ($11::timestamptz IS NULL OR {_ENDED} < $11)
-  AND ($12::text IS NULL OR lower(m.session_id) LIKE lower($12) OR lower(m.alert_type) LIKE lower($12))
+WHERE ($2::text IS NULL OR CASE WHEN $2 = 'not_scored' THEN n.session_id IS NULL ELSE n.status = $2 END)
+  AND {matches("m.chain_id", _ENDED)}
 """
 
 # Sorted by the end of the session, latest first.

@@ -27,9 +27,9 @@ class Band:
 DEFAULT_BANDS = (Band("0-49", 0, 49), Band("50-74", 50, 74), Band("75-100", 75, 100))
 
 
-def bands_of(ranges: Mapping[str, Sequence[int]]) -> tuple[Band, ...]:
+def bands_of(ranges: Mapping[str, Sequence[int]] | None) -> tuple[Band, ...]:
     """The bands of a criteria (`{id: (low, high)}`), lowest first; `DEFAULT_BANDS` without any."""
-    bands = (Band(name, low, high) for name, (low, high) in ranges.items())
+    bands = (Band(name, low, high) for name, (low, high) in (ranges or {}).items())
     return tuple(sorted(bands, key=lambda b: b.low)) or DEFAULT_BANDS
 
 
@@ -108,12 +108,12 @@ def confusion(rows: Iterable[tuple[str, str]], categories: Sequence[str]) -> Con
     return Confusion(tuple(categories), tuple(tuple(seen[a, b] for b in categories) for a in categories))
 
 
-HALF_WIDTH = 0.10
+HALF_WIDTH = 0.10  # of the interval of kappa that the labels are for
 
 
 @dataclass(frozen=True, slots=True)
 class LabelsNeeded:
-    """Total number of labels until half the interval of kappa is `HALF_WIDTH`; None with the reason."""
+    """Total number of labels needed; None when it cannot be computed, with the reason."""
 
     total: int | None
     reason: str | None = None

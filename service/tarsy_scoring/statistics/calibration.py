@@ -29,7 +29,7 @@ OUTCOME_WORDS: Mapping[str, Literal["lowest", "middle", "highest"]] = {
 }
 UNDECIDED_WORDS = ("", "unknown")
 
-Field = Literal["session_id", "outcome", "number", "labeller", "note", "selection"]
+Field = Literal["session_id", "outcome", "number", "labeller", "selection"]
 # Accepted column names, in order of preference. A benchmark's own `score` is not among them: it is not a
 # total of 0-100, and benchmarks also give one to undecided outcomes.
 COLUMNS: Mapping[Field, tuple[str, ...]] = {
@@ -37,7 +37,6 @@ COLUMNS: Mapping[Field, tuple[str, ...]] = {
     "outcome": ("outcome", "quality_rating"),
     "number": ("number",),
     "labeller": ("labeller", "basis"),
-    "note": ("note",),
     "selection": ("selection",),
 }
 
@@ -69,7 +68,6 @@ class Label:
     outcome: str | None = None
     number: float | None = None
     labeller: str | None = None
-    note: str | None = None
     is_random: bool = True
     inclusion_probability: float = 1.0
 
@@ -348,7 +346,6 @@ def _label(cells: Mapping[Field, str], band_ids: set[str]) -> Label:
         outcome=read_outcome(cells.get("outcome", ""), band_ids),
         number=_number(cells.get("number", "")),
         labeller=cells.get("labeller") or None,
-        note=cells.get("note") or None,
         is_random=selection != "picked",
     )
 

@@ -134,19 +134,14 @@ def explain_new_judge(
         scores: Those of other judges are ignored. None: test the anchors alone.
         anchors: Likewise. They should be a sample like the ordinary sessions: a judge that became stricter
             only on hard sessions is detected only by hard anchors.
-        old, new: Fingerprints.
+        old, new: Fingerprints, which differ.
         chain: The chain in question. Anchors of other chains count as far as the chains are alike.
-
-    Raises:
-        ValueError: Both fingerprints are equal; use `find_change`.
 
     Source:
         Naming parts after a test of the whole: R. Marcus, E. Peritz, K. R. Gabriel, Biometrika 63 (1976),
             655-660.
         Intervals: see `change_within`, `borrowed_change` and `less`.
     """
-    if old == new:
-        raise ValueError("both sides have the same judge; use find_change")
     changes = anchor_changes(anchors, old, new)
     ordinary = [] if scores is None else list(scores)
     before = [s for s in ordinary if s.judge_fingerprint == old]
@@ -215,17 +210,12 @@ def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift
         scores: Of one judge, in any order.
         looks: Number of looks that share `FALSE_ALARMS`; 365 is daily for a year.
 
-    Raises:
-        ValueError: The scores are of several judges.
-
     Source:
         R. L. Brown, J. Durbin, J. M. Evans, Journal of the Royal Statistical Society B 37 (1975), 149-192,
         with the residuals of W. Ploberger, W. Krämer, Econometrica 60 (1992), 271-285. Turning point by least
         squares: J. Bai, Journal of Time Series Analysis 15 (1994), 453-472.
     """
     window = sorted(scores, key=lambda s: s.at)[-WINDOW:]
-    if len({s.judge_fingerprint for s in window}) > 1:
-        raise ValueError("the scores are of several judges; use explain_new_judge")
     unchanged = Estimate(0.0, 0.0, 0.0, 0, 0.0, "one judge", None)
     if len(window) < FEWEST_TO_WATCH:
         reason = f"{len(window)} scores under one judge are too few to watch; it takes {FEWEST_TO_WATCH}"

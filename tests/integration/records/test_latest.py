@@ -71,9 +71,7 @@ async def test_the_next_actions(tied: Scoring) -> None:
     assert await obsolete_sessions(tied.database, policy(), None, None) == []
     assert (await estimate_of(tied.database, {"s": None})).tokens.about == 80
 
-    old = await tied.database.once(
-        lambda c: c.fetch(tied.database.sql(retention.OLD_SCORES), 1, retention.BEGINNING, 10)
-    )
+    old = await tied.rows(retention.SCORES.find.format(schema="public"), 1, retention.BEGINNING, 10)
     assert {r["score_id"] for r in old} == {SAME_TIME, OLDER}
 
 

@@ -277,7 +277,7 @@ def test_all_columns_are_read(tmp_path: Path) -> None:
     )
 
     assert read_labels(path) == [
-        Label("s-1", "partially_accurate", 62.5, "ann", 'said "so", twice'),
+        Label("s-1", "partially_accurate", 62.5, "ann"),
         Label("s-2", number=10.0, is_random=False),
         Label("s-3"),
     ]

@@ -15,6 +15,7 @@ from tarsy_scoring.records.session_list import SessionPage, list_sessions, read_
 from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.web.access import Reading
 from tarsy_scoring.web.api.common import PREFIX
+from tarsy_scoring.web.api.ledger import look_up
 from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, SelectionQuery, SessionsQuery, TrendsQuery
@@ -157,8 +158,11 @@ async def read_missing_tools(
     score. If it missed several tools, each of them is charged with all lost points. `exists` is true if
     recently judged sessions called it.
     """
-    database = context_of(request).reader.database
-    return await analytics.missing_tools(database, query.selection(), query.sort, query.limit)
+    ledger = await look_up(request, query.selection(), query.sort, query.limit)
+    # The ledger continues beyond the limit with planned and built tools, also with those that no judge missed.
+    wanted = [entry for entry in ledger.entries if entry.sessions]
+    left_out = ledger.tools_left_out + len(wanted[query.limit :])
+    return MissingTools([*wanted[: query.limit]], left_out, ledger.spellings_left_out)
 
 
 @router.get(

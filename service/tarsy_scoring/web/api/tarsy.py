@@ -134,7 +134,7 @@ async def start(
 )
 async def read(request: Request, _: Reading, session_id: SessionId) -> Response:
     """The newest score of any status: a failed one hides an older completed one, as in TARSy."""
-    row = await context_of(request).reader.newest_score(session_id)
+    row = await context_of(request).reader.newest_score(session_id, "production")
     if row is None:
         raise Problem(404, "No score", NOT_FOUND)
     return _json(_score(row))

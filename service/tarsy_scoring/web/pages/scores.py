@@ -78,7 +78,7 @@ async def _score_page(
 ) -> HTMLResponse:
     history = await context.reader.history(session_id, HISTORY_SHOWN + 1) or []
     turns = await context.reader.replies(document["score_id"]) if document else None
-    rows = await context.reader.scores_of_session(session_id, 1)
+    row = await context.reader.newest_score(session_id)
     cited, cut = (score_view.cited(document), score_view.cut_entries(document)) if document else ([], [])
     session = await read_session(context.source, session_id, cited, cut)
     if document is None and isinstance(session, Unreadable) and not session.is_running:
@@ -92,7 +92,7 @@ async def _score_page(
         session_id,
         document,
         session,
-        row=rows[0] if rows else None,
+        row=row,
         history=history[:HISTORY_SHOWN],
         newest=newest[0] if newest else None,
         turns=turns or (),
