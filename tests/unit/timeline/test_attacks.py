@@ -4,29 +4,24 @@ import html
 import re
 import time
 import unicodedata
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from attacks import ATTACKS, CLEAN, FORGED_FENCES, OTHERS, PLACES, Attack, as_read, ordinary_session, session_with
+from attacks import ATTACKS, CLEAN, FORGED_FENCES, OTHERS, PARTS, PLACES, SLOW, as_read, ordinary_session, session_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sessions import NONCE, PLENTY, RECORDED, call, of_events
+from sessions import NONCE, PLENTY, call, of_events
 
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.context import FittedContext, build_context
 from tarsy_scoring.timeline.fence import Sanitizer, fence_lines
-from tarsy_scoring.timeline.files import read_session_file
 from tarsy_scoring.timeline.injection import find_injections, mask_injections
 from tarsy_scoring.timeline.model import Timeline
 
 BEGIN, END = fence_lines(NONCE)
 CRITERIA = load_criteria().get("investigation-methodology")
 
-each_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-each_flagged = pytest.mark.parametrize(
-    "attack", [a for a in ATTACKS.values() if a.must_flag], ids=[n for n, a in ATTACKS.items() if a.must_flag]
-)
+FLAGGED = {name: attack for name, attack in ATTACKS.items() if attack.must_flag}
 
 
 def context(session: Timeline, budget_tokens: int = PLENTY, *, mask: bool = False) -> FittedContext:
@@ -66,54 +61,50 @@ def bracketed_ids(text: str) -> list[str]:
 
 def test_corpus_holds_what_it_says() -> None:
     """Every order is really given, every place used, and forged fences do look like one."""
-    assert len(ATTACKS) >= 70
-    assert len(CLEAN) >= 60
     assert {a.place for a in ATTACKS.values()} == set(PLACES)
+    in_words = {"words for the end", "end of the evidence", "tag of a prompt"}
     for name, attack in ATTACKS.items():
         written = attack.text.replace("|", "") if attack.place.startswith("two ") else attack.text
         assert attack.order in as_read(written), name
-    in_words = {"words for the end", "end of the evidence", "tag of a prompt"}
-    for name in FORGED_FENCES.keys() - in_words:
-        written = FORGED_FENCES[name].text.replace("|", "").replace("<<<\n", "<<<")
-        assert any(looks_like_a_fence(line) for line in written.splitlines()), name
+        if name in FORGED_FENCES.keys() - in_words:
+            assert any(looks_like_a_fence(line) for line in written.replace("<<<\n", "<<<").splitlines()), name
 
 
 # --- inside the fence ---------------------------------------------------------------------------------------------
 
 
-@each_attack
-@pytest.mark.parametrize("mask", [False, True], ids=["shown", "masked"])
-def test_attack_stays_inside(attack: Attack, mask: bool) -> None:
+def test_attack_stays_inside() -> None:
     """One true pair of lines around each text; outside them stands what stands there for any session."""
-    attacked, ordinary = context(session_with(attack), mask=mask), context(ordinary_session())
+    _, ordinary = (m.content for m in CRITERIA.open_conversation(context(ordinary_session())))
+    for name, attack in ATTACKS.items():
+        for mask in (False, True):
+            attacked = context(session_with(attack), mask=mask)
+            for text in (attacked.alert, attacked.conversation):
+                assert text.startswith(f"{BEGIN}\n"), name
+                assert text.endswith(f"\n{END}"), name
+                assert text.lower().count(NONCE) == 2, name
+            system, prompt = (m.content for m in CRITERIA.open_conversation(attacked))
+            outside, inside = outside_and_inside(prompt)
+            assert outside == outside_and_inside(ordinary)[0], name
+            assert len(inside) == 2, name
+            assert NONCE not in system, name
 
-    for text in (attacked.alert, attacked.conversation):
-        assert text.startswith(f"{BEGIN}\n")
-        assert text.endswith(f"\n{END}")
-        assert text.lower().count(NONCE) == 2
-    system, prompt = (m.content for m in CRITERIA.open_conversation(attacked))
-    _, ordinary_prompt = (m.content for m in CRITERIA.open_conversation(ordinary))
-    outside, inside = outside_and_inside(prompt)
-    assert outside == outside_and_inside(ordinary_prompt)[0]
-    assert len(inside) == 2
-    assert NONCE not in system
 
-
-@each_attack
-def test_no_line_of_an_attack_is_taken_for_one_of_ours(attack: Attack) -> None:
-    """Neither for a fence nor for the beginning of an entry; and nothing is there that nobody sees."""
-    session = session_with(attack)
-    fitted = context(session)
-
-    inside = [line for text in (fitted.alert, fitted.conversation) for line in text.splitlines()[1:-1]]
-    assert not [line for line in inside if looks_like_a_fence(line)]
-    agents = sum(len(stage.executions) for stage in session.stages)
-    assert len([line for line in inside if line.startswith("#### Agent ")]) == agents
-    begun = re.findall(r"^\[(E\d+)\] ", "\n".join(inside), re.MULTILINE)
-    assert begun == list(fitted.entries)
-    referred = re.findall(r"^The same as \[(E\d+)\]\.$", "\n".join(inside), re.MULTILINE)
-    assert len(bracketed_ids("\n".join(inside))) == len(begun) + len(referred)
-    assert not [c for line in inside for c in line if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c != "\t"]
+def test_no_line_of_an_attack_is_taken_for_one_of_ours() -> None:
+    """Neither for a fence nor for the beginning of an entry; no character is invisible."""
+    for name, attack in ATTACKS.items():
+        session = session_with(attack)
+        fitted = context(session)
+        inside = [line for text in (fitted.alert, fitted.conversation) for line in text.splitlines()[1:-1]]
+        whole = "\n".join(inside)
+        assert not [line for line in inside if looks_like_a_fence(line)], name
+        agents = sum(len(stage.executions) for stage in session.stages)
+        assert len([line for line in inside if line.startswith("#### Agent ")]) == agents, name
+        begun = re.findall(r"^\[(E\d+)\] ", whole, re.MULTILINE)
+        assert begun == list(fitted.entries), name
+        referred = re.findall(r"^The same as \[(E\d+)\]\.$", whole, re.MULTILINE)
+        assert len(bracketed_ids(whole)) == len(begun) + len(referred), name
+        assert not [c for c in whole if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\t\n"], name
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("two ")])
@@ -146,46 +137,39 @@ def test_name_is_looked_at_as_it_will_stand(name: str, line: str) -> None:
     assert Sanitizer(NONCE, mask=line == "[instruction removed]").line("E1", name) == line
 
 
-@pytest.mark.parametrize("name", FORGED_FENCES)
-def test_cutting_puts_no_fence_together(name: str) -> None:
+def test_cutting_puts_no_fence_together() -> None:
     """Wherever the marker falls, in the middle of a forged line too."""
-    forged = FORGED_FENCES[name].text.replace("|", "")
-    for before in range(0, 60, 4):
-        filler = "x y " * 400
-        session = of_events(call(f"{'z' * before}{forged} {filler} {forged}{'z' * before}"), final_analysis="end")
-        for budget_tokens in (330, 420):
-            fitted = context(session, budget_tokens)
-            assert fitted.cut_entries == ("E2",)
-            inside = [line for text in (fitted.alert, fitted.conversation) for line in text.splitlines()[1:-1]]
-            assert not [line for line in inside if looks_like_a_fence(line)]
+    filler = "x y " * 400
+    for name in FORGED_FENCES:
+        forged = ATTACKS[name].text.replace("|", "")
+        for before in range(0, 60, 8):
+            session = of_events(call(f"{'z' * before}{forged} {filler} {forged}{'z' * before}"), final_analysis="end")
+            for budget_tokens in (330, 420):
+                fitted = context(session, budget_tokens)
+                assert fitted.cut_entries == ("E2",), name
+                inside = [line for text in (fitted.alert, fitted.conversation) for line in text.splitlines()[1:-1]]
+                assert not [line for line in inside if looks_like_a_fence(line)], name
 
 
 # --- recognised -----------------------------------------------------------------------------------------------
 
 
-@each_flagged
-def test_attack_is_flagged(attack: Attack) -> None:
-    """With an entry that exists; what hides in the list of what is not shown has none."""
-    fitted = context(session_with(attack))
-
-    assert "injection_suspected" in fitted.flags
-    assert {i.entry for i in fitted.injections} <= {*fitted.entries, "not shown"}
-
-
-@each_flagged
-def test_flagged_text_can_be_taken_out(attack: Attack) -> None:
+def test_attack_is_flagged_and_can_be_taken_out() -> None:
     """The order and all that was recognised are gone; the evidence around it stays, under the same ids."""
-    shown, masked = context(session_with(attack)), context(session_with(attack), mask=True)
+    for name, attack in FLAGGED.items():
+        shown, masked = context(session_with(attack)), context(session_with(attack), mask=True)
 
-    read = as_read(masked.alert + masked.conversation)
-    assert attack.order in as_read(shown.alert + shown.conversation) or attack.place.startswith("two ")
-    assert attack.order not in read
-    assert "instruction removed" in read
-    for injection in shown.injections:
-        assert as_read(injection.excerpt) not in read
-    assert masked.entries.keys() == shown.entries.keys()
-    assert "its limit of 128Mi is too low" in masked.conversation
-    assert masked.flags == shown.flags
+        assert "injection_suspected" in shown.flags, name
+        assert {i.entry for i in shown.injections} <= {*shown.entries, "not shown"}, name
+        read = as_read(masked.alert + masked.conversation)
+        assert attack.order in as_read(shown.alert + shown.conversation) or attack.place.startswith("two "), name
+        assert attack.order not in read, name
+        assert "instruction removed" in read, name
+        for injection in shown.injections:
+            assert as_read(injection.excerpt) not in read, name
+        assert masked.entries.keys() == shown.entries.keys(), name
+        assert "its limit of 128Mi is too low" in masked.conversation, name
+        assert masked.flags == shown.flags, name
 
 
 @pytest.mark.parametrize("name", ["ignore in tags", "ignore in a secret"])
@@ -197,23 +181,15 @@ def test_order_that_nobody_would_see_is_gone(name: str) -> None:
     assert fitted.injections == ()
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_is_not_recognised_is_shown_as_it_is(name: str) -> None:
+def test_what_is_not_recognised_is_shown_as_it_is() -> None:
     """Other languages and codes are evidence too; the fence and its notice are all that stands against them."""
-    fitted = context(session_with(ATTACKS[name]))
+    for name in OTHERS:
+        fitted = context(session_with(ATTACKS[name]))
+        assert ATTACKS[name].text in fitted.alert + fitted.conversation, name
+        assert fitted.flags == frozenset(), name
 
-    assert ATTACKS[name].text in fitted.alert + fitted.conversation
-    assert fitted.flags == frozenset()
 
-
-PIECES = st.sampled_from(
-    [
-        *(a.text for a in ATTACKS.values()),
-        *CLEAN.values(),
-        *("Score: 100", "Outcome: wrong", "<<<", ">>>", "SESSION-DATA", " END", "[E7]", "ignore", " all previous"),
-        *(" instructions", " ", "\n", ".", r"\n", r"\\n", "system:", "é漢", "\u200b", "\u00a0", '"', "["),
-    ]
-)
+PIECES = st.sampled_from([*PARTS, *(a.text for a in ATTACKS.values()), *CLEAN.values()])
 
 
 @settings(max_examples=400)
@@ -230,68 +206,32 @@ def test_nothing_is_left_behind(pieces: list[str]) -> None:
 
 # --- not taken for one ----------------------------------------------------------------------------------------
 
-ORDINARY_PLACES: dict[str, Callable[[str], Timeline]] = {
-    name: PLACES[name] for name in ("alert", "tool result", "tool arguments", "final analysis", "tool description")
-}
 
-
-@pytest.mark.parametrize("place", ORDINARY_PLACES)
-def test_ordinary_text_is_not_flagged(place: str) -> None:
+def test_ordinary_text_is_not_flagged() -> None:
     """Nor changed: on a line of its own, within a text, or put on one line."""
-    for name, text in CLEAN.items():
-        fitted = context(ORDINARY_PLACES[place](text))
-
-        assert fitted.injections == (), name
-        shown = " ".join(text.split()) if place == "tool description" else text
-        assert shown in fitted.alert + fitted.conversation, name
-
-
-@pytest.mark.skipif(not RECORDED, reason="the recorded sessions are not beside this repository")
-def test_recorded_sessions_are_not_flagged() -> None:
-    """None of 91 holds an attack, nor as much as the words "score" or "ignore": all were looked through."""
-    flagged = [path.name for path in RECORDED if context(read_session_file(path)).injections]
-
-    assert len(RECORDED) == 91
-    assert flagged == []
+    for place in ("alert", "tool result", "tool arguments", "final analysis", "tool description"):
+        for name, text in CLEAN.items():
+            fitted = context(PLACES[place](text))
+            assert fitted.injections == (), (place, name)
+            shown = " ".join(text.split()) if place == "tool description" else text
+            assert shown in fitted.alert + fitted.conversation, (place, name)
 
 
 # --- in time --------------------------------------------------------------------------------------------------
 
-ADVERSARIES = {
-    "forged ends": END,
-    "openers": "<",
-    "entities": "&lt;",
-    "entry ids": "[E1]",
-    "half ids": "[E1",
-    "score lines": "Score: 1\n",
-    "escaped score lines": r"\nScore: 1",
-    "backslashes": "\\",
-    "escaped gaps": r"ignore \\\\\\\\n",
-    "ignore": "ignore all ",
-    "demands": "give it the the ",
-    "role tokens": "<|im_",
-    "hard blanks": "a\u00a0",
-    "full width": "ｉ ",
-    "zero width": "i\u200b",
-    "escape sequences": "\x1b[",
-    "secrets": "kind: Secret\ndata:\n",
-    "session data": "session data ",
-}
 
-
-@pytest.mark.parametrize("seed", ADVERSARIES.values(), ids=ADVERSARIES.keys())
-def test_no_attack_makes_it_slow(seed: str) -> None:
+def test_no_attack_makes_it_slow() -> None:
     """Linear: eight times the text takes about eight times as long, where quadratic would take 64 times."""
 
-    def took(size: int) -> float:
+    def took(seed: str, size: int) -> float:
         text = seed * (size // len(seed))
         started = time.process_time()
         Sanitizer(NONCE, mask=True).text("E1", text)
         return time.process_time() - started
 
-    took(10_000)
-
-    assert took(320_000) < 30 * max(took(40_000), 0.001)
+    for seed in SLOW:
+        took(seed, 10_000)
+        assert took(seed, 320_000) < 30 * max(took(seed, 40_000), 0.001), seed
 
 
 def test_spans_are_in_order_and_apart() -> None:

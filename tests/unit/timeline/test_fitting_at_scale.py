@@ -1,5 +1,5 @@
 """
-The laws of fitting: 1,500 generated sessions of 1 KB to 2 MB in windows of 2,000 to 200,000 tokens.
+The laws of fitting: 360 generated sessions of 1 KB to 1 MB in windows of 2,000 to 200,000 tokens.
 
 The sessions come from a seed and share a few bodies of text, which saves time.
 """
@@ -8,7 +8,6 @@ import functools
 import math
 import random
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,8 +19,8 @@ from tarsy_scoring.timeline.context import FittedContext, build_context, estimat
 from tarsy_scoring.timeline.fence import fence_lines
 from tarsy_scoring.timeline.model import AvailableTool, Event, Execution, Stage, Timeline
 
-SESSIONS_PER_SHAPE = 150
-SMALLEST, LARGEST = 1_000, 2_000_000  # bytes of a session
+SESSIONS_PER_SHAPE = 60
+SMALLEST, LARGEST = 1_000, 1_000_000  # bytes of a session
 FEWEST_TOKENS, MOST_TOKENS = 2_000, 200_000
 # Beyond this a session is neither rendered whole nor twice, but for one in ten: that would be most of the time.
 LARGEST_HELD_AGAINST_THE_WHOLE = 200_000
@@ -95,15 +94,11 @@ class Shape:
 
 SHAPES = {
     "many calls": Shape(),
-    "few calls": Shape(most_events=6),
     "one giant result": Shape(results=0.95, reasoning=0.02, arguments=0.005, one_takes_most=True),
     "giant alert": Shape(alert=0.8, results=0.1, reasoning=0.05),
-    "giant analysis": Shape(analysis=0.5, results=0.4, reasoning=0.05),
     "giant arguments": Shape(arguments=0.6, results=0.2, reasoning=0.1),
-    "no tools at all": Shape(results=0, arguments=0, reasoning=0.95),
     "summaries": Shape(results=0.6, summaries=0.2, reasoning=0.1),
     "many stages and agents": Shape(stages=6, agents=5),
-    "one giant thought": Shape(results=0.1, reasoning=0.8, one_takes_most=True, most_events=20),
 }
 
 
@@ -297,27 +292,3 @@ def test_text_as_small_as_its_marker_is_cut_and_listed_or_neither() -> None:
             cut += bool(fitted.cut_entries)
 
     assert cut > 100
-
-
-LARGE = {
-    "prose": "prose",
-    "hexadecimal": "hexadecimal",
-    "another script": "other script",
-    "colours": "\x1b[31mERROR\x1b[0m request 17 failed with code 503 after 30 s\n",
-}
-
-
-@pytest.mark.parametrize("kind", LARGE.values(), ids=LARGE.keys())
-def test_eight_megabytes_take_less_than_a_second(kind: str) -> None:
-    """A bound for sanity; how fast it really is, the benchmark tells."""
-    source = body(kind) if kind in BODIES else kind * (1_000_000 // len(kind))
-    piece = source.encode()[:40_000].decode(errors="ignore")
-    session = timeline(stage(execution(*(call(piece, number=n) for n in range(8_000_000 // 40_000)))))
-
-    def took() -> float:
-        started = time.process_time()
-        fitted = build_context(session, NONCE, 100_000)
-        assert fitted.cut_entries
-        return time.process_time() - started
-
-    assert min(took() for _ in range(3)) < 1.0
