@@ -10,7 +10,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,8 +37,6 @@ from tarsy_scoring.timeline.parsing import (
     event_of,
     execution_of,
     label_map,
-    moment,
-    name_or_none,
     stage_of,
     text_or_none,
     timeline_of,
@@ -49,7 +47,6 @@ from tarsy_scoring.timeline.text import storable
 log = structlog.get_logger()
 
 _T = TypeVar("_T")
-_Session = TypeVar("_Session", Timeline, FoundSession)
 _RECENT_FILES = 50
 _LARGE_FILE_BYTES = 512_000  # larger files are parsed in a thread: 3 ms per MB would block the event loop
 
@@ -64,14 +61,6 @@ class SessionFiles:
 
     async def fetch_timeline(self, session_id: str) -> Timeline:
         """See `TimelineSource`."""
-        return await self._read(session_id, parse_session)
-
-    async def find_session(self, session_id: str) -> FoundSession:
-        """See `TimelineSource`."""
-        return await self._read(session_id, _parse_head)
-
-    async def _read(self, session_id: str, parse: Callable[[object], _Session]) -> _Session:
-        """Read and parse the file of this session."""
         path = self._directory / f"{session_id}.json"
         if SESSION_ID_PATTERN.fullmatch(session_id) is None:
             raise SessionNotFound(f"{session_id!r} is not a session id, so there is no file of that name")
@@ -80,7 +69,7 @@ class SessionFiles:
             if not real.is_relative_to(self._directory.resolve()):
                 raise SessionNotFound(f"{path} leads out of {self._directory}")
             is_large = real.stat().st_size > _LARGE_FILE_BYTES
-            found = await asyncio.to_thread(_read, real, parse) if is_large else _read(real, parse)
+            found = await asyncio.to_thread(_read, real) if is_large else _read(real)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # a name that is too long cannot exist either
                 raise SessionNotFound(f"there is no file {path}") from error
@@ -90,6 +79,10 @@ class SessionFiles:
         if found.session_id != session_id:
             raise BrokenSessionFile(f"{path} holds the session {found.session_id}")
         return found
+
+    async def find_session(self, session_id: str) -> FoundSession:
+        """See `TimelineSource`."""
+        return _found(await self.fetch_timeline(session_id))
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """See `TimelineSource`. A file that does not hold the session of its name is left out with a warning."""
@@ -103,7 +96,7 @@ class SessionFiles:
                 continue
             ended = timeline.completed_at or timeline.created_at
             if ended is not None and ended >= since:
-                yield FoundSession(name, timeline.chain_id, timeline.status, timeline.completed_at)
+                yield _found(timeline)
 
     async def recent_agent_models(self) -> frozenset[str]:
         """See `TimelineSource`. Reads the newest files, and of these only small ones."""
@@ -118,7 +111,7 @@ class SessionFiles:
         models: frozenset[str] = frozenset()
         for _, path in small[:_RECENT_FILES]:
             with contextlib.suppress(OSError, NotASessionFile, SessionNotFound, SessionNotTerminal):
-                models |= _read(Path(path), parse_session).agent_models
+                models |= _read(Path(path)).agent_models
         return models
 
     def _names(self) -> list[str]:
@@ -149,7 +142,7 @@ def read_session_file(path: Path) -> Timeline:
         SessionNotTerminal: The session still runs.
     """
     try:
-        return _read(path, parse_session)
+        return _read(path)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
     except NotASessionFile as error:
@@ -164,13 +157,13 @@ class NotASessionFile(Exception):
     """The content is not a session; the message says why."""
 
 
-def _read(path: Path, parse: Callable[[object], _Session]) -> _Session:
+def _read(path: Path) -> Timeline:
     content = path.read_bytes()
     try:
         session: object = from_json(content)
     except ValueError:
         session = _parse_tolerantly(content)
-    return parse(session)
+    return parse_session(session)
 
 
 def _parse_tolerantly(content: bytes) -> object:
@@ -193,7 +186,17 @@ def parse_session(session: object) -> Timeline:
         SessionNotFound: The session was deleted.
         SessionNotTerminal: The session still runs.
     """
-    _, _, raw = _terminal(session)
+    if not isinstance(session, dict):
+        raise NotASessionFile(f"expected an object, found {type(session).__name__}")
+    raw: dict[str, Any] = session
+    session_id = _required(raw, "session_id", str)
+    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
+        raise NotASessionFile("session_id is not a session id")
+    if raw.get("deleted_at") is not None:
+        raise SessionNotFound(f"the session {session_id} was deleted")
+    status = _required(raw, "status", str)
+    if status not in TERMINAL_STATUSES:
+        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {storable(status[:40])}")
     _required(raw, "alert_data", str)
     parser = _Parser()
     stages = parser.stages(_required(raw, "stages", list))
@@ -206,25 +209,8 @@ def parse_session(session: object) -> Timeline:
     return timeline_of(raw, stages, _tools(raw.get("available_tools")), label_map(raw.get("labels")), evidence)
 
 
-def _parse_head(session: object) -> FoundSession:
-    """As `parse_session`, but reads only the keys that `FoundSession` has."""
-    session_id, status, raw = _terminal(session)
-    return FoundSession(session_id, name_or_none(raw.get("chain_id")), status, moment(raw.get("completed_at")))
-
-
-def _terminal(session: object) -> tuple[str, str, dict[str, Any]]:
-    """Id, status and keys of a terminal session; raises as `parse_session` does."""
-    if not isinstance(session, dict):
-        raise NotASessionFile(f"expected an object, found {type(session).__name__}")
-    session_id = _required(session, "session_id", str)
-    if SESSION_ID_PATTERN.fullmatch(session_id) is None:
-        raise NotASessionFile("session_id is not a session id")
-    if session.get("deleted_at") is not None:
-        raise SessionNotFound(f"the session {session_id} was deleted")
-    status = _required(session, "status", str)
-    if status not in TERMINAL_STATUSES:
-        raise SessionNotTerminal(f"the session {session_id} has not ended: its status is {storable(status[:40])}")
-    return session_id, status, session
+def _found(timeline: Timeline) -> FoundSession:
+    return FoundSession(timeline.session_id, timeline.chain_id, timeline.status, timeline.completed_at)
 
 
 def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:

@@ -62,49 +62,31 @@ async def test_session_is_found_by_its_id(tmp_path: Path) -> None:
     assert timeline.evidence.missing == ()
 
 
-async def test_large_file_is_read_in_a_thread(tmp_path: Path) -> None:
-    """The same timeline comes of it."""
-    written(tmp_path, session(alert_data="x" * 100_000))
-
-    assert len((await SessionFiles(tmp_path).fetch_timeline("one")).alert_data) == 100_000
-
-
-@pytest.mark.parametrize("session_id", ["two", "../one", "a/../one", "", "one\n", "x" * 300, "x" * 255, "one\0"])
-async def test_unknown_or_impossible_id_is_not_found(tmp_path: Path, session_id: str) -> None:
-    """No id leads out of the folder."""
+async def test_unknown_or_impossible_id_is_not_found(tmp_path: Path) -> None:
+    """No id leads out of the folder, and no link does."""
     (tmp_path / "in").mkdir()
-    written(tmp_path, session())
-
-    with pytest.raises(SessionNotFound):
-        await SessionFiles(tmp_path / "in").fetch_timeline(session_id)
-
-
-async def test_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
-    """Whoever can make a link must not read other files through the service."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "one.json").symlink_to(written(tmp_path, session()))
-
-    with pytest.raises(SessionNotFound):
-        await SessionFiles(tmp_path / "in").fetch_timeline("one")
+    (tmp_path / "in" / "linked.json").symlink_to(written(tmp_path, session()))
+    for session_id in ("two", "../one", "a/../one", "", "one\n", "x" * 300, "x" * 255, "one\0", "linked"):
+        with pytest.raises(SessionNotFound):
+            await SessionFiles(tmp_path / "in").fetch_timeline(session_id)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"deleted_at": "2026-01-01T00:00:00Z"}, SessionNotFound),
-        ({"status": "in_progress"}, SessionNotTerminal),
-        ({"status": "something_new"}, SessionNotTerminal),
-        ({"session_id": "other"}, TimelineUnavailable),
-        ({"stages": "none"}, TimelineUnavailable),
-    ],
-    ids=["deleted", "running", "unknown status", "another session", "wrong type"],
-)
-async def test_session_that_cannot_be_scored(tmp_path: Path, changes: dict[str, Any], error: type[Exception]) -> None:
-    """Each reason has its own reaction."""
-    written(tmp_path, session(**changes))
-
-    with pytest.raises(error):
-        await SessionFiles(tmp_path).fetch_timeline("one")
+async def test_session_that_cannot_be_scored(tmp_path: Path) -> None:
+    """Each reason has its own reaction, for a timeline as for a look."""
+    without_status = {"session_id": "one"}
+    for content, error in (
+        (session(deleted_at="2026-01-01T00:00:00Z"), SessionNotFound),
+        (session(status="in_progress"), SessionNotTerminal),
+        (session(status="something_new"), SessionNotTerminal),
+        (session(session_id="other"), BrokenSessionFile),
+        (session(stages="none"), BrokenSessionFile),
+        (without_status, BrokenSessionFile),
+        ("no JSON", BrokenSessionFile),
+    ):
+        written(tmp_path, content)
+        for read in (SessionFiles(tmp_path).fetch_timeline, SessionFiles(tmp_path).find_session):
+            with pytest.raises(error):
+                await read("one")
 
 
 NO_SESSIONS = {
@@ -120,21 +102,15 @@ NO_SESSIONS = {
 }
 
 
-@pytest.mark.parametrize(("content", "reason"), NO_SESSIONS.values(), ids=NO_SESSIONS.keys())
-def test_file_that_is_no_session_file(tmp_path: Path, content: Any, reason: str) -> None:
+def test_file_that_is_no_session_file(tmp_path: Path) -> None:
     """The error names the path and the reason."""
     path = tmp_path / "one.json"
-    text = content if isinstance(content, str) else json.dumps(content)
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-
-    with pytest.raises(ConfigurationError, match=reason) as caught:
-        read_session_file(path)
-
-    assert str(path) in str(caught.value)
-
-
-def test_file_that_is_not_there(tmp_path: Path) -> None:
-    """A path that was typed wrongly is the caller's mistake."""
+    for content, reason in NO_SESSIONS.values():
+        text = content if isinstance(content, str) else json.dumps(content)
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(ConfigurationError, match=reason) as caught:
+            read_session_file(path)
+        assert str(path) in str(caught.value)
     with pytest.raises(ConfigurationError, match="cannot read"):
         read_session_file(tmp_path / "none.json")
 
@@ -162,27 +138,20 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("content", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_entry_that_cannot_be_read_is_missing(content: dict[str, Any], words: str) -> None:
+def test_entry_that_cannot_be_read_is_missing() -> None:
     """The rest is still there, and the evidence says what is not."""
-    timeline = parse_session(content)
-
-    assert timeline.evidence.missing == (words,)
-    assert timeline.evidence.missing_share > 0
-    assert timeline.shown_event_count >= 1
-
-
-def test_call_that_ended_without_a_result_misses_nothing() -> None:
-    """It timed out: there never was a result."""
-    timeline = parse_session(damaged(content=None, status="timed_out"))
-
-    assert timeline.evidence.missing == ()
+    for name, (content, words) in UNREADABLE.items():
+        timeline = parse_session(content)
+        assert timeline.evidence.missing == (words,), name
+        assert timeline.evidence.missing_share > 0, name
+        assert timeline.shown_event_count >= 1, name
 
 
-def test_wrong_entry_of_a_hidden_stage_misses_nothing() -> None:
-    """What the judge would not see cannot be missing."""
+def test_what_never_was_or_is_hidden_is_not_missing() -> None:
+    """A call that timed out has no result, and the judge would not see a chat."""
     chat = {"stage_id": "c", "stage_type": "chat", "executions": [7]}
 
+    assert parse_session(damaged(content=None, status="timed_out")).evidence.missing == ()
     assert parse_session(session(stages=[*session()["stages"], chat])).evidence.missing == ()
 
 
@@ -203,30 +172,19 @@ def test_times_and_tokens_are_read_where_they_are() -> None:
     assert timeline.has_real_times is False
 
 
-@pytest.mark.parametrize("value", [None, -1, 1.5, "40", True], ids=["null", "negative", "float", "text", "truth"])
-def test_what_is_no_number_of_tokens_or_milliseconds_is_unknown(value: object) -> None:
-    """It is never made a number, and misses no evidence."""
-    whole = damaged(metadata={"tool_name": "get", "duration_ms": value}) | {"timestamps_synthetic": value}
-    whole["stages"][0]["executions"][0] |= {"input_tokens": value, "output_tokens": value}
+def test_what_is_no_number_of_tokens_or_milliseconds_is_unknown() -> None:
+    """It misses no evidence. Older files have neither tokens nor times."""
+    for value in (None, -1, 1.5, "40", True):
+        whole = damaged(metadata={"tool_name": "get", "duration_ms": value}) | {"timestamps_synthetic": value}
+        whole["stages"][0]["executions"][0] |= {"input_tokens": value, "output_tokens": value}
 
-    timeline = parse_session(whole)
+        timeline = parse_session(whole)
 
-    [execution] = timeline.stages[0].executions
-    assert (execution.input_tokens, execution.output_tokens) == (None, None)
-    assert [e.tool.duration_ms for e in execution.events if e.tool] == [None]
-    assert timeline.has_real_times is (value is not True)
-    assert timeline.evidence.missing == ()
-
-
-def test_session_without_times_and_tokens() -> None:
-    """Older files say nothing of them."""
-    timeline = parse_session(session())
-
-    [execution] = timeline.stages[0].executions
-    assert (execution.input_tokens, execution.output_tokens) == (None, None)
-    assert [e.tool.duration_ms for e in execution.events if e.tool] == [None]
-    assert timeline.started_at is None
-    assert timeline.has_real_times
+        [execution] = timeline.stages[0].executions
+        assert (execution.input_tokens, execution.output_tokens) == (None, None)
+        assert [e.tool.duration_ms for e in execution.events if e.tool] == [None]
+        assert timeline.has_real_times is (value is not True)
+        assert timeline.evidence.missing == ()
 
 
 SINCE = datetime(2026, 1, 2, tzinfo=UTC)
@@ -237,10 +195,9 @@ async def found(directory: Path) -> list[str]:
     return [s.session_id async for s in SessionFiles(directory).finished_sessions(SINCE)]
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_found"),
-    [
-        ({"completed_at": THEN}, True),
+async def test_finished_sessions_are_those_that_ended_since(tmp_path: Path) -> None:
+    """Every terminal session, by its end, else by its beginning; a time is never made up."""
+    for changes, is_found in (
         ({"completed_at": THEN, "created_at": BEFORE}, True),
         ({"completed_at": THEN, "status": "timed_out"}, True),
         ({"completed_at": BEFORE, "created_at": THEN}, False),
@@ -249,55 +206,18 @@ async def found(directory: Path) -> list[str]:
         ({"completed_at": None, "created_at": None}, False),
         ({"completed_at": THEN, "status": "in_progress"}, False),
         ({"completed_at": THEN, "deleted_at": THEN}, False),
-    ],
-    ids=[
-        "ended then",
-        "began before",
-        "timed out",
-        "ended before",
-        "began then and says no end",
-        "began before and says no end",
-        "no time at all",
-        "still running",
-        "deleted",
-    ],
-)
-async def test_finished_sessions_are_those_that_ended_since(
-    tmp_path: Path, changes: dict[str, Any], is_found: bool
-) -> None:
-    """Every terminal session, by its end, else by its beginning; a time is never made up."""
-    written(tmp_path, session(**changes))
-
-    assert await found(tmp_path) == (["one"] if is_found else [])
+    ):
+        written(tmp_path, session(**changes))
+        assert await found(tmp_path) == (["one"] if is_found else []), changes
 
 
-async def test_finished_session_says_what_the_file_says(tmp_path: Path) -> None:
-    """Chain, status and end, each as it is or not at all."""
+async def test_finished_session_has_chain_status_and_end_of_the_file(tmp_path: Path) -> None:
     written(tmp_path, session(chain_id="kubernetes", status="failed", completed_at=THEN))
     written(tmp_path, session(session_id="two", created_at=THEN), "two")
 
     listed = [s async for s in SessionFiles(tmp_path).finished_sessions(SINCE)]
 
     assert listed == [FoundSession("one", "kubernetes", "failed", SINCE), FoundSession("two", None, "completed", None)]
-
-
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        ("no JSON", BrokenSessionFile),
-        (session() | {"session_id": "other"}, BrokenSessionFile),
-        ({"session_id": "one"}, BrokenSessionFile),
-        (session(status="in_progress"), SessionNotTerminal),
-        (session(deleted_at=THEN), SessionNotFound),
-    ],
-    ids=["broken", "misnamed", "without a status", "running", "deleted"],
-)
-async def test_a_session_that_cannot_be_found(tmp_path: Path, content: Any, error: type[Exception]) -> None:
-    """Why not, as for a timeline."""
-    written(tmp_path, content)
-
-    with pytest.raises(error):
-        await SessionFiles(tmp_path).find_session("one")
 
 
 async def test_files_that_hold_no_session_of_their_name_are_left_out_loudly(tmp_path: Path) -> None:
@@ -314,9 +234,11 @@ async def test_files_that_hold_no_session_of_their_name_are_left_out_loudly(tmp_
 
 
 async def test_folder_that_cannot_be_listed(tmp_path: Path) -> None:
-    """Unavailable, and not without sessions."""
+    """Unavailable, and not without sessions or models."""
     with pytest.raises(TimelineUnavailable, match="away"):
         await found(tmp_path / "away")
+    with pytest.raises(TimelineUnavailable, match="away"):
+        await SessionFiles(tmp_path / "away").recent_agent_models()
 
 
 def with_model(name: str, model: str, **changes: Any) -> dict[str, Any]:
@@ -338,9 +260,3 @@ async def test_the_models_of_recent_files(tmp_path: Path) -> None:
 
     assert models == {"model-1", "model-2", "fast"}
     assert lines == []
-
-
-async def test_a_folder_that_is_gone_has_no_models(tmp_path: Path) -> None:
-    """It says so, as for everything else."""
-    with pytest.raises(TimelineUnavailable):
-        await SessionFiles(tmp_path / "gone").recent_agent_models()
