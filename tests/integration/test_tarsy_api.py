@@ -71,36 +71,14 @@ async def test_the_token_is_read_for_each_call(tarsy_database_url: str, connecti
         await source.close()
 
 
-async def _login_page(_: web.Request) -> web.Response:
-    return web.Response(status=302, headers={"Location": "/oauth2/sign_in"})
+def answering(status: int = 200, text: str = "", location: str | None = None) -> Any:
+    """A handler that gives this answer to every request."""
 
+    async def answer(_: web.Request) -> web.Response:
+        headers = {"Location": location} if location else {}
+        return web.Response(status=status, text=text, content_type="application/json", headers=headers)
 
-async def _no_json(_: web.Request) -> web.Response:
-    return web.Response(text="<html>", content_type="text/html")
-
-
-async def _another_shape(_: web.Request) -> web.Response:
-    return web.json_response([{"unexpected": True}])
-
-
-async def _proxys_own(_: web.Request) -> web.Response:
-    return web.Response(status=404, text="default backend - 404")
-
-
-async def _routers_own(_: web.Request) -> web.Response:
-    return web.json_response({"message": "Not Found"}, status=404)
-
-
-async def _gateways_own(_: web.Request) -> web.Response:
-    return web.json_response({"message": "no Route matched with those values"}, status=404)
-
-
-async def _deep(_: web.Request) -> web.Response:
-    return web.Response(text="[" * 100_000, content_type="application/json")
-
-
-async def _broken(_: web.Request) -> web.Response:
-    return web.json_response({"message": "Internal Server Error"}, status=500)
+    return answer
 
 
 async def _cut(request: web.Request) -> web.StreamResponse:
@@ -117,51 +95,40 @@ async def _silent(_: web.Request) -> web.Response:
     raise AssertionError
 
 
-async def _empty_object(_: web.Request) -> web.Response:
-    return web.json_response({})
+NO_ANSWERS = {
+    "login page": (answering(302, location="/oauth2/sign_in"), "login page"),
+    "HTML": (answering(text="<html>"), "contract"),
+    "another shape": (answering(text='[{"unexpected": true}]'), "contract"),
+    "empty object": (answering(text="{}"), "contract"),
+    "too deep": (answering(text="[" * 100_000), "contract"),
+    "404 of a proxy": (answering(404, "default backend - 404"), "HTTP 404"),
+    "404 of a router": (answering(404, '{"message": "Not Found"}'), "HTTP 404"),
+    "404 of a gateway": (answering(404, '{"message": "no Route matched with those values"}'), "HTTP 404"),
+    "500": (answering(500, '{"message": "Internal Server Error"}'), "HTTP 500"),
+    "cut": (_cut, "cannot reach"),
+    "silent": (_silent, "took longer than"),
+}
 
 
-@pytest.mark.parametrize("part", ["/one", "/timeline", "/trace", "/trace/mcp"])
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (_login_page, "login page"),
-        (_no_json, "contract"),
-        (_another_shape, "contract"),
-        (_empty_object, "contract"),
-        (_deep, "contract"),
-        (_proxys_own, "HTTP 404"),
-        (_routers_own, "HTTP 404"),
-        (_gateways_own, "HTTP 404"),
-        (_broken, "HTTP 500"),
-        (_cut, "cannot reach"),
-        (_silent, "took longer than"),
-    ],
-    ids=["login", "html", "shape", "empty", "deep", "proxy", "router", "gateway", "500", "cut", "silent"],
-)
-async def test_an_answer_that_is_none(connection: Any, tarsy: TarsyRest, part: str, answer: Any, reason: str) -> None:
+async def test_an_answer_that_is_none(connection: Any, tarsy: TarsyRest) -> None:
     """Whichever of the calls fails, there is no timeline and never a part of one."""
     await load_session(connection, session())
-    tarsy.instead[part] = answer
-    source = TarsyApi(tarsy.url, timeout_s=0.5 if answer is _silent else 20)
-    with pytest.raises(TimelineUnavailable, match=reason):
-        await source.fetch_timeline("one")
-    await source.close()
+    for answer, reason in NO_ANSWERS.values():
+        source = TarsyApi(tarsy.url, timeout_s=0.5 if answer is _silent else 20)
+        for part in ("/one", "/timeline", "/trace", "/trace/mcp"):
+            tarsy.instead = {part: answer}
+            with pytest.raises(TimelineUnavailable, match=reason):
+                await source.fetch_timeline("one")
+        await source.close()
 
 
-async def test_what_tells_of_no_session_is_no_session_that_runs(tarsy: TarsyRest, source: TarsyApi) -> None:
-    """An id and a status are the least; without them it is another service that answers, and may be mended."""
-    answers: list[Any] = [{}, [], None, {"id": "one"}, {"status": "completed"}, [["id", "one"]]]
-
-    async def say(_: web.Request) -> web.Response:
-        return web.json_response(answers[0])
-
-    tarsy.instead["/one"] = say
-    while answers:
+async def test_an_answer_about_no_session_is_unavailable(tarsy: TarsyRest, source: TarsyApi) -> None:
+    """An id and a status are the least; without them another service answers."""
+    for text in ("{}", "[]", "null", '{"id": "one"}', '{"status": "completed"}', '[["id", "one"]]'):
+        tarsy.instead["/one"] = answering(text=text)
         for read in (source.fetch_timeline, source.find_session):
             with pytest.raises(TimelineUnavailable, match="session one does not match its contract"):
                 await read("one")
-        answers.pop(0)
 
 
 @pytest.fixture
@@ -182,32 +149,24 @@ async def alter(tarsy: TarsyRest, tarsy_database_url: str) -> AsyncIterator[Call
         yield call
 
 
-@pytest.mark.parametrize("part", ["/one", "/one/timeline", "/one/trace"], ids=["everything", "timeline", "trace"])
-async def test_what_is_of_another_session_is_never_told_as_this_one(
-    connection: Any, source: TarsyApi, alter: Callable[..., None], part: str
+async def test_answers_about_another_session_are_refused(
+    connection: Any, tarsy: TarsyRest, source: TarsyApi, alter: Callable[..., None]
 ) -> None:
-    """A proxy that mixes up answers, whichever it is; nothing of the other session is repeated."""
+    """A proxy mixes up answers, whichever it is; nothing of the other session is repeated."""
     await load_session(connection, session())
     await load_session(connection, session("theirs-7", alert_data="confidential"))
-    alter(part, of="theirs-7")
-
-    with pytest.raises(TimelineUnavailable, match="with another session than one: look for a cache") as refused:
-        await source.fetch_timeline("one")
-
-    assert "theirs-7" not in str(refused.value)
-    assert "confidential" not in str(refused.value)
-    if part == "/one":
-        with pytest.raises(TimelineUnavailable, match="with another session than one"):
-            await source.find_session("one")
-
-
-async def test_another_list_of_tools_is_never_taken_for_the_one_asked_for(
-    connection: Any, source: TarsyApi, alter: Callable[..., None]
-) -> None:
-    """As with the session itself."""
-    await load_session(connection, session())
+    for part in ("/one", "/one/timeline", "/one/trace"):
+        tarsy.instead.clear()
+        alter(part, of="theirs-7")
+        with pytest.raises(TimelineUnavailable, match="with another session than one: look for a cache") as refused:
+            await source.fetch_timeline("one")
+        assert "theirs-7" not in str(refused.value)
+        assert "confidential" not in str(refused.value)
+        if part == "/one":
+            with pytest.raises(TimelineUnavailable, match="with another session than one"):
+                await source.find_session("one")
+    tarsy.instead.clear()
     alter("/trace/mcp", lambda said: said | {"id": "theirs"})
-
     with pytest.raises(TimelineUnavailable, match="with another session than one"):
         await source.fetch_timeline("one")
 
@@ -241,24 +200,21 @@ def _in_event(key: str, value: Any) -> Callable[[Any], Any]:
     return lambda said: [event | {key: value} for event in said]
 
 
-@pytest.mark.parametrize(
-    ("end", "within", "keys"),
-    [
-        pytest.param("/one", _in_session, ("id", "status", "alert_data"), id="session"),
-        pytest.param("/one", _in_stage, ("stage_name", "stage_type", "status"), id="stage"),
-        pytest.param("/one", _in_execution, ("agent_name", "status"), id="execution"),
-        pytest.param("/timeline", _in_event, ("event_type", "status", "content"), id="event"),
-    ],
-)
 async def test_what_should_be_text_and_is_not(
-    connection: Any, source: TarsyApi, alter: Callable[..., None], end: str, within: Any, keys: tuple[str, ...]
+    connection: Any, tarsy: TarsyRest, source: TarsyApi, alter: Callable[..., None]
 ) -> None:
-    """It is told here, by whose fault it is, before anything trips over it."""
     await load_session(connection, session())
-    for key, value in itertools.product(keys, (12, ["x"])):
-        alter("/one", within(key, value), end)
-        with pytest.raises(TimelineUnavailable, match="contract"):
-            await source.fetch_timeline("one")
+    for end, within, keys in (
+        ("/one", _in_session, ("id", "status", "alert_data")),
+        ("/one", _in_stage, ("stage_name", "stage_type", "status")),
+        ("/one", _in_execution, ("agent_name", "status")),
+        ("/timeline", _in_event, ("event_type", "status", "content")),
+    ):
+        for key, value in itertools.product(keys, (12, ["x"])):
+            tarsy.instead.clear()
+            alter("/one", within(key, value), end)
+            with pytest.raises(TimelineUnavailable, match="contract"):
+                await source.fetch_timeline("one")
 
 
 async def test_what_a_session_may_do_without(connection: Any, source: TarsyApi, alter: Callable[..., None]) -> None:
@@ -274,7 +230,7 @@ async def test_what_a_session_may_do_without(connection: Any, source: TarsyApi, 
 async def test_a_failed_call_ends_the_others(connection: Any, tarsy: TarsyRest) -> None:
     """One that hangs beside it would keep its connection, until there is none left for any session."""
     await load_session(connection, session())
-    tarsy.instead |= {"/trace": _broken, "/timeline": _silent}
+    tarsy.instead |= {"/trace": NO_ANSWERS["500"][0], "/timeline": _silent}
     source = TarsyApi(tarsy.url, timeout_s=20)
     before = asyncio.all_tasks()
     with pytest.raises(TimelineUnavailable, match="HTTP 500"):
@@ -307,33 +263,24 @@ async def test_models_of_recent_sessions(connection: Any, tarsy: TarsyRest, sour
     """Names are lower case, and one session that cannot be read does not hide the others."""
     await load_session(connection, session("one"))
     await load_session(connection, session("two"))
-    tarsy.instead["/sessions/two"] = _broken
+    tarsy.instead["/sessions/two"] = NO_ANSWERS["500"][0]
     assert await source.recent_agent_models() == {"fast", "model-1"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "reason"),
-    [
-        ({}, "SCORING_TIMELINE_API_URL is not set"),
-        ({"SCORING_TIMELINE_API_URL": "tarsy:8080"}, "expected https"),
-        ({"SCORING_TIMELINE_API_URL": "https://user:secret@tarsy"}, "without user or password"),
-        ({"SCORING_TIMELINE_API_URL": "https://tarsy", "SCORING_TIMELINE_API_CA_FILE": "/nowhere"}, "CA_FILE"),
-        ({"SCORING_TIMELINE_API_URL": "https://tarsy", "SCORING_TIMELINE_API_TOKEN_FILE": "/nowhere"}, "TOKEN_FILE"),
-        ({"SCORING_TIMELINE_API_URL": "https://tarsy:99999"}, "expected https"),
-        ({"SCORING_TIMELINE_API_URL": "https://tarsy", "SCORING_TIMELINE_API_TOKEN": "a\nb"}, "one line"),
-        (
-            {
-                "SCORING_TIMELINE_API_URL": "https://tarsy",
-                "SCORING_TIMELINE_API_TOKEN": "a",
-                "SCORING_TIMELINE_API_TOKEN_FILE": "/b",
-            },
-            "keep one",
-        ),
-    ],
-    ids=["no-url", "no-scheme", "password", "no-ca", "no-token", "no-port", "two-lines", "both"],
-)
-def test_half_a_configuration(environ: dict[str, str], reason: str) -> None:
+def test_half_a_configuration() -> None:
     """It stops the start, and a password in a URL is not repeated."""
-    with pytest.raises(ConfigurationError, match=reason) as error:
-        open_timeline_source(load_settings({"SCORING_TIMELINE_SOURCE": "tarsy-api"} | environ))
-    assert "secret" not in str(error.value)
+    https = {"URL": "https://tarsy"}
+    for given, reason in (
+        ({}, "SCORING_TIMELINE_API_URL is not set"),
+        ({"URL": "tarsy:8080"}, "expected https"),
+        ({"URL": "https://user:secret@tarsy"}, "without user or password"),
+        ({"URL": "https://tarsy:99999"}, "expected https"),
+        (https | {"CA_FILE": "/nowhere"}, "CA_FILE"),
+        (https | {"TOKEN_FILE": "/nowhere"}, "TOKEN_FILE"),
+        (https | {"TOKEN": "a\nb"}, "one line"),
+        (https | {"TOKEN": "a", "TOKEN_FILE": "/b"}, "keep one"),
+    ):
+        environ = {f"SCORING_TIMELINE_API_{name}": value for name, value in given.items()}
+        with pytest.raises(ConfigurationError, match=reason) as error:
+            open_timeline_source(load_settings({"SCORING_TIMELINE_SOURCE": "tarsy-api"} | environ))
+        assert "secret" not in str(error.value)

@@ -31,98 +31,63 @@ async def source(tarsy_database_url: str):  # type: ignore[no-untyped-def]
     await source.close()
 
 
-async def test_older_deployment_without_newer_columns(connection: Any, source: TarsyDatabase) -> None:
-    """What it lacks reads as absent."""
-    await load_session(connection, session())
-    await connection.execute("ALTER TABLE alert_sessions DROP COLUMN labels")
-    await connection.execute("ALTER TABLE agent_executions DROP COLUMN original_model_name")
-
-    timeline = await source.fetch_timeline("one")
-
-    assert timeline.labels == {}
-    assert len(timeline.stages[0].executions) == 2
-
-
-@pytest.mark.parametrize(
-    "change",
-    ["DROP TABLE llm_interactions", "ALTER TABLE llm_interactions DROP COLUMN output_tokens"],
-    ids=["no such table", "no such column"],
-)
-async def test_deployment_without_tokens(connection: Any, source: TarsyDatabase, change: str) -> None:
-    """They read as unknown, and the session is read."""
-    written = session()
-    written["stages"][0]["executions"][0] |= {"input_tokens": 1000, "output_tokens": 80}
-    await load_session(connection, written)
-    await connection.execute(change)
-
-    timeline = await source.fetch_timeline("one")
-
-    assert [e.input_tokens for e in timeline.stages[0].executions] == [None, None]
-
-
-async def test_role_that_may_not_read_tokens(connection: Any, source: TarsyDatabase, tarsy_database_url: str) -> None:
-    """A right that older roles were not given is not asked for."""
+async def test_older_deployments_lack_columns_tables_and_grants(connection: Any, tarsy_database_url: str) -> None:
+    """A missing value reads as absent; a privilege that older roles were not given is not required."""
     written = session()
     written["stages"][0]["executions"][0] |= {"input_tokens": 1000, "output_tokens": 80}
     await load_session(connection, written)
     role = f"reader_{uuid.uuid4().hex[:12]}"
     await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
     await connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
-    await connection.execute(f"REVOKE SELECT ON llm_interactions FROM {role}")
-    reader = TarsyDatabase(re.sub("//.*@", f"//{role}:{role}@", tarsy_database_url))
     try:
-        timeline = await reader.fetch_timeline("one")
+        for change in (
+            f"REVOKE SELECT ON llm_interactions FROM {role}",
+            f"GRANT SELECT ON llm_interactions TO {role}; ALTER TABLE llm_interactions DROP COLUMN output_tokens",
+            "DROP TABLE llm_interactions",
+            "ALTER TABLE alert_sessions DROP COLUMN labels; "
+            "ALTER TABLE agent_executions DROP COLUMN original_model_name",
+        ):
+            await connection.execute(change)
+            reader = TarsyDatabase(re.sub("//.*@", f"//{role}:{role}@", tarsy_database_url))
+            timeline = await reader.fetch_timeline("one")
+            await reader.close()
+            assert [e.input_tokens for e in timeline.stages[0].executions] == [None, None], change
+        assert timeline.labels == {}
     finally:
-        await reader.close()
-        await connection.execute(f"DROP OWNED BY {role}")
-        await connection.execute(f"DROP ROLE {role}")
-
-    assert timeline.stages[0].executions[0].input_tokens is None
+        await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 DEEP, LONG = "[" * 3000 + "]" * 3000, "9" * 5000
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(f"UPDATE alert_sessions SET labels = '{DEEP}'", id="deep-labels"),
-        pytest.param(f"""UPDATE alert_sessions SET labels = '{{"a": {LONG}}}'""", id="label-of-many-digits"),
-        pytest.param("ALTER TABLE alert_sessions DROP labels, ADD labels text DEFAULT 'watch'", id="labels-as-text"),
-        pytest.param(
-            f"UPDATE mcp_interactions SET available_tools = '{DEEP}' WHERE interaction_type = 'tool_list'",
-            id="deep-tools",
-        ),
-        pytest.param(
-            f"UPDATE timeline_events SET metadata = '{DEEP}' WHERE event_id = 'one-sub-2'", id="deep-thinking"
-        ),
-        pytest.param(
-            "UPDATE alert_sessions SET created_at = '-infinity', started_at = '0044-03-15 BC', "
-            "completed_at = 'infinity'; UPDATE timeline_events SET created_at = '20000-01-01'; "
-            "UPDATE mcp_interactions SET created_at = 'infinity'",
-            id="times-that-are-none",
-        ),
-    ],
-)
-async def test_an_unreadable_value_that_no_score_needs_is_left_out(
-    connection: Any, source: TarsyDatabase, change: str
-) -> None:
+async def test_an_unreadable_value_that_no_score_needs_is_left_out(connection: Any, source: TarsyDatabase) -> None:
     await load_session(connection, session(labels=None))
-    await connection.execute(change)
+    for change in (
+        f"UPDATE alert_sessions SET labels = '{DEEP}'",
+        f"""UPDATE alert_sessions SET labels = '{{"a": {LONG}}}'""",
+        f"UPDATE mcp_interactions SET available_tools = '{DEEP}' WHERE interaction_type = 'tool_list'",
+        f"UPDATE timeline_events SET metadata = '{DEEP}' WHERE event_id = 'one-sub-2'",
+        "UPDATE alert_sessions SET created_at = '-infinity', started_at = '0044-03-15 BC', "
+        "completed_at = 'infinity'; UPDATE timeline_events SET created_at = '20000-01-01'; "
+        "UPDATE mcp_interactions SET created_at = 'infinity'",
+        "ALTER TABLE alert_sessions DROP labels, ADD labels text DEFAULT 'watch'",
+    ):
+        await connection.execute(change)
+        source.tarsy.look_again()
 
-    timeline = await source.fetch_timeline("one")
+        timeline = await source.fetch_timeline("one")
 
-    [stage] = timeline.stages
-    assert [(e.event_id, e.content) for x in stage.executions for e in x.events] == [
-        ("one-lead-1", "result 1 of lead"),
-        ("one-lead-2", "result 2 of lead"),
-        ("one-sub-1", "result 1 of sub"),
-        ("one-sub-2", "look"),
-    ]
-    assert timeline.labels == {}
-    assert timeline.evidence.missing == ()
-    times = {timeline.created_at, timeline.started_at, timeline.completed_at}
-    assert all(time is None or time.tzinfo for time in times)
+        [stage] = timeline.stages
+        assert [(e.event_id, e.content) for x in stage.executions for e in x.events] == [
+            ("one-lead-1", "result 1 of lead"),
+            ("one-lead-2", "result 2 of lead"),
+            ("one-sub-1", "result 1 of sub"),
+            ("one-sub-2", "look"),
+        ]
+        assert timeline.labels == {}, change
+        assert timeline.evidence.missing == ()
+        times = {timeline.created_at, timeline.started_at, timeline.completed_at}
+        assert all(time is None or time.tzinfo for time in times)
 
 
 async def test_schema_change_is_noticed(connection: Any, source: TarsyDatabase) -> None:
@@ -221,7 +186,7 @@ async def test_times_that_are_none_are_no_times(connection: Any, source: TarsyDa
         await source.find_session("gone-1")
 
 
-@pytest.mark.parametrize("count", [5, 6, 7], ids=["the last page is short", "it is full", "there is one more"])
+@pytest.mark.parametrize("count", [6, 7], ids=["the last page is full", "there is one more"])
 async def test_finished_sessions_come_in_pages(
     connection: Any, source: TarsyDatabase, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:

@@ -65,21 +65,21 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def call(*arguments: str, command: Any = check_config, config: Any = CONFIG, **changes: str) -> Result:
         file = tmp_path / "scoring.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")
-        for name, value in (ENVIRONMENT | {"SCORING_CONFIG": str(file), "COLUMNS": "500"} | changes).items():
-            monkeypatch.setenv(name, value)
-        return CliRunner().invoke(command, arguments)
+        with monkeypatch.context() as environment:
+            for name, value in (ENVIRONMENT | {"SCORING_CONFIG": str(file), "COLUMNS": "500"} | changes).items():
+                environment.setenv(name, value)
+            return CliRunner().invoke(command, arguments)
 
     return call
 
 
-@pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["people", "programs"])
-def test_no_secret_is_printed(run: Run, arguments: tuple[str, ...]) -> None:
-    shown = run(*arguments)
-
-    assert shown.exit_code == 0, shown.output
-    assert PLANTED not in shown.stdout + shown.stderr
-    for user in ("bob", "dave", "erin", "frank", "gina"):
-        assert user not in shown.stdout
+def test_no_secret_is_printed(run: Run) -> None:
+    for arguments in ((), ("--json",)):
+        shown = run(*arguments)
+        assert shown.exit_code == 0, shown.output
+        assert PLANTED not in shown.stdout + shown.stderr
+        for user in ("bob", "dave", "erin", "frank", "gina"):
+            assert user not in shown.stdout
 
 
 def test_everything_else_is_printed(run: Run) -> None:
@@ -100,9 +100,8 @@ def test_everything_else_is_printed(run: Run) -> None:
     assert shown["criteria"]["investigation-methodology"].isalnum()
 
 
-@pytest.mark.parametrize(
-    ("url", "masked"),
-    [
+def test_every_spelling_of_a_url_loses_its_secrets(run: Run) -> None:
+    for url, masked in (
         ("https://proxy.internal:8443/v1", "https://proxy.internal:8443/v1"),
         ("https://key@judge.internal/v1", "https://***@judge.internal/v1"),
         ("https://a:b@c@judge.internal/v1", "https://***@judge.internal/v1"),
@@ -110,96 +109,63 @@ def test_everything_else_is_printed(run: Run) -> None:
         (r"https:\\key:planted@judge.internal/v1", r"https:\\***@judge.internal/v1"),
         ("https://judge.internal/v1#planted", "https://judge.internal/v1#***"),
         ("https://judge.internal/v1?planted", "https://judge.internal/v1?***"),
-    ],
-)
-def test_every_spelling_of_a_url_loses_its_secrets(run: Run, url: str, masked: str) -> None:
-    shown = run("--json", config={"providers": {"main": {"api_key_env": None, "proxy": url}}})
-
-    assert json.loads(shown.stdout)["config"]["providers"]["main"]["proxy"] == masked
+    ):
+        shown = run("--json", config={"providers": {"main": {"api_key_env": None, "proxy": url}}})
+        assert json.loads(shown.stdout)["config"]["providers"]["main"]["proxy"] == masked
 
 
-@pytest.mark.parametrize("variable", ["SCORING_DATABASE_URL", "SCORING_TIMELINE_DATABASE_URL"])
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("postgresql://bob:planted7Secret@db/scores?sslmode=nonsense", "sslmode"),
-        ("postgresql://bob:planted7[Secret@db/scores", "%XX"),
-        ("postgresql://bob:planted7Secret@db:70000/scores", "70000"),
-    ],
-    ids=["sslmode", "bracket-in-the-password", "port"],
-)
-@pytest.mark.parametrize("command", [check_config, worker], ids=["check-config", "worker"])
-def test_a_database_url_that_can_never_work_is_refused(
-    run: Run, variable: str, url: str, says: str, command: Any
-) -> None:
-    """Before anything waits for that database."""
-    shown = run(command=command, **{variable: url})
-
-    assert isinstance(shown.exception, ConfigurationError)
-    message = str(shown.exception)
-    assert message.startswith(variable)
-    assert says in message
-    assert PLANTED not in message
-    assert "bob" not in message
+# A variable, a value that can never work, and words of the refusal.
+REFUSED = [
+    *(
+        (variable, f"postgresql://bob:planted7{rest}", says)
+        for variable in ("SCORING_DATABASE_URL", "SCORING_TIMELINE_DATABASE_URL")
+        for rest, says in (
+            ("Secret@db/scores?sslmode=nonsense", "sslmode"),
+            ("[Secret@db/scores", "%XX"),
+            ("Secret@db:70000/scores", "70000"),
+        )
+    ),
+    ("SCORING_TOPIC_DEAD_LETTERS", "session-completed", "give each its own"),
+    ("SCORING_TOPIC_DEAD_LETTERS", "a b", "not a topic name"),
+    ("SCORING_KAFKA_BOOTSTRAP_SERVERS", "broker:99999", "from 1 to 65535"),
+    ("SCORING_KAFKA_GROUP", " ", "must not be blank"),
+    ("SCORING_KAFKA_CA_FILE", "/nowhere/ca.pem", "cannot read /nowhere/ca.pem: No such file or directory"),
+]
 
 
-def test_migrate_refuses_such_a_url_too(run: Run) -> None:
-    shown = run(command=migrate, SCORING_DATABASE_URL="postgresql://bob:planted7Secret@db/scores?sslmode=nonsense")
+def test_settings_that_can_never_work_are_refused_before_anything_waits(run: Run) -> None:
+    for command in (check_config, worker):
+        for variable, value, says in REFUSED:
+            shown = run(command=command, SCORING_KAFKA_SECURITY_PROTOCOL="SSL", **{variable: value})
+            assert isinstance(shown.exception, ConfigurationError), value
+            message = str(shown.exception)
+            assert message.startswith(variable)
+            assert says in message
+            assert PLANTED not in message
+            assert "bob" not in message
+    variable, value, says = REFUSED[0]
+    assert says in str(run(command=migrate, **{variable: value}).exception)
 
-    assert isinstance(shown.exception, ConfigurationError)
-    assert "sslmode" in str(shown.exception)
 
-
-@pytest.mark.parametrize("command", [check_config, worker], ids=["check-config", "worker"])
-def test_a_certificate_that_is_not_there_is_refused(run: Run, command: Any) -> None:
-    shown = run(command=command, SCORING_KAFKA_SECURITY_PROTOCOL="SSL", SCORING_KAFKA_CA_FILE="/nowhere/ca.pem")
-
-    assert isinstance(shown.exception, ConfigurationError)
-    assert str(shown.exception) == "SCORING_KAFKA_CA_FILE: cannot read /nowhere/ca.pem: No such file or directory"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        pytest.param({"SCORING_API_HOST": "0.0.0.0"}, "SCORING_API_OPEN=true", id="open by accident"),
-        pytest.param({"SCORING_TRUSTED_PROXIES": "10.0.0.300"}, "SCORING_TRUSTED_PROXIES", id="no network"),
-        pytest.param({"SCORING_API_TOKENS_FILE": "/nowhere/tokens.yaml"}, "SCORING_API_TOKENS_FILE", id="no file"),
-        pytest.param({"SCORING_API_TOKENS_FILE": "/dev/null"}, "expected a list", id="no tokens"),
-    ],
-)
-def test_what_the_api_would_refuse_is_refused(run: Run, changes: dict[str, str], words: str) -> None:
+def test_what_the_api_would_refuse_is_refused(run: Run) -> None:
     """Access is checked as at the start of `api`."""
-    refused = run(**changes)
-
-    assert isinstance(refused.exception, ConfigurationError)
-    assert words in str(refused.exception)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        pytest.param({"SCORING_TOPIC_DEAD_LETTERS": "session-completed"}, "give each its own", id="one topic for two"),
-        pytest.param({"SCORING_TOPIC_DEAD_LETTERS": "a b"}, "not a topic name", id="no topic"),
-        pytest.param({"SCORING_KAFKA_BOOTSTRAP_SERVERS": "broker:99999"}, "from 1 to 65535", id="no port"),
-        pytest.param({"SCORING_KAFKA_GROUP": " "}, "must not be blank", id="no group"),
-    ],
-)
-@pytest.mark.parametrize("command", [check_config, worker], ids=["check-config", "worker"])
-def test_a_kafka_that_cannot_be_meant_is_refused(run: Run, changes: dict[str, str], words: str, command: Any) -> None:
-    refused = run(command=command, **changes)
-
-    assert isinstance(refused.exception, ConfigurationError)
-    assert words in str(refused.exception)
-    assert str(refused.exception).startswith(next(iter(changes)))
+    for variable, value, says in (
+        ("SCORING_API_HOST", "0.0.0.0", "SCORING_API_OPEN=true"),
+        ("SCORING_TRUSTED_PROXIES", "10.0.0.300", "SCORING_TRUSTED_PROXIES"),
+        ("SCORING_API_TOKENS_FILE", "/nowhere/tokens.yaml", "SCORING_API_TOKENS_FILE"),
+        ("SCORING_API_TOKENS_FILE", "/dev/null", "expected a list"),
+    ):
+        refused = run(**{variable: value})
+        assert isinstance(refused.exception, ConfigurationError)
+        assert says in str(refused.exception)
 
 
-@pytest.mark.parametrize("roles", ["", " ", ",", "intake,", "juge"])
-def test_an_unknown_role_is_refused(run: Run, roles: str) -> None:
+def test_an_unknown_role_is_refused(run: Run) -> None:
     """Also an empty one, as an unset variable leaves it."""
-    refused = run("--only", roles, command=worker, SCORING_TIMELINE_SOURCE="")  # or it would run if it were taken
-
-    assert refused.exit_code == 2
-    assert "no role is called" in refused.stderr
+    for roles in ("", " ", ",", "intake,", "juge"):
+        refused = run("--only", roles, command=worker, SCORING_TIMELINE_SOURCE="")  # or it would run if it were taken
+        assert refused.exit_code == 2
+        assert "no role is called" in refused.stderr
 
 
 def test_an_open_api_on_purpose_is_fine(run: Run) -> None:
