@@ -181,26 +181,16 @@ async def test_the_dashboard_is_notified_after_the_commit(
     assert json.loads(event["payload"]) == {k: v for k, v in stage.items() if k != "db_event_id"}
 
 
-@pytest.mark.parametrize("status", ["failed", "timed_out"])
-async def test_an_end_without_a_number_is_written_as_what_it_is(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, status: str
-) -> None:
-    """A failure is never a number, and TARSy knows both words."""
-    await put(tarsy, "one")
-    await finish(scoring, "one", make=failure, status=status)
-
-    await start().run_once()
-
-    [row] = await tarsy.fetch("SELECT status, total_score, error_message, failure_tags FROM session_scores")
-    assert tuple(row) == (status, None, "the judge refused to answer", "[]")
-
-
-async def test_other_purposes_and_cancelled_scores_are_not_written(
+async def test_only_finished_production_scores_are_written_and_as_they_ended(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection
 ) -> None:
-    """Shadow, consistency and anchor scores, and cancelled ones."""
+    """A failure is never a number. TARSy's lists show the newest completed row, so one without a number is left out."""
+    await put(tarsy, "failed", "timed_out", "one", "cancelled", "no-number")
+    await finish(scoring, "failed", make=failure, status="failed")
+    await finish(scoring, "timed_out", make=failure, status="timed_out")
+    [without] = await finish(scoring, "no-number")
+    await scoring.rows("UPDATE session_scores SET total_score = NULL WHERE score_id = $1", without)
     purposes = ("shadow", "consistency", "anchor")
-    await put(tarsy, "one", "cancelled")
     await scoring.accept(*(rescore("one", purpose=p, chain_id="kubernetes") for p in purposes))
     await scoring.accept(rescore("cancelled", chain_id="kubernetes"))
     for claimed in await scoring.claim():
@@ -214,7 +204,9 @@ async def test_other_purposes_and_cancelled_scores_are_not_written(
     while await made.run_once():
         pass
 
-    assert await written(tarsy) == []
+    rows = await tarsy.fetch("SELECT session_id, status, total_score, error_message, failure_tags FROM session_scores")
+    why = "the judge refused to answer"
+    assert sorted(tuple(r) for r in rows) == [(s, s, None, why, "[]") for s in ("failed", "timed_out")]
 
 
 async def test_a_score_of_tarsys_own_under_way_is_no_obstacle(
@@ -314,31 +306,22 @@ async def test_tarsy_away_delays_nothing_and_loses_nothing(
     assert await written(tarsy) == ["s0", "s1", "s2", "s3"]
 
 
-async def test_a_tarsy_that_fails_over_is_waited_for(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
+async def test_sessions_that_tarsy_lacks_or_that_run_are_skipped(
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
 ) -> None:
-    """For a moment no server matches the URL's options: that is no reason to end the worker."""
-    await put(tarsy, "one")
-    await finish(scoring, "one")
-
-    with pytest.raises(TarsyAway, match="cannot be used"):
-        await start(f"{tarsy_database_url}?target_session_attrs=standby").run_once()
-
-    await start().run_once()
-    assert await written(tarsy) == ["one"]
-
-
-async def test_sessions_that_tarsy_lacks_are_skipped(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
-    """The others are written, and the session is not tried again."""
+    """A running session gets no stage, which TARSy would take for a step; the others are written, and once."""
     await put(tarsy, "deleted", "there")
+    await put(tarsy, "running", status="in_progress")
+    await put(tarsy, "timed-out", status="timed_out")
     await tarsy.execute("UPDATE alert_sessions SET deleted_at = now() WHERE session_id = 'deleted'")
-    await finish(scoring, "deleted", "never", "there")
+    await finish(scoring, "deleted", "never", "there", "running", "timed-out")
     made = start()
 
     await made.run_once()
 
-    assert await written(tarsy) == ["there"]
-    assert made.counted("session_gone") == 2
+    assert await written(tarsy) == ["there", "timed-out"]
+    assert (made.counted("session_gone"), made.counted("session_open")) == (2, 1)
+    assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE session_id = 'running'") == 1
     assert await made.run_once() is False
 
 
@@ -358,77 +341,46 @@ async def test_a_row_that_tarsy_refuses_stops_no_other(
     assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE session_id = 'one'") == 1, "and left no stage"
 
 
-@pytest.mark.parametrize(
-    ("statement", "mends", "says"),
-    [
-        pytest.param(
-            "ALTER TABLE stages ADD project varchar NOT NULL DEFAULT 'x';ALTER TABLE stages ALTER project DROP DEFAULT",
-            "ALTER TABLE stages ALTER project SET DEFAULT 'x'",
-            "NotNullViolationError stages project",
-            id="not-null",
-        ),
-        pytest.param(
-            "ALTER TABLE stages ADD CONSTRAINT known CHECK (stage_type <> 'scoring') NOT VALID",
-            "ALTER TABLE stages DROP CONSTRAINT known",
-            "CheckViolationError stages known",
-            id="check",
-        ),
-        pytest.param(
-            "CREATE TABLE hashes (hash varchar PRIMARY KEY);"
-            "ALTER TABLE session_scores ADD CONSTRAINT hashed FOREIGN KEY (prompt_hash) REFERENCES hashes NOT VALID",
-            "ALTER TABLE session_scores DROP CONSTRAINT hashed",
-            "ForeignKeyViolationError session_scores hashed",
-            id="foreign-key",
-        ),
-    ],
-)
+# What TARSy's schema refuses, how it is mended, and what the error names.
+REFUSALS = [
+    (
+        "ALTER TABLE stages ADD project varchar NOT NULL DEFAULT 'x';ALTER TABLE stages ALTER project DROP DEFAULT",
+        "ALTER TABLE stages ALTER project SET DEFAULT 'x'",
+        "NotNullViolationError stages project",
+    ),
+    (
+        "ALTER TABLE stages ADD CONSTRAINT known CHECK (stage_type <> 'scoring') NOT VALID",
+        "ALTER TABLE stages DROP CONSTRAINT known",
+        "CheckViolationError stages known",
+    ),
+    (
+        "CREATE TABLE hashes (hash varchar PRIMARY KEY);"
+        "ALTER TABLE session_scores ADD CONSTRAINT hashed FOREIGN KEY (prompt_hash) REFERENCES hashes NOT VALID",
+        "ALTER TABLE session_scores DROP CONSTRAINT hashed",
+        "ForeignKeyViolationError session_scores hashed",
+    ),
+]
+
+
 async def test_a_schema_that_refuses_every_row_is_waited_for(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, statement: str, mends: str, says: str
+    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
 ) -> None:
-    """TARSy is upgraded meanwhile: no score is skipped, and the log names the refusing constraint."""
-    await put(tarsy, "zero", "one")
-    made = start()
-    await finish(scoring, "zero")
+    """TARSy is upgraded meanwhile: no score is skipped, and the error names the refusing constraint."""
+    made, sessions = start(), [f"s{n}" for n in range(len(REFUSALS))]
+    await put(tarsy, "first", *sessions)
+    await finish(scoring, "first")
     await made.run_once()
-    await tarsy.execute(statement)
-    await finish(scoring, "one")
-    with pytest.raises(TarsyUnfit, match=says):
+    for session_id, (statement, mends, says) in zip(sessions, REFUSALS, strict=True):
+        await tarsy.execute(statement)
+        await finish(scoring, session_id)
+        with pytest.raises(TarsyUnfit, match=says):
+            await made.run_once()
+        assert session_id not in await written(tarsy)
+
+        await tarsy.execute(mends)
         await made.run_once()
-    assert await written(tarsy) == ["zero"]
 
-    await tarsy.execute(mends)
-    await made.run_once()
-
-    assert await written(tarsy) == ["one", "zero"]
-
-
-async def test_a_session_that_still_runs_gets_no_stage(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
-) -> None:
-    """TARSy would take it for a step of the investigation; the others are written."""
-    await put(tarsy, "running", status="in_progress")
-    await put(tarsy, "ended", status="timed_out")
-    await finish(scoring, "running", "ended")
-    made = start()
-
-    await made.run_once()
-
-    assert await written(tarsy) == ["ended"]
-    assert made.counted("session_open") == 1
-    assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE session_id = 'running'") == 1
-
-
-async def test_a_judgement_without_a_number_does_not_hide_an_older_number(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
-) -> None:
-    """TARSy's lists show the newest completed row."""
-    await put(tarsy, "one")
-    [score_id] = await finish(scoring, "one")
-    await scoring.rows("UPDATE session_scores SET total_score = NULL WHERE score_id = $1", score_id)
-
-    await start().run_once()
-
-    assert await written(tarsy) == []
+        assert session_id in await written(tarsy)
 
 
 async def test_a_score_that_was_removed_there_takes_its_stage_again(
@@ -445,16 +397,6 @@ async def test_a_score_that_was_removed_there_takes_its_stage_again(
 
     assert await written(tarsy) == ["one"]
     assert await tarsy.fetchval("SELECT count(*) FROM stages WHERE stage_type = 'scoring'") == 1
-
-
-async def test_a_stopped_process_holds_no_lock_for_long(start: Start) -> None:
-    """A process that is stopped in the middle of a write would block TARSy's own stages of that session."""
-    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-
-    async def ask(connection: Any, _columns: Any) -> list[str]:
-        return [await connection.fetchval(f"SHOW {name}") for name in limits]
-
-    assert await start().tarsy.once(ask) == ["10s", "3s", "10s"]
 
 
 async def test_scores_from_before_it_was_enabled_are_not_written(
@@ -492,26 +434,16 @@ async def test_many_go_over_in_several_passes(
 # --- what it needs ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("statement", "says"),
-    [
-        pytest.param("DROP TABLE events", "the table events", id="table"),
-        pytest.param("ALTER TABLE session_scores DROP failure_tags", "session_scores.failure_tags", id="column"),
-        pytest.param(
-            "ALTER TABLE stages ADD project varchar NOT NULL", "a default for stages.project", id="unknown-column"
-        ),
-    ],
-)
-async def test_a_schema_that_lacks_something_is_refused_at_the_start(
-    start: Start, tarsy: asyncpg.Connection, statement: str, says: str
-) -> None:
-    await tarsy.execute(statement)
-
-    with pytest.raises(TarsyUnfit, match=re.escape(says)):
-        await start().require_fit()
-
-
-async def test_tarsy_away_at_the_start_is_no_reason_to_refuse(start: Start) -> None:
+async def test_a_schema_that_lacks_something_is_refused_at_the_start(start: Start, tarsy: asyncpg.Connection) -> None:
+    """A database that is away is no reason to refuse."""
+    for statement, says in (
+        ("ALTER TABLE stages ADD project varchar NOT NULL", "a default for stages.project"),
+        ("ALTER TABLE session_scores DROP failure_tags", "session_scores.failure_tags"),
+        ("DROP TABLE events", "the table events"),
+    ):
+        await tarsy.execute(statement)
+        with pytest.raises(TarsyUnfit, match=re.escape(says)):
+            await start().require_fit()
     await start(DEAD_URL).require_fit()
 
 
@@ -594,22 +526,16 @@ async def test_a_schema_without_usage_is_named(
         await start(url).require_fit()
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        pytest.param(None, "SCORING_WRITE_BACK_DATABASE_URL is not set", id="no-url"),
-        pytest.param("postgresql://a:b@c/d?sslmode=x", "SCORING_WRITE_BACK_DATABASE_URL: there is no such", id="wrong"),
-    ],
-)
-def test_a_write_back_that_cannot_work_is_a_configuration_error(url: str | None, says: str) -> None:
+def test_a_write_back_that_cannot_work_is_a_configuration_error() -> None:
     """`check-config` and the start say so before anything is opened."""
     own = {"SCORING_DATABASE_URL": "postgresql://a/b", "SCORING_KAFKA_BOOTSTRAP_SERVERS": "c:1"}
-    settings = load_settings(
-        own | {"SCORING_WRITE_BACK": "true"} | ({"SCORING_WRITE_BACK_DATABASE_URL": url} if url else {})
-    )
-
-    with pytest.raises(ConfigurationError, match=says):
-        check_settings(settings, ("relay",), {})
-    with pytest.raises(ConfigurationError, match=says):
-        open_write_back_tarsy(settings)
-    check_settings(settings.model_copy(update={"write_back": False}), ("relay",), {})
+    for url, says in (
+        ("", "SCORING_WRITE_BACK_DATABASE_URL is not set"),
+        ("postgresql://a:b@c/d?sslmode=x", "SCORING_WRITE_BACK_DATABASE_URL: there is no such"),
+    ):
+        settings = load_settings(own | {"SCORING_WRITE_BACK": "true", "SCORING_WRITE_BACK_DATABASE_URL": url})
+        with pytest.raises(ConfigurationError, match=says):
+            check_settings(settings, ("relay",), {})
+        with pytest.raises(ConfigurationError, match=says):
+            open_write_back_tarsy(settings)
+        check_settings(settings.model_copy(update={"write_back": False}), ("relay",), {})

@@ -4,7 +4,6 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 from pydantic_core import from_json
 
@@ -19,7 +18,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 def ended(**changes: Any) -> EndedSession:
-    told = {
+    fields: dict[str, Any] = {
         "session_id": "one",
         "chain_id": "kubernetes",
         "alert_type": "PodCrash",
@@ -29,56 +28,35 @@ def ended(**changes: Any) -> EndedSession:
         "is_deleted": False,
         "labels": {"noise": "true"},
     } | changes
-    return EndedSession(**told)
+    return EndedSession(**fields)
 
 
-@pytest.mark.parametrize(
-    ("env", "says"),
-    [
-        pytest.param(OURS, "SCORING_TIMELINE_DATABASE_URL is not set", id="no-tarsy"),
-        pytest.param(
-            OURS | {"SCORING_KAFKA_BOOTSTRAP_SERVERS": ""}, "KAFKA_BOOTSTRAP_SERVERS is not set", id="no-broker"
-        ),
-        pytest.param(OURS | {"SCORING_DATABASE_URL": ""}, "SCORING_DATABASE_URL is not set", id="no-database"),
-        pytest.param(
-            OURS | {"SCORING_TIMELINE_DATABASE_URL": "postgresql://a:99999/b"},
+def test_what_is_missing_is_named() -> None:
+    for changes, says in (
+        ({}, "SCORING_TIMELINE_DATABASE_URL is not set"),
+        ({"SCORING_KAFKA_BOOTSTRAP_SERVERS": ""}, "KAFKA_BOOTSTRAP_SERVERS is not set"),
+        ({"SCORING_DATABASE_URL": ""}, "SCORING_DATABASE_URL is not set"),
+        (
+            {"SCORING_TIMELINE_DATABASE_URL": "postgresql://a:99999/b"},
             "SCORING_TIMELINE_DATABASE_URL: 99999 is no port",
-            id="wrong-tarsy",
         ),
-    ],
-)
-def test_what_is_missing_is_named(env: dict[str, str], says: str) -> None:
-    """The variable, and what to give."""
-    told = CliRunner().invoke(bridge, [], env=env)
-
-    assert isinstance(told.exception, ConfigurationError)
-    assert says in str(told.exception)
+    ):
+        refused = CliRunner().invoke(bridge, [], env=OURS | changes)
+        assert isinstance(refused.exception, ConfigurationError)
+        assert says in str(refused.exception)
 
 
-def test_a_time_that_is_none_is_asked_wrongly() -> None:
-    """With an example of one."""
-    told = CliRunner().invoke(bridge, ["--since", "last week"], env=OURS)
-
-    assert told.exit_code == 2
-    assert "2026-01-31" in told.output
-
-
-def test_a_time_to_come_is_asked_wrongly() -> None:
+def test_a_time_that_is_none_or_to_come_is_refused() -> None:
     """A bridge that announces nothing would look healthy."""
-    told = CliRunner().invoke(bridge, ["--since", "2999-01-01"], env=OURS)
+    for since, says in (("last week", "2026-01-31"), ("2999-01-01", "in the future")):
+        refused = CliRunner().invoke(bridge, ["--since", since], env=OURS)
+        assert refused.exit_code == 2
+        assert says in refused.output
 
-    assert told.exit_code == 2
-    assert "in the future" in told.output
 
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"session_id": "two"}, {"status": "timed_out"}, {"ended_at": NOW + timedelta(microseconds=1)}],
-    ids=["session", "status", "time-of-the-end"],
-)
-def test_an_event_id_is_of_one_end_of_one_session(changes: dict[str, Any]) -> None:
-    """Another session, status or time is another event."""
-    assert event_id_of(ended()) != event_id_of(ended(**changes))
+def test_an_event_id_is_of_one_end_of_one_session() -> None:
+    for other in ({"session_id": "two"}, {"status": "timed_out"}, {"ended_at": NOW + timedelta(microseconds=1)}):
+        assert event_id_of(ended()) != event_id_of(ended(**other))
 
 
 def test_an_event_id_is_the_same_for_ever() -> None:
@@ -95,7 +73,7 @@ def test_a_problem_is_logged_once_per_session() -> None:
     assert [logged.is_first(session_id) for session_id in "aabcba"] == [True, False, True, True, False, True]
 
 
-def test_amessage_of_is_what_intake_understands() -> None:
+def test_message_is_what_intake_understands() -> None:
     """And what others can route by its headers."""
     key, value, headers = message_of(ended(chain_id=None), NOW)
 
