@@ -4,7 +4,7 @@ A worker that ends itself, with SIGKILL or another signal, at an exact point of 
     python dying_worker.py POINT[:N] [options of `tarsy-scoring worker`]
 
 It dies the N-th time (default 1) that it comes to the point; calls that found nothing to do do not count.
-`DYING_SIGNAL` names another signal than KILL, `DYING_MATCH` a text that the arguments must hold.
+`DYING_SIGNAL` names another signal than KILL.
 """
 
 import os
@@ -22,7 +22,6 @@ from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.queue.leases import Leases
 from tarsy_scoring.queue.store import Store
-from tarsy_scoring.timeline.files import SessionFiles
 
 When = Literal["before", "after", "after a flush"]
 
@@ -33,7 +32,6 @@ POINTS: dict[str, tuple[Any, str, When]] = {
     "before-offset-commit": (Consumer, "commit", "before"),
     "after-offset-commit": (Consumer, "commit", "after"),
     "after-claim": (Leases, "claim_due", "after"),
-    "fetching": (SessionFiles, "fetch_timeline", "before"),
     "before-judge": (JudgeClient, "ask", "before"),
     "after-judge": (JudgeClient, "ask", "after"),
     "after-record": (Store, "record", "after"),
@@ -49,20 +47,19 @@ def die_at(owner: Any, name: str, when: When, nth: int) -> None:
     """Replace the coroutine function `name` of `owner` by one that ends the process around its n-th call."""
     original: Callable[..., Any] = getattr(owner, name)
     number = signal.Signals[f"SIG{os.environ.get('DYING_SIGNAL', 'KILL')}"]
-    match = os.environ.get("DYING_MATCH", "")
     calls = 0
 
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
-        fits = match in repr(args[1:])
         if when == "after":
             result = await original(*args, **kwargs)
-            calls += fits and result not in ([], 0)
-            if calls == nth and fits:
+            is_counted = result not in ([], 0)
+            calls += is_counted
+            if calls == nth and is_counted:
                 os.kill(os.getpid(), number)
             return result
-        calls += fits
-        if calls == nth and fits:
+        calls += 1
+        if calls == nth:
             if when == "after a flush":  # what was sent before is with the broker, and nobody here knows
                 await args[0].flush()
             os.kill(os.getpid(), number)

@@ -107,58 +107,6 @@ async def test_5_a_worker_killed_while_the_judge_thinks_costs_one_call_per_score
     assert service.judge.calls_by_turn == {"analysis": 6, "missing_tools": 3}
 
 
-async def test_6_a_stored_turn_is_never_paid_for_again(service: Service) -> None:
-    service.judge.script(Fault(kind="hang", times=1, turn="missing_tools"))
-    events = await service.announce(*service.add_sessions(1))
-    worker = service.worker(**STEADY)
-    await wait_until(lambda: service.judge.calls_by_turn["missing_tools"] == 1, 60, "the second turn is asked")
-    await worker.kill()
-    await service.let_leases_lapse()
-    service.worker(**STEADY)
-    await service.all_end(1)
-    await assert_whole(service, events)
-    assert service.judge.calls_by_turn == {"analysis": 1, "missing_tools": 2}
-
-
-# --- replies that are lost -----------------------------------------------------------------------------
-
-CLAIMING, ENDING, ACCEPTING = "attempt = s.attempt + 1", "status = v.status", ".scoring_requests\n"
-
-
-async def test_6a_a_claim_whose_reply_was_lost_lapses(service: Service) -> None:
-    async with DatabaseProxy(service.database_url) as proxy:
-        events = await service.announce(*service.add_sessions(3))
-        service.worker("--only", "intake,relay")
-        await service.scores_reach(3, "status = 'pending'")
-        proxy.lose_commit_reply(CLAIMING)
-        worker = service.worker("--only", "judge", SCORING_DATABASE_URL=proxy.url, **STEADY)
-        await service.all_end(3)
-        await assert_whole(service, events)
-        assert proxy.replies_lost == 1
-        await worker.stop()
-    assert await service.count("attempt = 2 AND attempts_burned = 1") == 3
-    assert service.judge.calls == 6, "the lost claim cost no call"
-
-
-async def test_2_and_7_a_write_whose_reply_was_lost_is_not_written_twice(service: Service) -> None:
-    async with DatabaseProxy(service.database_url) as proxy:
-        service.hold()
-        worker = service.worker(SCORING_DATABASE_URL=proxy.url, **STEADY)
-        await worker.ready()
-        proxy.lose_commit_reply(ACCEPTING)
-        events = await service.announce(*service.add_sessions(3))
-        await service.asked(3)
-        assert proxy.replies_lost == 1
-        proxy.lose_commit_reply(ENDING)
-        service.judge.clear()
-        await service.all_end(3)
-        await assert_whole(service, events)
-        assert proxy.replies_lost in (2, 3), "two ends may be written at once"
-        await worker.stop()
-    assert await service.count("attempt = 1") == 3
-    assert service.judge.calls == 6
-
-
 async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Service) -> None:
     """Polling finds the work within about a second."""
     async with DatabaseProxy(service.database_url) as proxy:
@@ -251,42 +199,6 @@ async def test_20_a_second_sigterm_does_not_wait(service: Service) -> None:
     await assert_whole(service, events)
 
 
-# --- scores that cannot succeed ------------------------------------------------------------------------
-
-
-async def test_23_a_judge_that_always_fails_fails_the_score_after_the_last_attempt(service: Service) -> None:
-    """Only this score fails; if all scores failed, the circuit would open and keep their attempts."""
-    service.judge.script(Fault(kind="status", status=500, headers={"retry-after-ms": "10"}))
-    (event,) = await service.announce(*service.add_sessions(1))
-    service.worker(SCORING_LEASE_S="60")
-    for burned in range(1, 5):
-        row = await service.score_becomes("session-0000", "pending", attempts_burned=burned)
-        assert row["waiting_reason"] == "retry"
-        await service.rows("UPDATE provider_states SET failed_calls = '{}'")  # other scores went well meanwhile
-        await service.let_retries_be_due()
-    row = await service.score_becomes("session-0000", "failed", error_kind="judge_unavailable")
-    assert (row["attempt"], row["attempts_burned"]) == (5, 5)
-    await assert_whole(service, [], failed=[event])
-    assert service.judge.calls == 5 * 4, "four calls per attempt"
-
-
-@pytest.mark.slow
-async def test_24_a_request_that_kills_its_worker_is_quarantined(service: Service) -> None:
-    """Attempts are counted at the claim."""
-    (event,) = await service.announce(*service.add_sessions(1, "poison"))
-    options = {"DYING_MATCH": "poison", "SCORING_LEASE_S": "1", "SCORING_MAX_ATTEMPTS": "3"}
-    for _ in range(3):
-        await dies(service.worker(dies_at="fetching", **options))
-    healthy = service.worker(dies_at="fetching", **(options | STEADY))
-    events = await service.announce(*service.add_sessions(3))
-    await service.all_end(4)
-    await assert_whole(service, events, failed=[event])
-    row = await service.score_of("poison-0000")
-    assert row is not None
-    assert (row["status"], row["error_kind"], row["attempt"]) == ("failed", "worker_lost", 3)
-    assert healthy.status is None
-
-
 # --- PostgreSQL and the broker go away -----------------------------------------------------------------
 
 
@@ -328,25 +240,6 @@ async def test_14_a_worker_can_be_stopped_while_the_database_is_away(service: Se
     service.worker()
     await service.all_end(4)
     await assert_whole(service, events + more)
-
-
-@pytest.mark.slow
-async def test_17_a_worker_can_be_stopped_while_the_broker_is_down(service: Service, own_kafka: Kafka) -> None:
-    if not own_kafka.survives_restart:
-        pytest.skip(f"the broker {own_kafka.name} is not ours to restart, or forgets everything when it ends")
-    service.hold()
-    events = await service.announce(*service.add_sessions(3))
-    worker = service.worker(SCORING_DRAIN_TIMEOUT_S="40")
-    await service.asked(3)
-    await own_kafka.kill()
-    service.judge.clear()
-    try:
-        assert await worker.stop() == 0
-        assert await service.count("status = 'completed'") == 3
-    finally:
-        await own_kafka.start()
-    service.worker("--only", "relay")
-    await assert_whole(service, events)
 
 
 @pytest.mark.slow

@@ -123,23 +123,6 @@ async def test_a_server_that_cannot_be_trusted_is_told_and_waited_for(
         assert told.endswith("; check its TLS certificate and sslmode in SCORING_DATABASE_URL")
 
 
-async def test_a_server_without_tls_is_refused_where_tls_is_asked_for(database_url: str, authority: Authority) -> None:
-    """Skipped where the server has TLS."""
-    if await has_tls(database_url):
-        pytest.skip("this PostgreSQL has TLS")
-    url = f"{database_url}?sslmode=verify-full&sslrootcert={authority.file}"
-
-    with pytest.raises(DatabaseAway, match="it rejected SSL; turn ssl on there, or correct SCORING_DATABASE_URL"):
-        await one_by(url)
-
-
-async def has_tls(url: str) -> bool:
-    try:
-        return await one_by(f"{url}?sslmode=require") == 1
-    except DatabaseAway:
-        return False
-
-
 async def test_what_the_driver_cannot_mean_is_asked_wrongly(proxy: TlsProxy) -> None:
     url = proxy.url(sslmode="require", ssl_min_protocol_version="planted")
 

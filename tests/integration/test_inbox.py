@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timezone
 from typing import Any
 
@@ -55,16 +54,6 @@ async def test_the_same_request_again(scoring: Scoring) -> None:
     assert await scoring.value("SELECT count(*) FROM session_scores") == 1
 
 
-async def test_the_same_request_twice_in_one_batch(scoring: Scoring) -> None:
-    request, other = session_completed("session-1"), session_completed("session-2")
-
-    await scoring.accept(request, other, request)
-
-    arrivals = await scoring.rows("SELECT session_id, arrivals FROM scoring_requests ORDER BY session_id")
-    assert [r["arrivals"] for r in arrivals] == [2, 1]
-    assert await scoring.value("SELECT count(*) FROM session_scores") == 2
-
-
 async def test_the_same_request_over_32_connections_at_once(scoring: Scoring) -> None:
     request = session_completed()
 
@@ -74,31 +63,6 @@ async def test_the_same_request_over_32_connections_at_once(scoring: Scoring) ->
     assert sorted(answers, key=str) == [["accepted"]] + [[None]] * 31
     assert await scoring.value("SELECT arrivals FROM scoring_requests") == 32
     assert await scoring.events() == ["queued"]
-
-
-async def test_different_requests_for_one_session_over_16_connections(scoring: Scoring) -> None:
-    async with open_scoring(scoring.url, pool_size=16) as busy:
-        answers = await asyncio.gather(*(busy.accept(session_completed()) for _ in range(16)))
-
-    assert sorted(answers) == [["accepted"]] + [["in_progress"]] * 15
-    [score_id] = [r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores")]
-    said = await scoring.rows("SELECT DISTINCT score_id FROM scoring_requests")
-    assert said == [{"score_id": score_id}]
-
-
-async def test_batches_in_opposite_orders(scoring: Scoring) -> None:
-    requests = [rescore(f"session-{n:02}") for n in range(40)]
-    shuffled = random.Random(5)
-    batches = [requests, requests[::-1], *(shuffled.sample(requests, 40) for _ in range(6))]
-
-    async with AsyncExitStack() as stack:
-        processes = [await stack.enter_async_context(open_scoring(scoring.url, pool_size=1)) for _ in batches]
-        async with asyncio.timeout(30):
-            await asyncio.gather(*(p.accept(*batch) for p, batch in zip(processes, batches, strict=True)))
-
-    assert await scoring.rows("SELECT DISTINCT arrivals FROM scoring_requests") == [{"arrivals": len(batches)}]
-    assert await scoring.value("SELECT count(*) FROM session_scores") == 40
-    assert await scoring.events() == ["queued"] * 40
 
 
 async def test_sessions_are_locked_in_one_order(scoring: Scoring) -> None:
@@ -291,22 +255,6 @@ async def test_due_work(scoring: Scoring) -> None:
 
     assert await scoring.inbox.count_due(100) == 4
     assert await scoring.inbox.count_due(3) == 3
-
-
-async def test_a_cancelled_accept_leaves_nothing_half(scoring: Scoring) -> None:
-    request = session_completed()
-    await scoring.accept(session_completed())
-    async with connected(scoring.url) as somebody, somebody.transaction():
-        await somebody.execute("SELECT FROM sessions FOR UPDATE")
-        accepting = asyncio.create_task(scoring.accept(request))
-        await _until_somebody_waits_for_a_lock(scoring)
-        accepting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await accepting
-
-    assert await scoring.dispositions() != {}
-    assert request.request_id not in await scoring.dispositions()
-    assert await scoring.accept(request) == ["in_progress"]
 
 
 async def test_new_scores_ring_in_other_processes(scoring: Scoring) -> None:

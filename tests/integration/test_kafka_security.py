@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from infrastructure import Kafka as Broker
 from infrastructure import fresh_topics, run_apart, wait_until
-from processes import Service, assert_whole
+from processes import Service
 from secured_kafka import PASSWORD, USER, Authority, SecuredKafka, unsigned_token
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
@@ -205,23 +205,6 @@ async def service(
         await installation.close()
 
 
-async def test_a_worker_scores_over_secured_listeners(service: Service) -> None:
-    """Also with a dead letter; the password is in no output."""
-    worker = service.worker()
-    events = await service.announce(*service.add_sessions(2))
-    await service.send(service.topics.session_completed, [(b"poison", b"{")])
-    await service.all_end(2)
-    await assert_whole(service, events)
-    await wait_until(service.dead_letters, 60, "the poisoned message is dead-lettered")
-
-    listed = await service.run("dead-letters", "list", "--json")
-
-    assert listed.status == 0, listed.stderr
-    assert service.topics.session_completed in listed.stdout
-    assert await worker.stop() == 0
-    assert PASSWORD not in worker.log + listed.stderr
-
-
 async def test_rolling_signals_are_published_over_secured_listeners(service: Service) -> None:
     """Events are consumed by the stream library and figures published by our own client: both log in."""
     topic = f"insights-of-{service.topics.group}"
@@ -240,17 +223,3 @@ async def test_rolling_signals_are_published_over_secured_listeners(service: Ser
     await wait_until(published, 60, "its chain is published")
     assert await insights.stop() == 0
     assert PASSWORD not in insights.log
-
-
-async def test_a_refused_worker_is_not_ready_and_logs_why(service: Service) -> None:
-    """It waits without a traceback, and ends when asked to."""
-    worker = service.worker(SCORING_KAFKA_SASL_PASSWORD="planted-x")
-
-    refused = await worker.says("kafka.refused", level="error")
-
-    assert "SCORING_KAFKA_SASL_PASSWORD" in refused["reason"]
-    assert (await worker.get("/readyz"))[0] == 503
-    assert (await worker.get("/healthz"))[0] == 200
-    assert await worker.stop() == 0
-    assert "Traceback" not in worker.log
-    assert "planted-x" not in worker.log

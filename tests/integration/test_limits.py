@@ -207,24 +207,6 @@ async def test_a_budget_is_never_exceeded_and_all_that_fits_gets_through(databas
     assert most * len(calls) > budget
 
 
-async def test_a_lost_reservation_is_not_waited_for(url: str) -> None:
-    """What was reserved longer ago than a call can take will not come free: the refused call is due tomorrow."""
-    async with open_fleet(url, settings_of(daily_usd=0.05)) as fleet:
-        await fleet.one.admit(call_of(usd=0.05))
-        fresh = await refusal(fleet.one, call_of(usd=0.05))
-        await fleet.rows("UPDATE budget_days SET reserved_at = now() - interval '7 min'")
-        stale = await refusal(fleet.one, call_of(usd=0.05))
-        await fleet.rows("UPDATE budget_days SET reserved_at = now()")
-        too_large = await refusal(fleet.one, call_of(usd=0.06))
-
-    assert fresh is not None
-    assert stale is not None
-    assert too_large is not None
-    assert fresh.due_s <= 36
-    assert "next UTC day" in str(stale)
-    assert "next UTC day" in str(too_large)
-
-
 async def test_a_day_ends(url: str) -> None:
     """A new day has a whole budget; what was reserved yesterday is settled with yesterday."""
     async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
@@ -411,26 +393,6 @@ async def test_the_life_of_a_circuit(url: str) -> None:
         assert not any(p.is_probe for p in permits)
         await fleet.fail(4)
         assert await refusal(fleet.one, call_of()) is None, "the count began again"
-
-
-async def test_a_prober_that_dies(url: str) -> None:
-    """After the deadline of its call another one probes; the first one's late word then counts for nothing."""
-    async with open_fleet(url, settings_of({"main": {"timeout_s": 50}})) as fleet:
-        await fleet.fail(5)
-        await fleet.pass_time(31)
-        lost = await fleet.one.admit(call_of())
-        await fleet.pass_time(49)
-        assert isinstance(await refusal(fleet.member(1), call_of()), CircuitOpen)
-        await fleet.pass_time(2)
-        second = await fleet.member(1).admit(call_of())
-
-        assert (lost.is_probe, second.is_probe) == (True, True)
-        await fleet.one.settle(lost, Result())
-        await fleet.refresh()
-        assert isinstance(await refusal(fleet.one, call_of()), CircuitOpen)
-        await fleet.member(1).settle(second, Result())
-        await fleet.refresh()
-        assert await refusal(fleet.one, call_of()) is None
 
 
 async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> None:

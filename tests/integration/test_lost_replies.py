@@ -16,12 +16,10 @@ from builders import (
     open_scoring,
     rescore,
     session_completed,
-    step,
 )
 from infrastructure import wait_until
 from proxy import DatabaseProxy
 from tarsy_scoring.errors import LeaseLost
-from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.store import Ending
@@ -89,18 +87,6 @@ async def test_claim(lossy: Lossy) -> None:
     assert await lossy.seen.take_back() == {"lost": "pending"}
 
 
-async def test_record(lossy: Lossy) -> None:
-    claimed = await lossy.seen.claimed()
-
-    lossy.lose_next_reply()
-    await lossy.scoring.store.record(step(claimed, "analyzing_methodology", 1))
-
-    assert lossy.proxy.replies_lost == 1
-    assert len(await lossy.seen.store.stored_turns(claimed.score_id)) == 1
-    assert (await lossy.seen.events(claimed.score_id)).count("analyzing_methodology") == 1
-    await lossy.scoring.store.end(completion(claimed))
-
-
 @pytest.mark.parametrize("build", [completion, failure], ids=["completed", "failed"])
 async def test_end(lossy: Lossy, build: Callable[..., Any]) -> None:
     """A repeated end recognises its own committed transaction."""
@@ -118,21 +104,6 @@ async def test_end(lossy: Lossy, build: Callable[..., Any]) -> None:
     assert (await lossy.seen.dispositions())[waiting.request_id] == "accepted"
     with pytest.raises(LeaseLost):  # another call is not the repeat of this one
         await lossy.scoring.store.end(ending)
-
-
-async def test_ends_of_many_scores(lossy: Lossy) -> None:
-    await lossy.seen.accept(*(session_completed(f"session-{n}") for n in range(20)))
-    claimed = await lossy.seen.claim()
-
-    lossy.lose_next_reply()
-    await asyncio.gather(
-        *(lossy.scoring.store.end(completion(c, missing_tools=[MissingTool("a", "b")])) for c in claimed)
-    )
-
-    assert lossy.proxy.replies_lost == 1
-    assert await lossy.seen.rows("SELECT DISTINCT status FROM session_scores") == [{"status": "completed"}]
-    assert (await lossy.seen.events()).count("completed") == 20
-    assert await lossy.seen.value("SELECT count(*) FROM score_missing_tools") == 20
 
 
 async def _cancelled(seen: Scoring, claimed: ClaimedScore) -> None:
@@ -233,17 +204,6 @@ async def test_take_back(lossy: Lossy) -> None:
     assert await lossy.scoring.take_back() == {}
     assert (await lossy.seen.score(claimed.score_id))["attempts_burned"] == 1
     assert (await lossy.seen.events(claimed.score_id)).count("waiting_retry") == 1
-
-
-async def test_cancel(lossy: Lossy) -> None:
-    claimed = await lossy.seen.claimed()
-
-    lossy.lose_next_reply()
-    await lossy.scoring.leases.cancel(claimed.score_id, "bob")
-
-    assert lossy.proxy.replies_lost == 1
-    assert (await lossy.seen.score(claimed.score_id))["status"] == "cancelled"
-    assert (await lossy.seen.events(claimed.score_id)).count("failed") == 1
 
 
 # --- connections that are cut --------------------------------------------------------------------------

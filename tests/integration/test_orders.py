@@ -161,15 +161,6 @@ async def test_the_end_of_an_order_promotes_nothing(scoring: Scoring) -> None:
     assert (await scoring.dispositions())[waiting.request_id] == "accepted"
 
 
-async def test_events_of_an_order_say_its_purpose(scoring: Scoring) -> None:
-    [claimed] = await claim_ordered(scoring, THREE[0])
-    await scoring.store.end(completion(claimed))
-
-    said = await scoring.rows("SELECT payload ->> 'purpose' AS purpose, type FROM scoring_events ORDER BY entry")
-    assert {r["purpose"] for r in said} == {"consistency"}
-    assert [r["type"] for r in said][-1] == "scoring.completed"
-
-
 # --- following -----------------------------------------------------------------------------------------
 
 

@@ -2,16 +2,13 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from datetime import datetime
 from typing import Any
 
 import asyncpg
 import pytest
-from pydantic import TypeAdapter
 
-from builders import OTHER_CRITERIA, Scoring, completion, open_scoring, rescore, session_completed, step
+from builders import Scoring, open_scoring, rescore, session_completed, step
 from infrastructure import wait_until
-from tarsy_scoring.events import ScoringFailed, ScoringProgress, ScoringStarted
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.backlog import UnpublishedEvents, unpublished_events
@@ -40,25 +37,6 @@ def progress(score_id: Any, phase: str = "storing") -> NewEvent:
 
 
 # --- writing -------------------------------------------------------------------------------------------
-
-
-async def test_events_are_what_the_schema_says(scoring: Scoring) -> None:
-    claimed = await scoring.claimed(chain_id=None)
-    await scoring.store.record(step(claimed, "analyzing_methodology"))
-    await scoring.leases.cancel(claimed.score_id, "alice")
-    await place(scoring)
-    model: TypeAdapter[Any] = TypeAdapter(ScoringStarted | ScoringProgress | ScoringFailed)
-
-    events = [model.validate_python(e.payload) for e in await unpublished(scoring)]
-
-    assert [(e.sequence, e.position, e.attempt) for e in events] == [(1, 1, 0), *((n, n, 1) for n in range(2, 6))]
-    assert {(e.score_id, e.request_id) for e in events} == {(str(claimed.score_id), str(claimed.request_id))}
-    assert {(e.session_id, e.chain_id, e.purpose) for e in events} == {("session-1", None, "production")}
-    assert len({e.event_id for e in events}) == 5
-    assert events == sorted(events, key=lambda e: e.timestamp_us)
-    for placed, event in zip(await unpublished(scoring), events, strict=True):
-        assert placed.payload["timestamp"].endswith("Z")
-        assert round(datetime.fromisoformat(placed.payload["timestamp"]).timestamp() * 1e6) == event.timestamp_us
 
 
 async def test_sequence_grows_by_one_whoever_writes(scoring: Scoring) -> None:
@@ -135,22 +113,6 @@ async def test_an_older_transaction_that_commits_late(scoring: Scoring) -> None:
     phases = [e.payload["phase"] for e in await unpublished(scoring)]
     assert phases == ["queued", "queued", "early", "late"]
     assert sorted(p or 0 for p in await positions(scoring)) == [1, 2, 3, 4]
-
-
-async def test_events_of_a_session_are_placed_in_order(scoring: Scoring) -> None:
-    claimed = await scoring.claimed()
-    await scoring.accept(rescore(criteria=OTHER_CRITERIA))
-    await scoring.store.end(completion(claimed))
-    await scoring.claim()
-    while await place(scoring, limit=2):
-        pass
-
-    told = [e.payload.get("phase", e.payload["type"]) for e in await unpublished(scoring)]
-
-    assert told == [
-        *("queued", "scoring.started", "gathering_context", "scoring.completed"),
-        *("queued", "scoring.started", "gathering_context"),
-    ]
 
 
 async def test_two_that_give_positions_at_once(scoring: Scoring) -> None:

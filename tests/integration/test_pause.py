@@ -60,24 +60,6 @@ def test_what_is_named_is_paused_and_resumed(
     assert json.loads(ended.stdout) == {"lifted": 1, "pauses": []}
 
 
-def test_words_for_people(run: Run) -> None:
-    """What is paused, since when, by whom and why; how many were lifted, and what still holds."""
-    assert run("pause", "--list").stdout == "nothing is paused\n"
-    assert "everything: paused since 20" in run("pause", "--reason", "maintenance").stdout
-    run("pause", "--chain", "kubernetes")
-    listed = run("pause", "--list").stdout.splitlines()
-    one = run("resume", "--chain", "kubernetes").stdout
-    none = run("resume", "--chain", "kubernetes").stdout
-    run("pause", "--chain", "kubernetes")
-    both = run("resume").stdout
-
-    assert [line.partition(":")[0] for line in listed] == ["everything", "chain 'kubernetes'"]
-    assert listed[0].endswith("UTC by alice (maintenance)")
-    assert one.startswith("1 pause lifted; workers see it within seconds\neverything: paused since ")
-    assert none.startswith("0 pauses lifted\neverything: paused since ")
-    assert both == "2 pauses lifted; workers see it within seconds\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -15,7 +15,6 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
 from tarsy_scoring.postgres import database as database_module
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
-from tarsy_scoring.tarsy import database as tarsy_module
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.web.api.probes import READY_TIMEOUT_S
 from tarsy_scoring.web.app import create_app
@@ -161,29 +160,6 @@ async def test_a_cancel_rolls_back_and_keeps_the_connection(
     assert await database.once(backends) == before
     assert list(before.values()) == [False] * CONNECTIONS
     assert await database.once(lambda c: c.fetchval("SELECT to_regclass('half_done')")) is None
-
-
-async def test_tarsys_silent_database_is_given_up_in_time(
-    proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise a bridge would keep its lock, and a score stay in progress, for ever."""
-    tarsy = tarsy_module.TarsyPool(proxy.url, "X", {}, is_read_only=True)
-    monkeypatch.setattr(tarsy, "timeout_s", SHORT_S)
-
-    async def work(connection: Connection, _: object) -> None:
-        await one(connection)
-        proxy.fall_silent()
-        await one(connection)
-
-    began = time.monotonic()
-    with pytest.raises(tarsy_module.TarsyAway, match="no answer"):
-        await tarsy.once(work)
-    assert time.monotonic() - began < IN_TIME_S
-
-    monkeypatch.undo()
-    proxy.speak_again()
-    assert await tarsy.once(lambda c, _: one(c)) == 1
-    await tarsy.close()
 
 
 async def test_a_session_in_a_silent_database_is_given_up_in_time(

@@ -21,7 +21,6 @@ from builders import (
     step,
     turn,
 )
-from infrastructure import wait_until
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.postgres.database import DatabaseAway
@@ -143,26 +142,6 @@ async def test_an_end_may_answer_its_request_otherwise(scoring: Scoring) -> None
     assert await scoring.dispositions() == {request.request_id: "disabled"}
 
 
-async def test_a_hundred_ends_share_writes(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
-    await scoring.accept(*(session_completed(f"session-{n}") for n in range(100)))
-    claimed = await scoring.claim()
-    persist, writes = scoring.database.persist, []
-
-    async def counted(work: Any) -> Any:
-        writes.append(work)
-        return await persist(work)
-
-    monkeypatch.setattr(scoring.database, "persist", counted)
-
-    await asyncio.gather(*(scoring.store.record(step(c, "storing", 1)) for c in claimed))
-    await asyncio.gather(*(scoring.store.end(completion(c, total_score=n)) for n, c in enumerate(claimed)))
-
-    assert len(writes) <= 4
-    rows = await scoring.rows("SELECT score_id, total_score FROM session_scores")
-    assert {r["score_id"]: r["total_score"] for r in rows} == {c.score_id: n for n, c in enumerate(claimed)}
-    assert (await scoring.events()).count("completed") == 100
-
-
 async def test_a_bad_end_does_not_fail_its_neighbours(scoring: Scoring) -> None:
     await scoring.accept(*(session_completed(f"session-{n}") for n in range(4)))
     good, over, nul, last = await scoring.claim()
@@ -179,38 +158,6 @@ async def test_a_bad_end_does_not_fail_its_neighbours(scoring: Scoring) -> None:
     assert [type(r) for r in results] == [type(None), *refused, type(None)]
     statuses = [(await scoring.score(c.score_id))["status"] for c in (good, over, nul, last)]
     assert statuses == ["completed", "in_progress", "in_progress", "completed"]
-
-
-async def test_a_bad_turn_does_not_fail_its_neighbours(scoring: Scoring) -> None:
-    await scoring.accept(session_completed("session-1"), session_completed("session-2"))
-    good, bad = await scoring.claim()
-
-    results = await asyncio.gather(
-        scoring.store.record(step(good, "storing", 1)),
-        scoring.store.record(step(bad, "storing", 1, reply="half a pair: \ud800")),
-        return_exceptions=True,
-    )
-
-    assert [type(r) for r in results] == [type(None), asyncpg.DataError]
-    assert len(await scoring.store.stored_turns(good.score_id)) == 1
-    assert (await scoring.events(bad.score_id))[-1] == "gathering_context"
-
-
-async def test_a_cancelled_caller_leaves_its_end_in(scoring: Scoring) -> None:
-    """A verdict that was submitted is stored even if its attempt is cancelled meanwhile."""
-    claimed = await scoring.claimed()
-    ending = asyncio.create_task(scoring.store.end(completion(claimed)))
-    await asyncio.sleep(0)
-
-    ending.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await ending
-
-    async def is_completed() -> bool:
-        return bool((await scoring.score(claimed.score_id))["status"] == "completed")
-
-    await wait_until(is_completed, 30, "the end of a cancelled attempt")
-    assert (await scoring.events(claimed.score_id))[-1] == "completed"
 
 
 # --- who comes next ------------------------------------------------------------------------------------

@@ -73,23 +73,6 @@ async def test_a_bad_item_does_not_fail_its_neighbours(error: Exception) -> None
     assert writes.batches == [[0, 1, 2], [0], [1], [2]]
 
 
-async def test_a_failed_write_does_not_strand_who_comes_later() -> None:
-    writes = Writes()
-    writes.bad[0] = RuntimeError("unforeseen")
-    writes.may_go.clear()
-    batcher = Batcher(writes)
-    bad = asyncio.create_task(batcher.submit(0))
-    await wait_until(lambda: writes.batches, 30, "the first write")
-    later = asyncio.create_task(batcher.submit(1))
-    await asyncio.sleep(0)
-
-    writes.may_go.set()
-
-    assert await asyncio.wait_for(later, 30) == 10
-    with pytest.raises(RuntimeError, match="unforeseen"):
-        await bad
-
-
 async def test_what_comes_just_as_all_writers_end_is_written() -> None:
     """Two writes end at the same moment, and a caller comes again before any other task runs."""
     writes = Writes()

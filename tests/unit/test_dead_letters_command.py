@@ -54,23 +54,6 @@ def test_brokers_where_nobody_answers(nobody: str, arguments: list[str]) -> None
     assert told.stdout == ""
 
 
-def test_brokers_that_refuse_say_why(nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    class TopicAuthorizationFailedError(Exception):
-        """As the client calls it."""
-
-    async def refuse(_settings: Settings, _topic: str) -> AsyncIterator[Record]:
-        raise BrokerAway("raw") from TopicAuthorizationFailedError()
-        yield
-
-    monkeypatch.setattr(READ, refuse)
-
-    message = str(CliRunner().invoke(dead_letters, ["list"]).exception)
-
-    assert "TopicAuthorizationFailedError" in message
-    assert "nobody answers" not in message
-    assert "raw" not in message
-
-
 def test_brokers_that_go_away_before_a_replay(nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     headers = [("scoring-error", b"invalid_json"), ("scoring-original-topic", b"session-completed")]
 

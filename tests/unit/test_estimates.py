@@ -7,13 +7,6 @@ from tarsy_scoring.queue.selection import Amount, Usage, add_up
 KNOWN, AVERAGE = Usage(1000, 0.02), Usage(3000, 0.04)
 
 
-def test_nothing_selected() -> None:
-    estimate = add_up({}, {}, {})
-
-    assert (estimate.sessions, estimate.chains) == (0, {})
-    assert estimate.tokens == estimate.cost_usd == Amount(None, 0, 0, 0)
-
-
 def test_own_scores_before_the_average_before_nothing() -> None:
     chains = {"a": "kubernetes", "b": "kubernetes", "c": "billing", "d": None}
 

@@ -71,22 +71,20 @@ def test_the_fifth_failure_in_a_row_opens_the_circuit() -> None:
 REFUSED = Result(is_refused=True, blocked_s=20.0, reason="HTTP 429")
 
 
-@pytest.mark.parametrize(
-    ("between", "kind"),
-    [
-        pytest.param(Result(), None, id="answered"),
-        pytest.param(Result(blocked_s=20.0), None, id="answered-and-its-limit-used-up"),
-        pytest.param(REFUSED, "circuit", id="429"),
-        pytest.param(Result(is_refused=True), "circuit", id="400"),
-    ],
-)
-def test_only_an_answer_in_between_starts_the_count_again(between: Result, kind: str | None) -> None:
+def test_only_an_answer_in_between_starts_the_count_again() -> None:
     """A provider that alternates between 500 and 429 is not well, and what it refuses says nothing."""
-    state = WELL
-    for result in [FAILED] * 4 + [between] + [FAILED] * 4:
-        state = state_after(state, uuid.uuid4(), result, NOW)
+    table = [
+        (Result(), None),
+        (Result(blocked_s=20.0), None),
+        (REFUSED, "circuit"),
+        (Result(is_refused=True), "circuit"),
+    ]
+    for between, kind in table:
+        state = WELL
+        for result in [FAILED] * 4 + [between] + [FAILED] * 4:
+            state = state_after(state, uuid.uuid4(), result, NOW)
 
-    assert state.kind == kind
+        assert state.kind == kind, between
 
 
 def test_a_failure_that_asks_for_a_pause_is_both() -> None:
@@ -98,16 +96,16 @@ def test_a_failure_that_asks_for_a_pause_is_both() -> None:
     assert (state.kind, state.blocked_for_s(NOW)) == ("circuit", 60)
 
 
-@pytest.mark.parametrize("result", [REFUSED, Result(is_refused=True)], ids=["429", "400"])
-def test_a_refused_probe_makes_way_for_the_next(result: Result) -> None:
-    """It neither closes the circuit nor lengthens its cool-down, and nobody waits for it."""
-    probe = uuid.uuid4()
-    state = state_after(opened(probe_id=probe, probe_until=later(330)), probe, result, later(40))
+def test_a_refused_probe_makes_way_for_the_next() -> None:
+    """It neither closes the circuit nor lengthens its cool-down."""
+    for result in (REFUSED, Result(is_refused=True)):
+        probe = uuid.uuid4()
+        state = state_after(opened(probe_id=probe, probe_until=later(330)), probe, result, later(40))
 
-    assert (state.kind, state.cool_down_s, state.probe_id) == ("circuit", 30, None)
-    assert state.shut_for_s(later(40)) == 0
-    assert state_after(state, probe, result, later(40)) == state
-    assert state.blocked_for_s(later(40)) == (result.blocked_s or 0)
+        assert (state.kind, state.cool_down_s, state.probe_id) == ("circuit", 30, None)
+        assert state.shut_for_s(later(40)) == 0
+        assert state_after(state, probe, result, later(40)) == state
+        assert state.blocked_for_s(later(40)) == (result.blocked_s or 0)
 
 
 def test_a_failure_told_twice_counts_once() -> None:
@@ -121,13 +119,17 @@ def test_a_failure_told_twice_counts_once() -> None:
     assert state.kind is None
 
 
-@pytest.mark.parametrize(("opens", "error"), [("key", KeyRejected), ("quota", QuotaExhausted)])
-def test_what_somebody_has_to_act_on_opens_it_at_once(opens: Any, error: type[Exception]) -> None:
-    """One rejected key is enough, and the error says what to do."""
-    refusal = refusal_of(state_after(WELL, uuid.uuid4(), Result(opens=opens, reason="HTTP 401"), NOW), NOW)
+def test_a_rejected_key_and_a_used_up_quota_open_it_at_once() -> None:
+    """One rejection is enough, and the error says what to do."""
+    table: list[tuple[Any, type[Exception], str]] = [
+        ("key", KeyRejected, "check the key"),
+        ("quota", QuotaExhausted, "pay or raise"),
+    ]
+    for opens, error, advice in table:
+        refusal = refusal_of(state_after(WELL, uuid.uuid4(), Result(opens=opens, reason="HTTP 401"), NOW), NOW)
 
-    assert isinstance(refusal, error)
-    assert {"key": "check the key", "quota": "pay or raise"}[opens] in str(refusal)
+        assert isinstance(refusal, error)
+        assert advice in str(refusal)
 
 
 def test_each_failed_probe_doubles_the_cool_down() -> None:
@@ -142,74 +144,54 @@ def test_each_failed_probe_doubles_the_cool_down() -> None:
     assert waits == [60, 120, 240, 300, 300]
 
 
-@pytest.mark.parametrize(
-    ("result", "kind"),
-    [
-        pytest.param(FAILED, "circuit", id="failed"),
-        pytest.param(Result(opens="key"), "key", id="key"),
-        pytest.param(Result(), None, id="answered"),
-        pytest.param(Result(blocked_s=5.0), None, id="answered-and-its-limit-used-up"),
-    ],
-)
-def test_the_probe_decides(result: Result, kind: str | None) -> None:
-    """What the probe meets is what the circuit stands for from then on; an answer closes it for good."""
-    probe = uuid.uuid4()
-    state = state_after(
-        opened(probe_id=probe, probe_until=later(90), failed_calls=(uuid.uuid4(),)), probe, result, later(40)
-    )
+def test_the_probe_decides() -> None:
+    """An answer closes the circuit for good, and changes nothing else; another failure names it anew."""
+    table = [(FAILED, "circuit"), (Result(opens="key"), "key"), (Result(), None), (Result(blocked_s=5.0), None)]
+    for result, kind in table:
+        probe = uuid.uuid4()
+        half_open = opened(probe_id=probe, probe_until=later(90), failed_calls=(uuid.uuid4(),), token_factor=1.5)
+        state = state_after(half_open, probe, result, later(40))
 
-    assert state.kind == kind
-    assert state.probe_id is None
-    if kind is None:
-        assert state == replace(WELL, blocked_until=state.blocked_until)
+        assert (state.kind, state.probe_id, state.token_factor) == (kind, None, 1.5)
+        if kind is None:
+            assert state == replace(WELL, blocked_until=state.blocked_until, token_factor=1.5)
 
 
-@pytest.mark.parametrize("result", [Result(), FAILED, Result(opens="key")], ids=["answered", "failed", "key"])
-def test_calls_from_before_it_opened_change_nothing(result: Result) -> None:
+def test_calls_from_before_it_opened_change_nothing() -> None:
     """Hundreds may be under way when it opens: they neither close it nor lengthen its cool-down."""
     state = opened(probe_id=uuid.uuid4(), probe_until=later(90))
-
-    assert state_after(state, uuid.uuid4(), result, later(10)) == state
-
-
-@pytest.mark.parametrize(
-    ("state", "at_s", "due_s"),
-    [
-        pytest.param(opened(), 10, 20, id="open"),
-        pytest.param(opened(), 30, None, id="half-open"),
-        pytest.param(opened(probe_id=uuid.uuid4(), probe_until=later(330)), 30, 30, id="probe-under-way"),
-        pytest.param(opened(probe_id=uuid.uuid4(), probe_until=later(40)), 30, 10, id="probe-ends-soon"),
-        pytest.param(opened(probe_id=uuid.uuid4(), probe_until=later(40)), 40, None, id="prober-lost"),
-        pytest.param(WELL, 0, None, id="closed"),
-    ],
-)
-def test_how_long_an_open_circuit_keeps_a_call_waiting(state: ProviderState, at_s: float, due_s: float | None) -> None:
-    """Until the cool-down is over; while somebody probes, not much longer than a probe takes."""
-    refusal = refusal_of(state, later(at_s))
-
-    assert (refusal.due_s if refusal else None) == due_s
+    for result in (Result(), FAILED, Result(opens="key")):
+        assert state_after(state, uuid.uuid4(), result, later(10)) == state
 
 
-@pytest.mark.parametrize(
-    ("asked_s", "waits_s"),
-    [
-        pytest.param([20.0], 20, id="one"),
-        pytest.param([20.0, 5.0], 20, id="a-shorter-one-takes-nothing-back"),
-        pytest.param([5.0, 20.0], 20, id="a-longer-one-counts"),
-        pytest.param([1e9], 3600, id="nonsense"),
-        pytest.param([0.0], 0, id="none"),
-    ],
-)
-def test_a_pause_that_the_provider_asked_for(asked_s: list[float], waits_s: float) -> None:
-    """Nobody calls before it is over; nonsense in a header stops nobody for longer than an hour."""
-    state = WELL
-    for seconds in asked_s:
-        state = state_after(state, uuid.uuid4(), Result(blocked_s=seconds), NOW)
+def test_how_long_an_open_circuit_keeps_a_call_waiting() -> None:
+    """Until the cool-down is over; during a probe, not much longer than a probe takes."""
+    probed, nearly_over = ({"probe_id": uuid.uuid4(), "probe_until": later(s)} for s in (330, 40))
+    table = [
+        (opened(), 10, 20),
+        (opened(), 30, None),
+        (opened(**probed), 30, 30),
+        (opened(**nearly_over), 30, 10),
+        (opened(**nearly_over), 40, None),
+        (WELL, 0, None),
+    ]
+    for row, (state, at_s, due_s) in enumerate(table):
+        refusal = refusal_of(state, later(at_s))
 
-    refusal = refusal_of(state, NOW)
+        assert (refusal.due_s if refusal else None) == due_s, row
 
-    assert (refusal.due_s if isinstance(refusal, RateLimited) else 0) == waits_s
-    assert refusal_of(state, later(waits_s)) is None
+
+def test_a_pause_that_the_provider_asked_for() -> None:
+    """The longest counts, and a nonsensical header stops calls for an hour at most."""
+    table = [([20.0], 20), ([20.0, 5.0], 20), ([5.0, 20.0], 20), ([1e9], 3600), ([0.0], 0)]
+    for asked_s, waits_s in table:
+        state = WELL
+        for seconds in asked_s:
+            state = state_after(state, uuid.uuid4(), Result(blocked_s=seconds), NOW)
+        refusal = refusal_of(state, NOW)
+
+        assert (refusal.due_s if isinstance(refusal, RateLimited) else 0) == waits_s
+        assert refusal_of(state, later(waits_s)) is None
 
 
 def test_of_calls_in_one_transaction_one_probes() -> None:
@@ -229,22 +211,20 @@ def test_of_calls_in_one_transaction_one_probes() -> None:
 # --- pauses --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("chain", "provider", "covered"),
-    [
-        pytest.param(None, None, {"a/main", "a/spare", "b/main", "b/spare", "a", "b"}, id="everything"),
-        pytest.param("a", None, {"a/main", "a/spare", "a"}, id="chain"),
-        pytest.param(None, "main", {"a/main", "b/main"}, id="provider"),
-        pytest.param("a", "main", {"a/main"}, id="provider-of-chain"),
-    ],
-)
-def test_what_a_pause_covers(chain: str | None, provider: str | None, covered: set[str]) -> None:
+def test_what_a_pause_covers() -> None:
     """A pause stops what it names and nothing else; one of a provider does not stop a whole chain."""
-    pause = Pause(chain, provider, NOW, "alice", None)
+    table: list[tuple[str | None, str | None, set[str]]] = [
+        (None, None, {"a/main", "a/spare", "b/main", "b/spare", "a/None", "b/None"}),
+        ("a", None, {"a/main", "a/spare", "a/None"}),
+        (None, "main", {"a/main", "b/main"}),
+        ("a", "main", {"a/main"}),
+    ]
+    for chain, provider, covered in table:
+        pause = Pause(chain, provider, NOW, "alice", None)
 
-    calls = {f"{c}/{p}" if p else c: pause.covers(c, p) for c in ("a", "b") for p in ("main", "spare", None)}
+        calls = {f"{c}/{p}" for c in ("a", "b") for p in ("main", "spare", None) if pause.covers(c, p)}
 
-    assert {name for name, stopped in calls.items() if stopped} == covered
+        assert calls == covered
 
 
 # --- nothing in the way --------------------------------------------------------------------------------
@@ -265,48 +245,37 @@ def settings_of(provider: dict[str, Any] | None = None, *, daily_usd: float | No
 CALL = Call("main", "kubernetes", uuid.uuid4(), 1_000, 0.02)
 
 
-@pytest.mark.parametrize("result", [Result(), Result(tokens=900, cost_usd=0.01)], ids=["nothing-known", "all-known"])
-async def test_without_limits_and_trouble_the_database_is_left_alone(result: Result) -> None:
-    """A pool that was never opened cannot even be asked."""
-    limits = Limits(Database("postgresql://nowhere/x", "public", pool_size=1), settings_of())
+def unopened(settings: Settings) -> Limits:
+    """Limits over a pool that was never opened, which cannot even be asked."""
+    return Limits(Database("postgresql://nowhere/x", "public", pool_size=1), settings)
 
-    permit = await limits.admit(CALL)
-    await limits.settle(permit, result)
+
+async def test_without_limits_and_trouble_the_database_is_left_alone() -> None:
+    limits = unopened(settings_of())
+    for result in (Result(), Result(tokens=900, cost_usd=0.01)):
+        await limits.settle(await limits.admit(CALL), result)
 
     assert limits.standings() == Standings({"kubernetes": Standing()}, Standing())
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param(settings_of({"requests_per_minute": 5}), id="requests-per-minute"),
-        pytest.param(settings_of({"tokens_per_minute": 5_000}), id="tokens-per-minute"),
-        pytest.param(settings_of(daily_usd=5), id="budget"),
-        pytest.param(settings_of(daily_budget_usd=5), id="budget-of-the-chain"),
-    ],
-)
-async def test_with_limits_the_database_is_asked(settings: Settings) -> None:
+async def test_with_limits_the_database_is_asked() -> None:
     """What counts over the fleet is never decided here alone."""
-    limits = Limits(Database("postgresql://nowhere/x", "public", pool_size=1), settings)
-
-    with pytest.raises(AssertionError, match="open"):
-        await limits.admit(CALL)
-
-
-async def test_the_budget_of_one_chain_costs_others_nothing() -> None:
-    """A chain without a budget does not touch the database because another one has one."""
-    settings = settings_of(daily_budget_usd=5)
-    limits = Limits(Database("postgresql://nowhere/x", "public", pool_size=1), settings)
-
-    assert (await limits.admit(replace(CALL, chain_id="other"))).is_charged is False
+    for settings in (
+        settings_of({"requests_per_minute": 5}),
+        settings_of({"tokens_per_minute": 5_000}),
+        settings_of(daily_usd=5),
+        settings_of(daily_budget_usd=5),
+    ):
+        with pytest.raises(AssertionError, match="open"):
+            await unopened(settings).admit(CALL)
+    other_chain = replace(CALL, chain_id="other")
+    assert (await unopened(settings_of(daily_budget_usd=5)).admit(other_chain)).is_charged is False
 
 
 async def test_a_call_without_a_price_under_a_budget() -> None:
-    """The start refuses this; a call is never made unreserved because nobody asked at start."""
-    limits = Limits(Database("postgresql://nowhere/x", "public", pool_size=1), settings_of(daily_usd=5))
-
+    """The start refuses this, too."""
     with pytest.raises(ConfigurationError, match="prices_usd_per_million_tokens"):
-        await limits.admit(replace(CALL, most_usd=None))
+        await unopened(settings_of(daily_usd=5)).admit(replace(CALL, most_usd=None))
 
 
 # --- calls per minute ----------------------------------------------------------------------------------
@@ -319,79 +288,72 @@ def window_of(*calls: tuple[float, int], requests: int | None = None, tokens: in
     return Window(limits, len(made), sum(size for _, size in made), made)
 
 
-@pytest.mark.parametrize(
-    ("window", "asked_tokens", "waits_s"),
-    [
-        pytest.param(window_of(requests=1), 1_000, 0, id="empty"),
-        pytest.param(window_of((50, 9), (20, 9), requests=3), 1_000, 0, id="the-last-request"),
-        pytest.param(window_of((50, 9), (20, 9), requests=2), 1_000, 10, id="one-request-too-many"),
-        pytest.param(window_of((50, 300), (20, 300), tokens=1_000), 400, 0, id="exactly-the-tokens-left"),
-        pytest.param(window_of((50, 300), (20, 300), tokens=1_000), 401, 10, id="one-token-too-many"),
-        pytest.param(window_of((50, 300), (20, 300), tokens=1_000), 701, 40, id="two-calls-have-to-leave"),
-        pytest.param(window_of((50, 1), tokens=1_000), 5_000, 10, id="larger-than-a-whole-window"),
-        pytest.param(window_of(tokens=1_000), 5_000, 0, id="larger-than-a-whole-empty-window"),
-        pytest.param(window_of((50, 300), (20, 9), requests=2, tokens=300), 291, 10, id="both-limits"),
-    ],
-)
-def test_how_long_a_window_keeps_a_call_waiting(window: Window, asked_tokens: int, waits_s: float) -> None:
-    """Until enough of what it holds is a minute old; a call that is too large for any window gets an empty one."""
+def locked_with(window: Window, state: ProviderState = WELL) -> LockedState:
     locked = LockedState(settings_of(), windows={"main": window})
-    locked.lock_providers({"main": WELL}, {"main": NOW})
+    locked.lock_providers({"main": state}, {"main": NOW})
+    return locked
 
-    answer = locked.decide(Permit(uuid.uuid4(), replace(CALL, tokens=asked_tokens), is_counted=True))
 
-    assert (answer.due_s if isinstance(answer, RateLimited) else 0) == waits_s
-    assert len(locked.calls) == (0 if waits_s else 1)
+def test_how_long_a_window_keeps_a_call_waiting() -> None:
+    """Until enough of what it holds is a minute old; a call that is too large for any window gets an empty one."""
+    two = ((50, 300), (20, 300))
+    table = [
+        (window_of(requests=1), 1_000, 0),
+        (window_of((50, 9), (20, 9), requests=3), 1_000, 0),
+        (window_of((50, 9), (20, 9), requests=2), 1_000, 10),
+        (window_of(*two, tokens=1_000), 400, 0),
+        (window_of(*two, tokens=1_000), 401, 10),
+        (window_of(*two, tokens=1_000), 701, 40),
+        (window_of((50, 1), tokens=1_000), 5_000, 10),
+        (window_of(tokens=1_000), 5_000, 0),
+        (window_of((50, 300), (20, 9), requests=2, tokens=300), 291, 10),
+    ]
+    for row, (window, asked_tokens, waits_s) in enumerate(table):
+        locked = locked_with(window)
+        answer = locked.decide(Permit(uuid.uuid4(), replace(CALL, tokens=asked_tokens), is_counted=True))
+
+        assert (answer.due_s if isinstance(answer, RateLimited) else 0) == waits_s, row
+        assert len(locked.calls) == (0 if waits_s else 1), row
 
 
 def test_calls_of_one_transaction_share_the_minute() -> None:
     """What was admitted a moment before counts; a refused call does not."""
-    locked = LockedState(settings_of(), windows={"main": window_of(requests=2)})
-    locked.lock_providers({"main": WELL}, {"main": NOW})
+    locked = locked_with(window_of(requests=2))
 
     answers = [locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True)) for _ in range(4)]
 
     assert [isinstance(a, Permit) for a in answers] == [True, True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("window", "is_in_line"),
-    [
-        pytest.param(window_of((50, 9_500), tokens=10_000), True, id="kept-by-its-size"),
-        pytest.param(window_of((50, 10_000), tokens=10_000), True, id="kept-by-a-window-full-to-the-token"),
-        pytest.param(window_of((50, 9), requests=1), False, id="kept-by-the-number-of-calls"),
-    ],
-)
-def test_a_large_call_gets_in_line(window: Window, is_in_line: bool) -> None:
+def test_a_large_call_gets_in_line() -> None:
     """Where smaller ones might pass it for ever: until it would have room, and 20 s to come for it."""
-    locked = LockedState(settings_of(), windows={"main": window})
-    locked.lock_providers({"main": WELL}, {"main": NOW})
+    in_line = replace(WELL, first_in_line=CALL.score_id, in_line_since=NOW, in_line_until=later(10 + 20))
+    table = [
+        (window_of((50, 9_500), tokens=10_000), [in_line]),
+        (window_of((50, 10_000), tokens=10_000), [in_line]),
+        (window_of((50, 9), requests=1), []),  # kept by the number of calls, not by its size
+    ]
+    for window, changed in table:
+        locked = locked_with(window)
+        locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
 
-    locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
-
-    place = {"first_in_line": CALL.score_id, "in_line_since": NOW, "in_line_until": later(10 + 20)}
-    assert locked.changed() == ([replace(WELL, **place)] if is_in_line else [])
+        assert locked.changed() == changed
 
 
-@pytest.mark.parametrize(
-    ("first", "waited_s", "is_admitted"),
-    [
-        pytest.param("another", 60, False, id="somebody-large-has-waited-a-minute"),
-        pytest.param("another", 59, True, id="not-for-a-minute-yet"),
-        pytest.param("itself", 60, True, id="it-is-that-large-one"),
-    ],
-)
-def test_a_large_call_is_not_passed_for_ever(first: str, waited_s: float, is_admitted: bool) -> None:
+def test_a_large_call_is_not_passed_for_ever() -> None:
     """Smaller calls go first while there is room for them, until the large one has waited for a whole window."""
-    who = CALL.score_id if first == "itself" else uuid.uuid4()
-    waiting = replace(WELL, first_in_line=who, in_line_since=later(-waited_s), in_line_until=later(20))
-    locked = LockedState(settings_of(), windows={"main": window_of(tokens=10_000)})
-    locked.lock_providers({"main": waiting}, {"main": NOW})
+    for first, waited_s, is_admitted in (
+        (uuid.uuid4(), 60, False),
+        (uuid.uuid4(), 59, True),
+        (CALL.score_id, 60, True),
+    ):
+        place = {"first_in_line": first, "in_line_since": later(-waited_s), "in_line_until": later(20)}
+        locked = locked_with(window_of(tokens=10_000), replace(WELL, **place))
 
-    answer = locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
+        answer = locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
 
-    assert isinstance(answer, Permit) is is_admitted
-    assert (locked.states["main"].first_in_line is None) is (first == "itself")
+        assert isinstance(answer, Permit) is is_admitted
+        assert (locked.states["main"].first_in_line is None) is (first == CALL.score_id)
 
 
 # --- money ---------------------------------------------------------------------------------------------
@@ -399,106 +361,86 @@ def test_a_large_call_is_not_passed_for_ever(first: str, waited_s: float, is_adm
 DAY_LEFT_S = 5_000.0
 
 
-def purse_of(limit: str | None, charged: str = "0", reserved: str = "0", *, is_moving: bool = True) -> DayBudget:
+def budget_of(limit: str | None, charged: str = "0", reserved: str = "0", *, is_moving: bool = True) -> DayBudget:
     most = None if limit is None else Decimal(limit)
     return DayBudget(NOW.date(), DAY_LEFT_S, most, Decimal(charged), Decimal(reserved), is_moving, "all chains")
 
 
-def books_of(everybody: DayBudget, chain: DayBudget) -> LockedState:
-    return LockedState(settings_of(), budgets={("all", ""): everybody, ("chain", "kubernetes"): chain})
+def locked_days(everyone: DayBudget, chain: DayBudget) -> LockedState:
+    return LockedState(settings_of(), budgets={("all", ""): everyone, ("chain", "kubernetes"): chain})
 
 
-@pytest.mark.parametrize(
-    ("everybody", "chain", "waits"),
-    [
-        pytest.param(purse_of("1", "0.98"), purse_of(None), "no", id="exactly-what-is-left"),
-        pytest.param(purse_of("1", "0.981", "0.5"), purse_of(None), "for-others", id="others-may-cost-less"),
-        pytest.param(purse_of("1", "0.99", "0.01"), purse_of(None), "for-others", id="others-may-free-just-enough"),
-        pytest.param(purse_of("1", "0.981"), purse_of(None), "for-tomorrow", id="all-of-it-is-spent"),
-        pytest.param(purse_of("1", "0.981", "0.5", is_moving=False), purse_of(None), "for-tomorrow", id="lost-calls"),
-        pytest.param(purse_of("0.01"), purse_of(None), "for-tomorrow", id="more-than-a-whole-day"),
-        pytest.param(purse_of(None), purse_of("1", "0.981", "0.5"), "for-others", id="of-the-chain"),
-        pytest.param(purse_of("1", "0.99", "0.5"), purse_of("1", "0.99"), "for-tomorrow", id="one-of-two-is-spent"),
-        pytest.param(purse_of(None, "1000"), purse_of(None, "1000"), "no", id="no-budget"),
-    ],
-)
-def test_what_a_call_waits_for_when_money_is_short(everybody: DayBudget, chain: DayBudget, waits: str) -> None:
+def test_what_a_call_waits_for_when_money_is_short() -> None:
     """About 30 s where calls under way may free enough for it, in every budget it needs; else until after midnight."""
-    answer = books_of(everybody, chain).decide(Permit(uuid.uuid4(), CALL, is_charged=True))
+    no, others, tomorrow = (0, 0), (24, 36), (DAY_LEFT_S + 1, DAY_LEFT_S + 60)
+    table = [
+        (budget_of("1", "0.98"), budget_of(None), no),
+        (budget_of("1", "0.981", "0.5"), budget_of(None), others),
+        (budget_of("1", "0.99", "0.01"), budget_of(None), others),
+        (budget_of("1", "0.981"), budget_of(None), tomorrow),
+        (budget_of("1", "0.981", "0.5", is_moving=False), budget_of(None), tomorrow),
+        (budget_of("0.01"), budget_of(None), tomorrow),
+        (budget_of(None), budget_of("1", "0.981", "0.5"), others),
+        (budget_of("1", "0.99", "0.5"), budget_of("1", "0.99"), tomorrow),
+        (budget_of(None, "1000"), budget_of(None, "1000"), no),
+    ]
+    for row, (everyone, chain, (least, most)) in enumerate(table):
+        answer = locked_days(everyone, chain).decide(Permit(uuid.uuid4(), CALL, is_charged=True))
 
-    due_s = answer.due_s if isinstance(answer, BudgetExhausted) else 0.0
-    bounds = {"no": (0, 0), "for-others": (24, 36), "for-tomorrow": (DAY_LEFT_S + 1, DAY_LEFT_S + 60)}
-    least, most = bounds[waits]
-    assert least <= due_s <= most
+        due_s = answer.due_s if isinstance(answer, BudgetExhausted) else 0.0
+        assert least <= due_s <= most, row
 
 
 def test_calls_of_one_transaction_share_the_money() -> None:
     """Each reserves its maximum at once, in the budget of all chains and in that of its own, and never half of it."""
-    everybody, chain = purse_of("1"), purse_of("0.05")
-    locked = books_of(everybody, chain)
+    everyone, chain = budget_of("1"), budget_of("0.05")
+    locked = locked_days(everyone, chain)
 
     answers = [locked.decide(Permit(uuid.uuid4(), CALL, is_charged=True)) for _ in range(4)]
 
     assert [isinstance(a, Permit) for a in answers] == [True, True, False, False]
-    assert everybody.added == chain.added == sum(charge[-1] for charge in locked.charges) == Decimal("0.04")
+    assert everyone.added == chain.added == sum(charge[-1] for charge in locked.charges) == Decimal("0.04")
 
 
-@pytest.mark.parametrize(
-    ("row", "limit", "is_moving"),
-    [
-        pytest.param({"scope": "all", "chain_id": ""}, Decimal("5"), True, id="all"),
-        pytest.param({"chain_id": "kubernetes"}, Decimal("0.1"), True, id="a-chain-with-its-own"),
-        pytest.param({"chain_id": "other"}, None, True, id="a-chain-without"),
-        pytest.param({"reserved_for_s": None}, Decimal("0.1"), False, id="never-reserved"),
-        pytest.param({"reserved_for_s": 359.0}, Decimal("0.1"), True, id="a-call-may-still-be-under-way"),
-        pytest.param({"reserved_for_s": 360.0}, Decimal("0.1"), False, id="no-call-takes-that-long"),
-    ],
-)
-def test_a_purse_from_its_row(row: dict[str, Any], limit: Decimal | None, is_moving: bool) -> None:
-    """Its limit as people wrote it; it moves for as long as a call may take, and a minute."""
-    whole = {
-        "day": NOW.date(),
-        "scope": "chain",
-        "chain_id": "kubernetes",
-        "charged_usd": Decimal(1),
-        "reserved_usd": Decimal(0),
-        "reserved_for_s": 0.0,
-        "day_left_s": 60.0,
-    } | row
+def test_a_budget_from_its_row() -> None:
+    """Its limit as in the settings; it moves for as long as a call may take, and a minute."""
+    whole = {"day": NOW.date(), "scope": "chain", "chain_id": "kubernetes", "day_left_s": 60.0, "reserved_for_s": 0.0}
+    whole |= {"charged_usd": Decimal(1), "reserved_usd": Decimal(0)}
+    table: list[tuple[dict[str, Any], Decimal | None, bool]] = [
+        ({"scope": "all", "chain_id": ""}, Decimal("5"), True),
+        ({"chain_id": "kubernetes"}, Decimal("0.1"), True),
+        ({"chain_id": "other"}, None, True),
+        ({"reserved_for_s": None}, Decimal("0.1"), False),
+        ({"reserved_for_s": 359.0}, Decimal("0.1"), True),
+        ({"reserved_for_s": 360.0}, Decimal("0.1"), False),
+    ]
+    settings = settings_of({"timeout_s": 300}, daily_usd=5, daily_budget_usd=0.1)
+    for row, limit, is_moving in table:
+        budget = DayBudget.of(whole | row, settings)
 
-    budget = DayBudget.of(whole, settings_of({"timeout_s": 300}, daily_usd=5, daily_budget_usd=0.1))
-
-    assert (budget.limit, budget.is_moving) == (limit, is_moving)
+        assert (budget.limit, budget.is_moving) == (limit, is_moving)
 
 
 # --- budgets at start ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "most_usd", "told"),
-    [
-        pytest.param(settings_of(daily_usd=5), None, r"budget\.daily_usd: .*'main'.*prices", id="no-prices"),
-        pytest.param(settings_of(daily_budget_usd=5), None, r"chains\.kubernetes\.daily_budget_usd: ", id="of-a-chain"),
-        pytest.param(settings_of(daily_usd=0.3), 0.4, r"budget\.daily_usd: 0\.3 USD.*'main'.*0\.4", id="too-small"),
-        pytest.param(settings_of(daily_budget_usd=0.3), 0.4, r"daily_budget_usd: 0\.3 USD", id="too-small-for-a-chain"),
-        pytest.param(settings_of(daily_usd=0), 0.4, r"0 USD", id="nothing-at-all"),
-    ],
-)
-def test_budgets_that_nobody_can_keep(settings: Settings, most_usd: float | None, told: str) -> None:
+def test_budgets_that_cannot_be_kept() -> None:
     """Refused at start, with the key, the provider and what would help."""
-    with pytest.raises(ConfigurationError, match=told):
-        require_affordable(settings, {"main": most_usd})
+    table = [
+        (settings_of(daily_usd=5), None, r"budget\.daily_usd: .*'main'.*prices"),
+        (settings_of(daily_budget_usd=5), None, r"chains\.kubernetes\.daily_budget_usd: "),
+        (settings_of(daily_usd=0.3), 0.4, r"budget\.daily_usd: 0\.3 USD.*'main'.*0\.4"),
+        (settings_of(daily_budget_usd=0.3), 0.4, r"daily_budget_usd: 0\.3 USD"),
+        (settings_of(daily_usd=0), 0.4, r"0 USD"),
+    ]
+    for settings, most_usd, says in table:
+        with pytest.raises(ConfigurationError, match=says):
+            require_affordable(settings, {"main": most_usd})
 
 
-@pytest.mark.parametrize(
-    ("settings", "most_usd"),
-    [
-        pytest.param(settings_of(), None, id="no-budget-no-prices"),
-        pytest.param(settings_of(daily_usd=0.4), 0.4, id="exactly-one-call"),
-        pytest.param(settings_of(daily_usd=0), 0.0, id="nothing-for-a-free-model"),
-        pytest.param(settings_of(daily_budget_usd=1, judge={"enabled": False}), None, id="nobody-is-asked"),
-    ],
-)
-def test_budgets_that_can_be_kept(settings: Settings, most_usd: float | None) -> None:
+def test_budgets_that_can_be_kept() -> None:
     """No budget needs no price, and neither does a chain without a judge."""
-    require_affordable(settings, {"main": most_usd})
+    require_affordable(settings_of(), {"main": None})
+    require_affordable(settings_of(daily_usd=0.4), {"main": 0.4})
+    require_affordable(settings_of(daily_usd=0), {"main": 0.0})
+    require_affordable(settings_of(daily_budget_usd=1, judge={"enabled": False}), {"main": None})

@@ -169,7 +169,10 @@ class Consumer:
         if self._is_stuck:
             await self._discard("brokers let us in, and the client gets no answer")
         if self._consumer is None:
-            await self._join_again()
+            try:
+                await self.start()
+            except StartRefused as error:  # it was allowed before, so the permission may come back
+                raise BrokerAway(str(error)) from error
         assert self._consumer is not None
         try:
             batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=limit)
@@ -185,12 +188,6 @@ class Consumer:
     async def _discard(self, reason: str) -> None:
         log.warning("kafka.client_failed", what="intake", reason=reason, effect="joining the group again")
         await self.stop()
-
-    async def _join_again(self) -> None:
-        try:
-            await self.start()
-        except StartRefused as error:  # it was allowed before, so the permission may come back
-            raise BrokerAway(str(error)) from error
 
     async def _watch(self) -> None:
         while True:

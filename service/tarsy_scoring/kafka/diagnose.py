@@ -28,7 +28,6 @@ NAMED_LIMIT = 10  # brokers of a large cluster usually fail for the same reason
 
 # What the library's parser raises for a login reply that breaks its protocol (RFC 5802, RFC 4616).
 UNREADABLE_LOGIN = (ValueError, LookupError, ArithmeticError, AssertionError)
-_NAME_MISMATCH = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 _Place = tuple[str, int]
 
@@ -118,12 +117,17 @@ def _describe(error: BaseException, login: Mapping[str, Any]) -> tuple[str, bool
     if isinstance(error, NoToken):
         return str(error.args[0]), True
     if isinstance(error, SaslAuthenticationFailed):
-        return f"the login was refused ({mechanism}); {_login_advice(mechanism)}", True
+        advice = "correct SCORING_KAFKA_SASL_USERNAME and SCORING_KAFKA_SASL_PASSWORD, or create that user"
+        if mechanism == "OAUTHBEARER":
+            advice = "check whether the brokers accept the token in SCORING_KAFKA_OAUTH_TOKEN_FILE"
+        return f"the login was refused ({mechanism}); {advice}", True
     if isinstance(error, UnsupportedSaslMechanismError | IllegalSaslStateError):
         return f"there is no login by {mechanism}; correct SCORING_KAFKA_SASL_MECHANISM, or the port", True
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return _describe_tls(error), True
-    if mechanism is not None and _is_unreadable_login(error):
+        return f"TLS: {_describe_tls(error)}", True
+    # A host name that cannot be encoded is a plain `UnicodeError`, and no reply of a broker.
+    is_reply = not isinstance(error, UnicodeError) or isinstance(error, UnicodeDecodeError)
+    if mechanism is not None and is_reply and isinstance(error, UNREADABLE_LOGIN):
         return f"the broker could not prove that it knows the password ({mechanism}); is it one of yours?", True
     if isinstance(error, ConnectionRefusedError):
         return "connection refused; start the broker, or correct SCORING_KAFKA_BOOTSTRAP_SERVERS", False
@@ -136,25 +140,12 @@ def _describe(error: BaseException, login: Mapping[str, Any]) -> tuple[str, bool
     return f"{words}; correct SCORING_KAFKA_BOOTSTRAP_SERVERS", False
 
 
-def _is_unreadable_login(error: BaseException) -> bool:
-    """A host name that cannot be encoded is a plain `UnicodeError`, and no reply of a broker."""
-    if isinstance(error, UnicodeError):
-        return isinstance(error, UnicodeDecodeError)
-    return isinstance(error, UNREADABLE_LOGIN)
-
-
-def _login_advice(mechanism: str | None) -> str:
-    if mechanism == "OAUTHBEARER":
-        return "check whether the brokers accept the token in SCORING_KAFKA_OAUTH_TOKEN_FILE"
-    return "correct SCORING_KAFKA_SASL_USERNAME and SCORING_KAFKA_SASL_PASSWORD, or create that user"
-
-
 def _describe_tls(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in _NAME_MISMATCH:
-            return f"TLS: {error.verify_message}; address the brokers by a name that their certificate holds"
-        return f"TLS: {error.verify_message}; SCORING_KAFKA_CA_FILE must hold the CA of the brokers"
+        # The message names a wrong host name or the fault of the chain.
+        advice = "SCORING_KAFKA_CA_FILE must hold the CA of the brokers, and their certificate the name used here"
+        return f"{error.verify_message}; {advice}"
     words = (error.reason or "the handshake failed").replace("_", " ").lower()
     if "alert" in words:
-        return f"TLS: {words}; check SCORING_KAFKA_CERT_FILE: the brokers may require another client certificate"
-    return f"TLS: {words}; does this port speak TLS? Correct SCORING_KAFKA_SECURITY_PROTOCOL or the port"
+        return f"{words}; check SCORING_KAFKA_CERT_FILE: the brokers may require another client certificate"
+    return f"{words}; does this port speak TLS? Correct SCORING_KAFKA_SECURITY_PROTOCOL or the port"

@@ -5,7 +5,7 @@ An estimate rests on earlier scores only. Without any it is unknown.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -143,21 +143,18 @@ async def never_scored(database: Database, listed: AsyncIterator[FoundSession]) 
         DatabaseAway: See `Database.once`.
         TimelineUnavailable: From the listing.
     """
-    found: list[FoundSession] = []
-    async for batch in _batches(listed):
-        rows = await database.once(lambda c, ids=list(batch): c.fetch(database.sql(NEVER_SCORED), ids))  # type: ignore[misc]
-        found += [batch[r["session_id"]] for r in rows]
+    sessions = {session.session_id: session async for session in listed}
+    found = [sessions[r["session_id"]] for r in await _look_up(database, NEVER_SCORED, list(sessions))]
     return sorted(found, key=lambda session: (session.completed_at or _EARLIEST, session.session_id))
 
 
-async def _batches(listed: AsyncIterator[FoundSession]) -> AsyncIterator[dict[str, FoundSession]]:
-    batch: dict[str, FoundSession] = {}
-    async for session in listed:
-        batch[session.session_id] = session
-        if len(batch) == _BATCH:
-            yield batch
-            batch = {}
-    yield batch
+async def _look_up(database: Database, statement: str, ids: Sequence[str]) -> list[asyncpg.Record]:
+    """The rows of a statement about these sessions, some of them at a time."""
+    rows: list[asyncpg.Record] = []
+    for at in range(0, len(ids), _BATCH):
+        some = ids[at : at + _BATCH]
+        rows += await database.once(lambda c, some=some: c.fetch(database.sql(statement), some))  # type: ignore[misc]
+    return rows
 
 
 async def estimate_of(database: Database, sessions: Mapping[str, str | None]) -> Estimate:
@@ -170,11 +167,7 @@ async def estimate_of(database: Database, sessions: Mapping[str, str | None]) ->
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows: list[asyncpg.Record] = []
-    ids = list(sessions)
-    for at in range(0, len(ids), _BATCH):
-        batch = ids[at : at + _BATCH]
-        rows += await database.once(lambda c, batch=batch: c.fetch(database.sql(USAGE_OF_SESSIONS), batch))  # type: ignore[misc]
+    rows = await _look_up(database, USAGE_OF_SESSIONS, list(sessions))
     own = {r["session_id"]: Usage(r["tokens"], r["cost_usd"]) for r in rows}
     chains = {r["session_id"]: sessions[r["session_id"]] or r["chain_id"] for r in rows}
     lacking = {chains[s] for s, usage in own.items() if usage.tokens is None or usage.cost_usd is None}

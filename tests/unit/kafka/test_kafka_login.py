@@ -117,13 +117,6 @@ def test_an_encrypted_key_opens_with_its_password(authority: Authority, tmp_path
     assert PLANTED not in repr(settings) + str(settings.model_dump())
 
 
-def test_one_file_may_hold_certificate_and_key(authority: Authority, tmp_path: Path) -> None:
-    both = tmp_path / "both.pem"
-    both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("us")))
-
-    check_login(kafka_settings(**TLS, cert_file=both, key_file=both))
-
-
 # --- warnings ------------------------------------------------------------------------------------------
 
 

@@ -98,18 +98,6 @@ async def test_a_question_that_fails_says_which_it_was(monkeypatch: pytest.Monke
     assert admin.closed == 1
 
 
-async def test_a_question_that_is_cancelled_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = connected(monkeypatch, lambda: asyncio.sleep(3600))
-    asking = asyncio.create_task(has_topic({}, "theirs"))
-    await asyncio.wait_for(admin.is_asked.wait(), 5)
-
-    asking.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    assert admin.closed == 1
-
-
 async def test_reading_closes_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the caller stops in the middle of the topic."""
     readers: list[Reader] = []
