@@ -160,6 +160,11 @@ class Scoring:
     async def dispositions(self) -> dict[uuid.UUID, str]:
         return {r["request_id"]: r["disposition"] for r in await self.rows("SELECT * FROM scoring_requests")}
 
+    async def waits_for_a_lock(self) -> list[int]:
+        """The backends of this database that wait for a lock of another."""
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return [r["pid"] for r in await self.rows(waiting)]
+
     async def everything(self) -> dict[str, list[dict[str, Any]]]:
         """All rows that an attempt can write: to show that nothing was written."""
         tables = ("session_scores", "judge_turns", "score_missing_tools", "scoring_events", "scoring_requests")

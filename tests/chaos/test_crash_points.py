@@ -108,7 +108,6 @@ async def test_5_a_worker_killed_while_the_judge_thinks_costs_one_call_per_score
 
 
 async def test_27_a_dead_listen_connection_costs_a_poll_and_no_more(service: Service) -> None:
-    """Polling finds the work within about a second."""
     async with DatabaseProxy(service.database_url) as proxy:
         judging = service.worker("--only", "judge", SCORING_DATABASE_URL=proxy.url)
         service.worker("--only", "relay")

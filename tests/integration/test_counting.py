@@ -69,7 +69,6 @@ async def attempted(service: Service, metrics: Metrics, judge: FakeJudge, sessio
     ("chains", "label"), [(["k"], "k"), (["another"], "other")], ids=["configured-chain", "unknown-chain"]
 )
 async def test_a_completed_score_is_counted_once_everywhere(service: Service, chains: list[str], label: str) -> None:
-    """Number, total, outcome, time since its request, tokens and money, under the chain's label."""
     metrics = Metrics(chains)
     value = reading(metrics)
     await service.request(priority=Priority.AUTOMATIC)

@@ -74,7 +74,7 @@ async def test_sessions_are_locked_in_one_order(scoring: Scoring) -> None:
         await somebody.execute("SELECT FROM sessions WHERE session_id = 'session-a' FOR UPDATE")
 
         waiting = asyncio.create_task(scoring.accept(rescore("session-b"), rescore("session-a")))
-        await _until_somebody_waits_for_a_lock(scoring)
+        await wait_until(scoring.waits_for_a_lock, 30, "a statement that waits for a lock")
         await somebody.execute("SELECT FROM sessions WHERE session_id = 'session-b' FOR UPDATE NOWAIT")
 
         await held.rollback()
@@ -276,8 +276,3 @@ async def test_new_scores_ring_in_other_processes(scoring: Scoring) -> None:
                 carrier.cancel()
     await here.close()
     await there.close()
-
-
-async def _until_somebody_waits_for_a_lock(scoring: Scoring) -> None:
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    await wait_until(lambda: scoring.value(waiting), 30, "a statement that waits for a lock")

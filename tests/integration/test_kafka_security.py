@@ -93,7 +93,6 @@ async def read_all(settings: Settings, topic: str) -> list[bytes | None]:
 
 @pytest.mark.parametrize("listener", LISTENERS)
 async def test_every_client_is_let_in(login: Login, listener: str) -> None:
-    """Create topics, publish, consume in a group, read to the end and follow."""
     settings = load_settings(login(listener, group=new_topic()) | {"SCORING_CREATE_TOPICS": "true"})
     topic = new_topic()
     publisher, consumer = Publisher(settings), Consumer(settings, [topic])
@@ -137,7 +136,6 @@ REFUSALS: list[tuple[str, dict[str, str], str]] = [
 
 
 async def test_a_refused_client_reports_why(broker: SecuredKafka, login: Login, wrong: dict[str, Path]) -> None:
-    """The reason, the broker, and the setting to correct; never its value."""
 
     async def is_refused(listener: str, changes: dict[str, str], says: str) -> None:
         port = broker.servers(listener).rpartition(":")[2]

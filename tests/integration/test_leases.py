@@ -165,7 +165,7 @@ async def test_a_lease_renewed_meanwhile_is_respected(scoring: Scoring) -> None:
         await held.start()
         await somebody.execute("SELECT FROM sessions FOR UPDATE")
         taking = asyncio.create_task(scoring.take_back())
-        await wait_until(lambda: _waits_for_a_lock(scoring), 30, "the taking to wait for the session")
+        await wait_until(scoring.waits_for_a_lock, 30, "the taking to wait for the session")
 
         assert await scoring.leases.keep([claimed], LEASE_S) == {claimed.lease_token}
         await held.rollback()
@@ -175,7 +175,6 @@ async def test_a_lease_renewed_meanwhile_is_respected(scoring: Scoring) -> None:
 
 
 async def test_a_lease_being_renewed_is_left_alone(scoring: Scoring) -> None:
-    """A renewal that is not committed yet is skipped, not waited for."""
     claimed = await scoring.claimed()
     await scoring.lapse(claimed)
     async with connected(scoring.url) as worker, worker.transaction():
@@ -243,10 +242,4 @@ async def _pass_time(scoring: Scoring, seconds: float) -> None:
         "UPDATE session_scores SET lease_expires_at = lease_expires_at - make_interval(secs => $1), "
         "attempt_started_at = attempt_started_at - make_interval(secs => $1)",
         seconds,
-    )
-
-
-async def _waits_for_a_lock(scoring: Scoring) -> Any:
-    return await scoring.value(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )

@@ -208,7 +208,6 @@ async def test_a_budget_is_never_exceeded_and_all_that_fits_gets_through(databas
 
 
 async def test_a_day_ends(url: str) -> None:
-    """A new day has a whole budget; what was reserved yesterday is settled with yesterday."""
     async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
         yesterday = await fleet.one.admit(call_of(usd=1))
         assert await refusal(fleet.one, call_of(usd=1)) is not None
@@ -366,7 +365,6 @@ async def test_a_full_minute_keeps_its_process_from_claiming(url: str) -> None:
 
 
 async def test_the_life_of_a_circuit(url: str) -> None:
-    """Failures at several processes open it for all; then one call of 150 probes; its answer closes it for all."""
     async with open_fleet(url, settings_of()) as fleet:
         await fleet.fail(4)
         assert await refusal(fleet.one, call_of()) is None
@@ -396,7 +394,6 @@ async def test_the_life_of_a_circuit(url: str) -> None:
 
 
 async def test_a_pause_that_the_provider_asked_for_holds_for_all(url: str) -> None:
-    """A 429 as_locked by one process keeps all of them from calling, until its time is over."""
     async with open_fleet(url, settings_of(kubernetes={})) as fleet:
         await fleet.fail(1, result=Result(is_refused=True, blocked_s=20))
 
@@ -439,7 +436,6 @@ TWO = {"main": {}, "spare": {}}
 async def test_pause_and_resume(
     url: str, paused: tuple[str | None, str | None], stopped: set[str], held: set[str]
 ) -> None:
-    """Every process stops exactly what was named within one look, and goes on within one look."""
     settings = settings_of(TWO, a={}, b={"providers": ("main",)})
     calls = {f"{c}/{p}": call_of(c, provider=p) for c in ("a", "b") for p in TWO}
     async with open_fleet(url, settings) as fleet:
@@ -541,7 +537,6 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
 
 
 async def test_a_budget_of_before_midnight_blocks_nobody(url: str) -> None:
-    """The claim looks at today."""
     async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
         await fleet.one.admit(call_of(usd=1.0))
         spent = await fleet.one.refreshed_standings()
@@ -569,7 +564,6 @@ async def factors(fleet: Fleet) -> list[float]:
 
 
 async def test_a_token_factor_is_the_fleets(url: str) -> None:
-    """What one process learns is what all estimate with; another provider has its own."""
     async with open_fleet(url, settings_of(TWO)) as fleet:
         await report(fleet.one, reported(1.31))
         await report(fleet.member(1), reported(1.12))
@@ -590,7 +584,6 @@ async def test_a_factor_falls_only_from_what_it_was_compared_with(url: str) -> N
 
 
 async def test_a_factor_is_of_a_model(url: str) -> None:
-    """Another model under the same provider's name begins anew, and is not measured by the one before."""
     async with open_fleet(url, settings_of({"main": {"model": "old"}})) as fleet:
         await report(fleet.one, reported(2.0))
         assert await factors(fleet) == [2.0] * 3
@@ -634,7 +627,6 @@ async def test_the_reply_to_an_admission_is_lost(url: str) -> None:
 
 
 async def test_the_reply_to_a_probe_is_lost(url: str) -> None:
-    """Who took the probe without knowing it has it."""
     async with open_lossy(url, settings_of()) as (proxy, lossy, fleet):
         await fleet.fail(5)
         await fleet.pass_time(31)
@@ -652,7 +644,6 @@ async def test_the_reply_to_a_probe_is_lost(url: str) -> None:
     ("failures", "cool_down_s"), [(1, 0), (5, 30)], ids=["of-the-first-failure", "of-the-fifth-failure"]
 )
 async def test_the_reply_to_a_settlement_is_lost(url: str, failures: int, cool_down_s: float) -> None:
-    """What was settled without our knowing is settled once: its money, its tokens and its failure."""
     async with open_lossy(url, LIMITED) as (proxy, lossy, fleet):
         permits = [await fleet.one.admit(call_of(usd=0.1)) for _ in range(failures)]
         for permit in permits[:-1]:
@@ -668,7 +659,6 @@ async def test_the_reply_to_a_settlement_is_lost(url: str, failures: int, cool_d
 
 
 async def test_what_does_not_wait_for_the_database(url: str) -> None:
-    """A look fails at once, and what was known goes on to hold."""
     proxy = DatabaseProxy(url)
     async with open_fleet(proxy.url, settings_of(), size=1) as fleet:
         async with proxy:

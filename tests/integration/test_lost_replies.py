@@ -223,7 +223,7 @@ async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: s
             await somebody.execute("SELECT FROM sessions, session_scores FOR UPDATE")
             writing = asyncio.ensure_future(WRITES[name](scoring, claimed))
             await wait_until(lambda: _cut_whoever_waits(seen), 30, "a connection that waits for the lock")
-            await wait_until(lambda: _waits(seen), 30, "the same work on another connection")
+            await wait_until(seen.waits_for_a_lock, 30, "the same work on another connection")
         await asyncio.wait_for(writing, 30)
 
         added = {"accept": [], "end": ["completed"]}
@@ -231,14 +231,8 @@ async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: s
         assert len(await seen.dispositions()) == (2 if name == "accept" else 1)
 
 
-async def _waits(seen: Scoring) -> list[dict[str, Any]]:
-    return await seen.rows(
-        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-
-
 async def _cut_whoever_waits(seen: Scoring) -> bool:
-    waiting = await _waits(seen)
-    for row in waiting:
-        await seen.value("SELECT pg_terminate_backend($1)", row["pid"])
+    waiting = await seen.waits_for_a_lock()
+    for pid in waiting:
+        await seen.value("SELECT pg_terminate_backend($1)", pid)
     return bool(waiting)

@@ -270,7 +270,6 @@ def add_revision(versions: Path, revision: str, phase: str, up: str) -> None:
 
 
 async def test_phases(empty_database_url: str, revisions: Path) -> None:
-    """`pre` stops before the first pending `post`, even if a later `pre` waits."""
     add_revision(revisions, later(1), "pre", "ALTER TABLE sessions ADD added int")
     add_revision(revisions, later(2), "post", "ALTER TABLE sessions DROP added")
     add_revision(revisions, later(3), "pre", "ALTER TABLE sessions ADD later int")

@@ -121,17 +121,11 @@ async def test_two_that_give_positions_at_once(scoring: Scoring) -> None:
     async with scoring.database.transaction() as first:
         await outbox.assign_positions(scoring.database, first, 2)
         second = asyncio.create_task(place(scoring))
-        await wait_until(lambda: is_waiting(scoring), 30, "the second waits for the first")
+        await wait_until(scoring.waits_for_a_lock, 30, "the second waits for the first")
     assert await second == 1
 
     assert await positions(scoring) == [1, 2, 3]
     assert await scoring.value("SELECT position FROM relay_position") == 3
-
-
-async def is_waiting(scoring: Scoring) -> bool:
-    """Whether a statement waits for a lock that another has."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    return bool(await scoring.value(waiting))
 
 
 # --- the relay's share ---------------------------------------------------------------------------------

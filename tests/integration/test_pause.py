@@ -50,7 +50,6 @@ def named(ended: Result) -> list[tuple[str | None, str | None]]:
 def test_what_is_named_is_paused_and_resumed(
     run: Run, arguments: list[str], pauses: tuple[str | None, str | None]
 ) -> None:
-    """The same options that pause it let it go on, in JSON for scripts."""
     assert named(run("pause", *arguments, "--reason", "key is being changed", "--json")) == [pauses]
     [shown] = json.loads(run("pause", "--list", "--json").stdout)["pauses"]
     assert (shown["by"], shown["reason"]) == ("alice", "key is being changed")
@@ -72,7 +71,6 @@ def test_what_is_named_is_paused_and_resumed(
     ],
 )
 def test_what_was_asked_wrongly_ends_with_two(run: Run, arguments: list[str], told: str) -> None:
-    """Status 2 with what would be right, and nothing is paused: least of all everything."""
     ended = run(*arguments)
 
     assert ended.exit_code == 2

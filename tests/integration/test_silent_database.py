@@ -80,7 +80,6 @@ async def test_contact_is_given_up_in_time(
 async def test_a_login_without_a_server_is_given_up_in_time(
     proxy: DatabaseProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PgBouncer accepts connections while its server stands still."""
     database = Database(proxy.url, "public", pool_size=1)
     await database.open()
     monkeypatch.setattr(database_module, "CONTACT_S", SHORT_S)

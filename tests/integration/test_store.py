@@ -33,7 +33,6 @@ async def test_steps_are_stored_as_they_happen(scoring: Scoring) -> None:
 
 
 async def test_the_same_step_again(scoring: Scoring) -> None:
-    """A step is repeated after its reply was lost."""
     claimed = await scoring.claimed()
 
     for _ in range(3):

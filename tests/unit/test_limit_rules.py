@@ -54,7 +54,6 @@ def opened(**changes: Any) -> ProviderState:
 
 
 def test_the_fifth_failure_in_a_row_opens_the_circuit() -> None:
-    """Four do not; the fifth does, for 30 s, and says why."""
     state = WELL
     for _ in range(FAILURES_TO_OPEN - 1):
         state = state_after(state, uuid.uuid4(), FAILED, NOW)
@@ -88,7 +87,6 @@ def test_only_an_answer_in_between_starts_the_count_again() -> None:
 
 
 def test_a_failure_that_asks_for_a_pause_is_both() -> None:
-    """A 503 with a long Retry-After blocks the provider, and five of them open its circuit."""
     state = WELL
     for _ in range(FAILURES_TO_OPEN):
         state = state_after(state, uuid.uuid4(), replace(FAILED, blocked_s=60.0), NOW)
@@ -109,7 +107,6 @@ def test_a_refused_probe_makes_way_for_the_next() -> None:
 
 
 def test_a_failure_told_twice_counts_once() -> None:
-    """The reply to a commit may be lost, and the result be told again."""
     call_id = uuid.uuid4()
     state = WELL
     for _ in range(FAILURES_TO_OPEN):
@@ -212,7 +209,6 @@ def test_of_calls_in_one_transaction_one_probes() -> None:
 
 
 def test_what_a_pause_covers() -> None:
-    """A pause stops what it names and nothing else; one of a provider does not stop a whole chain."""
     table: list[tuple[str | None, str | None, set[str]]] = [
         (None, None, {"a/main", "a/spare", "b/main", "b/spare", "a/None", "b/None"}),
         ("a", None, {"a/main", "a/spare", "a/None"}),
@@ -273,7 +269,6 @@ async def test_with_limits_the_database_is_asked() -> None:
 
 
 async def test_a_call_without_a_price_under_a_budget() -> None:
-    """The start refuses this, too."""
     with pytest.raises(ConfigurationError, match="prices_usd_per_million_tokens"):
         await unopened(settings_of(daily_usd=5)).admit(replace(CALL, most_usd=None))
 
@@ -317,7 +312,6 @@ def test_how_long_a_window_keeps_a_call_waiting() -> None:
 
 
 def test_calls_of_one_transaction_share_the_minute() -> None:
-    """What was admitted a moment before counts; a refused call does not."""
     locked = locked_with(window_of(requests=2))
 
     answers = [locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True)) for _ in range(4)]

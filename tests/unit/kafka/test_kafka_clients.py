@@ -172,7 +172,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch, built: list[Library]) -> None:
 
 
 async def test_intake_does_not_wait_for_a_diagnosis(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
-    """The end of the consumer ends it."""
     has_begun, has_ended = asyncio.Event(), asyncio.Event()
 
     async def never_answer(_: Any) -> None:
@@ -250,7 +249,6 @@ async def test_a_client_without_answers_from_brokers_that_answer_is_replaced(
 
 
 async def test_a_paused_intake_keeps_its_client(consumer: Consumer, built: list[Library]) -> None:
-    """Nothing is taken, so the client is full and fetches nothing."""
     await consumer.watch_once(QUIET_S)
 
     await consumer.take(0, 1)
@@ -280,7 +278,6 @@ async def test_a_group_that_refuses_the_new_client_is_waited_for(
 async def test_brokers_that_go_away_during_the_join_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, built: list[Library], diagnosis: Diagnosis
 ) -> None:
-    """The library reports that like a missing topic."""
     failures: list[Exception] = [UnknownTopicOrPartitionError()]
 
     async def start(_: Library) -> None:
@@ -298,7 +295,6 @@ async def test_brokers_that_go_away_during_the_join_are_waited_for(
 
 
 async def test_a_cancellation_inside_of_the_library_stays_there(consumer: Consumer, built: list[Library]) -> None:
-    """The library lets the cancellation of its own tasks out."""
     built[0].stop_error = asyncio.CancelledError()
 
     await consumer.stop()

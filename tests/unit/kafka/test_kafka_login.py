@@ -195,7 +195,6 @@ def exchange(path: Path, content: bytes) -> None:
 
 
 def test_the_next_connection_uses_a_renewed_certificate(authority: Authority, show: Show) -> None:
-    """A client outlives its certificate."""
     shown, certificate, key = show
     first = shown()
     new_certificate, new_key = authority.issue("renewed")
@@ -207,7 +206,6 @@ def test_the_next_connection_uses_a_renewed_certificate(authority: Authority, sh
 
 
 def test_half_an_exchange_changes_nothing(authority: Authority, show: Show) -> None:
-    """While the new certificate lacks its key, the old pair is used."""
     shown, certificate, key = show
     first = shown()
     new_certificate, new_key = authority.issue("renewed")
@@ -260,7 +258,6 @@ async def test_a_token_is_read_at_every_login(tmp_path: Path) -> None:
 async def test_a_token_that_cannot_be_read_is_a_refusal_with_its_reason(
     tmp_path: Path, content: bytes | None, says: str
 ) -> None:
-    """The reason never quotes the file."""
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
@@ -273,7 +270,6 @@ async def test_a_token_that_cannot_be_read_is_a_refusal_with_its_reason(
 
 
 async def test_a_broker_that_hangs_up_differs_from_one_that_is_not_there() -> None:
-    """The first may speak another protocol."""
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

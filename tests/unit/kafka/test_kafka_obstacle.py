@@ -159,7 +159,6 @@ async def test_an_empty_cluster_behind_a_token_is_a_refusal(monkeypatch: pytest.
     "error", [ValueError("Server sent wrong signature!"), AssertionError()], ids=["scram", "plain"]
 )
 async def test_a_client_that_meets_an_impostor_is_refused(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The library lets errors of its parser out of `start`."""
 
     class Client:
         is_closed = False

@@ -157,7 +157,6 @@ async def test_a_question_that_is_refused_ends_the_start(monkeypatch: pytest.Mon
 
 
 async def test_brokers_that_go_away_in_the_middle_of_a_topic_end_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client itself would wait for the next record without end."""
 
     class Silent(Reader):
         async def getmany(self, place: Any, **how: Any) -> dict[Any, list[Any]]:
