@@ -9,9 +9,12 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from infrastructure import wait_until
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import Record
-from tarsy_scoring.live.client import Chunk
+from tarsy_scoring.live.client import Chunk, GatewayLimits
 from tarsy_scoring.live.gateway import Gateway
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.telemetry.metrics import Metrics
 
 WAIT_S = 30.0
 MARK = "end-of-answers-"  # no channel
@@ -94,6 +97,19 @@ class FakeSocket:
 
     def _everything(self) -> list[dict[str, Any]]:
         return [from_json(text) for chunk in self.chunks for text in chunk.texts]
+
+
+def unplaced(metrics: Metrics | None = None, **limits: Any) -> Gateway:
+    """A gateway that does not know yet where the stream stands; its database is never asked."""
+    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
+    return Gateway(Settings(), database, metrics or Metrics(), GatewayLimits(**limits))
+
+
+def placed(metrics: Metrics | None = None, **limits: Any) -> Gateway:
+    """A gateway that stands at the beginning of the stream."""
+    gateway = unplaced(metrics, **limits)
+    gateway.begin_at(0)
+    return gateway
 
 
 @asynccontextmanager

@@ -214,7 +214,7 @@ async def test_analytics_find_their_scores(connection: asyncpg.Connection) -> No
 
 
 DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
-    "chains": (findings.CHAINS, (), "session_scores_of_chain"),
+    "chains": (findings.NEWEST, (["chain-77"],), "session_scores_of_chain"),
     "scores": (findings.SCORES, ("chain-77", "investigation-methodology", [], 3000), "session_scores_of_chain"),
     "scores-of-a-third": (
         findings.SCORES,

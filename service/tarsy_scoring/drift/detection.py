@@ -215,11 +215,7 @@ def _about_other_chains(found: Situation, old: str, drift: Drift) -> tuple[str, 
 
 def size_of(cause: Cause | None, judge: Estimate, whole: Estimate, agents: Estimate) -> Estimate | None:
     """The change that a cause names; None without one."""
-    if cause == "judge":
-        return judge
-    if cause == "agents":
-        return agents
-    return whole if cause == "both" else None
+    return {"judge": judge, "agents": agents, "both": whole}.get(cause or "none")
 
 
 def is_news(cause: Cause | None, size: Estimate | None, published: tuple[Cause | None, Estimate | None] | None) -> bool:

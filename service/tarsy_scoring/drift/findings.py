@@ -29,28 +29,22 @@ from tarsy_scoring.drift.detection import (
 )
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
+from tarsy_scoring.records.session_list import chains_of_sessions
 from tarsy_scoring.statistics.agreement import Estimate
 from tarsy_scoring.statistics.comparison import DOUBTFUL_FLAGS
 from tarsy_scoring.statistics.drift import WINDOW, AnchorJudgement, Cause, Drift, find_change
 
 MOST_READ = 3 * WINDOW  # scores of all judges together; a look takes at most `WINDOW` of each
 MOST_SHOWN = 100
+MOST_CHAINS = 100_000
 WATCH_EVERY = timedelta(days=1)  # the number of looks that `find_change` is calibrated for
 # A judge that returns to follow the same judge within this time is the same change and no further event.
 FLAPPING = timedelta(days=30)
 
-# Chains with scores and the time of the newest of each: a skip scan, one index step per chain.
-CHAINS = """
-WITH RECURSIVE chains AS (
-  (SELECT s.chain_id FROM {schema}.session_scores s
-   WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id IS NOT NULL ORDER BY s.chain_id LIMIT 1)
-  UNION ALL
-  SELECT (SELECT s.chain_id FROM {schema}.session_scores s
-          WHERE s.status = 'completed' AND s.purpose = 'production' AND s.chain_id > c.chain_id
-          ORDER BY s.chain_id LIMIT 1)
-  FROM chains c WHERE c.chain_id IS NOT NULL)
+# The time of the newest score of each of these chains ($1) that has one.
+NEWEST = """
 SELECT c.chain_id, n.completed_at AS newest_at
-FROM chains c CROSS JOIN LATERAL (
+FROM unnest($1::text[]) AS c(chain_id) CROSS JOIN LATERAL (
   SELECT s.completed_at FROM {schema}.session_scores s
   WHERE s.chain_id = c.chain_id AND s.status = 'completed' AND s.purpose = 'production'
   ORDER BY s.completed_at DESC LIMIT 1) n
@@ -141,7 +135,8 @@ UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY 
 
 async def chains(database: Database) -> dict[str, datetime]:
     """Chains with scores, and the time of the newest score of each. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(CHAINS)))
+    known = await chains_of_sessions(database, MOST_CHAINS)
+    rows = await database.once(lambda c: c.fetch(database.sql(NEWEST), known))
     return {r["chain_id"]: r["newest_at"] for r in rows}
 
 

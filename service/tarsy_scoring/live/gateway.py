@@ -12,12 +12,11 @@ client's other channels.
 """
 
 import asyncio
-import contextlib
 import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Awaitable, Hashable, Sequence
 from typing import Any
 
 import structlog
@@ -47,7 +46,7 @@ from tarsy_scoring.live.client import (
 )
 from tarsy_scoring.live.events import OF_SESSION_PREFIX, SESSIONS, Order, decode, event_of
 from tarsy_scoring.live.signals import INSIGHTS, LiveInsights
-from tarsy_scoring.live.stored import READ_LIMIT, StoredEvents
+from tarsy_scoring.live.stored import READ_LIMIT, catch_up, newer
 from tarsy_scoring.live.subscriptions import Subscriptions
 from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.telemetry.health import unless_stopped
@@ -74,7 +73,7 @@ class Gateway:
         self, settings: Settings, database: Database, metrics: Metrics, limits: GatewayLimits = DEFAULT_LIMITS
     ) -> None:
         self._settings = settings
-        self._stored = StoredEvents(database)
+        self._database = database
         self._metrics = metrics
         self._limits = limits
         self._order: Order | None = None
@@ -149,7 +148,7 @@ class Gateway:
         Raises:
             DatabaseAway: Nothing has changed.
         """
-        end, payloads = await self._stored.newer(None if self._order is None else self._order.position)
+        end, payloads = await newer(self._database, None if self._order is None else self._order.position)
         if self._order is None:
             self.begin_at(end)
             return False
@@ -194,7 +193,7 @@ class Gateway:
                     missing_at, missing_since = self._order.position, now
                 due_at = min(due_at, missing_since + GAP_S)
             if now < due_at:
-                await _wait(self._arrived, due_at - now)
+                await _in_time(self._arrived.wait(), due_at - now)
                 self._arrived.clear()
                 if self.deliver():
                     read_at = time.monotonic()  # while events come in order, none is missing
@@ -277,8 +276,7 @@ class Gateway:
 
     async def _answer_requests(self, client: Client) -> None:
         """Answer the client's requests one after the other: two catch-ups at once would mix their events."""
-        await _wait(self._has_place, PLACE_WAIT_S)
-        if not self.has_place:
+        if not await _in_time(self._has_place.wait(), PLACE_WAIT_S):
             return client.end(NOT_READY)
         while True:
             await self._answer(client, await client.requests.get())
@@ -340,7 +338,7 @@ class Gateway:
             is_subscription: Also subscribe to the channel and confirm it.
         """
         assert self._order is not None, "clients wait until the gateway has its place"
-        has_reader = await _acquired(self._readers, READER_WAIT_S)
+        has_reader = await _in_time(self._readers.acquire(), READER_WAIT_S)
         try:
             # No await between these three: events are held back from the exact position at which the catch-up
             # ends.
@@ -363,7 +361,7 @@ class Gateway:
 
     async def _read_catch_up(self, channel: str, since: int, until: int) -> tuple[list[bytes], bool]:
         try:
-            return await self._stored.catch_up(channel, since, until)
+            return await catch_up(self._database, channel, since, until)
         except DatabaseAway as error:
             log.warning("gateway.catch_up_failed", reason=str(error))
             return [], True
@@ -373,17 +371,11 @@ class Gateway:
             client.end(reason)
 
 
-async def _acquired(semaphore: asyncio.Semaphore, timeout_s: float) -> bool:
-    """Acquire the semaphore; returns whether that succeeded in time."""
+async def _in_time(wait: Awaitable[Any], timeout_s: float) -> bool:
+    """Whether the wait ended within this time; a wait that did not is cancelled."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await semaphore.acquire()
+            await wait
     except TimeoutError:
         return False
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for the event, at most so long."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
+    return True

@@ -43,67 +43,63 @@ ORDER BY position LIMIT $3
 """
 
 
-class StoredEvents:
-    """The event log in the database. Every method raises `DatabaseAway` within `READ_TIMEOUT_S`."""
+async def newer(database: Database, position: int | None) -> tuple[int, list[dict[str, Any]]]:
+    """
+    The end of the stream, and the payloads of up to `READ_LIMIT` events after a position.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    Args:
+        position: None: only the end is asked for.
 
-    async def newer(self, position: int | None) -> tuple[int, list[dict[str, Any]]]:
-        """
-        The end of the stream, and the payloads of up to `READ_LIMIT` events after a position.
+    Raises:
+        DatabaseAway: Within `READ_TIMEOUT_S`.
+    """
 
-        Args:
-            position: None: only the end is asked for.
+    async def work(connection: Connection) -> tuple[int, list[Any]]:
+        end = await connection.fetchval(database.sql(END))
+        if position is None or position >= end:
+            return end, []
+        return end, await connection.fetch(database.sql(NEWER), position, end, READ_LIMIT)
 
-        Raises:
-            DatabaseAway: The database cannot be used right now.
-        """
+    end, rows = await _read(database, work)
+    return end, [row["payload"] for row in rows]
 
-        async def work(connection: Connection) -> tuple[int, list[Any]]:
-            end = await connection.fetchval(self._database.sql(END))
-            if position is None or position >= end:
-                return end, []
-            return end, await connection.fetch(self._database.sql(NEWER), position, end, READ_LIMIT)
 
-        end, rows = await self._read(work)
-        return end, [row["payload"] for row in rows]
+async def catch_up(database: Database, channel: str, since: int, until: int) -> tuple[list[bytes], bool]:
+    """
+    The events of a channel after `since`, up to `until`, as texts; the oldest ones if there are too many.
 
-    async def catch_up(self, channel: str, since: int, until: int) -> tuple[list[bytes], bool]:
-        """
-        The events of a channel after `since`, up to `until`, as texts; the oldest ones if there are too many.
+    Returns:
+        The texts, and whether events are missing after them. Events are also missing if the client's
+        position is ahead of the stream (another database assigned it) or in a range from which events
+        were removed.
 
-        Returns:
-            The texts, and whether events are missing after them. Events are also missing if the client's
-            position is ahead of the stream (another database assigned it) or in a range from which events
-            were removed.
+    Raises:
+        DatabaseAway: Within `READ_TIMEOUT_S`.
+    """
+    is_of_all = channel == SESSIONS
+    sql = database.sql(NEWER_OF_ALL if is_of_all else NEWER_OF_SESSION)
+    selection = list(PHASES_FOR_ALL) if is_of_all else channel.removeprefix(OF_SESSION_PREFIX)
 
-        Raises:
-            DatabaseAway: The database cannot be used right now.
-        """
-        is_of_all = channel == SESSIONS
-        sql = self._database.sql(NEWER_OF_ALL if is_of_all else NEWER_OF_SESSION)
-        selection = list(PHASES_FOR_ALL) if is_of_all else channel.removeprefix(OF_SESSION_PREFIX)
+    async def work(connection: Connection) -> tuple[int, list[Any], int]:
+        # The client may come from another process that was ahead of this one.
+        end = until if since <= until else await connection.fetchval(database.sql(END))
+        rows = await connection.fetch(sql, since, until, CATCH_UP_LIMIT + 1, selection)
+        # Read last: `forgotten` is raised before events are removed.
+        return end, rows, await connection.fetchval(database.sql(FORGOTTEN))
 
-        async def work(connection: Connection) -> tuple[int, list[Any], int]:
-            # The client may come from another process that was ahead of this one.
-            end = until if since <= until else await connection.fetchval(self._database.sql(END))
-            rows = await connection.fetch(sql, since, until, CATCH_UP_LIMIT + 1, selection)
-            # Read last: `forgotten` is raised before events are removed.
-            return end, rows, await connection.fetchval(self._database.sql(FORGOTTEN))
+    end, rows, forgotten = await _read(database, work)
+    texts, has_more = _fitting([r["text"].encode() for r in rows])
+    # A session from its beginning is sent as far as it is kept: there is nothing to reload.
+    has_lost = since < forgotten and (is_of_all or since > 0)
+    return texts, has_more or since > end or has_lost
 
-        end, rows, forgotten = await self._read(work)
-        texts, has_more = _fitting([r["text"].encode() for r in rows])
-        # A session from its beginning is sent as far as it is kept: there is nothing to reload.
-        has_lost = since < forgotten and (is_of_all or since > 0)
-        return texts, has_more or since > end or has_lost
 
-    async def _read(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                return await self._database.once(work)
-        except TimeoutError:
-            raise DatabaseAway(f"the database at {self._database.place} gave no answer in time") from None
+async def _read(database: Database, work: Callable[[Connection], Awaitable[T]]) -> T:
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            return await database.once(work)
+    except TimeoutError:
+        raise DatabaseAway(f"the database at {database.place} gave no answer in time") from None
 
 
 def _fitting(texts: Sequence[bytes]) -> tuple[list[bytes], bool]:

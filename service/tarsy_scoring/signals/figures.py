@@ -91,16 +91,15 @@ class Window:
 
 def windows_at(now: datetime) -> tuple[Window, Window]:
     """The windows of the last hour and of the last day; the day contains the hour."""
-    return (
-        _window("1h", timedelta(hours=1), timedelta(minutes=5), now),
-        _window("24h", timedelta(hours=24), timedelta(hours=1), now),
-    )
-
-
-def _window(name: str, length: timedelta, hop: timedelta, now: datetime) -> Window:
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    end = epoch + ((now - epoch) // hop + 1) * hop
-    return Window(name, end - length, end)
+
+    def window(name: str, length: timedelta, hop: timedelta) -> Window:
+        end = epoch + ((now - epoch) // hop + 1) * hop
+        return Window(name, end - length, end)
+
+    return window("1h", timedelta(hours=1), timedelta(minutes=5)), window(
+        "24h", timedelta(hours=24), timedelta(hours=1)
+    )
 
 
 def threshold_of(settings: Settings, chain: str) -> float:

@@ -2,20 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from builders import Scoring, completion, rescore, session_completed, step
-from infrastructure import Kafka, Postgres, Topics, wait_until
+from infrastructure import Topics, wait_until
 from live import FakeSocket, connected_to, of_type, records, until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.topics import ensure_topics
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.stored import CATCH_UP_LIMIT, READ_LIMIT
-from tarsy_scoring.postgres.database import Database, DatabaseAway
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.queue.relay import Relay
 from tarsy_scoring.telemetry.metrics import Metrics
@@ -294,23 +294,6 @@ class TestBroker:
                 await score_and_receive(scoring, socket, f"after-{n}")
             await followed_again(scoring, socket, metrics)
 
-    async def test_a_broker_that_restarts_is_followed(self, scoring: Scoring, own_kafka: Kafka, topics: Topics) -> None:
-        """Nothing is lost, nothing twice, whatever the broker kept."""
-        if not own_kafka.survives_restart:
-            pytest.skip("this broker cannot be restarted here")
-        async with (
-            running(load_settings(topics.env), scoring.database) as (gateway, metrics),
-            connected_to(gateway, "sessions") as socket,
-        ):
-            await score_and_receive(scoring, socket, "before")
-            await own_kafka.stop()
-            try:
-                await score(scoring, "meanwhile")
-            finally:
-                await own_kafka.start()
-            await score_and_receive(scoring, socket, "after")
-            await followed_again(scoring, socket, metrics)
-
 
 async def followed_again(scoring: Scoring, socket: FakeSocket, metrics: Metrics) -> None:
     """Events come over the topic again, and none was lost or repeated."""
@@ -337,29 +320,3 @@ async def delete_topic(settings: Settings) -> None:
         await wait_until(is_gone, 30, "the topic to be gone")
     finally:
         await admin.close()
-
-
-async def answers(scoring: Scoring) -> bool:
-    with suppress(DatabaseAway):
-        return bool(await scoring.value("SELECT true"))
-    return False
-
-
-class TestDatabaseAway:
-    async def test_the_gateway_waits_and_goes_on(
-        self, scoring: Scoring, own_postgres: Postgres, database_url: str
-    ) -> None:
-        """A database that is away at the start or later is waited for; clients stay connected."""
-        async with (
-            running(load_settings(NO_BROKER), scoring.database, with_relay=False) as (gateway, _),
-            connected_to(gateway, "sessions") as socket,
-        ):
-            await own_postgres.kill()
-            with suppress(DatabaseAway):
-                await gateway.read_missing()
-            await own_postgres.start()
-            await wait_until(lambda: answers(scoring), 30, "the database answers again")
-            await score(scoring, "session-1")
-            await place(scoring)
-            await until(lambda: len(socket.positions) == 3, "the events")
-            assert socket.closed is None

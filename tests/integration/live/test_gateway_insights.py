@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -37,8 +38,7 @@ def settings(kafka: Kafka) -> Settings:
 @asynccontextmanager
 async def following(settings: Settings) -> AsyncIterator[Gateway]:
     """A process's gateway that follows the topic, and whose database is never asked."""
-    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
-    gateway, stopping = Gateway(settings, database, Metrics()), asyncio.Event()
+    gateway, stopping = Gateway(settings, cast(Database, None), Metrics()), asyncio.Event()
     gateway.begin_at(0)
     running = asyncio.create_task(gateway.insights.run(stopping))
     try:

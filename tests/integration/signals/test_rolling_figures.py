@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ NOON = datetime(2026, 3, 10, 12, 2, tzinfo=UTC)
 ENDS = {"1h": "2026-03-10T12:05:00Z", "24h": "2026-03-10T13:00:00Z"}
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 DEFAULTS = Settings()
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLE = json.loads((ROOT / "schemas/examples/scoring-failed.json").read_text("utf-8"))
 
 
 async def store(scoring: Scoring, *scores: dict[str, Any]) -> None:
@@ -145,24 +148,8 @@ async def settings(topics: Topics) -> Settings:
 
 def event(chain: str | None, ended_at: datetime) -> bytes:
     """The event of a score that failed."""
-    ids = dict.fromkeys(("event_id", "score_id", "session_id", "request_id"), "x")
-    return to_json(
-        ids
-        | {
-            "type": "scoring.failed",
-            "sequence": 1,
-            "position": 1,
-            "purpose": "production",
-            "attempt": 1,
-            "chain_id": chain,
-            "timestamp": ended_at,
-            "timestamp_us": 0,
-            "completed_at": ended_at,
-            "status": "failed",
-            "error_kind": "refused",
-            "error_message": "-",
-        }
-    )
+    fields = {**EXAMPLE, "purpose": "production", "chain_id": chain, "timestamp": ended_at, "completed_at": ended_at}
+    return to_json(fields)
 
 
 async def messages(settings: Settings) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from websockets.frames import Frame, Opcode
 
-from live import FakeSocket, connected_to, event, let_in_by, of_type, records, until
+from live import FakeSocket, connected_to, event, let_in_by, of_type, placed, records, unplaced, until
 from tables import table
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.live.client import CHANNEL_MAX, Chunk, Client, GatewayLimits, InvalidRequest, parse_request
 from tarsy_scoring.live.events import EARLY_LIMIT, Event, Order, decode, event_of
 from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.postgres.database import Database, DatabaseAway
 from tarsy_scoring.telemetry.metrics import Metrics
 
 
@@ -24,19 +24,6 @@ def at(position: int, size: int = 2) -> Event:
 
 def chunk(size: int = 2) -> Chunk:
     return Chunk([b"x" * size])
-
-
-def unplaced(metrics: Metrics | None = None, **limits: Any) -> Gateway:
-    """A gateway that does not know yet where the stream stands; its database is never asked."""
-    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
-    return Gateway(Settings(), database, metrics or Metrics(), GatewayLimits(**limits))
-
-
-def placed(metrics: Metrics | None = None, **limits: Any) -> Gateway:
-    """A gateway that stands at the beginning of the stream."""
-    gateway = unplaced(metrics, **limits)
-    gateway.begin_at(0)
-    return gateway
 
 
 async def close_code(socket: FakeSocket) -> int:
@@ -293,6 +280,29 @@ class TestPlace:
             assert await close_code(socket) == 1013
         closed = metrics.registry.get_sample_value("tarsy_scoring_gateway_closed_total", {"reason": "not_ready"})
         assert closed == 1
+
+
+async def test_a_database_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start and later; clients stay connected, and get what came meanwhile."""
+    away, stopping, is_there = DatabaseAway("planted"), asyncio.Event(), asyncio.Event()
+    answers = iter([away, (7, [])])
+
+    async def newer(_database: Any, _position: int | None) -> tuple[int, list[dict[str, Any]]]:
+        answer = next(answers, (8, [event(8)]) if is_there.is_set() else away)
+        if isinstance(answer, DatabaseAway):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("tarsy_scoring.live.gateway.newer", newer)
+    monkeypatch.setattr("tarsy_scoring.live.gateway.POLL_S", 0.001)
+    gateway = unplaced()
+    running = asyncio.create_task(gateway.run(stopping))
+    async with connected_to(gateway, "sessions") as socket:
+        is_there.set()
+        await until(lambda: socket.positions == [8], "the event")
+        assert socket.closed is None
+        stopping.set()
+        await running
 
 
 class TestLimits:

@@ -9,12 +9,10 @@ from pydantic_core import from_json, to_json
 from structlog.testing import capture_logs
 
 from insights_messages import START_US, drift, key_of, record, windows
-from live import connected_to, let_in_by, of_type
+from live import connected_to, let_in_by, of_type, placed
 from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway
 from tarsy_scoring.live import signals
-from tarsy_scoring.live.client import DEFAULT_LIMITS, GatewayLimits
 from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.live.signals import FINDING_KEPT_S, LONGEST_BYTES, MOST_BYTES, MOST_FINDINGS, MOST_MESSAGES, Newest
 from tarsy_scoring.postgres.database import Database
@@ -133,14 +131,6 @@ class TestNewest:
 
 
 # --- clients -------------------------------------------------------------------------------------------
-
-
-def placed(limits: GatewayLimits = DEFAULT_LIMITS) -> Gateway:
-    """A gateway whose database is never asked."""
-    database = Database("postgresql://localhost:1/none", "public", pool_size=1)
-    gateway = Gateway(Settings(), database, Metrics(), limits)
-    gateway.begin_at(0)
-    return gateway
 
 
 @pytest.fixture

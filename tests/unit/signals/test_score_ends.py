@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from faust.auth import OAuthCredentials, SASLCredentials
 
 from secured_kafka import Authority
+from tables import table
 from tarsy_scoring.commands.insights import insights
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import ConfigurationError
@@ -57,15 +58,7 @@ def test_what_is_no_scoring_event_is_refused() -> None:
             read_score_end(value)
 
 
-@pytest.mark.parametrize(
-    ("now", "ends"),
-    [
-        ("10:15:00", "10:20 11:00"),
-        ("10:19:59", "10:20 11:00"),
-        ("10:59:59", "11:00 11:00"),
-        ("11:00:00", "11:05 12:00"),
-    ],
-)
+@table
 def test_windows_end_at_the_next_hop(now: str, ends: str) -> None:
     hour, day = windows_at(datetime.fromisoformat(f"2026-03-02T{now}Z"))
 
