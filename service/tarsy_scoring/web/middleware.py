@@ -9,6 +9,7 @@ streamed.
 import asyncio
 import re
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
@@ -295,10 +296,5 @@ def _in_origin_form(scope: Scope) -> Scope:
 
 def _places_of(error: BaseException) -> list[str]:
     """Files, lines and functions of a traceback, the innermost last."""
-    places = []
-    step = error.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
-        places.append(f"{code.co_filename.rpartition('site-packages/')[2]}:{step.tb_lineno} {code.co_name}")
-        step = step.tb_next
-    return places[-12:]
+    steps = traceback.extract_tb(error.__traceback__)[-12:]
+    return [f"{step.filename.rpartition('site-packages/')[2]}:{step.lineno} {step.name}" for step in steps]

@@ -7,7 +7,6 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
-from starlette.convertors import Convertor, register_url_convertor
 
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.score_parts import Turn
@@ -30,25 +29,11 @@ from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import HistoryQuery
 from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, one_idempotency_key, request_score
 
-
-class _Anything(Convertor[str]):
-    """A path parameter with any characters: an encoded slash makes a malformed id (422), and not another
-    address.
-    """
-
-    regex = r"[\s\S]*"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
-
-
-register_url_convertor("anything", _Anything())
 router = APIRouter(prefix=PREFIX, tags=["scores"])
 
 MAX_REQUESTS_SHOWN = 1000
+# `:path`: an encoded slash makes a malformed id (422), and not another address.
+SESSION = "/sessions/{session_id:path}"
 
 
 class ScoreRequest(BaseModel):
@@ -130,7 +115,7 @@ class CriteriaDocument(BaseModel):
 
 
 @router.post(
-    "/sessions/{session_id:anything}/score",
+    f"{SESSION}/score",
     summary="Request a score",
     status_code=202,
     dependencies=[Depends(one_idempotency_key)],
@@ -210,7 +195,7 @@ async def cancel(request: Request, caller: Scoring, score_id: ScoreId) -> Respon
 
 
 @router.get(
-    "/sessions/{session_id:anything}/score",
+    f"{SESSION}/score",
     summary="Read the score of a session",
     responses={200: {"model": ScoreDocument}, 404: {"description": "The session has no score."}},
 )
@@ -226,7 +211,7 @@ async def read_score_of_session(request: Request, _: Reading, session_id: Sessio
 
 
 @router.get(
-    "/sessions/{session_id:anything}/scores",
+    f"{SESSION}/scores",
     summary="Read all scores of a session",
     responses={200: {"model": History}, 404: {"description": "The session is unknown."}},
 )

@@ -30,13 +30,6 @@ def cut_entries(document: Mapping[str, Any]) -> list[str]:
     return list(coverage["cut_entries"]) if coverage else []
 
 
-def interaction_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Counts of all calls, of each tool, and of each subcommand, with a `name`."""
-    subcommands = ((f"› {name}", counts) for name, counts in facts["by_subcommand"].items())
-    rows = [("All", facts), *facts["by_tool"].items(), *subcommands]
-    return [{**counts, "name": name} for name, counts in rows]
-
-
 def session_facts(row: Mapping[str, Any] | None, session: ShownSession | Unreadable) -> dict[str, Any]:
     """Alert type, chain, labels and status of a session: from a row of its scores, else from the source."""
     row = row or {}
@@ -75,12 +68,6 @@ def in_order(values: Mapping[str, T], known: Iterable[str]) -> dict[str, T]:
     return {name: values[name] for name in [*first, *(name for name in values if name not in first)]}
 
 
-def shortened(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn with the first `MAX_REPLY_CHARACTERS` of its reply; `left_out` is the number of the others."""
-    reply = turn["reply"] or ""
-    return {**turn, "reply": reply[:MAX_REPLY_CHARACTERS], "left_out": max(0, len(reply) - MAX_REPLY_CHARACTERS)}
-
-
 def values(
     session_id: str,
     document: Mapping[str, Any] | None,
@@ -89,7 +76,7 @@ def values(
     row: Mapping[str, Any] | None,
     history: Sequence[Mapping[str, Any]],
     newest: Mapping[str, Any] | None,
-    turns: Iterable[Mapping[str, Any]],
+    turns: Sequence[Mapping[str, Any]],
     criteria_content: Mapping[str, Any],
 ) -> dict[str, Any]:
     """
@@ -110,11 +97,11 @@ def values(
     return {
         "session_id": session_id,
         "doc": document,
-        "interaction_rows": interaction_rows(document["interaction"]) if document and document["interaction"] else [],
         "info": session_facts(row, session),
         "newest": newest,
         "history": with_changes(history),
-        "turns": [shortened(turn) for turn in turns],
+        "turns": turns,
+        "max_reply_characters": MAX_REPLY_CHARACTERS,
         "is_awaited": document is None and isinstance(session, Unreadable) and session.is_running,
         "session": session if isinstance(session, ShownSession) else {"alert": None, "reason": session.reason},
         "anchors": session.anchors if isinstance(session, ShownSession) else frozenset(),
