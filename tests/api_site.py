@@ -27,6 +27,7 @@ class Api:
 
     client: httpx.AsyncClient
     scoring: Scoring
+    app: Any = None
 
     async def ask(
         self, session_id: str = "session-1", *, by: str = "alice", key: str | None = None, **body: Any
@@ -52,9 +53,10 @@ async def open_api(
     """The application on a migrated database. Without a source it knows only sessions of stored requests."""
     async with open_scoring(url, of or policy(), pool_size=pool_size) as scoring:
         site = AppContext(SETTINGS, load_criteria(), scoring.inbox, scoring.leases, scoring.reader, Metrics(), source)
-        transport = httpx.ASGITransport(create_app(site), raise_app_exceptions=True)
+        app = create_app(site)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            yield Api(client, scoring)
+            yield Api(client, scoring, app)
 
 
 class Sessions:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Page, Route, WebSocketRoute, expect
+import visiting
+from playwright.async_api import Page, Route, expect
 from visiting import House, Visitor, Visits
 
 from infrastructure import wait_until
@@ -35,43 +36,13 @@ LISTEN = """
 """
 
 
-@dataclass
-class Line:
-    """
-    The WebSocket of a page, in the hands of a test, which confirms what the page subscribes to.
-
-    Args:
-        unconfirmed: Channels that are not confirmed.
-        asked: Subscriptions in the order in which they came: channel and `last_event_id`.
-    """
-
-    page: Page
-    sockets: list[WebSocketRoute] = field(default_factory=list)
-    unconfirmed: set[str] = field(default_factory=set)
-    asked: list[tuple[str, int]] = field(default_factory=list)
-
-    async def lay(self) -> None:
-        """For every page that is opened from now on."""
-        await self.page.route_web_socket("**/api/v1/ws", self._carry)
-
-    def cut(self) -> Any:
-        return self.sockets[-1].close(code=4008, reason="too slow: reconnect and catch up")
+class Line(visiting.Line):
+    """A line that tells of `SESSION`."""
 
     def tell(self, kind: str, **fields: Any) -> None:
         """Send a scoring event of `SESSION`."""
         event = {"type": kind, "session_id": SESSION, "purpose": "production", "position": 1} | fields
         self.sockets[-1].send(json.dumps(event))
-
-    def _carry(self, socket: WebSocketRoute) -> None:
-        def answer(message: str | bytes) -> None:
-            asked = json.loads(message)
-            if asked["action"] == "subscribe":
-                self.asked.append((asked["channel"], asked["last_event_id"]))
-                if asked["channel"] not in self.unconfirmed:
-                    socket.send(json.dumps({"type": "subscription.confirmed", "channel": asked["channel"]}))
-
-        self.sockets.append(socket)
-        socket.on_message(answer)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -3,13 +3,14 @@
 import json
 import math
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import visiting
 from aiokafka import AIOKafkaProducer
-from playwright.async_api import Page, WebSocketRoute, expect
+from playwright.async_api import expect
 from visiting import House, Visitor, Visits
 
 from infrastructure import wait_until
@@ -44,23 +45,10 @@ LISTEN = """
 
 
 @dataclass
-class Line:
-    """The WebSocket of a page, in the hands of a test, which confirms whatever is subscribed to."""
+class Line(visiting.Line):
+    """A line that tells of insights."""
 
-    page: Page
-    channels: list[str] = field(default_factory=list)
-    sockets: list[WebSocketRoute] = field(default_factory=list)
     sent: int = 0
-
-    def carry(self, socket: WebSocketRoute) -> None:
-        def answer(message: str | bytes) -> None:
-            asked = json.loads(message)
-            if asked["action"] == "subscribe":
-                self.channels.append(asked["channel"])
-                socket.send(json.dumps({"type": "subscription.confirmed", "channel": asked["channel"]}))
-
-        self.sockets.append(socket)
-        socket.on_message(answer)
 
     async def tell(self, *messages: dict[str, Any]) -> None:
         """Send messages, and let the page show them."""
@@ -79,7 +67,7 @@ async def on_a_line(visit: Visits, path: str = "/", **kind: Any) -> tuple[Visito
     """A visitor at a moment that stands still, whose page has its connection in our hands."""
     visitor = await visit("/healthz", **kind)
     line = Line(visitor.page)
-    await visitor.page.route_web_socket("**/api/v1/ws", line.carry)
+    await line.lay()
     await visitor.page.add_init_script(LISTEN)
     await visitor.page.clock.install(time=NOW - timedelta(minutes=1))
     await visitor.page.clock.pause_at(NOW)
@@ -106,7 +94,7 @@ async def test_it_shows_what_comes_and_nothing_before(visit: Visits, path: str) 
     """On both pages over the connection that the page has, with the band's colour and its word."""
     visitor, line = await on_a_line(visit, path)
     strip = visitor.page.locator("#strip")
-    assert line.channels[-1] == "insights"
+    assert line.asked[-1][0] == "insights"
     assert len(line.sockets) == 1
     await expect(strip).to_be_hidden()
     await line.tell(
@@ -264,33 +252,6 @@ async def test_little_is_said_aloud(visit: Visits) -> None:
         "Drift: the agents changed, −8.2 points (−10.5 to −5.9)."
     )
     assert await visitor.page.evaluate("window.heard") == [*heard, later]
-
-
-async def test_without_javascript_it_is_not_there(visit: Visits) -> None:
-    """And nothing stands in its place."""
-    visitor = await visit("/trends", java_script_enabled=False)
-    await expect(visitor.page.locator("#strip")).to_be_hidden()
-
-
-async def test_a_filter_that_cannot_be_meant_shows_none(visit: Visits) -> None:
-    """The page says what is wrong, and follows nothing."""
-    visitor = await visit("/trends?since=never")
-    await expect(visitor.page.locator("#strip")).to_have_count(0)
-    assert visitor.refused[0][0] == 422
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
-async def test_it_can_be_read(visit: Visits, scheme: str, width: int) -> None:
-    """In both colour schemes and on a small screen nothing overflows, and many chains scroll by themselves."""
-    visitor, line = await on_a_line(visit, color_scheme=scheme, viewport={"width": width, "height": 800})
-    chains = [of_chain(f"chain-{n:02d}", mean=30 + 3 * n, failures={"answer_cut": n % 3}) for n in range(20)]
-    await line.tell(*chains, drift())
-    box = await visitor.page.locator("#strip").bounding_box()
-    assert box is not None
-    assert box["height"] < 450
-    wide = await visitor.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    assert wide <= 1
-    await visitor.picture(f"strip-{scheme}-{width}")
 
 
 async def test_from_the_topic_to_the_page(house: House, visit: Visits) -> None:

@@ -62,46 +62,6 @@ async def test_a_label_moves_the_trust_card(scored: House, visit: Visits) -> Non
     await visitor.picture("review")
 
 
-async def test_a_label_by_keyboard_alone(scored: House, visit: Visits) -> None:
-    """Choose, give a number, send with Enter; what cannot be meant is told in a page with the way back."""
-    visitor = await visit("/sessions/quality-2")
-    page = visitor.page
-    form = page.locator("#label-form")
-    await form.get_by_label("Is this score right?").focus()
-    await page.keyboard.press("ArrowDown")
-    await page.keyboard.press("ArrowDown")
-    chosen = await form.get_by_label("Is this score right?").input_value()
-    await page.keyboard.press("Tab")
-    await expect(form.get_by_label("Right number")).to_be_focused()
-    await page.keyboard.type("12.5")
-    async with page.expect_navigation():
-        await page.keyboard.press("Enter")
-
-    said = page.locator("#labels li").first
-    await expect(said).to_contain_text("right: 12.5 points")
-    assert chosen.startswith("outcome:")
-
-    await form.get_by_label("Right number").fill("1,000")
-    async with page.expect_navigation():
-        await form.get_by_label("Right number").press("Enter")
-    await expect(page.locator("main")).to_contain_text("number")
-    assert [status for status, _ in visitor.refused] == [422]
-
-
-async def test_a_half_written_label_outlives_what_comes(scored: House, visit: Visits) -> None:
-    """A page that is read again takes nothing from whoever is writing."""
-    visitor = await visit("/sessions/quality-1")
-    await expect(visitor.page.locator("#live-state")).to_have_text("Live")
-    history = visitor.page.locator('aside a[href^="/scores/"]')
-    before = await history.count()
-    form = visitor.page.locator("#label-form")
-    await form.get_by_label("Why").fill("half writ")
-    await visitor.page.locator("h1").click()
-    await scored.service.ask_again("quality-1", "event-beside-a-label")
-    await expect(history).to_have_count(before + 1)
-    await expect(form.get_by_label("Why")).to_have_value("half writ")
-
-
 async def test_a_merge_is_undone_and_a_state_is_said(scored: House, visit: Visits) -> None:
     """By keyboard, with a day and a note; what judges and people write is text."""
     visitor = await visit("/missing-tools")

@@ -7,13 +7,14 @@ that tells of a fault of ours.
 
 import asyncio
 import contextlib
+import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, Locator, Page
+from playwright.async_api import Browser, BrowserContext, Locator, Page, WebSocketRoute
 
 from infrastructure import wait_until
 from processes import PATIENCE_S, Process, Service
@@ -161,3 +162,37 @@ class Visits:
         faults = [answer for visitor in self.visitors for answer in visitor.refused if answer[0] >= 500]
         assert not complaints, complaints
         assert not faults, faults
+
+
+@dataclass
+class Line:
+    """
+    The WebSocket of a page, in the hands of a test, which confirms what the page subscribes to.
+
+    Args:
+        unconfirmed: Channels that are not confirmed.
+        asked: Subscriptions in the order in which they came: channel and `last_event_id`.
+    """
+
+    page: Page
+    sockets: list[WebSocketRoute] = field(default_factory=list)
+    unconfirmed: set[str] = field(default_factory=set)
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    async def lay(self) -> None:
+        """For every page that is opened from now on."""
+        await self.page.route_web_socket("**/api/v1/ws", self._carry)
+
+    def cut(self) -> Any:
+        return self.sockets[-1].close(code=4008, reason="too slow: reconnect and catch up")
+
+    def _carry(self, socket: WebSocketRoute) -> None:
+        def answer(message: str | bytes) -> None:
+            asked = json.loads(message)
+            if asked["action"] == "subscribe":
+                self.asked.append((asked["channel"], asked.get("last_event_id", 0)))
+                if asked["channel"] not in self.unconfirmed:
+                    socket.send(json.dumps({"type": "subscription.confirmed", "channel": asked["channel"]}))
+
+        self.sockets.append(socket)
+        socket.on_message(answer)

@@ -5,12 +5,10 @@ import contextlib
 import hashlib
 import json
 import os
-import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,6 @@ from processes import Process
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError, StartRefused
-from tarsy_scoring.live.gateway import Gateway
 from tarsy_scoring.web import middleware
 from tarsy_scoring.web.app import create_app
 from tarsy_scoring.web.context import AppContext
@@ -395,18 +392,6 @@ async def test_a_stop_closes_websockets_with_1001(app: FastAPI) -> None:
     assert over == ["websocket.disconnect", "refused"]
 
 
-async def test_a_stop_tells_clients_of_the_gateway(database_url: str) -> None:
-    async with application(database_url) as (plain, site):
-        app = create_app(replace(site, gateway=Gateway(site.settings, site.reader.database, site.metrics)))
-        async with serving(app) as (address, stopping), connect(address.replace("http", "ws") + "/api/v1/ws") as client:
-            assert json.loads(await client.recv())["type"] == "connection.established"
-            stopping.set()
-            with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(client.recv(), 30)
-            assert client.close_code == 1001
-        assert not plain.state.lifecycle.is_stopping
-
-
 async def test_a_websocket_handshake_follows_the_same_rules(
     database_url: str, tokens_env: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -559,23 +544,3 @@ async def test_the_command_waits_for_its_database(start: Any) -> None:
     assert [await api.get(path) for path in ("/healthz", "/readyz", UNKNOWN_SCORE)] == [200, 503, 503]
     assert await api.process.stop() == 0
     assert "planted-password" not in api.process.log
-
-
-async def test_the_command_refuses_what_cannot_be_meant(
-    start: Any, database_url: str, empty_database_url: str, tmp_path: Path
-) -> None:
-    first = start(SCORING_DATABASE_URL=database_url)
-    port = (await first.process.says("api.listening", 30))["address"].rpartition(":")[2]
-    wrong = {
-        "SCORING_API_OPEN": (2, {"SCORING_DATABASE_URL": database_url, "SCORING_API_HOST": "0.0.0.0"}),
-        "tarsy-scoring migrate": (1, {"SCORING_DATABASE_URL": empty_database_url}),
-        "SCORING_API_PORT": (1, {"SCORING_DATABASE_URL": database_url, "SCORING_API_PORT": port}),
-    }
-    for number, (words, (status, env)) in enumerate(wrong.items()):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        refused = Api(folder, env).process
-        assert (await refused.ended(), words in refused.log.strip().splitlines()[-1]) == (status, True), refused.log
-        assert "Traceback" not in refused.log
-    first.process.signal(signal.SIGINT)
-    assert await first.process.ended() == 0

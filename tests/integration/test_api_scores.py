@@ -1,11 +1,10 @@
 """Scores over HTTP on a real database: the table of POST to the letter, keys, races, and everything that is read."""
 
 import asyncio
-import itertools
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -117,19 +116,13 @@ Arranged = Callable[[Scoring], Awaitable[uuid.UUID | None]]
 # What the session has, the body, and the answer. `test_on_demand` has the whole table of decisions.
 TABLE: list[tuple[Arranged, dict[str, Any], str]] = [
     (nothing, {}, "202 new"),
-    (nothing, {"criteria": OTHER_CRITERIA}, "202 new"),
     (pending, {}, "202 that"),
-    (pending, {"force_rescore": True}, "409"),
-    (in_progress, {}, "202 that"),
-    (in_progress, {"criteria": DEFAULT_CRITERIA}, "202 that"),
     (in_progress, {"criteria": OTHER_CRITERIA}, "409"),
     (in_progress, {"force_rescore": True}, "409"),
     (completed_twice, {}, "200 that"),
     (completed_twice, {"force_rescore": True}, "202 new"),
-    (completed, {"criteria": DEFAULT_CRITERIA}, "200 that"),
     (completed, {"criteria": OTHER_CRITERIA}, "202 new"),
     (completed_then_failed, {}, "200 that"),
-    (failed, {}, "202 new"),
     (cancelled, {}, "202 new"),
     (beside, {}, "202 new"),
 ]
@@ -211,14 +204,6 @@ async def test_what_an_event_said_counts_while_the_source_is_away(database_url: 
         assert document(await api.ask(), 202)["chain_id"] == "kubernetes"
 
 
-async def test_a_session_that_was_deleted_is_not_scored_again(database_url: str) -> None:
-    async with open_api(database_url, Sessions(session_1=SessionNotFound("deleted"))) as api:
-        await completed(api.scoring)
-
-        assert (await api.ask()).status_code == 200
-        problem(await api.ask(force_rescore=True), 404)
-
-
 async def test_without_a_source_only_sessions_of_events_are_known(database_url: str) -> None:
     async with open_api(database_url) as api:
         for session_id, status in (("ended", "failed"), ("runs", "in_progress")):
@@ -257,7 +242,7 @@ BODIES: list[Any] = [
     [],
     "score",
 ]
-IDS = ["-dash-first", "a%20b", "a%0A", "x" * 256, "a%00", "ä", "a%2Fb", "%2F", "a%2Fscore"]
+IDS = ["-dash-first", "a%20b", "x" * 256, "a%00", "ä", "a%2Fb", "%2F", "a%2Fscore"]
 KEYS: list[list[tuple[str | bytes, str | bytes]]] = [
     *[[(b"Idempotency-Key", key.encode("latin-1"))] for key in ("x" * 256, "ä", " ", "a\tb")],
     [("Idempotency-Key", "one"), ("Idempotency-Key", "two")],
@@ -315,26 +300,6 @@ async def test_unknown_criteria_are_named_with_those_there_are(api: Api) -> None
     assert "script" not in detail
 
 
-async def test_the_database_is_away() -> None:
-    async with open_api("postgresql://nobody@127.0.0.1:9/none", Sessions(session_1=FOUND)) as api, asyncio.timeout(30):
-        score_id = uuid.uuid4()
-        answers = [
-            await api.ask(key="key-1"),
-            await api.cancel(score_id),
-            await api.score_of(),
-            *[
-                await api.get(p)
-                for p in (f"scores/{score_id}", f"scores/{score_id}/turns", "sessions/session-1/scores")
-            ],
-            *[await api.get(p) for p in ("requests/event-1", "criteria/hash-1")],
-        ]
-
-    assert len(answers) == 8
-    for answer in answers:
-        problem(answer, 503)
-        assert int(answer.headers["retry-after"]) >= 1
-
-
 # --- keys ----------------------------------------------------------------------------------------------
 
 
@@ -371,7 +336,7 @@ async def test_keys_are_per_caller(api: Api) -> None:
 
 
 async def test_keys_of_the_unnamed_are_per_address(api: Api) -> None:
-    app = cast(Any, api.client)._transport.app
+    app = api.app
     here, there = [
         httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(address, 1)), base_url="http://127.0.0.1")
         for address in ("127.0.0.1", "127.0.0.2")
@@ -453,24 +418,6 @@ async def test_an_answer_is_kept_for_a_day(api: Api) -> None:
     assert [r["key"] for r in await api.scoring.rows("SELECT key FROM kept_answers")] == ["key-1"]
 
 
-async def test_a_key_is_used_again_while_many_old_answers_wait_to_go(api: Api) -> None:
-    first = document(await api.ask(key="key-1"), 202)
-    [claimed] = await api.scoring.claim()
-    await api.scoring.store.end(completion(claimed))
-    await api.scoring.rows(
-        "INSERT INTO kept_answers SELECT 'bob', 'key-' || n, 'h', 'new', $1, gen_random_uuid(), '{}', "
-        "now() - interval '2 days' FROM generate_series(1, 30) n",
-        claimed.score_id,
-    )
-    await api.scoring.rows("UPDATE kept_answers SET answered_at = now() - interval '25 hours' WHERE caller = 'alice'")
-
-    again = document(await api.ask(key="key-1"), 200)
-
-    assert (again["score_id"], again["status"]) == (first["score_id"], "completed")
-    assert (await api.ask(key="key-1")).json() == again
-    assert await api.scoring.value("SELECT count(*) FROM kept_answers") == 11
-
-
 async def test_an_answer_whose_text_was_lost(api: Api) -> None:
     first = document(await api.ask(key="key-1"), 202)
     await api.scoring.rows("UPDATE kept_answers SET answer = NULL")
@@ -511,17 +458,6 @@ async def test_50_repeats_under_one_key_at_once(database_url: str) -> None:
         assert await api.scoring.value("SELECT arrivals FROM scoring_requests") == 50
 
 
-async def test_two_processes_and_two_questions_under_one_key(database_url: str) -> None:
-    source = Sessions(session_1=FOUND)
-    async with open_api(database_url, source) as one, open_api(database_url, source) as other:
-        answers = await asyncio.gather(
-            *(a.ask(key="key-1", reason=r) for a, r in ((one, "one"), (other, "other")) for _ in range(5))
-        )
-
-        assert sorted(a.status_code for a in answers) == [202] * 5 + [422] * 5
-        assert await count_scores(one.scoring) == 1
-
-
 async def test_asked_and_told_at_once(database_url: str) -> None:
     async with open_api(database_url, Sessions(session_1=FOUND), pool_size=20) as api:
         work: list[Awaitable[Any]] = []
@@ -536,27 +472,6 @@ async def test_asked_and_told_at_once(database_url: str) -> None:
         dispositions = list((await api.scoring.dispositions()).values())
         assert sorted(dispositions) == ["accepted"] + ["in_progress"] * 50
         assert await api.scoring.value("SELECT priority FROM session_scores") == 0
-
-
-async def test_asked_while_a_score_ends(database_url: str) -> None:
-    async with open_api(database_url, Sessions(session_1=FOUND), pool_size=20) as api:
-        for ending, is_deferred in itertools.product(("end", "cancel"), (False, True)):
-            claimed = await api.scoring.claimed()
-            if is_deferred:
-                await api.scoring.accept(rescore(criteria=OTHER_CRITERIA))
-            before = await count_scores(api.scoring)
-            asking = [asyncio.create_task(api.ask(force_rescore=True)) for _ in range(10)]
-            await asyncio.sleep(0)
-            ended = api.scoring.store.end(completion(claimed)) if ending == "end" else api.cancel(claimed.score_id)
-            await asyncio.gather(*asking, ended)
-            codes = sorted(task.result().status_code for task in asking)
-
-            made = await count_scores(api.scoring) - before
-            assert made == codes.count(202) + is_deferred
-            assert codes.count(202) + codes.count(409) == 10
-            assert codes.count(202) <= (not is_deferred)
-            for score in await api.scoring.rows("SELECT score_id FROM session_scores WHERE status = 'pending'"):
-                await api.cancel(score["score_id"])
 
 
 async def test_what_is_decided_is_decided_under_the_lock(database_url: str) -> None:
@@ -846,12 +761,3 @@ async def test_cancel_after_the_end(api: Api) -> None:
     answer = await api.cancel(str(await completed_then_failed(api.scoring)))
     problem(answer, 409)
     assert answer.json()["score_status"] == "completed"
-
-
-async def test_10_cancel_at_once(api: Api) -> None:
-    score_id = await pending(api.scoring)
-
-    answers = await asyncio.gather(*(api.cancel(score_id) for _ in range(10)))
-
-    assert sorted(a.status_code for a in answers) == [200] + [409] * 9
-    assert await api.scoring.value("SELECT count(*) FROM changes") == 1

@@ -8,13 +8,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from builders import connected, policy
+from builders import connected
 from full_database import Plan, filled_database, indexes, nodes_of, scanned
 from infrastructure import Postgres
 from tarsy_scoring.drift import anchors, findings, report
 from tarsy_scoring.missing_tools.ledger import read_ledger
 from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.queue.inbox import Inbox
 from tarsy_scoring.records import analytics, export, session_list
 from tarsy_scoring.records.analytics import Selection
 from tarsy_scoring.records.scores import Reader
@@ -242,21 +241,6 @@ async def test_the_plan_test_can_fail(connection: asyncpg.Connection) -> None:
         assert_found_by(nodes, "session_scores_recent")
 
 
-@pytest.mark.parametrize("sort", ["newest", "score_asc", "score_desc"])
-async def test_pages_go_on_over_everything(reader: Reader, sort: session_list.Sort) -> None:
-    """Full ones as long as there is more, also far from the first; how fast they are, the benchmark tells."""
-    filters = Filters(chain="kubernetes")
-    after = None
-    seen: list[str] = []
-    for _ in range(10):
-        page = await session_list.list_sessions(reader, {}, filters, sort, after, 200)
-        assert len(page.sessions) == 200
-        assert page.next_cursor is not None
-        after = session_list.read_cursor(page.next_cursor, filters, sort)
-        seen += [session.session_id for session in page.sessions]
-    assert len(set(seen)) == 2_000
-
-
 async def test_analytics_over_everything(reader: Reader) -> None:
     """Each over all scores of 1,000 chains; the numbers are those of the rows that were made."""
     database = reader.database
@@ -275,14 +259,6 @@ async def test_analytics_over_everything(reader: Reader) -> None:
     assert {s.name for s in merged.spellings} == {"get_pod_logs", "Get Pod Logs"}
     assert (by_name["get_pods"].exists, by_name["node_cpu_usage"].exists) == (True, False)
     assert tools.spellings_left_out > 0
-
-
-async def test_what_is_known_of_the_drift_of_a_large_chain(reader: Reader) -> None:
-    """Of the largest one."""
-    found = await report.read_report(Inbox(reader.database, policy()), "kubernetes")
-
-    assert found.chain is not None
-    assert (found.chain.scores > 500, found.chain.old_fingerprint) == (True, None), "four judges take turns"
 
 
 async def test_an_export_holds_one_batch_at_a_time(reader: Reader) -> None:

@@ -14,7 +14,6 @@ from tarsy_scoring.drift import anchors, findings
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 PATH = "analytics/drift"
-HOSTILE = "k<script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -83,12 +82,6 @@ async def test_findings_have_their_parts(api: Api) -> None:
     assert "fewer than 30 scores" in (await findings_of(api, chain="databases"))["chain"]["meaning"]
 
 
-async def test_a_wrong_query_is_a_problem(api: Api) -> None:
-    for query in ({"chain": ""}, {"since": "yesterday"}, {"limit": "101"}, {"chian": "k"}):
-        answer = await api.get(PATH, **query)
-        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
-
-
 async def test_the_page_of_an_empty_database(api: Api) -> None:
     """It says that nothing was found, that this is no proof, and how to get anchors."""
     html = await look(api, "/drift")
@@ -126,13 +119,3 @@ async def test_the_page_counts_no_sessions_that_were_left_out(api: Api) -> None:
 
     assert "ordinary sessions are compared later" in html
     assert "0 sessions" not in html
-
-
-async def test_names_from_outside_stay_text(api: Api) -> None:
-    """A chain's name is shown, and nothing of it runs."""
-    await plant_finding(api, HOSTILE)
-
-    html = await look(api, "/drift")
-
-    assert "<script>alert" not in html
-    assert "k&lt;script&gt;alert(1)&lt;/script&gt;" in html

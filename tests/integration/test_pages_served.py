@@ -3,7 +3,6 @@
 import re
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,10 +14,8 @@ from builders import completion, failure, rescore, session_completed, step
 from fakes import FakeSessions
 from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import SessionNotTerminal, TimelineUnavailable
-from tarsy_scoring.judge.verdict import AlternativeApproach, MissingTool
+from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.records.session_list import CHAINS_OF_SESSIONS
-from tarsy_scoring.web.access import may_read
-from tarsy_scoring.web.context import Caller
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
 VOID = {"meta", "link", "input", "br", "hr", "rect", "path"}
@@ -113,21 +110,6 @@ async def scored(api: Api, session_id: str = "session-1", total: int = 67, **col
 
 
 # --- the list ------------------------------------------------------------------------------------------
-
-
-async def test_an_empty_list_says_what_will_come(api: Api) -> None:
-    page = await look(api, "/")
-    assert "No sessions yet" in page.text
-    assert "session-completed" in page.text
-    assert "backfill --since" in page.text
-
-
-async def test_a_session_that_is_not_in_the_list_may_be_at_its_source(api: Api) -> None:
-    """A user who pastes an id gets to its page, and can request its score there."""
-    page = await look(api, "/?q=session-1")
-    assert "No session matches" in page.text
-    assert page.all("a", href="/sessions/session-1")
-    assert "Score session" in (await look(api, "/sessions/session-1")).text
 
 
 async def test_the_list_shows_every_state_in_words(api: Api) -> None:
@@ -408,29 +390,6 @@ async def test_a_refused_form_is_an_error_page(api: Api) -> None:
         assert page.all("a", href="/sessions/session-1")
 
 
-async def test_a_page_of_another_site_cannot_send_our_forms(api: Api) -> None:
-    path = "/sessions/session-1/score"
-    for says in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
-        answer = await api.client.post(path, headers=AS_BROWSER | says)
-        assert answer.status_code == 403
-        assert "Another site" in answer.text
-    assert await api.scoring.value("SELECT count(*) FROM session_scores") == 0
-
-
-async def test_our_own_page_can(api: Api) -> None:
-    says = {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"}
-    answer = await api.client.post("/sessions/session-1/score", headers=AS_BROWSER | says)
-    assert answer.status_code == 303
-
-
-async def test_readers_see_no_forms(api: Api) -> None:
-    await scored(api)
-    transport: Any = api.client._transport
-    transport.app.dependency_overrides[may_read] = lambda: Caller("reader", frozenset({"read"}))
-    for path in ("/", "/sessions/session-1"):
-        assert not (await look(api, path)).all("form", method="post")
-
-
 # --- criteria ------------------------------------------------------------------------------------------
 
 
@@ -517,17 +476,6 @@ async def test_hostile_text_in_every_field_stays_text(database_url: str) -> None
             assert not [a for a in page.all("a") if "javascript" in str(a.get("href"))]
             assert "\u202e" not in page.html
             assert not re.findall(r"\b1337\b", page.text)
-
-
-async def test_the_approaches_are_shown_as_steps(api: Api) -> None:
-    claimed = await api.scoring.claimed("session-1")
-    ending = replace(
-        completion(claimed), alternative_approaches=[AlternativeApproach("Ask the node", EVIL, ("look", EVIL))]
-    )
-    await api.scoring.store.end(ending)
-    page = await look(api, "/sessions/session-1")
-    assert "Ask the node" in page.text
-    assert not page.all("img")
 
 
 # --- static files --------------------------------------------------------------------------------------

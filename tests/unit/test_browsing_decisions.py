@@ -232,29 +232,6 @@ def test_a_row_shows_what_was_measured() -> None:
 # --- shares and tools ----------------------------------------------------------------------------------
 
 
-def test_shares_of_failure_tags() -> None:
-    """Of all scores, and of each chain's."""
-    tagged = [
-        {"tag": "wrong_conclusion", "chain_id": "kubernetes", "scores": 2},
-        {"tag": "wrong_conclusion", "chain_id": None, "scores": 1},
-        {"tag": "tool_misuse", "chain_id": "kubernetes", "scores": 3},
-        {"tag": "late", "chain_id": "kubernetes", "scores": 4},
-    ]
-    found = tag_shares({"kubernetes": 8, None: 2, "quiet": 10}, tagged)
-
-    assert found.scores == 20
-    assert [(t.tag, t.count, t.share, t.chains) for t in found.tags] == [
-        ("late", 4, 0.2, 1),
-        ("tool_misuse", 3, 0.15, 1),
-        ("wrong_conclusion", 3, 0.15, 2),
-    ]
-    assert [(c.chain_id, c.count, c.share) for c in found.tags[2].by_chain] == [("kubernetes", 2, 0.25), (None, 1, 0.5)]
-
-
-def test_no_scores_have_no_tags() -> None:
-    assert tag_shares({}, []).tags == []
-
-
 def test_a_share_is_never_above_one() -> None:
     """A score that came between the two counts is in the second alone."""
     [tag] = tag_shares({"kubernetes": 1}, [{"tag": "late", "chain_id": "kubernetes", "scores": 2}]).tags
@@ -268,25 +245,6 @@ ASKED = [
     {"tool": 0, "chain_id": None, "sessions": 2, "points_lost": 20},
     {"tool": 1, "chain_id": "kubernetes", "sessions": 4, "points_lost": 300},
 ]
-
-
-def test_wanted_tools_add_up_their_chains() -> None:
-    logs, cpu = wanted_tools(TOOLS, ASKED, ["loki.search_logs"], "sessions")
-
-    assert (logs.tool_name, logs.sessions, logs.chains, logs.points_lost, logs.exists) == (
-        "Search Logs",
-        5,
-        2,
-        50,
-        True,
-    )
-    assert [(s.name, s.sessions) for s in logs.spellings] == [("Search Logs", 3), ("search_logs", 2)]
-    assert [(c.chain_id, c.sessions) for c in logs.by_chain] == [("kubernetes", 3), (None, 2)]
-    assert (cpu.tool_name, cpu.exists) == ("node_cpu", False)
-
-
-def test_wanted_tools_by_points() -> None:
-    assert [tool.tool_name for tool in wanted_tools(TOOLS, ASKED, [], "points_lost")] == ["node_cpu", "Search Logs"]
 
 
 @pytest.mark.parametrize(

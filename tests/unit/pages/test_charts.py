@@ -108,18 +108,6 @@ def test_a_break_stands_where_a_judge_begins_and_a_word_with_it() -> None:
     assert len(of_class(picture, "average")) == 3, "one line per run"
 
 
-def test_one_judge_has_no_break() -> None:
-    picture = trend_picture(days("aa.aa"), "Scores")
-    assert not of_class(picture, "break")
-    assert words(picture, "break-word") == ["judge 1"]
-
-
-def test_a_day_with_two_new_judges_has_one_break() -> None:
-    picture = trend_picture(days("a(bc)"), "Scores")
-    assert len(of_class(picture, "break")) == 1
-    assert words(picture, "break-word")[-1] == "new judge: 2, 3"
-
-
 def test_words_never_lie_over_each_other() -> None:
     """Where judges change every day there is a dashed line for each, and words where there is room."""
     picture = trend_picture(days("abcdefghij" * 4), "Scores")
@@ -266,12 +254,6 @@ def test_text_stays_text(picture: Markup) -> None:
     assert {e.tag for e in parsed(picture).iter()} <= {"svg", "title", "desc", "text", "rect", "line", "circle"}
     assert not [a for e in parsed(picture).iter() for a in e.attrib if a == "style" or a.startswith("on")]
     assert HOSTILE in [e.text for e in parsed(picture).iter()]
-
-
-def test_nothing_is_styled_in_place() -> None:
-    """The page's content security policy allows no inline style; classes do it, in light and in dark."""
-    pictures = trend_picture(days("aabbcc"), "t") + bar_picture([Bar("a", 0.5, "1", "weak")], "t")
-    assert not re.search(r"style|fill=|stroke=|#[0-9a-f]{3}", pictures)
 
 
 def test_long_labels_are_shortened() -> None:
