@@ -384,7 +384,7 @@ async def test_an_export_goes_on_from_batch_to_batch(api: Api, monkeypatch: pyte
 
 
 async def test_exports_are_few_at_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browse, "MAX_EXPORTS", 1)
+    api.app.state.context.exports = asyncio.Semaphore(1)
     may_end, began = asyncio.Event(), asyncio.Event()
 
     async def slow(*_: Any, **__: Any) -> AsyncIterator[list[export.ExportedScore]]:

@@ -51,7 +51,6 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
     from tarsy_scoring.live.gateway import Gateway
     from tarsy_scoring.web.app import create_app
     from tarsy_scoring.web.context import AppContext
-    from tarsy_scoring.web.pages import warm
     from tarsy_scoring.web.server import address_of, listen, serve
 
     source = open_timeline_source(settings) if settings.timeline_source else None
@@ -78,7 +77,6 @@ async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event)
                     beside = [
                         group.create_task(parts.database.exchange_notifications()),
                         group.create_task(gateway.run(stopping)),
-                        group.create_task(warm(context)),
                     ]
                     await asyncio.wait({serving})
                     for task in beside:

@@ -1,5 +1,6 @@
 """What every route works with: the parts of the service, and the caller."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -17,6 +18,7 @@ from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.timeline.model import TimelineSource
 
 Scope = Literal["read", "score"]
+MAX_EXPORTS = 4  # at once; an export lasts as long as its reader takes, and needs a connection for each batch
 
 
 @dataclass(slots=True, eq=False)
@@ -27,8 +29,8 @@ class AppContext:
     Args:
         source: None where no timeline source is configured.
         gateway: None where the process serves no WebSockets.
-        looks: Cached readings of the tool ledger.
-        exports: Number of exports that are being sent.
+        tool_requests: Cached readings of the tool ledger.
+        exports: Held by each export until its last byte has been sent.
     """
 
     settings: Settings
@@ -40,7 +42,7 @@ class AppContext:
     source: TimelineSource | None
     gateway: Gateway | None = None
     tool_requests: ToolRequestsCache = field(default_factory=ToolRequestsCache)
-    exports: int = 0
+    exports: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_EXPORTS))
 
     @property
     def policy(self) -> Policy:

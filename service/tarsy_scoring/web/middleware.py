@@ -31,7 +31,6 @@ from tarsy_scoring.web.problems import (
     database_away,
     failed,
     problem_response,
-    too_large,
 )
 
 log = structlog.get_logger()
@@ -110,14 +109,12 @@ class RequestMiddleware:
                 await self._serve(exchange)
             finally:
                 self._lifecycle.sockets.discard(exchange)
-        elif scope["type"] == "http":
+        else:  # the server sends no lifespan events
             self._at_once += 1
             try:
                 await self._serve(_Exchange(scope, receive, send))
             finally:
                 self._at_once -= 1
-        else:
-            await self._app(scope, receive, send)
 
     async def _serve(self, exchange: "_Exchange") -> None:
         with structlog.contextvars.bound_contextvars(request_id=exchange.request_id):
@@ -160,7 +157,7 @@ class RequestMiddleware:
         if self._at_once > MAX_REQUESTS_AT_ONCE:
             raise Problem(503, "Too busy", "too many requests are under way: try again shortly", headers=retry)
         if exchange.declared_bytes > MAX_BODY_BYTES:
-            raise too_large()
+            raise Problem(413, *REFUSALS[413], headers={"Connection": "close"})
         if not self._lifecycle.has_started:
             raise database_away()
 

@@ -153,12 +153,6 @@ def database_away() -> Problem:
     )
 
 
-def too_large() -> Problem:
-    """413 for a body whose declared length exceeds the limit."""
-    title, detail = REFUSALS[413]
-    return Problem(413, title, detail, headers={"Connection": "close"})
-
-
 def add_problem_handlers(app: FastAPI) -> None:
     """Make the application answer errors with problem details."""
     handler: Any = _answer  # also for WebSockets, where Starlette's types expect another function

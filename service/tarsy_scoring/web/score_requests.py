@@ -46,13 +46,6 @@ IdempotencyKey = Annotated[
 ]
 
 
-def one_idempotency_key(request: HttpRequest) -> None:
-    """For `Depends` of routes with an `Idempotency-Key`. Raises: RequestValidationError: There are several."""
-    if len(request.headers.getlist(IDEMPOTENCY_KEY)) > 1:
-        fault = {"type": "repeated", "loc": ("header", IDEMPOTENCY_KEY), "msg": "given more than once"}
-        raise RequestValidationError([fault])
-
-
 @dataclass(frozen=True, slots=True)
 class Requested:
     """
@@ -93,8 +86,12 @@ async def request_score(
         Problem: 400 the session has not ended, 404 there is none, or what was asked under the key has been
             erased, 409 another score runs, 422 there are no such criteria or other things were asked under
             this key, 503 the source cannot say whether the session has ended.
+        RequestValidationError: There are several keys.
         DatabaseAway: Asking again under the same key is safe.
     """
+    if len(http.headers.getlist(IDEMPOTENCY_KEY)) > 1:
+        fault = {"type": "repeated", "loc": ("header", IDEMPOTENCY_KEY), "msg": "given more than once"}
+        raise RequestValidationError([fault])
     request_id = uuid4()
     request = Request(
         request_id=request_id,

@@ -83,19 +83,17 @@ def test_hostile_text_stays_text() -> None:
 def test_the_parser_alone_lets_nothing_through() -> None:
     """The first wall, as if there were no second."""
     for text in HOSTILE.values():
-        html = markdown._PARSER.render(text, {})
-        assert {tag for tag, _ in Elements(html).found} <= markdown._TAGS
+        html = markdown.PARSER.render(text, {})
+        assert {tag for tag, _ in Elements(html).found} <= markdown.TAGS
         assert all(str(link).startswith("https://a.example/") for link in links(html))
 
 
 def test_the_cleaner_alone_lets_nothing_through() -> None:
     """The second wall, as if the parser had let raw HTML pass."""
     for text in HOSTILE.values():
-        html = markdown._CLEANER.clean(
-            f'{text}<a href="javascript:x" onclick="x" style="x">y</a><a href="/score">z</a>'
-        )
+        html = markdown.CLEANER.clean(f'{text}<a href="javascript:x" onclick="x" style="x">y</a><a href="/score">z</a>')
         found = Elements(html).found
-        assert {tag for tag, _ in found} <= markdown._TAGS
+        assert {tag for tag, _ in found} <= markdown.TAGS
         assert all(set(attributes) <= HARMLESS for _, attributes in found)
         assert set(links(html)) <= {None}  # a script that is never closed swallows them
 

@@ -22,8 +22,6 @@ from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, SelectionQ
 
 router = APIRouter(prefix=PREFIX)
 
-# An export lasts as long as its reader takes, and needs a connection of the pool for each batch.
-MAX_EXPORTS = 4
 EXPORT_RETRY_S = 10
 
 
@@ -51,19 +49,14 @@ async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQ
 
 async def _one_of_few(request: Request) -> AsyncIterator[None]:
     """Count an export until its last byte has been sent. Raises: Problem: 503, too many are under way."""
-    context = context_of(request)
-    if context.exports >= MAX_EXPORTS:
+    exports = context_of(request).exports
+    if exports.locked():
+        retry = {"Retry-After": str(EXPORT_RETRY_S)}
         raise Problem(
-            503,
-            "Too many exports",
-            f"{MAX_EXPORTS} exports are under way: try again when one has ended",
-            headers={"Retry-After": str(EXPORT_RETRY_S)},
+            503, "Too many exports", "other exports are under way: try again when one has ended", headers=retry
         )
-    context.exports += 1
-    try:
+    async with exports:
         yield
-    finally:
-        context.exports -= 1
 
 
 @router.get(

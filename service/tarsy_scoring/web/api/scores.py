@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
@@ -27,7 +27,7 @@ from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.documents import ScoreDocument
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import HistoryQuery
-from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, one_idempotency_key, request_score
+from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, request_score
 
 router = APIRouter(prefix=PREFIX, tags=["scores"])
 
@@ -118,7 +118,6 @@ class CriteriaDocument(BaseModel):
     f"{SESSION}/score",
     summary="Request a score",
     status_code=202,
-    dependencies=[Depends(one_idempotency_key)],
     responses={
         200: {"model": ScoreDocument, "description": "The latest completed score; no score is open."},
         202: {"model": ScoreDocument, "description": "A new score, or the one that is pending or in progress."},

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +21,7 @@ from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import SessionId
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, database_away
-from tarsy_scoring.web.score_requests import IdempotencyKey, one_idempotency_key, request_score
+from tarsy_scoring.web.score_requests import IdempotencyKey, request_score
 
 NOT_FOUND = "resource not found"
 NOT_TERMINAL = "session is not in a terminal state"
@@ -98,7 +98,6 @@ router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute)
     "/sessions/{session_id}/score",
     summary="Score a session again, as TARSy does",
     status_code=202,
-    dependencies=[Depends(one_idempotency_key)],
     responses={
         202: {"model": Started, "description": "A new score."},
         404: {"model": TarsyError, "description": "No such session."},

@@ -1,6 +1,5 @@
 """The page of drift: whether a change of totals comes from the judge or from the agents."""
 
-import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,13 +9,12 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from tarsy_scoring.drift.findings import Finding
-from tarsy_scoring.drift.report import CAUSES, STATES, DriftReport, daily_totals, in_points, read_report
+from tarsy_scoring.drift.report import CAUSES, STATES, daily_totals, in_points, read_report
 from tarsy_scoring.web.access import Reading
-from tarsy_scoring.web.context import AppContext, context_of
-from tarsy_scoring.web.pages import insights_view
+from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.pages.charts import WIDTH, Tone, draw
-from tarsy_scoring.web.pages.insights_view import TrendView
-from tarsy_scoring.web.pages.period import PeriodForm, period_page, requested_period
+from tarsy_scoring.web.pages.insights_view import trend_view
+from tarsy_scoring.web.pages.period import period_page, requested_period
 
 router = APIRouter(include_in_schema=False)
 
@@ -30,12 +28,18 @@ _LEAST_SCALE = 5.0  # points; a smaller scale would make a change of one point l
 
 @router.get(PAGE)
 async def drift_page(request: Request, _: Reading) -> HTMLResponse:
-    """Findings, their meaning, and the totals per day of one chain."""
+    """Findings, their meaning, and the totals per day of the chosen chain, else of that of the newest finding."""
     form = requested_period(request)
     if form.faults:
         return await period_page(request, "drift.html", form)
-    report, shown = await _read(context_of(request), form)
+    context, chosen = context_of(request), form.selection
+    report = await read_report(context.inbox, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN)
     newest = next((f for f in report.findings if f.is_event), None)
+    chain = chosen.chain or (newest.chain_id if newest else None)
+    shown = None
+    if chain is not None:
+        points = await daily_totals(context.reader.database, replace(chosen, chain=chain))
+        shown = chain, trend_view(points, f"Totals per day, {form.period}")
     return await period_page(
         request,
         "drift.html",
@@ -49,22 +53,6 @@ async def drift_page(request: Request, _: Reading) -> HTMLResponse:
         tones=TONES,
         in_points=in_points,
     )
-
-
-async def _read(context: AppContext, form: PeriodForm) -> tuple[DriftReport, tuple[str, TrendView] | None]:
-    """The report, and the totals of the form's chain, else of the chain of the newest finding."""
-    chosen = form.selection
-    reading = read_report(context.inbox, chosen.chain, chosen.criteria, since=chosen.since, limit=FINDINGS_SHOWN)
-    if chosen.chain is not None:
-        return await asyncio.gather(reading, _totals(context, form, chosen.chain))
-    report = await reading
-    chain = next((f.chain_id for f in report.findings if f.is_event), None)
-    return report, None if chain is None else await _totals(context, form, chain)
-
-
-async def _totals(context: AppContext, form: PeriodForm, chain: str) -> tuple[str, TrendView]:
-    points = await daily_totals(context.reader.database, replace(form.selection, chain=chain))
-    return chain, insights_view.trend_view(points, f"Totals per day, {form.period}")
 
 
 def parts_picture(finding: Finding) -> Markup:

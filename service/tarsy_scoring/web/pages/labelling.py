@@ -9,10 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records import labels, review
-from tarsy_scoring.records.review import Queue
-from tarsy_scoring.statistics.calibration import Calibration
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.labels import LabelRequest, keep_label
 from tarsy_scoring.web.context import AppContext, context_of
@@ -33,20 +30,16 @@ async def review_page(request: Request, _: Reading) -> HTMLResponse:
     """The scores of the review queue, and the trust cards of the judges that gave them."""
     database = context_of(request).reader.database
     found = await review.queue(database)
+    latest_judges = found.judges[:CARDS_SHOWN]
     return await asyncio.to_thread(
         page,
         "review.html",
         here="/review",
         found=found,
         days=review.DAYS,
-        cards=await cards_of(database, found),
+        cards=[await labels.trust_card_of(database, *judge) for judge in latest_judges],
         more_cards=len(found.judges) > CARDS_SHOWN,
     )
-
-
-async def cards_of(database: Database, queue: Queue) -> list[Calibration]:
-    """Trust cards of the judges that judged last, at most `CARDS_SHOWN`. Raises: DatabaseAway."""
-    return [await labels.trust_card_of(database, *judge) for judge in queue.judges[:CARDS_SHOWN]]
 
 
 @router.post("/scores/{score_id}/labels")

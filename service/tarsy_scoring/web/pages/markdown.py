@@ -25,7 +25,7 @@ _ANCHOR = re.compile(r"#E[1-9][0-9]{0,5}")
 # Not inside words, versions or paths. `judge.grounding` accepts more forms of citations.
 _CITATION = re.compile(r"(?<![\w.\\/@$%#=+&])E[1-9][0-9]{0,5}(?![\w%]|\.[0-9])")
 _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127, *range(0x80, 0xA0)])
-_TAGS = {
+TAGS = {
     *("h3", "h4", "h5", "h6", "p", "br", "hr", "blockquote", "pre", "code", "em", "strong", "s", "a"),
     *("ul", "ol", "li", "table", "thead", "tbody", "tr", "th", "td"),
 }
@@ -57,9 +57,9 @@ def render(text: str, entries: Container[str] = (), *, keeps_lines: bool = True)
     text = legible(text)
     if len(text) > MAX_CHARACTERS:
         return Markup("<pre>") + escape(text) + Markup("</pre>")
-    html = (_PARSER if keeps_lines else _FLOWING).render(text, {"entries": entries})
+    html = (PARSER if keeps_lines else _FLOWING).render(text, {"entries": entries})
     # The only text from outside that becomes markup without escaping.
-    return Markup(_CLEANER.clean(html))  # noqa: S704
+    return Markup(CLEANER.clean(html))  # noqa: S704
 
 
 def _is_address(url: str) -> bool:
@@ -127,9 +127,9 @@ def _parser(*, breaks: bool) -> MarkdownIt:
     return parser
 
 
-_PARSER, _FLOWING = _parser(breaks=True), _parser(breaks=False)
-_CLEANER = nh3.Cleaner(
-    tags=_TAGS,
+PARSER, _FLOWING = _parser(breaks=True), _parser(breaks=False)
+CLEANER = nh3.Cleaner(
+    tags=TAGS,
     attributes={"*": set(), "a": {"href"}, "ol": {"start"}},
     attribute_filter=_keep_attribute,
     link_rel="noopener nofollow noreferrer",

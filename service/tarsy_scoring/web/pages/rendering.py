@@ -90,12 +90,6 @@ def page(template: str, status: int = 200, *, headers: Mapping[str, str] | None 
     return HTMLResponse(html, status, {"Content-Security-Policy": CONTENT_SECURITY_POLICY} | dict(headers or {}))
 
 
-def read_templates() -> None:
-    """Compile every template, so that the first visitor does not wait for it."""
-    for name in templates().list_templates(extensions=["html"]):
-        templates().get_template(name)
-
-
 # --- values as text ------------------------------------------------------------------------------------
 
 
