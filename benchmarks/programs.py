@@ -78,7 +78,7 @@ class Judge:
 async def judge(latency_s: float, folder: Path) -> AsyncIterator[Judge]:
     """Raises: ProgramFailed."""
     log_file = folder / "judge.log"
-    options = ("--latency", str(latency_s), "--record", "0")
+    options = ("--latency", str(latency_s))
     async with program("-m", "tarsy_scoring_lab.scripted_judge", *options, env={}, log_file=log_file) as process:
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), START_S)

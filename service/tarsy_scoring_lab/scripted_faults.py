@@ -11,24 +11,18 @@ from tarsy_scoring_lab.scripted_replies import STAND_IN, Turn
 
 FaultKind = Literal[
     "status",  # `status`, `headers`, `json` as the body
-    "body",  # the same
     "latency",  # `seconds` of waiting, then the next fault or the answer
+    "hang",  # no answer until the client gives up
+    "drop",  # the connection is cut in the middle of the body
     "cut",  # finish_reason `length`, before any total
     "no_score",
     "refusal",
     "content_filter",
     "empty",
-    "hang",  # no answer until the client gives up
-    "drop",  # the connection is cut in the middle of the body
-    "error_body",  # 200 with an error object
-    "no_choices",
-    "no_usage",
     "tool_calls",  # and no text
-    "served_model",  # `model` in place of the requested one
     "reply",  # `content` in place of the answer
-    "band_violation",  # an outcome whose band does not allow the total, where the prompt names bands
+    "served_model",  # `model` in place of the requested one
     "breakdown_mismatch",  # a breakdown, or a weighted score, that does not add up to the total
-    "ignore_schema",  # free text where a JSON schema was sent
     "no_response_format",  # 400 for calls whose `response_format` has the type `match`, or any where that is null
     "truncated_input",  # usage tells of a fifth of the prompt
 ]
@@ -55,24 +49,20 @@ class Fault(BaseModel):
     content: str = ""
 
 
-async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault) -> web.StreamResponse:
-    """The spoilt answer, or what the fault puts in its place."""
-    match fault.kind:
-        case "status" | "body":
-            return error_response(fault.status, f"scripted: status {fault.status}", fault.headers, fault.body)
-        case "error_body":
-            return error_response(200, "scripted: an error in a success", fault.headers, fault.body)
-        case "no_response_format":
-            return error_response(
-                400, "response_format is unavailable", fault.headers, fault.body or _NO_RESPONSE_FORMAT
-            )
-        case "drop":
-            return await _drop(request, answer)
-        case "hang":
-            await asyncio.Event().wait()
-    return json_response(answer)
-
-
+_TOOL_CALL = {"id": "call_1", "type": "function", "function": {"name": "read-file", "arguments": "{}"}}
+# Changes of the message by kind; the finish reason follows the kind where OpenAI names one for it.
+_MESSAGES: dict[FaultKind, dict[str, Any]] = {
+    "no_score": {"content": f"{STAND_IN} It was instructed to state no total."},
+    "refusal": {"content": None, "refusal": f"{STAND_IN} It was instructed to refuse."},
+    "content_filter": {"content": ""},
+    "empty": {"content": ""},
+    "tool_calls": {"content": None, "tool_calls": [_TOOL_CALL]},
+}
+_FINISH_REASONS: dict[FaultKind, str] = {
+    "cut": "length",
+    "content_filter": "content_filter",
+    "tool_calls": "tool_calls",
+}
 _NO_RESPONSE_FORMAT = {
     "error": {
         "message": "Unsupported parameter: this response_format type is unavailable with this model.",
@@ -83,41 +73,32 @@ _NO_RESPONSE_FORMAT = {
 }
 
 
-def spoil(answer: dict[str, Any], fault: Fault) -> None:
-    """Change the answer into what the fault makes of it."""
-    choice = answer["choices"][0]
-    message, text = choice["message"], choice["message"]["content"]
+async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault) -> web.StreamResponse:
+    """Send the answer as the fault changes it, or the response that the fault puts in its place."""
+    choice, usage = answer["choices"][0], answer["usage"]
+    message = choice["message"]
+    message |= _MESSAGES.get(fault.kind, {})
+    choice["finish_reason"] = _FINISH_REASONS.get(fault.kind, "stop")
     match fault.kind:
+        case "status":
+            return error_response(fault.status, f"scripted: status {fault.status}", fault.headers, fault.body)
+        case "no_response_format":
+            return web.json_response(_NO_RESPONSE_FORMAT, status=400)
+        case "hang":
+            await asyncio.Event().wait()
+        case "drop":
+            return await _drop(request, answer)
         case "cut":
-            choice["finish_reason"] = "length"
-            message["content"] = text[: len(text) // 2]
-        case "no_score":
-            message["content"] = f"{STAND_IN} It was instructed to state no total."
-        case "refusal":
-            message |= {"content": None, "refusal": f"{STAND_IN} It was instructed to refuse."}
-        case "content_filter":
-            choice["finish_reason"] = "content_filter"
-            message["content"] = ""
-        case "empty":
-            message["content"] = ""
+            message["content"] = message["content"][: len(message["content"]) // 2]
         case "reply":
             message["content"] = fault.content
-        case "tool_calls":
-            choice["finish_reason"] = "tool_calls"
-            call = {"name": "read-file", "arguments": "{}"}
-            message |= {"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": call}]}
-        case "no_choices":
-            answer["choices"] = []
-        case "no_usage":
-            del answer["usage"]
-        case "truncated_input":
-            usage = answer["usage"]
-            usage["prompt_tokens"] //= 5
-            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
-            details = usage["prompt_tokens_details"]
-            details["cached_tokens"] = min(details["cached_tokens"], usage["prompt_tokens"])
         case "served_model":
             answer["model"] = fault.model
+        case "truncated_input":
+            usage["prompt_tokens"] //= 5
+            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+            usage["prompt_tokens_details"] = {"cached_tokens": 0}
+    return web.json_response(answer)
 
 
 async def _drop(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
@@ -130,13 +111,9 @@ async def _drop(request: web.Request, answer: dict[str, Any]) -> web.StreamRespo
     return response
 
 
-def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    body = json.dumps(value).encode()
-    return web.Response(body=body, content_type="application/json", status=status, headers=headers)
-
-
 def error_response(
     status: int, message: str, headers: dict[str, str] | None = None, body: dict[str, Any] | None = None
 ) -> web.Response:
-    default = {"error": {"message": message, "type": "scripted", "param": None, "code": None}}
-    return json_response(default if body is None else body, status, headers)
+    """An error as OpenAI's endpoints answer it, with another body where one is given."""
+    error = {"error": {"message": message, "type": "scripted", "param": None, "code": None}}
+    return web.json_response(error if body is None else body, status=status, headers=headers)

@@ -6,7 +6,7 @@ For demos and tests. The service itself never writes to TARSy's database.
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -15,8 +15,11 @@ from typing import Any
 import asyncpg
 
 from tarsy_scoring.timeline.parsing import moment
+from tarsy_scoring.timeline.text import storable_json
 
-_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # stands where a session says no time: TARSy requires one
+Row = dict[str, Any]
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # stands where a session has no time: TARSy requires one
 
 
 async def create_tables(url: str) -> None:
@@ -26,7 +29,7 @@ async def create_tables(url: str) -> None:
         await connection.execute(ddl)
 
 
-async def load_session(target: Any, session: dict[str, Any]) -> None:
+async def load_session(target: Any, session: Row) -> None:
     """
     Write one session in the neutral JSON shape, in one transaction.
 
@@ -41,12 +44,15 @@ async def load_session(target: Any, session: dict[str, Any]) -> None:
     Raises:
         asyncpg.UniqueViolationError: The session is there already.
     """
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for table, row in _rows_of(storable_json(session)):
+        rows[table].append(row)
     async with _connected(target) as connection, connection.transaction():
-        rows = _Rows(session)
-        for table, columns in _COLUMNS.items():
-            places = ", ".join(f"${i}" for i in range(1, len(columns) + 1))
-            statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"
-            await connection.executemany(statement, [[row.get(c) for c in columns] for row in rows.of[table]])
+        for table, of_table in rows.items():  # in the order in which foreign keys allow them
+            await connection.execute(
+                f"INSERT INTO {table} SELECT * FROM jsonb_populate_recordset(NULL::{table}, $1)",
+                json.dumps(of_table, default=datetime.isoformat),
+            )
 
 
 @asynccontextmanager
@@ -61,137 +67,76 @@ async def _connected(target: Any) -> AsyncIterator[Any]:
         await connection.close()
 
 
-# In the order in which foreign keys allow them.
-_COLUMNS = {
-    "alert_sessions": ("session_id", "alert_data", "agent_type", "alert_type", "status", "created_at", "started_at",
-                       "completed_at", "error_message", "final_analysis", "executive_summary", "runbook_url",
-                       "chain_id", "labels", "deleted_at"),
-    "stages": ("stage_id", "stage_name", "stage_index", "expected_agent_count", "status", "error_message", "session_id",
-               "stage_type", "referenced_stage_id"),
-    "agent_executions": ("execution_id", "agent_name", "agent_index", "status", "error_message", "llm_backend",
-                         "session_id", "stage_id", "llm_provider", "task", "parent_execution_id",
-                         "original_llm_provider", "model_name", "original_model_name"),
-    "timeline_events": ("event_id", "sequence_number", "created_at", "updated_at", "event_type", "status", "content",
-                        "metadata", "execution_id", "session_id", "stage_id", "parent_execution_id"),
-    "mcp_interactions": ("interaction_id", "created_at", "interaction_type", "server_name", "tool_name",
-                         "tool_arguments", "tool_result", "available_tools", "duration_ms", "execution_id",
-                         "session_id", "stage_id"),
-    "llm_interactions": ("interaction_id", "created_at", "interaction_type", "model_name", "llm_request",
-                         "llm_response", "input_tokens", "output_tokens", "execution_id", "session_id", "stage_id"),
-}  # fmt: skip
-
-
-class _Rows:
-    """A session as rows per table."""
-
-    def __init__(self, session: dict[str, Any]) -> None:
-        self.of: dict[str, list[dict[str, Any]]] = {table: [] for table in _COLUMNS}
-        self._session_id = session["session_id"]
-        self._created_at = moment(session.get("created_at")) or _EPOCH
-        self._add(
-            "alert_sessions",
-            session,
-            agent_type="kubernetes",
-            created_at=self._created_at,
-            started_at=moment(session.get("started_at")),
-            completed_at=moment(session.get("completed_at")),
-            deleted_at=moment(session.get("deleted_at")),
-            chain_id=session.get("chain_id") or "default",
-            labels=_jsonb(session.get("labels")),
-        )
-        for stage in session["stages"]:
-            self._add_stage(stage)
-        self._add_tool_lists(session.get("available_tools") or [])
-
-    def _add(self, table: str, source: dict[str, Any], **values: Any) -> None:
-        row = {c: source.get(c) for c in _COLUMNS[table]} | {"session_id": self._session_id} | values
-        self.of[table].append({c: v.replace("\0", "\ufffd") if isinstance(v, str) else v for c, v in row.items()})
-
-    def _add_stage(self, stage: dict[str, Any]) -> None:
+def _rows_of(session: Row) -> Iterator[tuple[str, Row]]:
+    """Tables and rows of a session. PostgreSQL ignores keys that are no column."""
+    created_at = moment(session.get("created_at")) or _EPOCH
+    times = {name: moment(session.get(name)) for name in ("started_at", "completed_at", "deleted_at")}
+    required = {"agent_type": "kubernetes", "created_at": created_at, "chain_id": session.get("chain_id") or "default"}
+    yield "alert_sessions", session | times | required | {"stages": None}
+    of_session = {"session_id": session["session_id"]}
+    first: Row | None = None
+    for stage in session["stages"]:
         executions = stage["executions"]
         agents = sum(e.get("parent_execution_id") is None for e in executions)
         declared = stage.get("expected_agent_count")
-        self._add("stages", stage, expected_agent_count=agents if declared is None else declared)
-        # A sub-agent refers to its parent, so parents go first.
-        for execution in sorted(executions, key=lambda e: e.get("parent_execution_id") is not None):
-            self._add(
-                "agent_executions",
-                execution,
-                stage_id=stage["stage_id"],
-                llm_backend=execution.get("llm_backend") or "langchain",
-            )
-            self._add_tokens(execution, stage["stage_id"])
+        count = {"expected_agent_count": agents if declared is None else declared}
+        yield "stages", stage | of_session | count | {"executions": None}
+        for execution in executions:
+            place = of_session | {"stage_id": stage["stage_id"], "execution_id": execution["execution_id"]}
+            first = first or place
+            backend = {"llm_backend": execution.get("llm_backend") or "langchain"}
+            yield "agent_executions", execution | place | backend | {"events": None}
+            yield from _model_call_of(execution, place, created_at)
             for event in execution["events"]:
-                self._add_event(event, execution, stage["stage_id"])
-
-    def _add_tokens(self, execution: dict[str, Any], stage_id: str) -> None:
-        if execution.get("input_tokens") is None and execution.get("output_tokens") is None:
-            return
-        self._add(
-            "llm_interactions",
-            execution,
-            interaction_id=f"{execution['execution_id']}/model",
-            created_at=self._created_at,
-            interaction_type="iteration",
-            model_name=execution.get("model_name") or "",
-            llm_request="{}",
-            llm_response="{}",
-            stage_id=stage_id,
-        )
-
-    def _add_event(self, event: dict[str, Any], execution: dict[str, Any], stage_id: str) -> None:
-        at = moment(event.get("created_at")) or self._created_at
-        place = {"execution_id": execution["execution_id"], "stage_id": stage_id}
-        metadata = event.get("metadata")
-        parent = execution.get("parent_execution_id")
-        self._add(
-            "timeline_events",
-            event,
-            created_at=at,
-            updated_at=at,
-            metadata=_jsonb(metadata),
-            parent_execution_id=parent,
-            **place,
-        )
-        if event["event_type"] != "llm_tool_call" or not metadata:
-            return
-        self._add(
-            "mcp_interactions",
-            {},
-            interaction_id=f"{event['event_id']}/call",
-            created_at=at,
-            interaction_type="tool_call",
-            server_name=metadata.get("server_name") or "",
-            tool_name=metadata.get("tool_name"),
-            tool_arguments=_jsonb({"raw": metadata.get("arguments")}),
-            tool_result=_jsonb({"content": event["content"], "is_error": bool(metadata.get("is_error"))}),
-            duration_ms=metadata.get("duration_ms"),
-            **place,
-        )
-
-    def _add_tool_lists(self, tools: list[dict[str, Any]]) -> None:
-        executions = self.of["agent_executions"]
-        if not executions:
-            return
-        servers: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for tool in tools:
-            description = tool.get("description") or ""
-            servers[tool.get("server_name") or ""].append({"name": tool["tool_name"], "description": description})
-        first = executions[0]
-        for server, listed in servers.items():
-            self._add(
-                "mcp_interactions",
-                {},
-                interaction_id=f"{first['execution_id']}/tools/{server}",
-                created_at=self._created_at,
-                interaction_type="tool_list",
-                server_name=server,
-                available_tools=_jsonb(listed),
-                execution_id=first["execution_id"],
-                stage_id=first["stage_id"],
-            )
+                yield from _rows_of_event(event, execution, place, created_at)
+    if first is not None:
+        yield from _tool_lists(session.get("available_tools") or [], first, created_at)
 
 
-def _jsonb(value: object) -> str | None:
-    """`jsonb` goes in as text; NUL, also escaped, is not allowed there."""
-    return None if value is None else json.dumps(value, ensure_ascii=True).replace("\\u0000", "\\ufffd")
+def _model_call_of(execution: Row, place: Row, at: datetime) -> Iterator[tuple[str, Row]]:
+    tokens = {name: execution.get(name) for name in ("input_tokens", "output_tokens")}
+    if any(count is not None for count in tokens.values()):
+        call = {
+            "interaction_id": f"{execution['execution_id']}/model",
+            "created_at": at,
+            "interaction_type": "iteration",
+            "model_name": execution.get("model_name") or "",
+            "llm_request": {},
+            "llm_response": {},
+        }
+        yield "llm_interactions", place | tokens | call
+
+
+def _rows_of_event(event: Row, execution: Row, place: Row, default: datetime) -> Iterator[tuple[str, Row]]:
+    at = moment(event.get("created_at")) or default
+    parent = {"parent_execution_id": execution.get("parent_execution_id")}
+    yield "timeline_events", event | place | parent | {"created_at": at, "updated_at": at}
+    metadata = event.get("metadata")
+    if event["event_type"] == "llm_tool_call" and metadata:
+        call = {
+            "interaction_id": f"{event['event_id']}/call",
+            "created_at": at,
+            "interaction_type": "tool_call",
+            "server_name": metadata.get("server_name") or "",
+            "tool_name": metadata.get("tool_name"),
+            "tool_arguments": {"raw": metadata.get("arguments")},
+            "tool_result": {"content": event["content"], "is_error": bool(metadata.get("is_error"))},
+            "duration_ms": metadata.get("duration_ms"),
+        }
+        yield "mcp_interactions", place | call
+
+
+def _tool_lists(tools: list[Row], place: Row, at: datetime) -> Iterator[tuple[str, Row]]:
+    servers: dict[str, list[Row]] = defaultdict(list)
+    for tool in tools:
+        listed = {"name": tool["tool_name"], "description": tool.get("description") or ""}
+        servers[tool.get("server_name") or ""].append(listed)
+    for server, listed_tools in servers.items():
+        listing = {
+            "interaction_id": f"{place['execution_id']}/tools/{server}",
+            "created_at": at,
+            "interaction_type": "tool_list",
+            "server_name": server,
+            "available_tools": listed_tools,
+        }
+        yield "mcp_interactions", place | listing

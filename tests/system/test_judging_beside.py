@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from processes import Process, Service, assert_whole
+from tarsy_scoring_lab.scripted_judge import Fault
 
 CRITERIA = ("investigation-methodology", "investigation-outcome")
 
@@ -27,7 +28,8 @@ async def run_again(service: Service, stderr: str) -> Any:
 
 async def test_consistency_of_a_session(service: Service, worker: Process) -> None:
     """As many judgements as were asked for, under one criteria, and none of them is the score of the session."""
-    service.judge.noise = 8
+    for total in (40, 48, 61, 73):
+        service.judge.script(Fault(kind="reply", content=f"An analysis.\n\n{total}", turn="analysis", times=1))
     service.add_session("session-1")
 
     ended = await service.run("consistency", "session-1", "-n", "4", "--json", USER="ada")
