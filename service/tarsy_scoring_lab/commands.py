@@ -12,16 +12,18 @@ from tarsy_scoring.commands.shared import run
 from tarsy_scoring.telemetry.health import run_until_signalled
 from tarsy_scoring.telemetry.logging import set_up_logging
 
-
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help='One line: {"env": {...}, "broker": "..."}.')
-@click.option(
+broker_option = click.option(
     "--broker",
     type=click.Choice(["auto", "apache-kafka", "tansu"]),
     default="auto",
     show_default=True,
     help="`auto`: Apache Kafka where Java and Maven are, else Tansu (in memory).",
 )
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help='One line: {"env": {...}, "broker": "..."}.')
+@broker_option
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; default: nowhere.")
 def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
     """
@@ -52,13 +54,7 @@ def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
 
 @click.command()
 @click.option("--keep-running", is_flag=True, help="Leave everything up afterwards, until Ctrl-C.")
-@click.option(
-    "--broker",
-    type=click.Choice(["auto", "apache-kafka", "tansu"]),
-    default="auto",
-    show_default=True,
-    help="`auto`: Apache Kafka where Java and Maven are, else Tansu (in memory).",
-)
+@broker_option
 def demo(keep_running: bool, broker: Any) -> None:
     """
     The whole service on this machine: ten example sessions, scored while you watch.

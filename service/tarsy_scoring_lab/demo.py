@@ -12,19 +12,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
+from statistics import median_low
 from typing import Any, Literal
 
 import aiohttp
 import yaml
 from pydantic_core import from_json
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import StartRefused
@@ -51,33 +49,6 @@ CONFIG = {
         ],
     }
 }
-PHASES = {
-    "queued": "queued",
-    "waiting_retry": "waiting for a retry",
-    "gathering_context": "reading the session",
-    "evaluating_gates": "checking gates",
-    "analyzing_methodology": "judging",
-    "repairing": "asking for consistent points",
-    "identifying_missing_tools": "asking for missing tools",
-    "storing": "storing",
-}
-
-
-@dataclass(slots=True)
-class _Row:
-    session_id: str
-    alert_type: str
-    session_status: str
-    state: str = "announced"
-    total: int | None = None
-    outcome: str = ""
-    commands: str = ""
-    flags: str = ""
-    tokens: int | None = None
-    cost_usd: float | None = None
-    seconds: float | None = None
-    first_seen_us: int = 0
-    has_ended: bool = False
 
 
 def example_sessions() -> list[dict[str, Any]]:
@@ -115,7 +86,10 @@ async def run_demo(
             for session in sessions:
                 await load_session(env["SCORING_TIMELINE_DATABASE_URL"], session)
             console.print(f"  {len(sessions)} example sessions are in a TARSy-shaped database")
-            console.print(f"  judge: {_judge_words(env, is_real)}; ready after {time.monotonic() - started:.0f} s\n")
+            (provider,) = load_settings(env).config.providers.values()
+            stand_in = "a scripted stand-in: its scores mean nothing (set OPENAI_API_KEY for a real one)"
+            judge = f"{provider.model} at {provider.base_url}" if is_real else stand_in
+            console.print(f"  judge: {judge}; ready after {time.monotonic() - started:.0f} s\n")
             env |= {"SCORING_API_PORT": str(free_port())}
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
             logs = Path(folder)
@@ -123,22 +97,14 @@ async def run_demo(
                 await _answers(address, api)
                 console.print(f"look at the pages while scores arrive: [bold]{address}[/]\n", highlight=False)
                 limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
-                rows = await _follow(console, env, sessions, worker, limit_s, stopping)
-                status = _summarise(console, rows, is_real)
+                ended = await _follow(console, env, sessions, worker, limit_s, stopping)
+                status = _summarise(console, len(sessions), ended.values(), is_real)
                 if keep_running and not stopping.is_set():
                     console.print(f"\nleft running until Ctrl-C: {address}; to look around in another shell:\n")
                     for name, value in env.items():
                         console.print(f"export {name}={value}", highlight=False, soft_wrap=True)
                     await stopping.wait()
     return status
-
-
-def _judge_words(env: Mapping[str, str], is_real: bool) -> str:
-    settings = load_settings(env)
-    (provider,) = settings.config.providers.values()
-    if is_real:
-        return f"{provider.model} at {provider.base_url}"
-    return "a scripted stand-in: its scores mean nothing (set OPENAI_API_KEY for a real one)"
 
 
 async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
@@ -186,10 +152,10 @@ async def _follow(
     worker: asyncio.subprocess.Process,
     limit_s: float,
     stopping: asyncio.Event,
-) -> dict[str, _Row]:
-    """Announce the sessions on Kafka and show what happens to them until all have ended."""
+) -> dict[str, dict[str, Any]]:
+    """Announce the sessions on Kafka and print each score when its last event arrives; returns these events."""
     settings = load_settings(env)
-    rows = {s["session_id"]: _Row(s["session_id"], s["alert_type"], s["status"]) for s in sessions}
+    ended: dict[str, dict[str, Any]] = {}
     tail, publisher = Tail(connection_options(settings), settings.topic_scoring_events), Publisher(settings)
     await tail.start()
     try:
@@ -198,24 +164,21 @@ async def _follow(
         if not all(acknowledged):
             raise StartRefused("the broker did not take the events of the example sessions")
         deadline = time.monotonic() + limit_s
-        live = Live(_table(rows), console=console, refresh_per_second=8) if console.is_terminal else nullcontext()
-        with live:
-            while not all(r.has_ended for r in rows.values()) and time.monotonic() < deadline and not stopping.is_set():
+        with console.status("judging ..."):
+            while len(ended) < len(sessions) and time.monotonic() < deadline and not stopping.is_set():
                 if worker.returncode is not None:
                     raise StartRefused(
                         f"the worker ended early with status {worker.returncode}; run it by hand to see why"
                     )
                 for record in await tail.take(0.2):
                     event = from_json(record.value or b"{}")
-                    _apply(rows[event["session_id"]], event)
-                    if not console.is_terminal:
-                        _print_line(console, rows[event["session_id"]], event)
-                if isinstance(live, Live):
-                    live.update(_table(rows))
+                    if event["type"] in ("scoring.completed", "scoring.failed"):
+                        ended[event["session_id"]] = event
+                        console.print(_line(event), soft_wrap=True)
     finally:
         await tail.stop()
         await publisher.stop()
-    return rows
+    return ended
 
 
 def _announcement(session: Mapping[str, Any]) -> bytes:
@@ -224,78 +187,30 @@ def _announcement(session: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode()
 
 
-def _apply(row: _Row, event: Mapping[str, Any]) -> None:
-    row.first_seen_us = row.first_seen_us or event["timestamp_us"]
-    kind = event["type"]
-    if kind == "scoring.progress":
-        row.state = PHASES.get(event["phase"], event["phase"])
-    elif kind == "scoring.completed":
-        row.state, row.total, row.has_ended = "scored", event["total_score"], True
-        row.flags = ", ".join(event["flags"])
-        row.outcome = event["outcome"] or ""
-        facts = event["interaction"]
-        row.commands = f"{facts['total_commands']} ({facts['error_count']} failed)"
-        usage = event["usage"]
-        row.tokens = (usage["input_tokens"] or 0) + (usage["output_tokens"] or 0)
-        row.cost_usd = usage["cost_usd"]
-    elif kind == "scoring.failed":
-        row.state, row.has_ended = f"{event['status']}: {event['error_kind']}", True
-    row.seconds = (event["timestamp_us"] - row.first_seen_us) / 1e6
-
-
-def _print_line(console: Console, row: _Row, event: Mapping[str, Any]) -> None:
-    """Without a terminal: a line for everything worth one."""
-    if event["type"] in ("scoring.completed", "scoring.failed"):
-        total = f"{row.total:3d}/100" if row.total is not None else "   -   "
-        console.print(
-            f"  {total}  {row.session_id:<36} {row.state:<10} {row.seconds or 0:5.1f} s  gates: {row.outcome or '-'}  "
-            f"commands: {row.commands or '-'}  {row.flags}".rstrip(),
-            soft_wrap=True,
-        )
-
-
-def _table(rows: Mapping[str, _Row]) -> Table:
-    table = Table("session", "alert", "ended as", "state", "score", "gates", "commands", "flags", "tokens", "s")
-    for row in rows.values():
-        table.add_row(
-            row.session_id,
-            row.alert_type,
-            row.session_status,
-            row.state,
-            _coloured(row.total),
-            row.outcome,
-            row.commands,
-            row.flags,
-            str(row.tokens) if row.tokens else "",
-            f"{row.seconds:.1f}" if row.seconds else "",
-        )
-    return table
-
-
-def _coloured(total: int | None) -> str:
-    """Bands of the dashboard: 0-49 red, 50-74 yellow, 75-100 green."""
-    if total is None:
-        return ""
+def _line(event: Mapping[str, Any]) -> str:
+    """The line of a session that has its score, or gets none."""
+    if event["type"] == "scoring.failed":
+        return f"     -     {event['session_id']:<36} {event['status']}: {event['error_kind']}"
+    total, facts = event["total_score"], event["interaction"]
+    # The bands of the pages: 0-49 red, 50-74 yellow, 75-100 green.
     colour = "red" if total < 50 else "yellow" if total < 75 else "green"
-    return f"[bold {colour}]{total}[/]"
+    return (
+        f"  [bold {colour}]{total:3d}[/]/100  {event['session_id']:<36} gates: {event['outcome'] or '-'}  "
+        f"commands: {facts['total_commands']} ({facts['error_count']} failed)  {', '.join(event['flags'])}"
+    ).rstrip()
 
 
-def _summarise(console: Console, rows: Mapping[str, _Row], is_real: bool) -> int:
-    if not console.is_terminal:
-        console.print()
-    totals = sorted(r.total for r in rows.values() if r.total is not None)
-    without = [r for r in rows.values() if r.total is None]
-    median = totals[(len(totals) - 1) // 2] if totals else None
-    console.print(
-        f"{len(totals)} of {len(rows)} sessions scored; median {median}, lowest {totals[:1]}, highest {totals[-1:]}"
-    )
-    costs = [r.cost_usd for r in rows.values() if r.cost_usd is not None]
-    tokens = sum(r.tokens or 0 for r in rows.values())
-    console.print(
-        f"{tokens} tokens" + (f", {sum(costs):.4f} USD" if costs else ", cost unknown (no prices are configured)")
-    )
-    for row in without:
-        console.print(f"no score: {row.session_id}: {row.state}")
+def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, Any]], is_real: bool) -> int:
+    scored = [event for event in ended if event["type"] == "scoring.completed"]
+    totals = sorted(event["total_score"] for event in scored)
+    console.print(f"\n{len(totals)} of {sessions} sessions scored")
+    if totals:
+        console.print(f"median {median_low(totals)}, lowest {totals[0]}, highest {totals[-1]}")
+    usages = [event["usage"] for event in scored]
+    tokens = sum((usage["input_tokens"] or 0) + (usage["output_tokens"] or 0) for usage in usages)
+    costs = [usage["cost_usd"] for usage in usages if usage["cost_usd"] is not None]
+    cost = f"{sum(costs):.4f} USD" if costs else "cost unknown (no prices are configured)"
+    console.print(f"{tokens} tokens, {cost}")
     if not is_real:
         console.print("the judge was a stand-in: these scores show the plumbing, not the quality of anything")
-    return 1 if without else 0
+    return 0 if len(totals) == sessions else 1

@@ -96,7 +96,7 @@ def _rows_of(session: Row) -> Iterator[tuple[str, Row]]:
 def _model_call_of(execution: Row, place: Row, at: datetime) -> Iterator[tuple[str, Row]]:
     tokens = {name: execution.get(name) for name in ("input_tokens", "output_tokens")}
     if any(count is not None for count in tokens.values()):
-        call = {
+        call: Row = {
             "interaction_id": f"{execution['execution_id']}/model",
             "created_at": at,
             "interaction_type": "iteration",
@@ -113,7 +113,7 @@ def _rows_of_event(event: Row, execution: Row, place: Row, default: datetime) ->
     yield "timeline_events", event | place | parent | {"created_at": at, "updated_at": at}
     metadata = event.get("metadata")
     if event["event_type"] == "llm_tool_call" and metadata:
-        call = {
+        call: Row = {
             "interaction_id": f"{event['event_id']}/call",
             "created_at": at,
             "interaction_type": "tool_call",
