@@ -79,7 +79,8 @@ class Stack:
                 settings.topic_scoring_events,
                 settings.topic_dead_letters,
             )
-            await _naming("topics", _within_deadline(ensure_topics(settings, topics)))
+            # `ensure_topics` waits for a broker as long as it takes; ours answered a moment ago.
+            await _naming("topics", asyncio.wait_for(ensure_topics(settings, topics), START_TIMEOUT_S))
             self._started = started.pop_all()
         return self
 
@@ -117,12 +118,3 @@ async def _naming(part: str, starting: Coroutine[Any, Any, object]) -> None:
         await starting
     except (StartRefused, OSError, asyncpg.PostgresError) as error:
         raise StartRefused(f"{part} did not start: {error}") from error
-
-
-async def _within_deadline(making: Coroutine[Any, Any, None]) -> None:
-    """`ensure_topics` waits for a broker as long as it takes; ours was there a moment ago."""
-    try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-            await making
-    except TimeoutError as error:
-        raise StartRefused(f"the broker stopped answering for {START_TIMEOUT_S} s") from error

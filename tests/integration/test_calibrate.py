@@ -109,6 +109,9 @@ def test_the_command_reads_the_database(database_url: str, tmp_path: Path, monke
     [found] = json.loads(ended.output)["calibrations"]
     assert (found["matched"], found["unmatched"]) == (2, ["s-3"])
     assert found["confusion"] == {"categories": ["bad", "solid"], "counts": [[0, 1], [0, 1]]}
+    for_people = CliRunner().invoke(calibrate, [str(labels)], catch_exceptions=False).output
+    for shown in ("3 labels, 0 of them undecided", "weighted kappa", "without a score of this judge: 1"):
+        assert shown in for_people
 
 
 def test_criteria_that_nobody_has_are_asked_wrongly(

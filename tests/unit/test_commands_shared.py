@@ -1,4 +1,4 @@
-"""What others wrote, on a terminal."""
+"""Foreign text on a terminal, and options that take numbers."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,10 @@ from tarsy_scoring.commands.shared import FiniteRange, plain, plain_lines
 HOSTILE = "evil\x1b[31m\x1b]0;title\x07\r\n\u202etxt\u200b"
 
 
-def test_text_of_others_is_one_harmless_line() -> None:
+def test_foreign_text_is_harmless() -> None:
     """It moves no cursor, sets no title, hides and turns nothing."""
     assert plain(HOSTILE) == "evil [31m ]0;title txt"
     assert plain("  größer   日本 ") == "größer 日本"
-
-
-def test_lines_stay_lines() -> None:
     assert plain_lines("  a\n  b\x1b[2J\n") == "  a\n  b [2J\n"
 
 
@@ -28,7 +25,6 @@ def test_lines_stay_lines() -> None:
 def test_a_complaint_quotes_harmlessly(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever was wrong, and whoever wrote it."""
     monkeypatch.setattr("sys.argv", ["tarsy-scoring", *asked])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -52,20 +48,13 @@ def numbers(command: click.Command, *path: str) -> Iterator[tuple[list[str], cli
             yield [*path], parameter
 
 
-NUMBERS = list(numbers(cli))
-
-
 def test_every_number_is_finite() -> None:
-    """Whoever adds an option takes the same type."""
-    assert len(NUMBERS) > 3
-    assert {type(parameter.type) for _, parameter in NUMBERS} == {FiniteRange}
-
-
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
-@pytest.mark.parametrize(("path", "parameter"), NUMBERS, ids=[" ".join([*path, p.opts[0]]) for path, p in NUMBERS])
-def test_no_limit_is_lifted_by_what_is_no_number(path: list[str], parameter: click.Parameter, number: str) -> None:
-    """Nothing is more than `nan`, and infinity is never over: status 2, before anything is read."""
-    ended = CliRunner().invoke(cli, [*path, parameter.opts[0], number])
-
-    assert ended.exit_code == 2
-    assert f"Invalid value for '{parameter.opts[0]}'" in " ".join(ended.stderr.split())
+    """No limit is lifted by what is no number: status 2, before anything is read."""
+    found = list(numbers(cli))
+    assert len(found) > 3
+    for path, parameter in found:
+        assert type(parameter.type) is FiniteRange, path
+        for number in ("nan", "inf", "-inf", "1e999"):
+            ended = CliRunner().invoke(cli, [*path, parameter.opts[0], number])
+            assert ended.exit_code == 2, (path, number)
+            assert f"Invalid value for '{parameter.opts[0]}'" in " ".join(ended.stderr.split())

@@ -1,4 +1,4 @@
-"""The shipped example sessions: each has the documented shape, and together they show what their README promises."""
+"""The shipped example sessions: the product reads each whole, and each shows what the README promises of it."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ from datetime import datetime
 from importlib.resources import files
 from typing import Any
 
-import pytest
+import jsonschema
 
 from tables import table
 from tarsy_scoring.events import SESSION_ID_PATTERN
@@ -18,33 +18,10 @@ from tarsy_scoring.timeline.model import HIDDEN_STAGE_TYPES, SHOWN_STAGE_TYPES, 
 Json = dict[str, Any]
 
 FOLDER = files("tarsy_scoring_lab") / "examples"
-RAW = {p.name: p.read_bytes() for p in FOLDER.iterdir() if p.name.endswith(".json")}
-SESSIONS: dict[str, Json] = {name.removesuffix(".json"): json.loads(raw) for name, raw in sorted(RAW.items())}
-
-STATUS_AND_CHAIN = {
-    "demo-oom-checkout": ("completed", "kubernetes"),
-    "demo-cpu-miner-guess": ("completed", "security"),
-    "demo-log-tool-loop": ("completed", "kubernetes"),
-    "demo-orders-latency-parallel": ("completed", "database"),
-    "demo-node-not-ready-orchestrator": ("completed", "kubernetes"),
-    "demo-replica-lag-crash": ("failed", "database"),
-    "demo-hostile-logs": ("completed", "security"),
-    "demo-dns-long-output": ("completed", "network"),
-    "demo-volume-full-remediation": ("completed", "kubernetes"),
-    "demo-cert-expiry-wander": ("timed_out", "network"),
+SESSIONS: dict[str, Json] = {
+    p.name.removesuffix(".json"): json.loads(p.read_bytes()) for p in FOLDER.iterdir() if p.name.endswith(".json")
 }
-
-SESSION_KEYS = {
-    "session_id", "source", "alert_type", "alert_data", "chain_id", "status", "created_at", "started_at",
-    "completed_at", "timestamps_synthetic", "available_tools", "final_analysis", "executive_summary", "stages",
-}  # fmt: skip
-STAGE_KEYS = {"stage_id", "stage_name", "stage_index", "stage_type", "status", "executions"}
-EXECUTION_KEYS = {"execution_id", "agent_name", "agent_index", "status", "llm_provider", "events"}
-EVENT_KEYS = {"event_id", "sequence_number", "event_type", "status", "content", "metadata", "created_at"}
-CALL_KEYS = {"server_name", "tool_name", "arguments", "is_error", "exit_code"}
-EVENT_TYPES = {"llm_thinking", "llm_response", "llm_tool_call", "mcp_tool_summary", "final_analysis", "error"}
-
-SECRET_SHAPES = {
+SECRETS = {
     "aws-key-id": r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
     "aws-secret-key": r"(?i)aws_secret_access_key\W+[A-Za-z0-9/+]{40}\b",
     "github-token": r"\bgh[pousr]_[A-Za-z0-9]{36}\b",
@@ -55,267 +32,197 @@ SECRET_SHAPES = {
     "password": r"(?i)password\"?[:=]\W*[^\s\"]{8,}",
 }
 
-every_session = pytest.mark.parametrize("session", SESSIONS.values(), ids=SESSIONS.keys())
+
+def closed(optional: str = "", **keys: Any) -> Json:
+    """A schema of an object with these keys alone."""
+    required = [key for key in keys if key not in optional.split()]
+    return {"type": "object", "properties": keys, "required": required, "additionalProperties": False}
 
 
-def executions(session: Json) -> Iterator[tuple[Json, Json]]:
-    """Each execution of a session with its stage."""
-    return ((stage, execution) for stage in session["stages"] for execution in stage["executions"])
+def some(item: Json) -> Json:
+    return {"type": "array", "items": item, "minItems": 1}
 
 
-def events(session: Json, *types: str) -> list[Json]:
+TEXT, TERMINAL = {"type": "string", "minLength": 1}, {"enum": sorted(TERMINAL_STATUSES)}
+TIME = {"type": "string", "pattern": r"^2026-10-\d\dT[\d:]{8}\.\d{3}Z$"}
+MAYBE = {"type": ["string", "null"]}
+CALL = closed(
+    server_name=TEXT,
+    tool_name=TEXT,
+    arguments={"type": "string"},
+    is_error={"type": "boolean"},
+    exit_code={"type": ["integer", "null"]},
+)
+EVENT = closed(
+    event_id=TEXT,
+    sequence_number={"type": "integer"},
+    event_type={
+        "enum": ["llm_thinking", "llm_response", "llm_tool_call", "mcp_tool_summary", "final_analysis", "error"]
+    },
+    status={"enum": ["completed", "failed"]},
+    content=TEXT,
+    metadata={"anyOf": [CALL, closed("server_name tool_name", server_name=TEXT, tool_name=TEXT)]},
+    created_at=TIME,
+)
+EXECUTION = closed(
+    "parent_execution_id task",
+    execution_id=TEXT,
+    agent_name=TEXT,
+    agent_index={"type": "integer"},
+    status=TERMINAL,
+    llm_provider=TEXT,
+    events=some(EVENT),
+    parent_execution_id=TEXT,
+    task=TEXT,
+)
+STAGE = closed(
+    "user_message",
+    stage_id=TEXT,
+    stage_name=TEXT,
+    stage_index={"type": "integer"},
+    stage_type={"enum": sorted(SHOWN_STAGE_TYPES | HIDDEN_STAGE_TYPES)},
+    status=TERMINAL,
+    executions=some(EXECUTION),
+    user_message=TEXT,
+)
+SESSION = closed(
+    "labels",
+    session_id={"type": "string", "pattern": f"^{SESSION_ID_PATTERN.pattern}$"},
+    source=TEXT,
+    alert_type=TEXT,
+    alert_data=TEXT,
+    chain_id=TEXT,
+    status=TERMINAL,
+    created_at=TIME,
+    started_at=TIME,
+    completed_at=TIME,
+    timestamps_synthetic={"const": True},
+    available_tools=some(closed(server_name=TEXT, tool_name=TEXT, description=TEXT)),
+    final_analysis=MAYBE,
+    executive_summary=MAYBE,
+    stages=some(STAGE),
+    labels={"type": "object", "additionalProperties": TEXT},
+)
+
+
+def executions(session: Json) -> Iterator[Json]:
+    return (execution for stage in session["stages"] for execution in stage["executions"])
+
+
+def events(name: str, *types: str) -> list[Json]:
     """The events of a session in file order, of the given types or of all."""
-    found = (event for _, execution in executions(session) for event in execution["events"])
+    found = (event for execution in executions(SESSIONS[name]) for event in execution["events"])
     return [event for event in found if not types or event["event_type"] in types]
 
 
+def calls(name: str) -> list[Json]:
+    return [event["metadata"] for event in events(name, "llm_tool_call")]
+
+
 def instant(text: str) -> datetime:
-    """An RFC 3339 time in UTC with milliseconds; anything else is a ValueError."""
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%f%z")
+    return datetime.fromisoformat(text)
 
 
-def parses(arguments: str) -> bool:
-    """Whether a call's arguments are a JSON object."""
-    try:
-        return isinstance(json.loads(arguments), dict)
-    except ValueError:
-        return False
-
-
-def test_the_examples_are_the_ten_promised_ones() -> None:
-    assert {name: (s["status"], s["chain_id"]) for name, s in SESSIONS.items()} == STATUS_AND_CHAIN
-
-
-def test_the_examples_differ_in_alert_chain_and_label() -> None:
-    guidance = Counter(s.get("labels", {}).get("guidance") for s in SESSIONS.values())
-
-    assert len({s["alert_type"] for s in SESSIONS.values()}) == len(SESSIONS)
-    assert len({s["chain_id"] for s in SESSIONS.values()}) >= 3
-    assert guidance["v1"] >= 2
-    assert guidance["v2"] >= 2
-    assert guidance[None] >= 1
-
-
-def test_the_readme_has_one_row_per_session() -> None:
+def test_readme_has_one_row_per_session() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (\w+), (\w+) \| (\w+) \|", (FOLDER / "README.md").read_text("utf-8"), re.M)
-
-    assert sorted(rows) == [(n, s["alert_type"], s["chain_id"], s["status"]) for n, s in SESSIONS.items()]
-
-
-@pytest.mark.parametrize("name", RAW)
-def test_a_file_is_plain_utf8_json_of_moderate_size(name: str) -> None:
-    """Unix lines, a final newline, no trailing blanks; 6-25 KB, 50 KB for the one with long output."""
-    lines = RAW[name].decode("utf-8").split("\n")
-
-    assert lines[-1] == ""
-    assert lines[-2] == "}"
-    assert [line for line in lines if line != line.rstrip()] == []
-    assert 6_000 <= len(RAW[name]) <= (50_000 if name == "demo-dns-long-output.json" else 25_000)
+    assert len(rows) == 10
+    assert sorted(rows) == sorted((n, s["alert_type"], s["chain_id"], s["status"]) for n, s in SESSIONS.items())
+    labels = Counter(s.get("labels", {}).get("guidance") for s in SESSIONS.values())
+    assert min(labels["v1"], labels["v2"]) >= 2
 
 
-@every_session
-def test_a_session_has_the_documented_keys(session: Json) -> None:
-    """Exactly the keys of the shape, `labels` being the only extra one, each with a value of its kind."""
-    assert session.keys() - {"labels"} == SESSION_KEYS
-    assert SESSION_ID_PATTERN.fullmatch(session["session_id"])
-    assert SESSIONS[session["session_id"]] is session
-    assert session["status"] in TERMINAL_STATUSES
-    assert session["alert_data"]
-    assert session["available_tools"]
-    assert session["timestamps_synthetic"] is True
-    assert all(isinstance(session[k], str | None) for k in ("final_analysis", "executive_summary"))
-    assert all(isinstance(v, str) for v in session.get("labels", {}).values())
-    tools = [(t["server_name"], t["tool_name"]) for t in session["available_tools"]]
-    assert len(set(tools)) == len(tools)
-    assert all(t.keys() == {"server_name", "tool_name", "description"} for t in session["available_tools"])
+def test_sessions_have_the_documented_shape() -> None:
+    """Indexes without gaps, times in order, calls of available tools, and a final analysis where one completed."""
+    ids: list[str] = []
+    for name, session in SESSIONS.items():
+        jsonschema.validate(session, SESSION)
+        assert session["session_id"] == name
+        assert [stage["stage_index"] for stage in session["stages"]] == list(range(len(session["stages"])))
+        assert instant(session["created_at"]) <= instant(session["started_at"]) <= instant(session["completed_at"])
+        known = {execution["execution_id"] for execution in executions(session)}
+        for execution in executions(session):
+            assert [e["sequence_number"] for e in execution["events"]] == list(range(1, len(execution["events"]) + 1))
+            times = [instant(e["created_at"]) for e in execution["events"]]
+            assert times == sorted(times)
+            assert execution.get("parent_execution_id", execution["execution_id"]) in known
+        available = {(tool["server_name"], tool["tool_name"]) for tool in session["available_tools"]}
+        assert {(call["server_name"], call["tool_name"]) for call in calls(name)} <= available
+        written = [event["content"] for event in events(name, "final_analysis")]
+        assert (session["final_analysis"] is not None) == (session["status"] == "completed") == bool(written)
+        ids += [stage["stage_id"] for stage in session["stages"]] + [event["event_id"] for event in events(name)]
+        ids += known
+    assert len(set(ids)) == len(ids)
 
 
-@every_session
-def test_stages_and_executions_have_the_documented_shape(session: Json) -> None:
-    """Known types and statuses, indexes from 0 without gaps, a parent that exists in the same stage."""
-    assert [stage["stage_index"] for stage in session["stages"]] == list(range(len(session["stages"])))
-    for stage in session["stages"]:
-        assert stage.keys() - {"user_message"} == STAGE_KEYS
-        assert ("user_message" in stage) == (stage["stage_type"] == "chat")
-        assert stage["stage_type"] in SHOWN_STAGE_TYPES | HIDDEN_STAGE_TYPES
-        assert stage["status"] in TERMINAL_STATUSES
-        assert stage["executions"]
-        seats: dict[str | None, list[int]] = {}
-        for execution in stage["executions"]:
-            seats.setdefault(execution.get("parent_execution_id"), []).append(execution["agent_index"])
-        assert all(seat == list(range(len(seat))) for seat in seats.values())
-        assert seats.keys() - {None} <= {e["execution_id"] for e in stage["executions"]}
-    for _, execution in executions(session):
-        extra = execution.keys() - EXECUTION_KEYS
-        assert execution.keys() >= EXECUTION_KEYS
-        assert extra in (set(), {"parent_execution_id", "task"})
-        assert execution["status"] in TERMINAL_STATUSES
-
-
-@every_session
-def test_events_have_the_documented_shape_and_order(session: Json) -> None:
-    """Sequence numbers count from 1, times never go back, nothing is blank or hidden, calls have their metadata."""
-    for _, execution in executions(session):
-        assert [e["sequence_number"] for e in execution["events"]] == list(range(1, len(execution["events"]) + 1))
-        times = [instant(e["created_at"]) for e in execution["events"]]
-        assert times == sorted(times)
-    for event in events(session):
-        assert event.keys() == EVENT_KEYS
-        assert event["content"]
-        assert not re.search(r"[ \t](?:\r?\n|\Z)|[\u200b-\u200f\ufeff]", event["content"])
-        assert event["event_type"] in EVENT_TYPES
-        assert event["status"] in {"completed", "failed"}
-        if event["event_type"] == "llm_tool_call":
-            call = event["metadata"]
-            assert call.keys() == CALL_KEYS
-            assert isinstance(call["arguments"], str)
-            assert isinstance(call["is_error"], bool)
-            assert call["exit_code"] is None or (call["exit_code"] != 0) == call["is_error"]
-        else:
-            assert event["metadata"].keys() <= {"server_name", "tool_name"}
-
-
-@every_session
-def test_every_called_tool_was_available(session: Json) -> None:
-    available = {(t["server_name"], t["tool_name"]) for t in session["available_tools"]}
-    called = {(e["metadata"]["server_name"], e["metadata"]["tool_name"]) for e in events(session, "llm_tool_call")}
-
-    assert called
-    assert called <= available
-
-
-@every_session
-def test_times_lie_in_october_2026_in_order(session: Json) -> None:
-    created, started, completed = (instant(session[k]) for k in ("created_at", "started_at", "completed_at"))
-    shown = [x for stage, x in executions(session) if stage["stage_type"] in SHOWN_STAGE_TYPES]
-    times = [instant(event["created_at"]) for execution in shown for event in execution["events"]]
-
-    assert (created.year, created.month) == (2026, 10)
-    assert created.utcoffset() is not None
-    assert created <= started <= min(times)
-    assert max(times) <= completed
-
-
-@every_session
-def test_only_a_completed_session_has_a_final_analysis(session: Json) -> None:
-    """The session's final analysis consists of what its agents wrote as theirs; crash and timeout leave none."""
-    written = [event["content"] for event in events(session, "final_analysis")]
-
-    assert (session["final_analysis"] is not None) == (session["status"] == "completed") == bool(written)
-    if written:
-        assert session["final_analysis"] in written or session["final_analysis"] == "\n\n".join(written[:2])
-
-
-def test_ids_are_unique_over_all_files() -> None:
-    ids = [stage["stage_id"] for s in SESSIONS.values() for stage in s["stages"]]
-    ids += [execution["execution_id"] for s in SESSIONS.values() for _, execution in executions(s)]
-    ids += [event["event_id"] for s in SESSIONS.values() for event in events(s)]
-
-    assert [i for i, n in Counter(ids).items() if n > 1] == []
-
-
-def test_arguments_are_json_objects_but_for_the_odd_example() -> None:
-    """Three calls of the wandering session are not JSON (a bare command, a cut object, key=value); all others are."""
-    odd = [n for n, s in SESSIONS.items() for e in events(s, "llm_tool_call") if not parses(e["metadata"]["arguments"])]
-
-    assert odd == ["demo-cert-expiry-wander"] * 3
-
-
-def test_the_careful_session_looks_before_it_concludes() -> None:
-    session = SESSIONS["demo-oom-checkout"]
-    calls = events(session, "llm_tool_call")
-
-    assert len({e["metadata"]["tool_name"] for e in calls}) >= 5
-    assert not any(e["metadata"]["is_error"] for e in calls)
-    assert "limits" in session["final_analysis"]
-
-
-def test_the_premature_session_never_looks_at_processes_or_logs() -> None:
-    session = SESSIONS["demo-cpu-miner-guess"]
-    unused = {t["tool_name"] for t in session["available_tools"]}
-    unused -= {e["metadata"]["tool_name"] for e in events(session, "llm_tool_call")}
-
-    assert {"processes_list", "read_file", "pods_log", "flows_list"} <= unused
-    assert "98 %" in session["final_analysis"]
-
-
-def test_the_looping_session_repeats_one_failing_call_unchanged() -> None:
-    calls = [e["metadata"] for e in events(SESSIONS["demo-log-tool-loop"], "llm_tool_call")]
-    failures = Counter((c["tool_name"], c["arguments"]) for c in calls if c["is_error"])
-
+def test_looping_session_repeats_one_failing_call_unchanged() -> None:
+    failures = Counter((c["tool_name"], c["arguments"]) for c in calls("demo-log-tool-loop") if c["is_error"])
     assert failures.most_common(1)[0][1] == 9
-    assert "logs" not in {c["server_name"] for c in calls}
 
 
-def test_the_parallel_session_has_synthesis_and_summary() -> None:
+def test_premature_session_never_looks_at_processes_or_logs() -> None:
+    unused = {tool["tool_name"] for tool in SESSIONS["demo-cpu-miner-guess"]["available_tools"]}
+    unused -= {call["tool_name"] for call in calls("demo-cpu-miner-guess")}
+    assert {"processes_list", "read_file", "pods_log", "flows_list"} <= unused
+
+
+def test_parallel_session_has_overlapping_agents_and_a_synthesis() -> None:
     session = SESSIONS["demo-orders-latency-parallel"]
     first, second = ([instant(e["created_at"]) for e in x["events"]] for x in session["stages"][0]["executions"])
-
     assert [stage["stage_type"] for stage in session["stages"]] == ["investigation", "synthesis", "exec_summary"]
     assert first[0] < second[-1]
     assert second[0] < first[-1]
-    assert session["executive_summary"] == session["stages"][2]["executions"][0]["events"][-1]["content"]
 
 
-def test_the_orchestrated_session_has_sub_agents_with_the_tasks_they_were_given() -> None:
-    session = SESSIONS["demo-node-not-ready-orchestrator"]
-    parent, *subs = session["stages"][0]["executions"]
-    calls = [e["metadata"] for e in parent["events"] if e["event_type"] == "llm_tool_call"]
-    dispatched = [json.loads(c["arguments"]) for c in calls if c["tool_name"] == "dispatch_agent"]
-
+def test_orchestrator_has_the_sub_agents_that_it_dispatched() -> None:
+    parent, *subs = SESSIONS["demo-node-not-ready-orchestrator"]["stages"][0]["executions"]
+    dispatched = [
+        json.loads(e["metadata"]["arguments"])
+        for e in parent["events"]
+        if e["metadata"].get("tool_name") == "dispatch_agent"
+    ]
     assert {s["parent_execution_id"] for s in subs} == {parent["execution_id"]}
     assert [{"agent": s["agent_name"], "task": s["task"]} for s in subs] == dispatched
     assert [s["status"] for s in subs] == ["completed", "completed", "failed"]
 
 
-@pytest.mark.parametrize("name", ["demo-replica-lag-crash", "demo-cert-expiry-wander"])
-def test_a_broken_session_ends_in_an_error_event(name: str) -> None:
-    """The crash and the deadline stand at the end of the timeline, after a step that broke as well."""
-    step, error = events(SESSIONS[name])[-2:]
-
-    assert (error["event_type"], error["status"]) == ("error", "failed")
-    assert (step["event_type"], step["status"]) == ("llm_tool_call", "failed")
+def test_broken_sessions_end_in_an_error_event() -> None:
+    for name in ("demo-replica-lag-crash", "demo-cert-expiry-wander"):
+        last = events(name)[-1]
+        assert (last["event_type"], last["status"]) == ("error", "failed")
 
 
 @table
 def test_the_hostile_session_attacks_the_judge_from_a_tool_result(pattern: str) -> None:
-    attacked = {n for n, s in SESSIONS.items() for e in events(s, "llm_tool_call") if re.search(pattern, e["content"])}
-
+    attacked = {n for n in SESSIONS for e in events(n, "llm_tool_call") if re.search(pattern, e["content"])}
     assert attacked == {"demo-hostile-logs"}
 
 
-@pytest.mark.parametrize("shape", SECRET_SHAPES.values(), ids=SECRET_SHAPES.keys())
-def test_secrets_are_planted_in_the_hostile_session_only_and_are_fake(shape: str) -> None:
-    found = {(n, m[0]) for n, s in SESSIONS.items() for e in events(s) for m in re.finditer(shape, e["content"])}
-
-    assert {name for name, _ in found} == {"demo-hostile-logs"}
-    assert [secret for _, secret in found if "EXAMPLE" not in secret] == []
-
-
-def test_the_long_result_has_a_summary_and_the_next_one_a_failed_summary() -> None:
-    every = events(SESSIONS["demo-dns-long-output"])
-    pairs = [(call, s) for call, s in itertools.pairwise(every) if s["event_type"] == "mcp_tool_summary"]
-
-    assert [s["status"] for _, s in pairs] == ["completed", "failed"]
-    assert [len(call["content"]) // 1000 for call, _ in pairs] == [25, 8]
-    assert all(call["metadata"]["tool_name"] == s["metadata"]["tool_name"] for call, s in pairs)
+def test_secrets_are_fake_and_in_the_hostile_session_only() -> None:
+    for kind, shape in SECRETS.items():
+        found = [(n, m[0]) for n in SESSIONS for e in events(n) for m in re.finditer(shape, e["content"])]
+        assert {name for name, _ in found} == {"demo-hostile-logs"}, kind
+        assert all("EXAMPLE" in secret for _, secret in found), kind
 
 
-def test_the_remediation_acts_and_the_chat_comes_after_the_session() -> None:
-    """The action ends in YES; a marker stands in the chat alone, so that a leak into the context can be seen."""
-    session = SESSIONS["demo-volume-full-remediation"]
-    by_type = {stage["stage_type"]: [e["content"] for x in stage["executions"] for e in x["events"]]
-               for stage in session["stages"]}  # fmt: skip
-
-    assert list(by_type) == ["investigation", "action", "exec_summary", "chat"]
-    assert by_type["action"][-1].endswith("\n\nYES")
-    assert all("CHAT-ONLY-MARKER" in text for text in by_type["chat"])
-    assert json.dumps(session).count("CHAT-ONLY-MARKER") == len(by_type["chat"])
-    assert instant(events(session)[-1]["created_at"]) > instant(session["completed_at"])
+def test_long_result_has_a_summary_and_the_next_one_a_failed_summary() -> None:
+    pairs = itertools.pairwise(events("demo-dns-long-output"))
+    summaries = [(call, s) for call, s in pairs if s["event_type"] == "mcp_tool_summary"]
+    assert [s["status"] for _, s in summaries] == ["completed", "failed"]
+    assert [len(call["content"]) // 1000 for call, _ in summaries] == [25, 8]
 
 
-def test_the_wandering_session_has_colours_and_carriage_returns() -> None:
-    results = [e["content"] for e in events(SESSIONS["demo-cert-expiry-wander"], "llm_tool_call")]
+def test_remediation_acts_and_its_chat_is_marked() -> None:
+    """The marker stands in the chat alone, so that a leak into the judge's context can be seen."""
+    stages = {stage["stage_type"]: stage for stage in SESSIONS["demo-volume-full-remediation"]["stages"]}
+    assert list(stages) == ["investigation", "action", "exec_summary", "chat"]
+    assert stages["action"]["executions"][-1]["events"][-1]["content"].endswith("\n\nYES")
+    marked = [kind for kind, stage in stages.items() if "CHAT-ONLY-MARKER" in json.dumps(stage)]
+    assert marked == ["chat"]
 
+
+def test_wandering_session_has_colours_carriage_returns_and_odd_arguments() -> None:
+    results = [event["content"] for event in events("demo-cert-expiry-wander", "llm_tool_call")]
     assert any("\x1b[31m" in text for text in results)
     assert any("\r\n" in text for text in results)
+    odd = [name for name in SESSIONS for call in calls(name) if not call["arguments"].startswith("{")]
+    assert set(odd) == {"demo-cert-expiry-wander"}

@@ -27,7 +27,6 @@ def was_let_through(ended: Result) -> bool:
         pytest.param(erase_command, [], "Missing argument", id="erase-nothing"),
         pytest.param(erase_command, [""], "'' is not a session id", id="erase-empty"),
         pytest.param(erase_command, ["s-1", "a b"], "'a b' is not a session id", id="erase-no-id"),
-        pytest.param(prune, ["--yes", "--dry-run"], "exclude each other", id="dry-run-and-yes"),
         pytest.param(prune, ["--deleted-upstream", "--keep", "90d"], "excludes --keep", id="upstream-and-keep"),
         pytest.param(prune, ["--keep", ""], "'' is not a duration", id="keep-empty"),
         pytest.param(prune, ["--keep", "90"], "write days as 90d", id="keep-without-unit"),
@@ -50,7 +49,7 @@ def test_what_cannot_be_meant(command: click.Command, arguments: list[str], says
     [
         pytest.param(erase_command, ["s-1", "s-2"], id="erase"),
         pytest.param(prune, [], id="prune"),
-        pytest.param(prune, ["--keep", "90d", "--dry-run"], id="days"),
+        pytest.param(prune, ["--keep", "90d"], id="days"),
         pytest.param(prune, ["--keep", "26w", "--yes"], id="weeks"),
         pytest.param(prune, ["--deleted-upstream", "--yes"], id="upstream"),
     ],

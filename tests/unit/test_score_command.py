@@ -136,9 +136,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.mark.parametrize(
     ("chain", "says"),
     [
-        pytest.param({}, "2 calls with full answers cost up to 0.0", id="fixed"),
-        pytest.param({"criteria": "cli-tool-use"}, "1 call with a full answer costs up to 0.0", id="one"),
-        pytest.param({"samples": "adaptive"}, "up to 6 calls with full answers cost up to 0.0", id="adaptive"),
+        pytest.param({}, "2 calls with full answers: up to 0.0", id="fixed"),
+        pytest.param({"criteria": "cli-tool-use"}, "1 call with full answers: up to 0.0", id="one"),
+        pytest.param({"samples": "adaptive"}, "up to 6 calls with full answers: up to 0.0", id="adaptive"),
         pytest.param({"judge": {"enabled": False}}, "no model would be called", id="judge-off"),
     ],
 )

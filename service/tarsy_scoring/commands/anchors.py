@@ -4,7 +4,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 import click
 from rich.console import Console
@@ -13,12 +12,21 @@ from rich.text import Text
 
 from tarsy_scoring.commands.judging import Judgement, cost_of, status_of, timeout_option, wait_for
 from tarsy_scoring.commands.rescore import estimate_document, show_estimate
-from tarsy_scoring.commands.shared import asker, plain, print_json, run, session_ids, settings_of_environment
+from tarsy_scoring.commands.shared import (
+    asker,
+    counted,
+    json_option,
+    plain,
+    print_json,
+    run_on_parts,
+    sessions_argument,
+    settings_of_environment,
+)
 from tarsy_scoring.drift import anchors as anchor_sessions
 from tarsy_scoring.drift.anchors import Anchor, Standing, State
 from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of
-from tarsy_scoring.wiring import open_migrated_parts
+from tarsy_scoring.wiring import Parts
 
 # States that a manual run retries. A session that is gone from the source would fail again.
 WANTED: tuple[State, ...] = ("lacking", "given_up")
@@ -34,14 +42,14 @@ def anchors() -> None:
 
 
 @anchors.command("add")
-@click.argument("sessions", nargs=-1, metavar="[SESSION]...")
+@sessions_argument(required=False)
 @click.option(
     "--sample", type=click.IntRange(1, 1000), metavar="N", help="Draw N sessions of the last 90 days at random."
 )
 @click.option("--chain", metavar="NAME", help="With --sample: only sessions of this chain.")
 @click.option("--note", metavar="TEXT", help=f"Stored with the anchors; at most {MAX_NOTE:,} characters.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-def add(sessions: tuple[str, ...], sample: int | None, chain: str | None, note: str | None, as_json: bool) -> None:
+@json_option
+def add(sessions: list[str], sample: int | None, chain: str | None, note: str | None, as_json: bool) -> None:
     """
     Make scored sessions anchors, by name or at random.
 
@@ -56,23 +64,20 @@ def add(sessions: tuple[str, ...], sample: int | None, chain: str | None, note: 
         raise click.UsageError("--chain needs --sample: named sessions become anchors whatever their chain")
     if note is not None and len(note) > MAX_NOTE:
         raise click.BadParameter(f"at most {MAX_NOTE:,} characters, not {len(note):,}", param_hint="--note")
-    settings = settings_of_environment()
-    named = session_ids(sessions)
 
-    async def work() -> tuple[list[str], list[str]]:
-        async with open_migrated_parts(settings) as parts:
-            if refused := await anchor_sessions.unfit(parts.database, named):
-                reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:_MOST_NAMED])
-                more = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
-                raise click.ClickException(f"no session was added: {reasons}{more}")
-            chosen = named if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
-            return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
+    async def work(parts: Parts) -> tuple[list[str], list[str]]:
+        if refused := await anchor_sessions.unfit(parts.database, sessions):
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:_MOST_NAMED])
+            more = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
+            raise click.ClickException(f"no session was added: {reasons}{more}")
+        chosen = sessions if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
+        return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
 
-    chosen, added = run(work())
+    chosen, added = run_on_parts(work)
     if as_json:
         print_json({"chosen": chosen, "added": added})
     else:
-        click.echo(f"{_anchors(len(added))} added" + _left_out(sample, chosen, added))
+        click.echo(f"{counted(len(added), 'anchor')} added" + _left_out(sample, chosen, added))
         if added:
             click.echo("a running worker will have them judged; `tarsy-scoring anchors run` shows the cost")
 
@@ -84,36 +89,23 @@ def _left_out(sample: int | None, chosen: Sequence[str], added: Sequence[str]) -
 
 
 @anchors.command("remove")
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-def remove(sessions: tuple[str, ...], as_json: bool) -> None:
+@sessions_argument(required=True)
+@json_option
+def remove(sessions: list[str], as_json: bool) -> None:
     """Remove anchors. Their judgements stay stored but no longer count."""
-    settings = settings_of_environment()
-    named = session_ids(sessions)
-
-    async def work() -> list[str]:
-        async with open_migrated_parts(settings) as parts:
-            return await anchor_sessions.remove(parts.database, named, by=asker())
-
-    removed = run(work())
+    removed = run_on_parts(lambda parts: anchor_sessions.remove(parts.database, sessions, by=asker()))
     if as_json:
         print_json({"removed": removed})
         return
-    others = f", {len(named) - len(removed)} were not anchors" if len(removed) < len(named) else ""
-    click.echo(f"{_anchors(len(removed))} removed{others}")
+    others = f", {len(sessions) - len(removed)} were not anchors" if len(removed) < len(sessions) else ""
+    click.echo(f"{counted(len(removed), 'anchor')} removed{others}")
 
 
 @anchors.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def list_anchors(as_json: bool) -> None:
     """List all anchors with their progress under the judge of their chain."""
-    settings = settings_of_environment()
-
-    async def work() -> Standing:
-        async with open_migrated_parts(settings) as parts:
-            return await anchor_sessions.standing(parts.inbox)
-
-    found = run(work())
+    found = run_on_parts(lambda parts: anchor_sessions.standing(parts.inbox))
     if as_json:
         print_json({"anchors": [asdict(a) for a in found.anchors], "judges": [asdict(j) for j in found.judges]})
         return
@@ -143,7 +135,7 @@ def show_standing(found: Standing) -> None:
 @anchors.command("run")
 @click.option("--yes", is_flag=True, help="Request the judgements; without it, only the cost is shown.")
 @timeout_option
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     """
     Request missing judgements of anchors by the judge of their chain, and follow them.
@@ -154,25 +146,22 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     """
     settings = settings_of_environment()
 
-    async def work() -> int:
-        async with open_migrated_parts(settings) as parts:
-            found = await anchor_sessions.standing(parts.inbox)
-            wanted = [a for a in found.anchors if a.state in WANTED]
-            each = settings.anchors_judgements_each
-            estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
-            lacking = sum(each - a.judgements for a in wanted)
-            estimate = _times(estimate, lacking / max(len(wanted), 1))
-            if not as_json:
-                _print_plan(found.anchors, estimate, lacking)
-            if not yes or not wanted:
-                _print_end(found.anchors, estimate, lacking, {}, yes=yes, as_json=as_json)
-                return 0
+    async def work(parts: Parts) -> int:
+        found = await anchor_sessions.standing(parts.inbox)
+        wanted = [a for a in found.anchors if a.state in WANTED]
+        estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
+        lacking = sum(settings.anchors_judgements_each - a.judgements for a in wanted)
+        estimate = _times(estimate, lacking / max(len(wanted), 1))
+        if not as_json:
+            _print_plan(found.anchors, estimate, lacking)
+        made: list[Judgement] = []
+        if yes and wanted:
             scores = await anchor_sessions.ask(parts.inbox, found, by=asker(), states=WANTED)
-            judgements = await wait_for(parts.reader, scores, timeout_s)
-            _print_end(found.anchors, estimate, lacking, judgements, yes=True, as_json=as_json)
-            return status_of(judgements.values())
+            made = list((await wait_for(parts.reader, scores, timeout_s)).values())
+        _print_end(found.anchors, estimate, lacking, made, yes=yes, as_json=as_json)
+        return status_of(made)
 
-    sys.exit(run(work()))
+    sys.exit(run_on_parts(work, settings))
 
 
 def _times(estimate: Estimate, factor: float) -> Estimate:
@@ -185,7 +174,10 @@ def _times(estimate: Estimate, factor: float) -> Estimate:
 def _print_plan(found: Sequence[Anchor], estimate: Estimate, lacking: int) -> None:
     counts = Counter(a.state for a in found)
     states = ", ".join(f"{n} {STATES[state]}" for state, n in counts.items())
-    click.echo(f"{_anchors(len(found))}" + (f": {states}" if states else "; add some with `tarsy-scoring anchors add`"))
+    click.echo(
+        f"{counted(len(found), 'anchor')}"
+        + (f": {states}" if states else "; add some with `tarsy-scoring anchors add`")
+    )
     if lacking:
         show_estimate(estimate)
         if lacking > estimate.sessions:
@@ -193,15 +185,8 @@ def _print_plan(found: Sequence[Anchor], estimate: Estimate, lacking: int) -> No
 
 
 def _print_end(
-    found: Sequence[Anchor],
-    estimate: Estimate,
-    lacking: int,
-    judgements: dict[Any, Judgement],
-    *,
-    yes: bool,
-    as_json: bool,
+    found: Sequence[Anchor], estimate: Estimate, lacking: int, made: list[Judgement], *, yes: bool, as_json: bool
 ) -> None:
-    made = list(judgements.values())
     outstanding = sum(j.is_outstanding for j in made)
     if as_json:
         document = {
@@ -223,7 +208,3 @@ def _print_end(
             click.echo("outstanding judgements continue; `tarsy-scoring anchors list` shows them")
     elif lacking and not yes:
         click.echo("nothing was requested; add --yes to request it")
-
-
-def _anchors(count: int) -> str:
-    return f"{count} {'anchor' if count == 1 else 'anchors'}"

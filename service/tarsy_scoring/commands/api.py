@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
-from tarsy_scoring.commands.shared import run, settings_of_environment
-from tarsy_scoring.config.settings import Settings, variable_of
-from tarsy_scoring.postgres.url import check_url
+from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.telemetry.health import calm_garbage_collector, run_until_signalled, unless_stopped
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import check_settings, open_parts, require_migrated
@@ -33,9 +32,7 @@ def api() -> None:
     from tarsy_scoring.web.access import Access
 
     settings = settings_of_environment()
-    for name in ("database_url", "timeline_database_url"):
-        if (url := getattr(settings, name)) is not None:
-            check_url(url.get_secret_value(), variable_of(name))
+    check_database_urls(settings)
     check_settings(settings, (), os.environ)
     access = Access(settings)
     run(run_until_signalled(lambda stopping: run_api(settings, access, stopping)))

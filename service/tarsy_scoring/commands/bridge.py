@@ -4,30 +4,32 @@ import asyncio
 from datetime import UTC, datetime
 
 import click
-import structlog
 
-from tarsy_scoring.commands.shared import moment, run, settings_of_environment
-from tarsy_scoring.config.settings import Settings, variable_of
-from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.postgres.url import check_url
+from tarsy_scoring.commands.shared import check_database_urls, moment, run, settings_of_environment
+from tarsy_scoring.commands.standby import run_loop
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.tarsy.announcer import BEGINNING
 from tarsy_scoring.tarsy.bridge import Bridge
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
-from tarsy_scoring.telemetry.health import Health, HealthServer, run_until_signalled, unless_stopped
-from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.wiring import require_migrated
+from tarsy_scoring.telemetry.health import run_until_signalled
 
-log = structlog.get_logger()
+
+def _start(text: str) -> datetime:
+    """The type of --since. Raises: click.BadParameter."""
+    start = BEGINNING if text == "beginning" else moment(text)
+    if start > datetime.now(UTC):
+        raise click.BadParameter(f"{text!r} is in the future: no session would be announced")
+    return start
 
 
 @click.command()
 @click.option(
     "--since",
+    type=_start,
     metavar="TIME",
     help="Announce sessions that ended since then, or `beginning`. Default: its last place; at the first start, now.",
 )
-def bridge(since: str | None) -> None:
+def bridge(since: datetime | None) -> None:
     """
     Announce ended sessions of a TARSy database, until SIGTERM.
 
@@ -36,13 +38,11 @@ def bridge(since: str | None) -> None:
     by. A new value of --since starts over from there; sessions announced before are not scored again. Serves
     /metrics, /healthz and /readyz on SCORING_METRICS_PORT.
     """
-    start = None if since is None else BEGINNING if since == "beginning" else moment(since)
-    if start is not None and start > datetime.now(UTC):
-        raise click.BadParameter(f"{since!r} is in the future: no session would be announced", param_hint="--since")
     settings = settings_of_environment()
-    check_url(settings.require_database(), variable_of("database_url"))
+    settings.require_database()
+    check_database_urls(settings)
     settings.require_kafka()
-    run(run_until_signalled(lambda stopping: run_bridge(settings, start, stopping)))
+    run(run_until_signalled(lambda stopping: run_bridge(settings, since, stopping)))
 
 
 async def run_bridge(settings: Settings, since: datetime | None, stopping: asyncio.Event) -> None:
@@ -52,33 +52,14 @@ async def run_bridge(settings: Settings, since: datetime | None, stopping: async
     Raises:
         ConfigurationError, StartRefused: The start is refused, or TARSy's database lacks a table or column.
     """
-    metrics = Metrics(settings.config.chains)
-    metrics.begin("bridge")
-    health = Health("our database or the broker has not answered yet")
-    server = HealthServer(settings, metrics.registry, health)
     sessions = open_tarsy_sessions(settings)
-    cache = settings.database_statement_cache
-    database = Database(settings.require_database(), settings.database_schema, pool_size=3, statement_cache=cache)
-    await server.start()
-    log.info("service.starting", roles=["bridge"], metrics_port=server.port)
     try:
-        await database.open()
-        if await unless_stopped(_surroundings(settings, database), stopping):
-            bridge = Bridge(settings, database, sessions, metrics, since)
-
-            async def missing() -> str | None:
-                return bridge.lacking
-
-            health.add(missing)
-            await bridge.run(stopping)
+        await run_loop(
+            settings,
+            "bridge",
+            lambda database, metrics: Bridge(settings, database, sessions, metrics, since),
+            stopping,
+            topics=[settings.topic_session_completed],
+        )
     finally:
         await sessions.tarsy.close()
-        await database.close()
-        await server.stop()
-    log.info("service.stopped")
-
-
-async def _surroundings(settings: Settings, database: Database) -> None:
-    """Wait for our database and the broker; check that tables and topic exist. Raises: StartRefused."""
-    await require_migrated(database, wait=True)
-    await ensure_topics(settings, [settings.topic_session_completed])

@@ -1,30 +1,28 @@
 """`calibrate LABELS.csv`: measures how well the judge agrees with people's labels."""
 
-import json
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any
 
 import click
-from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tarsy_scoring.commands.shared import FAILED, print_json, require_criteria, run, settings_of_environment
-from tarsy_scoring.config.settings import Settings
-from tarsy_scoring.errors import ConfigurationError
-from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
+from tarsy_scoring.commands.shared import (
+    FAILED,
+    json_option,
+    print_json,
+    require_criteria,
+    run_on_parts,
+)
 from tarsy_scoring.records.judgements import known_criteria, scores_by_judge
-from tarsy_scoring.records.labels import labelled_score
 from tarsy_scoring.statistics import calibration
-from tarsy_scoring.statistics.agreement import Band, Estimate, bands_of
+from tarsy_scoring.statistics.agreement import Band, Estimate
 from tarsy_scoring.statistics.calibration import Calibration, Label, LabelledScore, read_labels
-from tarsy_scoring.wiring import open_migrated_parts
+from tarsy_scoring.wiring import Parts
 
 BandsByHash = dict[str, tuple[Band, ...]]
 
@@ -32,24 +30,8 @@ BandsByHash = dict[str, tuple[Band, ...]]
 @click.command()
 @click.argument("labels_file", metavar="LABELS.csv", type=click.Path(path_type=Path))
 @click.option("--criteria", metavar="NAME", help="Only scores under these criteria.")
-@click.option(
-    "--scores",
-    "scores_file",
-    metavar="FILE.jsonl",
-    type=click.Path(path_type=Path),
-    help="Read score documents of `score --json` from this file, not from the database.",
-)
-@click.option(
-    "--column",
-    "columns",
-    metavar="FIELD=NAME",
-    multiple=True,
-    help=f"Name of a column in the file: {', '.join(calibration.COLUMNS)}. Repeatable.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-def calibrate(
-    labels_file: Path, criteria: str | None, scores_file: Path | None, columns: tuple[str, ...], as_json: bool
-) -> None:
+@json_option
+def calibrate(labels_file: Path, criteria: str | None, as_json: bool) -> None:
     """
     Measure how well the judge agrees with labels, for each criteria and judge fingerprint.
 
@@ -61,138 +43,24 @@ def calibrate(
     An outcome states whether the answer was right. Criteria that judge the conduct of the investigation
     measure something else, so full agreement is not to be expected.
     """
-    settings = settings_of_environment()
-    registry = load_criteria(settings.config.criteria_dirs)
-    own_columns = _columns(columns)
-    if scores_file is None:
-        labels, scores, bands = run(_with_database(settings, registry, labels_file, own_columns, criteria))
-    else:
-        found_scores = _read_scores(scores_file)
+
+    async def work(parts: Parts) -> tuple[list[Label], list[LabelledScore], BandsByHash]:
+        names, bands = await known_criteria(parts.database)
         if criteria is not None:
-            require_criteria(registry, criteria, also={s.criteria for s in found_scores})
-        scores = [s for s in found_scores if criteria in (None, s.criteria)]
-        bands = _bands_of_registry(registry, scores)
-        labels = read_labels(labels_file, own_columns, _band_ids(registry, bands))
+            require_criteria(parts.registry, criteria, also=names)
+        # Bands first, because labels may name their ids.
+        band_ids = {name for c in parts.registry for name in c.bands} | {b.id for each in bands.values() for b in each}
+        labels = read_labels(labels_file, band_ids=band_ids)
+        sessions = sorted({label.session_id for label in labels})
+        return labels, await scores_by_judge(parts.database, sessions, criteria), bands
+
+    labels, scores, bands = run_on_parts(work)
     found = calibration.calibrate(labels, scores, bands)
     if as_json:
         print_json(_document(labels, found))
     else:
         _show(labels, found)
     sys.exit(0 if any(c.matched for c in found) else FAILED)
-
-
-def _columns(given: Iterable[str]) -> dict[calibration.Field, str]:
-    columns: dict[calibration.Field, str] = {}
-    known = ", ".join(calibration.COLUMNS)
-    for item in given:
-        what, equals, name = item.partition("=")
-        fields = [f for f in get_args(calibration.Field) if f == what]
-        if not (fields and equals and name.strip()):
-            raise click.BadParameter(f"{item!r} is not FIELD=NAME with one of {known}", param_hint="--column")
-        columns[fields[0]] = name
-    return columns
-
-
-# --- scores from the database --------------------------------------------------------------------------
-
-
-async def _with_database(
-    settings: Settings,
-    registry: CriteriaRegistry,
-    labels_file: Path,
-    columns: Mapping[calibration.Field, str],
-    criteria: str | None,
-) -> tuple[list[Label], list[LabelledScore], BandsByHash]:
-    async with open_migrated_parts(settings) as parts:
-        names, bands = await known_criteria(parts.database)
-        if criteria is not None:
-            require_criteria(registry, criteria, also=names)
-        # Bands first, because labels may name their ids.
-        labels = read_labels(labels_file, columns, _band_ids(registry, bands))
-        sessions = sorted({label.session_id for label in labels})
-        return labels, await scores_by_judge(parts.database, sessions, criteria), bands
-
-
-# --- scores from a file --------------------------------------------------------------------------------
-
-
-class _ScoreDocument(BaseModel):
-    """The fields read from a score document; others are ignored."""
-
-    session_id: str
-    status: str
-    purpose: str
-    completed_at: AwareDatetime | None
-    total_score: Annotated[int, Field(ge=0, le=100)] | None
-    criteria: str | None
-    criteria_hash: str | None
-    judge_fingerprint: str | None
-    judge_outcome: str | None
-
-
-def _read_scores(path: Path) -> list[LabelledScore]:
-    """
-    Read the scores of a file of score documents, latest last. Documents without a total are skipped.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or contains something other than score documents.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"cannot read {path}: it is not UTF-8") from error
-    documents = []
-    for line, found in _documents(text, str(path)):
-        try:
-            document = _ScoreDocument.model_validate(found)
-        except ValidationError as error:
-            fault = error.errors(include_input=False, include_url=False)[0]
-            why = ": ".join([*map(str, fault["loc"]), fault["msg"]])
-            raise ConfigurationError(
-                f"{path}, line {line}: not a score document as `score FILE --json` prints it: {why}"
-            ) from None
-        if document.status == "completed" and document.purpose == "production" and document.total_score is not None:
-            documents.append(document)
-    documents.sort(key=lambda d: d.completed_at or datetime.min.replace(tzinfo=UTC))
-    return [labelled_score(d.model_dump()) for d in documents]
-
-
-def _documents(text: str, where: str) -> Iterator[tuple[int, Any]]:
-    """Each JSON document of a concatenated text, with the line where it begins."""
-    decoder, line, read = json.JSONDecoder(), 1, 0
-    while (start := _NO_SPACE.search(text, read)) is not None:
-        line += text.count("\n", read, start.start())
-        try:
-            document, end = decoder.raw_decode(text, start.start())
-        except json.JSONDecodeError as error:
-            raise ConfigurationError(f"{where}, line {error.lineno}: not JSON: {error.msg}") from None
-        yield line, document
-        line += text.count("\n", start.start(), end)
-        read = end
-
-
-_NO_SPACE = re.compile(r"\S")
-
-
-def _bands_of_registry(registry: CriteriaRegistry, scores: Iterable[LabelledScore]) -> BandsByHash:
-    """Bands of the criteria with that hash, else of that name, because a changed prompt seldom moves bands."""
-    by_hash = {c.criteria_hash: bands_of(c.bands) for c in registry}
-    by_name = {c.name: by_hash[c.criteria_hash] for c in registry}
-    return {
-        s.criteria_hash: by_hash.get(s.criteria_hash) or by_name[s.criteria]
-        for s in scores
-        if s.criteria_hash in by_hash or s.criteria in by_name
-    }
-
-
-def _band_ids(registry: CriteriaRegistry, bands: BandsByHash) -> set[str]:
-    """Every band id that a label may name."""
-    return {name for c in registry for name in c.bands} | {band.id for each in bands.values() for band in each}
-
-
-# --- output --------------------------------------------------------------------------------------------
 
 
 def _document(labels: Sequence[Label], found: Sequence[Calibration]) -> dict[str, Any]:

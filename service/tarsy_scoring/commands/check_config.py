@@ -10,19 +10,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tarsy_scoring.commands.shared import check_database_urls, print_json, settings_of_environment
+from tarsy_scoring.commands.shared import check_database_urls, json_option, print_json, settings_of_environment
 from tarsy_scoring.config.settings import SECRETS, Config, Settings, variable_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.masking import mask_secrets
 from tarsy_scoring.wiring import ROLES, check_settings
 
 HIDDEN = "***"
-_SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2}|https?:)[/\\]*")
 _USERINFO = re.compile(r"(?<=//)\S*@")
 
 
 @click.command("check-config")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def check_config(as_json: bool) -> None:
     """
     Show the settings in force, without secrets, and report errors in them.
@@ -70,27 +69,9 @@ def _shown_config(config: Config) -> dict[str, Any]:
     shown = config.model_dump(mode="json")
     for provider in shown["providers"].values():
         provider["extra_headers"] = dict.fromkeys(provider["extra_headers"], HIDDEN)
-        provider["proxy"] = _shown_url(provider["proxy"])  # the only URL that may hold a password
+        provider["proxy"] = provider["proxy"] and HIDDEN  # the only URL that may hold a password
     masked: dict[str, Any] = _masked(shown)
     return masked
-
-
-def _shown_url(url: str | None) -> str | None:
-    """A URL without user, password, query values and fragment. Handles malformed URLs, too."""
-    if url is None:
-        return None
-    # Everything before the last `@` may be an unencoded password with any characters in it.
-    before, at, place = url.rpartition("@")
-    scheme = _SCHEME.match(before)
-    start = f"{scheme[0] if scheme else ''}{HIDDEN}@" if at else ""
-    place, has_fragment, _ = place.partition("#")
-    place, has_query, query = place.partition("?")
-    options = [f"{name}={HIDDEN}" if equals else HIDDEN for name, equals, _ in _options(query)] if has_query else []
-    return start + place + has_query + "&".join(options) + (f"#{HIDDEN}" if has_fragment else "")
-
-
-def _options(query: str) -> list[tuple[str, str, str]]:
-    return [part.partition("=") for part in query.split("&")]
 
 
 def _masked(value: Any) -> Any:

@@ -17,12 +17,15 @@ from rich.text import Text
 
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import (
+    counted,
+    json_option,
     moment,
     plain,
     print_json,
     require_criteria,
     run,
-    session_ids,
+    run_on_parts,
+    sessions_argument,
     settings_of_environment,
 )
 from tarsy_scoring.config.settings import Settings
@@ -35,7 +38,7 @@ from tarsy_scoring.statistics.agreement import Estimate, Spread, spread
 from tarsy_scoring.statistics.bootstrap import estimate_mean
 from tarsy_scoring.statistics.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
-from tarsy_scoring.wiring import open_migrated_parts
+from tarsy_scoring.wiring import Parts
 
 _WHOLE = {"total_score", "total_commands", "help_invocations"}  # the other metrics are rates and shares
 
@@ -60,22 +63,24 @@ class Pair:
 
 
 @click.command()
-@click.argument("sessions", nargs=-1, metavar="[SESSION]...")
+@sessions_argument(required=False)
 @click.option("--label", metavar="NAME", help="Compare the sessions of two values of this label.")
 @click.option("--values", nargs=2, metavar="A B", help="With --label: these two values; a difference is B minus A.")
 @click.option("--chain", metavar="NAME", help="With --label: only sessions of this chain.")
-@click.option("--since", metavar="TIME", help="With --label: only sessions that ended since (RFC 3339, or a date).")
+@click.option(
+    "--since", type=moment, metavar="TIME", help="With --label: only sessions that ended since (RFC 3339, or a date)."
+)
 @click.option("--criteria", nargs=2, metavar="A B", help="Judge the sessions under both; a difference is B minus A.")
 @run_options
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 @click.pass_context
 def compare(
     context: click.Context,
-    sessions: tuple[str, ...],
+    sessions: list[str],
     label: str | None,
     values: tuple[str, str] | None,
     chain: str | None,
-    since: str | None,
+    since: datetime | None,
     criteria: tuple[str, str] | None,
     timeout_s: float,
     run_id: UUID | None,
@@ -98,7 +103,7 @@ def compare(
         raise click.UsageError("choose a comparison: --label NAME, or --criteria A B SESSION...")
     if label is not None:
         _refuse_strangers(context, "--criteria", _OF_CRITERIA)
-        _compare_label(settings, label, values, chain, moment(since) if since else None, as_json)
+        _compare_label(settings, label, values, chain, since, as_json)
     elif criteria is not None:
         _refuse_strangers(context, "--label", _OF_LABEL)
         _compare_criteria(settings, criteria, sessions, timeout_s, run_id, as_json)
@@ -124,7 +129,7 @@ def _compare_label(
 ) -> None:
     if values and values[0] == values[1]:
         raise click.UsageError("--values takes two different values")
-    found, judgements = run(_read_label(settings, label, chain, since))
+    found, judgements = run_on_parts(lambda parts: _read_label(parts, label, chain, since), settings)
     chosen = choose_values(label, found, values)
     console = Console(stderr=True)
     with console.status("resampling ...") if console.is_terminal else contextlib.nullcontext():
@@ -136,7 +141,7 @@ def _compare_label(
 
 
 async def _read_label(
-    settings: Settings, label: str, chain: str | None, since: datetime | None
+    parts: Parts, label: str, chain: str | None, since: datetime | None
 ) -> tuple[list[ScoredSession], list[AnchorJudgement]]:
     """
     Read every scored session with the label, earliest first, and the judgements of anchors.
@@ -145,11 +150,10 @@ async def _read_label(
         ScoringError: There is none; the message lists the labels in use.
         DatabaseAway: See `Database.once`.
     """
-    async with open_migrated_parts(settings) as parts:
-        if found := await scores_by_label(parts.database, label, chain, since):
-            return found, await anchors.judgements(parts.database)
-        carried = await session_labels(parts.database)
-    labels = ", ".join(f"{name} ({_count(n, 'session')})" for name, n in carried.items()) or "no session has one"
+    if found := await scores_by_label(parts.database, label, chain, since):
+        return found, await anchors.judgements(parts.database)
+    carried = await session_labels(parts.database)
+    labels = ", ".join(f"{name} ({counted(n, 'session')})" for name, n in carried.items()) or "no session has one"
     among = "".join(
         (f" of chain {chain!r}" if chain else "", f" that ended since {since:%Y-%m-%d %H:%M}" if since else "")
     )
@@ -166,7 +170,7 @@ def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[s
         ScoringError: There is only one value.
     """
     counts = Counter(s.value for s in sessions)  # keeps the order of appearance
-    known = ", ".join(f"{value!r} ({_count(n, 'scored session')})" for value, n in counts.items())
+    known = ", ".join(f"{value!r} ({counted(n, 'scored session')})" for value, n in counts.items())
     if wanted is not None:
         if unknown := [value for value in wanted if value not in counts]:
             raise click.BadParameter(
@@ -181,13 +185,9 @@ def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[s
     return first, second
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
-
-
 def _show_versions(label: str, comparison: Comparison) -> None:
     first, second = map(plain, comparison.values)
-    before, after = (_count(n, "session") for n in comparison.sessions)
+    before, after = (counted(n, "session") for n in comparison.sessions)
     click.echo(f"{plain(label)}: {second} ({after}) minus {first} ({before})")
     table = Table(Column("metric", no_wrap=True), box=None, padding=(0, 2, 0, 0))
     for value in comparison.values:
@@ -245,9 +245,8 @@ def _compare_criteria(
     registry = load_criteria(settings.config.criteria_dirs)
     for name in criteria:
         require_criteria(registry, name)
-    chosen = session_ids(sessions)
-    orders = [Order(session, "shadow", name) for session in chosen for name in criteria]
-    ordered = Run(run_id or uuid4(), ["compare", "--criteria", *criteria, *chosen], orders)
+    orders = [Order(session, "shadow", name) for session in sessions for name in criteria]
+    ordered = Run(run_id or uuid4(), ["compare", "--criteria", *criteria, *sessions], orders)
     judgements = run(follow(settings, ordered, timeout_s))
     pairs = pairs_of(judgements, criteria)
     print_json(document_of(ordered.run_id, criteria, pairs)) if as_json else _show_pairs(criteria, pairs)

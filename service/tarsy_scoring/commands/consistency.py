@@ -13,18 +13,25 @@ from rich.table import Table
 from rich.text import Text
 
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
-from tarsy_scoring.commands.shared import print_json, require_criteria, run, session_ids, settings_of_environment
+from tarsy_scoring.commands.shared import (
+    json_option,
+    print_json,
+    require_criteria,
+    run,
+    session_id,
+    settings_of_environment,
+)
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.statistics.agreement import FlipRate, Spread, bands_of, flip_rate, spread
 
 
 @click.command()
-@click.argument("session")
+@click.argument("session", type=session_id)
 @click.option("-n", "count", type=click.IntRange(2, 100), default=5, show_default=True, help="How many judgements.")
 @click.option("--criteria", metavar="NAME", help="Judge under these criteria instead of the chain's.")
 @run_options
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def consistency(
     session: str, count: int, criteria: str | None, timeout_s: float, run_id: UUID | None, as_json: bool
 ) -> None:
@@ -36,7 +43,6 @@ def consistency(
     shows them later is printed.
     """
     settings = settings_of_environment()
-    session_ids([session])
     arguments = ["consistency", session, "-n", str(count)]
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)

@@ -1,21 +1,26 @@
 """`erase`: removes sessions from every table, after showing their rows."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from tarsy_scoring.commands.shared import asker, print_json, progress_bar, run, session_ids, settings_of_environment
-from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.commands.shared import (
+    asker,
+    json_option,
+    print_json,
+    progress_bar,
+    run_on_parts,
+    sessions_argument,
+)
 from tarsy_scoring.records.erasure import Inventory, erase, inventory
-from tarsy_scoring.wiring import open_migrated_parts
+from tarsy_scoring.wiring import Parts
 
 
 @click.command("erase")
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@sessions_argument(required=True)
 @click.option("--yes", is_flag=True, help="Erase; without it, the rows are only counted.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-def erase_command(sessions: tuple[str, ...], yes: bool, as_json: bool) -> None:
+@json_option
+def erase_command(sessions: list[str], yes: bool, as_json: bool) -> None:
     """
     Remove sessions from every table, with their scores, replies, events and requests.
 
@@ -26,31 +31,26 @@ def erase_command(sessions: tuple[str, ...], yes: bool, as_json: bool) -> None:
     Copies in Kafka, logs and backups expire with their own retention. Scores written back to TARSy belong to
     TARSy.
     """
-    settings = settings_of_environment()
-    named = session_ids(sessions)
-    found = run(_erase(settings, named) if yes else _look(settings, named))
+
+    async def work(parts: Parts) -> dict[str, Inventory]:
+        found = {}
+        with progress_bar("erasing" if yes else "counting", len(sessions)) as show:
+            for session_id in sessions:
+                if yes:
+                    found[session_id] = await erase(parts.database, parts.leases, session_id, by=asker())
+                else:
+                    found[session_id] = await inventory(parts.database, session_id)
+                show(len(found))
+        return found
+
+    found = run_on_parts(work)
     if as_json:
-        print_json({"sessions": [_document(s, found[s], is_erased=yes) for s in named]})
+        print_json({"sessions": [_document(s, found[s], is_erased=yes) for s in sessions]})
         return
-    for session_id in named:
+    for session_id in sessions:
         click.echo(f"{session_id}: {_describe(found[session_id], is_erased=yes)}")
     if not yes and any(not i.is_empty for i in found.values()):
         click.echo("nothing was erased; add --yes to erase")
-
-
-async def _look(settings: Settings, sessions: Sequence[str]) -> dict[str, Inventory]:
-    async with open_migrated_parts(settings) as parts:
-        return {s: await inventory(parts.database, s) for s in sessions}
-
-
-async def _erase(settings: Settings, sessions: Sequence[str]) -> dict[str, Inventory]:
-    removed = {}
-    async with open_migrated_parts(settings) as parts:
-        with progress_bar("erasing", len(sessions)) as show:
-            for session_id in sessions:
-                removed[session_id] = await erase(parts.database, parts.leases, session_id, by=asker())
-                show(len(removed))
-    return removed
 
 
 def _describe(found: Inventory, *, is_erased: bool) -> str:

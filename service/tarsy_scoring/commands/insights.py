@@ -3,22 +3,13 @@
 import asyncio
 
 import click
-import structlog
 
-from tarsy_scoring.commands.shared import run, settings_of_environment
-from tarsy_scoring.config.settings import Settings, variable_of
+from tarsy_scoring.commands.shared import check_database_urls, run, settings_of_environment
+from tarsy_scoring.commands.standby import run_loop
+from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.kafka.security import check_login
-from tarsy_scoring.kafka.topics import ensure_topics
-from tarsy_scoring.postgres.database import Database
-from tarsy_scoring.postgres.url import check_url
-from tarsy_scoring.telemetry.health import Health, HealthServer, run_until_signalled, unless_stopped
-from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.wiring import require_migrated
-
-log = structlog.get_logger()
-
-POOL_SIZE = 3  # one holds the lock, one reads figures
+from tarsy_scoring.telemetry.health import run_until_signalled
 
 
 @click.command()
@@ -35,7 +26,8 @@ def insights() -> None:
     install 'tarsy-scoring[insights]'.
     """
     settings = settings_of_environment()
-    check_url(settings.require_database(), variable_of("database_url"))
+    settings.require_database()
+    check_database_urls(settings)
     settings.require_kafka()
     check_login(settings)
     require_faust()
@@ -62,33 +54,11 @@ async def run_insights(settings: Settings, stopping: asyncio.Event) -> None:
     """
     from tarsy_scoring.signals.publisher import RollingSignals
 
-    metrics = Metrics(settings.config.chains)
-    metrics.begin("insights")
-    health = Health("the database or the broker has not answered yet")
-    server = HealthServer(settings, metrics.registry, health)
-    cache = settings.database_statement_cache
-    database = Database(
-        settings.require_database(), settings.database_schema, pool_size=POOL_SIZE, statement_cache=cache
+    await run_loop(
+        settings,
+        "insights",
+        lambda database, metrics: RollingSignals(settings, database, metrics),
+        stopping,
+        topics=[settings.topic_scoring_events],
+        compacted=[settings.topic_scoring_insights],
     )
-    await server.start()
-    log.info("service.starting", roles=["insights"], metrics_port=server.port)
-    try:
-        await database.open()
-        if await unless_stopped(_prepare(settings, database), stopping):
-            signals = RollingSignals(settings, database, metrics)
-
-            async def missing() -> str | None:
-                return signals.lacking
-
-            health.add(missing)
-            await signals.run(stopping)
-    finally:
-        await database.close()
-        await server.stop()
-    log.info("service.stopped")
-
-
-async def _prepare(settings: Settings, database: Database) -> None:
-    """Wait for database and broker; check that tables and topics exist. Raises: StartRefused."""
-    await require_migrated(database, wait=True)
-    await ensure_topics(settings, [settings.topic_scoring_events], [settings.topic_scoring_insights])

@@ -6,11 +6,18 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.commands.shared import asker, print_json, progress_bar, run, settings_of_environment
+from tarsy_scoring.commands.shared import (
+    asker,
+    json_option,
+    print_json,
+    progress_bar,
+    run_on_parts,
+    settings_of_environment,
+)
 from tarsy_scoring.records.erasure import erase
 from tarsy_scoring.records.retention import COUNT_LIMIT, Keep, Pruner
 from tarsy_scoring.tarsy.sessions import open_tarsy_sessions, sessions_gone
-from tarsy_scoring.wiring import Parts, open_migrated_parts
+from tarsy_scoring.wiring import Parts
 
 _DURATION = re.compile(r"([1-9][0-9]{0,4})([dw])")
 _LONGEST_DAYS = 36_500
@@ -23,10 +30,9 @@ _LONGEST_DAYS = 36_500
     is_flag=True,
     help="Erase sessions that TARSy has deleted, instead.",
 )
-@click.option("--dry-run", is_flag=True, help="Only count; the default without --yes.")
-@click.option("--yes", is_flag=True, help="Delete.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-def prune(keep: str | None, deleted_upstream: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+@click.option("--yes", is_flag=True, help="Delete; without it, the rows are only counted.")
+@json_option
+def prune(keep: str | None, deleted_upstream: bool, yes: bool, as_json: bool) -> None:
     """
     Delete expired rows, according to SCORING_RETENTION_DAYS and `retention` in the YAML.
 
@@ -38,19 +44,20 @@ def prune(keep: str | None, deleted_upstream: bool, dry_run: bool, yes: bool, as
     safe, and an interrupted run continues at the next start. Meant for a daily job: `prune --yes`.
     """
     settings = settings_of_environment()
-    if dry_run and yes:
-        raise click.UsageError("--dry-run and --yes exclude each other")
     if deleted_upstream and keep is not None:
         raise click.UsageError("--deleted-upstream follows TARSy's deletions and excludes --keep")
     days = None if keep is None else _days(keep)
 
-    async def work() -> Mapping[str, int]:
-        async with open_migrated_parts(settings) as parts:
-            if deleted_upstream:
-                return await _follow_deletions(parts, yes=yes)
-            return await _keep_to(parts, Keep.of(settings, days), yes=yes)
+    async def work(parts: Parts) -> Mapping[str, int]:
+        if deleted_upstream:
+            return await _follow_deletions(parts, yes=yes)
+        pruner = Pruner(parts.database, Keep.of(settings, days), is_written_back=settings.write_back)
+        if not yes:
+            return await pruner.count()
+        with progress_bar("removing rows", None) as show:
+            return await pruner.run(show)
 
-    counts = run(work())
+    counts = run_on_parts(work, settings)
     if as_json:
         print_json({"removed" if yes else "would_remove": counts})
         return
@@ -64,14 +71,6 @@ def _days(text: str) -> int:
     if not 0 < days <= _LONGEST_DAYS:
         raise click.BadParameter(f"{text!r} is not a duration: write days as 90d or weeks as 26w", param_hint="--keep")
     return days
-
-
-async def _keep_to(parts: Parts, keep: Keep, *, yes: bool) -> Mapping[str, int]:
-    pruner = Pruner(parts.database, keep, is_written_back=parts.settings.write_back)
-    if not yes:
-        return await pruner.count()
-    with progress_bar("removing rows", None) as show:
-        return await pruner.run(show)
 
 
 async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:

@@ -3,19 +3,29 @@
 import contextlib
 import sys
 from dataclasses import replace
+from datetime import datetime
 from typing import cast
 
 import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from tarsy_scoring.commands.drift import drift
-from tarsy_scoring.commands.shared import FAILED, FiniteRange, moment, print_json, run, settings_of_environment
+from tarsy_scoring.commands.shared import (
+    FAILED,
+    FiniteRange,
+    json_option,
+    moment,
+    print_json,
+    run_on_parts,
+    settings_of_environment,
+)
+from tarsy_scoring.drift.report import markdown as drift_markdown
+from tarsy_scoring.drift.report import read_report
 from tarsy_scoring.judge.llm import create_clients
 from tarsy_scoring.missing_tools.report import ToolReport, document_of, left_out_in_words, make_report, markdown
 from tarsy_scoring.missing_tools.report_judge import read_analyses
 from tarsy_scoring.records.analytics import Selection, ToolSort
-from tarsy_scoring.wiring import open_migrated_parts
+from tarsy_scoring.wiring import Parts
 
 
 @click.group(no_args_is_help=True)
@@ -23,11 +33,27 @@ def report() -> None:
     """Documents that summarise many scores."""
 
 
-report.add_command(drift)
+@report.command("drift")
+@click.option("--chain", metavar="NAME", help="Only this chain, with its current state.")
+@click.option("--since", type=moment, metavar="TIME", help="Only findings since then (RFC 3339, or a date).")
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Number of findings.")
+@json_option
+def drift(chain: str | None, since: datetime | None, limit: int, as_json: bool) -> None:
+    """
+    Report in Markdown whether scores changed because of the agents or because of the judge.
+
+    Shows the findings of workers. They check within five minutes after a new judge has judged the anchors,
+    again when it has given enough scores, and once a day under one judge. See `tarsy-scoring anchors`.
+    """
+    found = run_on_parts(lambda parts: read_report(parts.inbox, chain, since=since, limit=limit))
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(drift_markdown(found), nl=False)
 
 
 @report.command("missing-tools")
-@click.option("--since", metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
+@click.option("--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
 @click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option(
     "--sort",
@@ -52,9 +78,9 @@ report.add_command(drift)
     show_default=True,
     help="With --with-judge: read at most this many scores, those that lost most points first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def missing_tools(
-    since: str | None,
+    since: datetime | None,
     chain: str | None,
     sort: str,
     limit: int,
@@ -79,32 +105,25 @@ def missing_tools(
         if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --with-judge: without it no model is called")
     settings = settings_of_environment()
-    selection = Selection(chain=chain, since=moment(since) if since else None)
-    clients = create_clients(settings) if with_judge else {}
+    selection = Selection(chain=chain, since=since)
 
-    async def work() -> ToolReport:
+    async def work(parts: Parts) -> ToolReport:
+        made = await make_report(parts.database, selection, cast(ToolSort, sort), limit)
+        if not with_judge:
+            return made
+        clients = create_clients(settings)
         try:
-            async with open_migrated_parts(settings) as parts:
-                made = await make_report(parts.database, selection, cast(ToolSort, sort), limit)
-                if not with_judge:
-                    return made
-                reading = await read_analyses(
-                    parts.database,
-                    parts.limits,
-                    settings,
-                    clients,
-                    selection,
-                    max_usd=max_usd,
-                    most_notes=max_scores,
-                )
-                return replace(made, reading=reading)
+            reading = await read_analyses(
+                parts.database, parts.limits, settings, clients, selection, max_usd=max_usd, most_notes=max_scores
+            )
+            return replace(made, reading=reading)
         finally:
             for client in clients.values():
                 await client.close()
 
     console = Console(stderr=True)
     with console.status("reading ...") if with_judge and console.is_terminal else contextlib.nullcontext():
-        made = run(work())
+        made = run_on_parts(work, settings)
     for line in left_out_in_words(made):
         click.echo(line, err=True)
     if as_json:

@@ -15,12 +15,14 @@ import click
 
 from tarsy_scoring.commands.shared import (
     asker,
+    json_option,
     moment,
+    not_blank,
     print_json,
     progress_bar,
     require_criteria,
-    run,
-    session_ids,
+    run_on_parts,
+    sessions_argument,
     settings_of_environment,
     usd,
 )
@@ -29,28 +31,28 @@ from tarsy_scoring.queue.admission import Priority, Request
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
-from tarsy_scoring.wiring import Parts, open_migrated_parts
+from tarsy_scoring.wiring import Parts
 
 _SENT_AT_ONCE = 500
 
 
 @click.command()
-@click.argument("sessions", nargs=-1, metavar="[SESSION]...")
+@sessions_argument(required=False)
 @click.option("--obsolete", is_flag=True, help="All sessions whose score used other criteria than their chain has now.")
 @click.option("--failed", is_flag=True, help="All sessions whose newest score failed or timed out.")
-@click.option("--error-kind", metavar="KIND", help="With --failed: only failures of this kind.")
-@click.option("--since", metavar="TIME", help="Only scores made since then (RFC 3339, or a date).")
-@click.option("--chain", metavar="NAME", help="Only sessions of this chain.")
+@click.option("--error-kind", type=not_blank, metavar="KIND", help="With --failed: only failures of this kind.")
+@click.option("--since", type=moment, metavar="TIME", help="Only scores made since then (RFC 3339, or a date).")
+@click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
 @click.option("--criteria", metavar="NAME", help="Score under these criteria instead of the chain's.")
 @click.option("--reason", metavar="TEXT", help="Kept with the request.")
 @click.option("--yes", is_flag=True, help="Send the requests; without it, a selection is only shown.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@json_option
 def rescore(
-    sessions: tuple[str, ...],
+    sessions: list[str],
     obsolete: bool,
     failed: bool,
     error_kind: str | None,
-    since: str | None,
+    since: datetime | None,
     chain: str | None,
     criteria: str | None,
     reason: str | None,
@@ -66,8 +68,6 @@ def rescore(
     """
     settings = settings_of_environment()
     is_selection = obsolete or failed or since is not None
-    _check_not_blank(chain, "--chain")
-    _check_not_blank(error_kind, "--error-kind")
     if bool(sessions) == is_selection:
         raise click.UsageError("name sessions, or select them with --obsolete, --failed or --since")
     if sessions and chain is not None:
@@ -83,46 +83,44 @@ def rescore(
         raise click.UsageError("--obsolete uses the criteria of each chain and excludes --criteria")
     if criteria is not None:
         require_criteria(load_criteria(settings.config.criteria_dirs), criteria)
-    named = session_ids(sessions)
-    earliest = moment(since) if since is not None else None
 
     async def select(parts: Parts) -> list[str]:
         if obsolete:
-            return await obsolete_sessions(parts.database, parts.inbox.policy, chain, earliest)
+            return await obsolete_sessions(parts.database, parts.inbox.policy, chain, since)
         if failed:
-            return await parts.reader.failed_sessions(error_kind, chain, earliest)
-        return await parts.reader.scored_sessions(chain, earliest)
+            return await parts.reader.failed_sessions(error_kind, chain, since)
+        return await parts.reader.scored_sessions(chain, since)
 
-    async def work() -> None:
-        async with open_migrated_parts(settings) as parts:
-            chosen = await select(parts) if is_selection else named
-            requests = [
-                Request(
-                    request_id=uuid.uuid4(),
-                    session_id=session,
-                    source="cli",
-                    requested_by=asker(),
-                    force=True,
-                    criteria=criteria,
-                    reason=reason,
-                    priority=Priority.BULK if is_selection else Priority.PEOPLE,
-                )
-                for session in chosen
-            ]
-            if is_selection:
-                await _offer(parts, requests, yes=yes, as_json=as_json)
-            else:
-                _tell(requests, await _send(parts, requests), None, as_json=as_json)
+    async def work(parts: Parts) -> None:
+        requests = [
+            Request(
+                request_id=uuid.uuid4(),
+                session_id=session,
+                source="cli",
+                requested_by=asker(),
+                force=True,
+                criteria=criteria,
+                reason=reason,
+                priority=Priority.BULK if is_selection else Priority.PEOPLE,
+            )
+            for session in (await select(parts) if is_selection else sessions)
+        ]
+        if is_selection:
+            await _offer(parts, requests, yes=yes, as_json=as_json)
+        else:
+            _print_sent(requests, await _send(parts, requests), None, as_json=as_json)
 
-    run(work())
+    run_on_parts(work, settings)
 
 
 @click.command()
-@click.option("--since", metavar="TIME", required=True, help="Sessions that ended since then (RFC 3339, or a date).")
-@click.option("--chain", metavar="NAME", help="Only sessions of this chain.")
+@click.option(
+    "--since", type=moment, metavar="TIME", required=True, help="Sessions that ended since then (RFC 3339, or a date)."
+)
+@click.option("--chain", type=not_blank, metavar="NAME", help="Only sessions of this chain.")
 @click.option("--yes", is_flag=True, help="Send the requests; without it, the sessions are only counted.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
-def backfill(since: str, chain: str | None, yes: bool, as_json: bool) -> None:
+@json_option
+def backfill(since: datetime, chain: str | None, yes: bool, as_json: bool) -> None:
     """
     Request scores of finished sessions that were never scored, oldest first.
 
@@ -131,35 +129,24 @@ def backfill(since: str, chain: str | None, yes: bool, as_json: bool) -> None:
     number of sessions, and tokens and cost estimated from scores of their chains. They are scored after
     everything else.
     """
-    settings = settings_of_environment()
-    _check_not_blank(chain, "--chain")
-    earliest = moment(since)
 
-    async def work() -> None:
-        async with open_migrated_parts(settings) as parts:
-            found = await _never_scored_since(parts, earliest, chain)
-            requests = [
-                Request(
-                    request_id=uuid.uuid4(),
-                    session_id=session.session_id,
-                    source="cli",
-                    chain_id=session.chain_id,
-                    session_status=session.status,
-                    completed_at=session.completed_at,
-                    requested_by=asker(),
-                    priority=Priority.BULK,
-                )
-                for session in found
-            ]
-            await _offer(parts, requests, yes=yes, as_json=as_json)
+    async def work(parts: Parts) -> None:
+        requests = [
+            Request(
+                request_id=uuid.uuid4(),
+                session_id=session.session_id,
+                source="cli",
+                chain_id=session.chain_id,
+                session_status=session.status,
+                completed_at=session.completed_at,
+                requested_by=asker(),
+                priority=Priority.BULK,
+            )
+            for session in await _never_scored_since(parts, since, chain)
+        ]
+        await _offer(parts, requests, yes=yes, as_json=as_json)
 
-    run(work())
-
-
-def _check_not_blank(value: str | None, option: str) -> None:
-    """Raises: click.BadParameter: the option is empty, as an unset variable of a script makes it."""
-    if value is not None and not value.strip():
-        raise click.BadParameter("it is empty; to select without it, leave the option out", param_hint=option)
+    run_on_parts(work)
 
 
 async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) -> list[FoundSession]:
@@ -190,7 +177,7 @@ async def _offer(parts: Parts, requests: Sequence[Request], *, yes: bool, as_jso
         show_estimate(estimate)
     counts = await _send(parts, requests) if yes else Counter()
     if as_json or yes:
-        _tell(requests, counts, estimate, as_json=as_json)
+        _print_sent(requests, counts, estimate, as_json=as_json)
     elif requests:
         click.echo("nothing was sent; add --yes to send it")
 
@@ -205,7 +192,7 @@ async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
     return counts
 
 
-def _tell(requests: Sequence[Request], counts: Counter[str], estimate: Estimate | None, *, as_json: bool) -> None:
+def _print_sent(requests: Sequence[Request], counts: Counter[str], estimate: Estimate | None, *, as_json: bool) -> None:
     if as_json:
         document = {"sessions": len(requests), "dispositions": counts, "done": bool(counts) or not requests}
         print_json(document | ({"estimate": estimate_document(estimate)} if estimate else {}))

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment, usd
+from tarsy_scoring.commands.shared import FAILED, counted, print_json, run, settings_of_environment, usd
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import Unscorable
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
@@ -111,17 +112,7 @@ def _fields_of(file: Path) -> dict[str, Any]:
 
 def _show_dryrun(planned: offline.DryRun, *, is_adaptive: bool, as_json: bool) -> None:
     if as_json:
-        messages = [{"role": m.role, "content": m.content} for m in planned.messages]
-        print_json(
-            {
-                "messages": messages,
-                "tokens": planned.tokens,
-                "calls": planned.calls,
-                "cost_usd": planned.cost_usd,
-                "coverage": planned.coverage,
-                "flags": planned.flags,
-            }
-        )
+        print_json(asdict(planned))
         return
     for message in planned.messages:
         click.echo(f"--- {message.role} ---\n{message.content}")
@@ -132,12 +123,10 @@ def _show_dryrun(planned: offline.DryRun, *, is_adaptive: bool, as_json: bool) -
 def _cost_in_words(planned: offline.DryRun, *, is_adaptive: bool) -> str:
     if not planned.calls:
         return "no model would be called: this chain has no judge"
-    is_one = planned.calls == 1
-    calls = f"{'up to ' if is_adaptive else ''}{planned.calls} {'call' if is_one else 'calls'}"
+    calls = ("up to " if is_adaptive else "") + counted(planned.calls, "call")
     if planned.cost_usd is None:
         return f"{calls}, reminders and repairs not counted; the cost is unknown (no prices are configured)"
-    answers = "a full answer costs" if is_one else "full answers cost"
-    return f"{calls} with {answers} up to {usd(planned.cost_usd)}; reminders and repairs not counted"
+    return f"{calls} with full answers: up to {usd(planned.cost_usd)}; reminders and repairs not counted"
 
 
 def _show_score(document: dict[str, Any]) -> None:

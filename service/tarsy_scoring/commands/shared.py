@@ -1,13 +1,12 @@
 """Helpers that commands share: settings, the event loop, output, argument parsing."""
 
-import asyncio
 import math
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from pydantic_core import to_json
@@ -22,9 +21,15 @@ from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.telemetry.logging import set_up_logging
 from tarsy_scoring.timeline.text import without_invisible
 
+if TYPE_CHECKING:
+    from tarsy_scoring.wiring import Parts
+
 T = TypeVar("T")
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
 FAILED, ASKED_WRONGLY = 1, 2
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 
 
 class FiniteRange(click.FloatRange):
@@ -51,12 +56,31 @@ def settings_of_environment() -> Settings:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a new event loop: uvloop where it is available."""
-    if sys.platform == "win32":
-        return asyncio.run(work)
+    """Run a coroutine in a new event loop."""
     import uvloop
 
     return uvloop.run(work)
+
+
+def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: Settings | None = None) -> T:
+    """
+    Run `work` with the parts of a migrated database in a new event loop.
+
+    Args:
+        settings: Default: those of the environment.
+
+    Raises:
+        ConfigurationError, DatabaseAway, StartRefused: See `open_migrated_parts`.
+    """
+    from tarsy_scoring.wiring import open_migrated_parts
+
+    settings = settings or settings_of_environment()
+
+    async def main() -> T:
+        async with open_migrated_parts(settings) as parts:
+            return await work(parts)
+
+    return run(main())
 
 
 def plain(text: str) -> str:
@@ -99,12 +123,23 @@ def asker() -> str:
     return os.environ.get("USER") or "cli"
 
 
-def session_ids(names: Sequence[str]) -> list[str]:
-    """The named sessions without repeats. Raises: click.BadParameter."""
-    for name in names:
-        if not SESSION_ID_PATTERN.fullmatch(name):
-            raise click.BadParameter(f"{name!r} is not a session id", param_hint="SESSION")
-    return list(dict.fromkeys(names))
+def session_id(name: str) -> str:
+    """The type of an argument: a well-formed session id. Raises: click.BadParameter."""
+    if not SESSION_ID_PATTERN.fullmatch(name):
+        raise click.BadParameter(f"{name!r} is not a session id", param_hint="SESSION")
+    return name
+
+
+def sessions_argument(*, required: bool) -> Callable[[FC], FC]:
+    """The argument `sessions`: session ids without repeats."""
+    return click.argument(
+        "sessions",
+        nargs=-1,
+        required=required,
+        metavar="SESSION..." if required else "[SESSION]...",
+        type=session_id,
+        callback=lambda context, parameter, names: list(dict.fromkeys(names)),
+    )
 
 
 def require_criteria(registry: CriteriaRegistry, name: str, also: Iterable[str] = ()) -> None:
@@ -124,12 +159,24 @@ def require_criteria(registry: CriteriaRegistry, name: str, also: Iterable[str] 
 
 
 def moment(text: str) -> datetime:
-    """Parse an ISO 8601 time; without a zone it is UTC. Raises: click.BadParameter."""
+    """The type of an option: an ISO 8601 time; without a zone it is UTC. Raises: click.BadParameter."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a time; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def not_blank(text: str) -> str:
+    """The type of an option: not the empty text of an unset variable in a script. Raises: click.BadParameter."""
+    if not text.strip():
+        raise click.BadParameter("it is empty; to apply no such limit, leave the option out")
+    return text
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 session`, `2 sessions`."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def check_database_urls(settings: Settings) -> None:

@@ -1,21 +1,19 @@
 """`tools`: lists missing tools and records decisions about them."""
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import TypeVar, cast
 
 import click
 
-from tarsy_scoring.commands.shared import asker, moment, plain, print_json, run, settings_of_environment
+from tarsy_scoring.commands.shared import asker, counted, json_option, moment, plain, print_json, run_on_parts
 from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
 from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import Selection
-from tarsy_scoring.wiring import open_migrated_parts
 
 T = TypeVar("T")
-
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 
 
 @click.group(no_args_is_help=True)
@@ -24,17 +22,17 @@ def tools() -> None:
 
 
 @tools.command("list")
-@click.option("--since", metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
+@click.option("--since", type=moment, metavar="TIME", help="Only scores completed since (RFC 3339, or a date).")
 @click.option("--chain", metavar="NAME", help="Only scores of this chain.")
 @click.option("--limit", type=click.IntRange(1, 2000), default=50, show_default=True, help="Number of tools.")
-@AS_JSON
-def list_tools(since: str | None, chain: str | None, limit: int, as_json: bool) -> None:
+@json_option
+def list_tools(since: datetime | None, chain: str | None, limit: int, as_json: bool) -> None:
     """
     List missing tools and their state, most wanted first.
 
     `confirmed` and `still_missed` are measured. `report missing-tools` gives the reasons.
     """
-    selection = Selection(chain=chain, since=moment(since) if since else None)
+    selection = Selection(chain=chain, since=since)
     found: Ledger = _on_database(lambda database: ledger.read_ledger(database, selection, limit=limit))
     if as_json:
         print_json(found)
@@ -50,22 +48,26 @@ def list_tools(since: str | None, chain: str | None, limit: int, as_json: bool) 
 @tools.command("state")
 @click.argument("name")
 @click.argument("state", type=click.Choice(["open", "planned", "built"]))
-@click.option("--since", metavar="TIME", help="With `built`: available, or improved, since then (RFC 3339, or a date).")
+@click.option(
+    "--since",
+    type=moment,
+    metavar="TIME",
+    help="With `built`: available, or improved, since then (RFC 3339, or a date).",
+)
 @click.option("--note", metavar="TEXT", help="Stored with the decision and shown beside it.")
-@AS_JSON
-def say_state(name: str, state: str, since: str | None, note: str | None, as_json: bool) -> None:
+@json_option
+def say_state(name: str, state: str, since: datetime | None, note: str | None, as_json: bool) -> None:
     """
     Record the state of a tool.
 
     NAME is any of its names. Earlier decisions are kept; the latest counts. Whether a tool is still missed is
     measured from its first appearance in a session, or from --since with `built`.
     """
-    at = moment(since) if since else None
-    if at is not None and not decisions.has_come(at):
+    if since is not None and not decisions.has_come(since):
         raise click.BadParameter("this time is in the future", param_hint="--since")
     said_state, by = cast(SaidState, state), asker()
     said: Saying = _on_database(
-        lambda database: decisions.set_state(database, name, said_state, by=by, since=at, note=note or None)
+        lambda database: decisions.set_state(database, name, said_state, by=by, since=since, note=note or None)
     )
     if as_json:
         print_json(said)
@@ -76,7 +78,7 @@ def say_state(name: str, state: str, since: str | None, note: str | None, as_jso
 @tools.command("merge")
 @click.argument("name")
 @click.argument("into")
-@AS_JSON
+@json_option
 def merge(name: str, into: str, as_json: bool) -> None:
     """Record that NAME, in all its spellings, is the same tool as INTO. `tools split NAME` undoes it."""
     _print_merge(_on_database(lambda database: decisions.merge_name(database, name, into, by=asker())), as_json=as_json)
@@ -84,16 +86,15 @@ def merge(name: str, into: str, as_json: bool) -> None:
 
 @tools.command("split")
 @click.argument("name")
-@AS_JSON
+@json_option
 def split(name: str, as_json: bool) -> None:
     """Keep NAME apart from every other tool. Undoes a merge, also one made by spelling."""
     _print_merge(_on_database(lambda database: decisions.merge_name(database, name, None, by=asker())), as_json=as_json)
 
 
 def _line(entry: LedgerEntry) -> str:
-    sessions = f"{entry.sessions:,} session{'' if entry.sessions == 1 else 's'}"
-    points = f"{entry.points_lost:,} point{'' if entry.points_lost == 1 else 's'} lost"
-    summary = f"{plain(entry.tool_name)}: {sessions}, {points}, {entry.state}"
+    figures = f"{counted(entry.sessions, 'session')}, {counted(entry.points_lost, 'point')} lost"
+    summary = f"{plain(entry.tool_name)}: {figures}, {entry.state}"
     names = [plain(s.name) for s in entry.spellings if s.name != entry.tool_name]
     return f"{summary} (also {', '.join(names)})" if names else summary
 
@@ -109,14 +110,8 @@ def _print_merge(merge: Merge, *, as_json: bool) -> None:
 
 def _on_database(work: Callable[[Database], Awaitable[T]]) -> T:
     """Raises: click.ClickException: the tool does not exist, or both names are the same tool."""
-    settings = settings_of_environment()
-
-    async def on_parts() -> T:
-        async with open_migrated_parts(settings) as parts:
-            return await work(parts.database)
-
     try:
-        return run(on_parts())
+        return run_on_parts(lambda parts: work(parts.database))
     except UnknownTool:
         raise click.ClickException(
             "no score names a missing tool of that name; `tarsy-scoring tools list` lists them"

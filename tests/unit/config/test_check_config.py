@@ -89,8 +89,8 @@ def test_everything_else_is_printed(run: Run) -> None:
     main, spare = shown["config"]["providers"]["main"], shown["config"]["providers"]["spare"]
     assert main["base_url"] == "https://judge.internal/v1"
     assert main["extra_headers"] == {"X-Api-Key": "***", "Authorization": "***"}
-    assert main["proxy"] == "http://***@proxy.internal:3128/?code=***&v=***"
-    assert (spare["proxy"], spare["base_url"]) == ("***@proxy.internal:3128", "https://api.openai.com/v1")
+    assert main["proxy"] == spare["proxy"] == "***"
+    assert spare["base_url"] == "https://api.openai.com/v1"
     assert main["api_key_env"] == "JUDGE_KEY"
     environment = shown["environment"]
     assert environment["SCORING_TIMELINE_API_URL"] == "https://tarsy.internal/api"
@@ -98,20 +98,6 @@ def test_everything_else_is_printed(run: Run) -> None:
     assert environment["SCORING_KAFKA_BOOTSTRAP_SERVERS"] == "broker.internal:9092"
     assert shown["config"]["chains"]["k"]["gates"][1]["command"] == "curl https://***@files.internal/a"
     assert shown["criteria"]["investigation-methodology"].isalnum()
-
-
-def test_every_spelling_of_a_url_loses_its_secrets(run: Run) -> None:
-    for url, masked in (
-        ("https://proxy.internal:8443/v1", "https://proxy.internal:8443/v1"),
-        ("https://key@judge.internal/v1", "https://***@judge.internal/v1"),
-        ("https://a:b@c@judge.internal/v1", "https://***@judge.internal/v1"),
-        ("https:key:planted@judge.internal/v1", "https:***@judge.internal/v1"),
-        (r"https:\\key:planted@judge.internal/v1", r"https:\\***@judge.internal/v1"),
-        ("https://judge.internal/v1#planted", "https://judge.internal/v1#***"),
-        ("https://judge.internal/v1?planted", "https://judge.internal/v1?***"),
-    ):
-        shown = run("--json", config={"providers": {"main": {"api_key_env": None, "proxy": url}}})
-        assert json.loads(shown.stdout)["config"]["providers"]["main"]["proxy"] == masked
 
 
 # A variable, a value that can never work, and words of the refusal.

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tables import table
 from tarsy_scoring import __version__
-from tarsy_scoring.commands import bridge, worker
+from tarsy_scoring.commands import bridge, standby, worker
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import WaitingFor
 from tarsy_scoring.queue import intake as intake_module
@@ -88,7 +88,7 @@ class NoServer:
 async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before database or broker have answered."""
     monkeypatch.setattr(worker, "HealthServer", NoServer)
-    monkeypatch.setattr(bridge, "HealthServer", NoServer)
+    monkeypatch.setattr(standby, "HealthServer", NoServer)
     dead = "postgresql://nobody@127.0.0.1:9/none"
     settings = load_settings({"SCORING_DATABASE_URL": dead, "SCORING_TIMELINE_DATABASE_URL": dead})
     stopping = asyncio.Event()

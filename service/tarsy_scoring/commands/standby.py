@@ -1,0 +1,77 @@
+"""A process with one loop of which a single instance works while others stand by: `bridge` and `insights`."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from tarsy_scoring.config.settings import Settings
+from tarsy_scoring.kafka.topics import ensure_topics
+from tarsy_scoring.postgres.database import Database
+from tarsy_scoring.telemetry.health import Health, HealthServer, unless_stopped
+from tarsy_scoring.telemetry.metrics import Metrics
+from tarsy_scoring.wiring import require_migrated
+
+log = structlog.get_logger()
+
+POOL_SIZE = 3  # one connection holds the lock of the instance that works
+
+
+class Loop(Protocol):
+    """`lacking` names the part that the loop waits for; it is None while the loop works."""
+
+    @property
+    def lacking(self) -> str | None: ...
+
+    async def run(self, stopping: asyncio.Event) -> None: ...
+
+
+async def run_loop(
+    settings: Settings,
+    role: str,
+    open_loop: Callable[[Database, Metrics], Loop],
+    stopping: asyncio.Event,
+    *,
+    topics: Sequence[str],
+    compacted: Sequence[str] = (),
+) -> None:
+    """
+    Wait for the database and the broker, then run the loop until `stopping`.
+
+    Args:
+        topics: Topics that must exist, or are created where the settings allow it.
+        compacted: The same, for topics of which Kafka keeps the newest message per key.
+
+    Raises:
+        StartRefused: Topics are missing, or the database is not migrated.
+    """
+    metrics = Metrics(settings.config.chains)
+    metrics.begin(role)
+    health = Health("the database or the broker has not answered yet")
+    server = HealthServer(settings, metrics.registry, health)
+    cache = settings.database_statement_cache
+    database = Database(
+        settings.require_database(), settings.database_schema, pool_size=POOL_SIZE, statement_cache=cache
+    )
+
+    async def prepare() -> None:
+        await require_migrated(database, wait=True)
+        await ensure_topics(settings, topics, compacted)
+
+    await server.start()
+    log.info("service.starting", roles=[role], metrics_port=server.port)
+    try:
+        await database.open()
+        if await unless_stopped(prepare(), stopping):
+            loop = open_loop(database, metrics)
+
+            async def lacking() -> str | None:
+                return loop.lacking
+
+            health.add(lacking)
+            await loop.run(stopping)
+    finally:
+        await database.close()
+        await server.stop()
+    log.info("service.stopped")
