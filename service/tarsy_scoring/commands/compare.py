@@ -12,16 +12,14 @@ from uuid import UUID, uuid4
 import click
 from click.core import ParameterSource
 from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from tarsy_scoring.commands.judging import Judgement, Run, cost_of, follow, run_options, status_of
 from tarsy_scoring.commands.shared import (
     counted,
     json_option,
     moment,
-    plain,
     print_json,
+    print_text,
     require_criteria,
     run,
     run_on_parts,
@@ -34,13 +32,11 @@ from tarsy_scoring.errors import ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.records.judgements import scores_by_label, session_labels
-from tarsy_scoring.statistics.agreement import Estimate, Spread, spread
+from tarsy_scoring.statistics.agreement import spread
 from tarsy_scoring.statistics.bootstrap import estimate_mean
-from tarsy_scoring.statistics.comparison import Comparison, MetricComparison, ScoredSession, Side, compare_versions
+from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.wiring import Parts
-
-_WHOLE = {"total_score", "total_commands", "help_invocations"}  # the other metrics are rates and shares
 
 # Options of each of the two modes.
 _OF_LABEL = {"values": "--values", "chain": "--chain", "since": "--since"}
@@ -134,10 +130,8 @@ def _compare_label(
     console = Console(stderr=True)
     with console.status("resampling ...") if console.is_terminal else contextlib.nullcontext():
         comparison = compare_versions(found, chosen, judgements)
-    if as_json:
-        print_json({"label": label, "chain": chain, "since": since} | asdict(comparison))
-    else:
-        _show_versions(label, comparison)
+    document = {"label": label, "chain": chain, "since": since} | asdict(comparison)
+    print_json(document) if as_json else print_text("versions.txt", document)
 
 
 async def _read_label(
@@ -185,48 +179,6 @@ def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[s
     return first, second
 
 
-def _show_versions(label: str, comparison: Comparison) -> None:
-    first, second = map(plain, comparison.values)
-    before, after = (counted(n, "session") for n in comparison.sessions)
-    click.echo(f"{plain(label)}: {second} ({after}) minus {first} ({before})")
-    table = Table(Column("metric", no_wrap=True), box=None, padding=(0, 2, 0, 0))
-    for value in comparison.values:
-        table.add_column(Text(plain(value)), justify="right", overflow="fold")
-    table.add_column("difference", justify="right")
-    table.add_column("shown", no_wrap=True)
-    for m in comparison.metrics:
-        shown = Text(m.verdict, style="bold" if m.verdict in {"higher", "lower"} else "")
-        table.add_row(m.metric, _side(m, m.first), _side(m, m.second), _difference(m), shown)
-    Console().print(table)
-    click.echo("Below a mean: how many sessions have it (of these, how many can be compared).")
-    click.echo("Below a difference: its 95 % interval.")
-    reasons: dict[str, list[str]] = {}
-    for m in comparison.metrics:
-        if m.difference.reason:
-            reasons.setdefault(m.difference.reason, []).append(m.metric)
-    for reason, metrics in reasons.items():
-        click.echo(f"{', '.join(metrics)}: {reason}.")
-    for sentence in comparison.meaning:
-        click.echo(sentence)
-
-
-def _side(metric: MetricComparison, side: Side) -> str:
-    mean = "none" if side.mean is None else _number(metric, side.mean)
-    return f"{mean}\nn={side.n}" + ("" if side.compared == side.n else f" ({side.compared})")
-
-
-def _difference(metric: MetricComparison) -> str:
-    estimate = metric.difference
-    value = "unknown" if estimate.value is None else _number(metric, estimate.value, sign="+")
-    if estimate.low is None or estimate.high is None:
-        return f"{value}\nno interval"
-    return f"{value}\n{_number(metric, estimate.low, sign='+')} to {_number(metric, estimate.high, sign='+')}"
-
-
-def _number(metric: MetricComparison, value: float, *, sign: str = "") -> str:
-    return f"{value:{sign}.{1 if metric.metric in _WHOLE else 3}f}"
-
-
 # --- two criteria --------------------------------------------------------------------------------------
 
 
@@ -248,8 +200,11 @@ def _compare_criteria(
     orders = [Order(session, "shadow", name) for session in sessions for name in criteria]
     ordered = Run(run_id or uuid4(), ["compare", "--criteria", *criteria, *sessions], orders)
     judgements = run(follow(settings, ordered, timeout_s))
-    pairs = pairs_of(judgements, criteria)
-    print_json(document_of(ordered.run_id, criteria, pairs)) if as_json else _show_pairs(criteria, pairs)
+    document = document_of(ordered.run_id, criteria, pairs_of(judgements, criteria))
+    if as_json:
+        print_json(document)
+    else:
+        print_text("criteria_pairs.txt", document | {"cost_in_words": str(cost_of(judgements.values()))})
     sys.exit(status_of(judgements.values()))
 
 
@@ -260,17 +215,11 @@ def pairs_of(judgements: Mapping[Order, Judgement], criteria: tuple[str, str]) -
     return [Pair(first[session], second[session]) for session in sessions]
 
 
-def _differences(pairs: Sequence[Pair]) -> tuple[Spread, Estimate]:
-    """Spread and mean of the differences, with the interval of the mean."""
-    found = [p.difference for p in pairs if p.difference is not None]
-    return spread(found), estimate_mean(found)
-
-
 def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) -> dict[str, Any]:
     """JSON document: every pair and the summary of the differences."""
     judgements = [j for p in pairs for j in (p.first, p.second)]
     hashes = {j.criteria: j.criteria_hash for j in judgements}
-    apart, mean = _differences(pairs)
+    found = [p.difference for p in pairs if p.difference is not None]
     return {
         "run_id": run_id,
         "criteria": [{"name": name, "criteria_hash": hashes.get(name)} for name in criteria],
@@ -283,37 +232,7 @@ def document_of(run_id: UUID, criteria: tuple[str, str], pairs: Sequence[Pair]) 
             }
             for p in pairs
         ],
-        "differences": asdict(apart),
-        "mean_difference": asdict(mean),
+        "differences": asdict(spread(found)),
+        "mean_difference": asdict(estimate_mean(found)),
         "cost": asdict(cost_of(judgements)),
     }
-
-
-def _show_pairs(criteria: tuple[str, str], pairs: Sequence[Pair]) -> None:
-    table = Table("session")
-    for header in (*criteria, "difference"):
-        table.add_column(Text(header), justify="right")
-    for p in pairs:
-        difference = "" if p.difference is None else f"{p.difference:+d}"
-        table.add_row(Text(p.first.session_id), _cell(p.first), _cell(p.second), difference)
-    Console().print(table)
-    apart, mean = _differences(pairs)
-    if apart.mean is None:
-        click.echo("no session has a total under both criteria")
-    else:
-        line = f"{criteria[1]} minus {criteria[0]}: mean {apart.mean:+.1f} over {apart.n} of {len(pairs)} sessions"
-        if apart.standard_deviation is not None:
-            line += f", from {apart.lowest:+g} to {apart.highest:+g}, standard deviation {apart.standard_deviation:.1f}"
-        click.echo(line)
-        has_interval = mean.low is not None and mean.high is not None
-        interval = f"{mean.low:+.1f} to {mean.high:+.1f}" if has_interval else f"unknown: {mean.reason}"
-        click.echo(f"95 % interval of the mean: {interval}")
-    click.echo(f"cost: {cost_of(j for p in pairs for j in (p.first, p.second))}")
-
-
-def _cell(judgement: Judgement) -> Text:
-    if judgement.total_score is not None:
-        return Text(f"{judgement.total_score} {judgement.judge_outcome or judgement.band or 'between bands'}")
-    if judgement.is_outstanding:
-        return Text(judgement.waiting_for or judgement.status.replace("_", " "))
-    return Text(judgement.error_kind or "no judge")

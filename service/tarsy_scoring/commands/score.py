@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tarsy_scoring.commands.shared import FAILED, counted, print_json, run, settings_of_environment, usd
+from tarsy_scoring.commands.shared import FAILED, counted, print_json, print_text, run, settings_of_environment, usd
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import Unscorable
 from tarsy_scoring.judge.criteria import CriteriaRegistry, load_criteria
@@ -59,7 +59,7 @@ def score(file: Path, as_json: bool, no_judge: bool, dry_run: bool, chain: str |
             raise
         print_json(_failed_document(settings, registry, file, chain, error))
         sys.exit(FAILED)
-    print_json(scored) if as_json else _show_score(scored)
+    print_json(scored) if as_json else print_text("score.txt", scored)
     with_judge = not no_judge and settings.chain(chain or timeline.chain_id).judge.enabled
     has_no_score = scored["status"] != "completed" or (with_judge and scored["total_score"] is None)
     sys.exit(FAILED if has_no_score or scored["outcome"] == "fail" else 0)
@@ -127,48 +127,3 @@ def _cost_in_words(planned: offline.DryRun, *, is_adaptive: bool) -> str:
     if planned.cost_usd is None:
         return f"{calls}, reminders and repairs not counted; the cost is unknown (no prices are configured)"
     return f"{calls} with full answers: up to {usd(planned.cost_usd)}; reminders and repairs not counted"
-
-
-def _show_score(document: dict[str, Any]) -> None:
-    console = Console()
-    if document["status"] != "completed":
-        console.print(f"[bold red]no score[/]: {document['error_kind']}")
-        console.print(document["error_message"], markup=False)
-        return
-    total = document["total_score"]
-    console.print(f"[bold]{document['session_id']}[/]  {'no judge' if total is None else f'{total}/100'}")
-    _show_layers(console, document)
-    for name, points in (document["score_breakdown"] or {}).items():
-        console.print(f"  {name}: {points:g}", markup=False)
-    for title, text in (("", document["score_analysis"]), ("missing tools", document["missing_tools_analysis"])):
-        if text:
-            console.print()
-            console.print(f"{title}\n{text}".strip(), markup=False)
-    if document["flags"]:
-        console.print("\nflags: " + ", ".join(document["flags"]), markup=False)
-
-
-def _show_layers(console: Console, document: dict[str, Any]) -> None:
-    """Print outcome, composite score, gates and interaction metrics. Session text is never printed as markup."""
-    if document["outcome"]:
-        console.print(f"outcome: {document['outcome']}", style="red" if document["outcome"] == "fail" else "green")
-    if document["composite_score"] is not None:
-        console.print(f"composite score: {document['composite_score']:.1f}")
-    for gate in document["gates"]:
-        console.print(
-            f"  {'passed' if gate['passed'] else 'FAILED'}  {gate['name']}: {gate['message']}",
-            markup=False,
-            soft_wrap=True,
-        )
-    facts = document["interaction"]
-    if facts["total_commands"]:
-        console.print(
-            f"interaction: {facts['total_commands']} commands, {facts['unique_commands']} of them different, "
-            f"{facts['error_count']} failed ({facts['error_rate']:.0%}), "
-            f"{facts['first_try_success_rate']:.0%} worked at the first try",
-            soft_wrap=True,
-        )
-    for finding in document["diagnosis"]:
-        console.print(
-            f"  {finding['pattern']}: {finding['likely_cause']} ({finding['evidence']})", markup=False, soft_wrap=True
-        )

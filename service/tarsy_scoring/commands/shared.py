@@ -3,7 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -96,6 +96,21 @@ def plain_lines(text: str) -> str:
 def print_json(value: Any) -> None:
     """Print one JSON document: indented on a terminal, else on one line."""
     click.echo(to_json(value, indent=2 if sys.stdout.isatty() else None).decode())
+
+
+def print_text(template: str, document: Mapping[str, Any]) -> None:
+    """Print a document for people, with a template from `texts`; foreign text in it cannot control the terminal."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    texts = Environment(
+        loader=PackageLoader("tarsy_scoring.commands", "texts"),
+        autoescape=False,  # noqa: S701  # no HTML
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    texts.filters |= {"plain": plain, "counted": counted}
+    click.echo(plain_lines(texts.get_template(template).render(document)).rstrip("\n"))
 
 
 @contextmanager

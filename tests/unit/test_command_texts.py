@@ -1,0 +1,107 @@
+"""What commands print for people, by their templates, from the documents that scripts read."""
+
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tarsy_scoring.commands import compare, consistency
+from tarsy_scoring.commands.judging import Judgement
+from tarsy_scoring.commands.score import score
+from tarsy_scoring.commands.shared import print_text
+from tarsy_scoring.queue.inbox import Order
+from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
+from tarsy_scoring.statistics.calibration import Label, LabelledScore, calibrate
+from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
+
+EXAMPLES = Path(__file__).parents[2] / "service" / "tarsy_scoring_lab" / "examples"
+
+
+def judgement(session_id: str, total: int | None, status: str = "completed", **changes: Any) -> Judgement:
+    fields: dict[str, Any] = dict.fromkeys(Judgement.__dataclass_fields__)
+    stated = {"session_id": session_id, "status": status, "total_score": total, "flags": [], "attempt": 1}
+    bound = {"criteria": "investigation-outcome", "criteria_hash": "c" * 64, "score_id": uuid.uuid4()}
+    return Judgement(**fields | stated | bound | {"bands": {"good": [60, 100], "bad": [0, 59]}} | changes)
+
+
+def shown(capsys: pytest.CaptureFixture[str], template: str, document: dict[str, Any]) -> list[str]:
+    print_text(template, document)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_score() -> None:
+    ended = CliRunner().invoke(score, [str(EXAMPLES / "demo-log-tool-loop.json"), "--no-judge"])
+    lines = ended.stdout.splitlines()
+    assert lines[0] == "demo-log-tool-loop  no judge"
+    assert lines[1].startswith("interaction: 1")
+    assert "worked at the first try" in lines[1]
+    assert len(lines) > 2
+    assert all(line.startswith("  ") for line in lines[2:])
+
+
+def test_consistency(capsys: pytest.CaptureFixture[str]) -> None:
+    judgements = [judgement("s", 70), judgement("s", 50), judgement("s", None, "failed", error_kind="refused")]
+    document = consistency.document_of(uuid.uuid4(), judgements) | {"cost_in_words": "unknown"}
+    lines = shown(capsys, "consistency.txt", document)
+    assert lines[:3] == [
+        "s under investigation-outcome cccccccccccc: 3 judgements",
+        "totals              50 70",
+        "spread              20 (50 to 70)",
+    ]
+    assert "band flips          100% of pairs" in lines
+    assert lines[-2:] == ["cost                unknown", "no total: refused"]
+    assert "spread              unknown: " in "\n".join(
+        shown(capsys, "consistency.txt", consistency.document_of(uuid.uuid4(), judgements[2:]) | {"cost_in_words": ""})
+    )
+
+
+def test_pairs_of_criteria(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("a", "b")
+    judgements = {
+        Order(session, "shadow", name): judgement(session, total, criteria=name)
+        for session, totals in {"s-1": (50, 70), "s-2": (61, 66)}.items()
+        for name, total in zip(names, totals, strict=True)
+    }
+    judgements[Order("s-3", "shadow", "a")] = judgement("s-3", None, "in_progress")
+    judgements[Order("s-3", "shadow", "b")] = judgement("s-3", None, "failed", error_kind="refused")
+    document = compare.document_of(uuid.uuid4(), names, compare.pairs_of(judgements, names))
+    lines = shown(capsys, "criteria_pairs.txt", document | {"cost_in_words": "1.00 USD"})
+    assert lines[:3] == [
+        "s-1  a: 50 bad  b: 70 good  difference +20",
+        "s-2  a: 61 good  b: 66 good  difference +5",
+        "s-3  a: in progress  b: refused",
+    ]
+    assert lines[3].startswith("b minus a: mean +12.5 over 2 of 3 sessions, from +5 to +20, standard deviation 10.6")
+    assert lines[4].startswith("95 % interval of the mean: ")
+    assert lines[5] == "cost: 1.00 USD"
+
+
+def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    sessions = [
+        ScoredSession(value, "k", "alert", total, None, None, (), None)
+        for value, totals in {"v1": range(40, 60), "v\n2": range(60, 80)}.items()
+        for total in totals
+    ]
+    comparison = compare_versions(sessions, ("v1", "v\n2"), [])
+    lines = shown(capsys, "versions.txt", {"label": "guidance"} | asdict(comparison))
+    assert lines[0] == "guidance: v 2 (20 sessions) minus v1 (20 sessions)"
+    [total] = [line for line in lines if line.startswith("  total_score ")]
+    assert "49.5 (n=20) -> 69.5 (n=20); difference +20.0, 95 % interval +" in total
+    assert total.endswith("; higher")
+
+
+def test_calibration(capsys: pytest.CaptureFixture[str]) -> None:
+    labels = [Label(f"s-{i}", band, None) for i, band in enumerate(("wrong", "correct", "partial"))]
+    scores = [LabelledScore(f"s-{i}", total, "m", "a" * 64, "f" * 64) for i, total in enumerate((10, 80, 90))]
+    found = calibrate(labels, scores, {"a" * 64: DEFAULT_BANDS})
+    document = {"labels": {"read": 3, "undecided": 0}, "calibrations": [asdict(c) for c in found]}
+    lines = shown(capsys, "calibration.txt", document)
+    assert lines[:3] == ["3 labels, 0 of them undecided", "", f"m  {'a' * 12}  judge {'f' * 12}"]
+    assert any(line.startswith("  weighted kappa: 0.80, ") for line in lines)
+    assert [line.split() for line in lines if line.startswith("75-100")] == [["75-100", "0", "0", "1"]]
+    assert shown(capsys, "calibration.txt", document | {"calibrations": []})[1] == (
+        "no labelled session has a completed score"
+    )
