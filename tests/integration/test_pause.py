@@ -64,8 +64,8 @@ def test_what_is_named_is_paused_and_resumed(
     [
         pytest.param(["pause", "--provider", "mian"], "did you mean 'main'?", id="provider-misspelt"),
         pytest.param(["pause", "--provider", "xyz"], "known: main, spare", id="provider-unknown"),
-        pytest.param(["pause", "--chain", ""], "name a chain", id="no-chain"),
-        pytest.param(["resume", "--chain", " "], "name a chain", id="no-chain-to-resume"),
+        pytest.param(["pause", "--chain", ""], "it is empty", id="no-chain"),
+        pytest.param(["resume", "--chain", " "], "it is empty", id="no-chain-to-resume"),
         pytest.param(["pause", "--list", "--chain", "kubernetes"], "--list shows all", id="list-of-something"),
         pytest.param(["pause", "kubernetes"], "unexpected extra argument", id="no-option"),
     ],

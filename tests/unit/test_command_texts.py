@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tarsy_scoring.commands import compare, consistency
+from tarsy_scoring.commands import compare, consistency, rescore
 from tarsy_scoring.commands.judging import Judgement
 from tarsy_scoring.commands.score import score
 from tarsy_scoring.commands.shared import print_text
+from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.inbox import Order
+from tarsy_scoring.queue.selection import Amount, Estimate
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS
 from tarsy_scoring.statistics.calibration import Label, LabelledScore, calibrate
 from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
@@ -105,3 +107,36 @@ def test_calibration(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "calibration.txt", document | {"calibrations": []})[1] == (
         "no labelled session has a completed score"
     )
+
+
+def test_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    chains = {None: 1, "kubernetes": 3}
+    rescore.show_estimate(Estimate(4, chains, Amount(1234.5, 2, 1, 1), Amount(None, 0, 0, 4)))
+    rescore.show_estimate(Estimate(0, {}, Amount(None, 0, 0, 0), Amount(0.0, 0, 0, 0)))
+    assert capsys.readouterr().out.splitlines() == [
+        "4 sessions would be scored: 1 of no known chain, 3 of kubernetes",
+        "  tokens: about 1,234 (2 as their earlier scores, 1 as their chain on average, 1 unknown and not counted)",
+        "  cost: unknown",
+        "0 sessions would be scored",
+    ]
+
+
+def test_anchors(capsys: pytest.CaptureFixture[str]) -> None:
+    anchor = {"session_id": "s-1", "chain_id": None, "alert_type": "Pod", "judgements": 1, "error_kind": "refused"}
+    judges = [{"chain_id": "k", "fingerprint": "f" * 64, "criteria": "m"}]
+    document = {"anchors": [anchor | {"state": "given_up"}], "judges": judges, "states": STATES}
+    assert shown(capsys, "anchors.txt", document) == [
+        "s-1  no chain  Pod  1 judgement  given up after several tries (refused)",
+        "judge of k: ffffffffffff under m",
+    ]
+
+
+def test_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    letter = {"place": "0:1", "failed_at": "2026", "error": "not_json", "error_message": "x\ny"}
+    origin = {"original_topic": "t", "original_partition": 2, "original_offset": 3}
+    nowhere = dict.fromkeys(origin)
+    assert shown(capsys, "dead_letters.txt", {"letters": [letter | origin, letter | nowhere]}) == [
+        "0:1  2026  not_json: x y  from t 2:3",
+        "0:1  2026  not_json: x y  from an unknown topic",
+    ]
+    assert shown(capsys, "dead_letters.txt", {"letters": []}) == ["no dead letters"]

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import click
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from tarsy_scoring.commands.judging import Judgement, cost_of, status_of, timeout_option, wait_for
 from tarsy_scoring.commands.rescore import estimate_document, show_estimate
@@ -16,14 +13,14 @@ from tarsy_scoring.commands.shared import (
     asker,
     counted,
     json_option,
-    plain,
     print_json,
+    print_text,
     run_on_parts,
     sessions_argument,
     settings_of_environment,
 )
 from tarsy_scoring.drift import anchors as anchor_sessions
-from tarsy_scoring.drift.anchors import Anchor, Standing, State
+from tarsy_scoring.drift.anchors import Anchor, State
 from tarsy_scoring.drift.report import STATES
 from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of
 from tarsy_scoring.wiring import Parts
@@ -31,8 +28,6 @@ from tarsy_scoring.wiring import Parts
 # States that a manual run retries. A session that is gone from the source would fail again.
 WANTED: tuple[State, ...] = ("lacking", "given_up")
 _MOST_NAMED = 10
-_WHOLE_ID = 40  # terminal columns; a longer id is folded
-_PIPED_COLUMNS = 10_000  # no folding when the output is not a terminal
 MAX_NOTE = 4000  # characters; the limit of a label's reason
 
 
@@ -106,30 +101,13 @@ def remove(sessions: list[str], as_json: bool) -> None:
 def list_anchors(as_json: bool) -> None:
     """List all anchors with their progress under the judge of their chain."""
     found = run_on_parts(lambda parts: anchor_sessions.standing(parts.inbox))
+    document = {"anchors": [asdict(a) for a in found.anchors], "judges": [asdict(j) for j in found.judges]}
     if as_json:
-        print_json({"anchors": [asdict(a) for a in found.anchors], "judges": [asdict(j) for j in found.judges]})
-        return
-    if not found.anchors:
+        print_json(document)
+    elif found.anchors:
+        print_text("anchors.txt", document | {"states": STATES})
+    else:
         click.echo("there are no anchors; draw some with `tarsy-scoring anchors add --sample 40`")
-        return
-    show_standing(found)
-
-
-def show_standing(found: Standing) -> None:
-    """Print anchors and judges. Session ids are never cut, because the next command takes them."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PIPED_COLUMNS
-    whole = min(max(len(a.session_id) for a in found.anchors), _WHOLE_ID)
-    session = Column("session", overflow="fold", min_width=whole)
-    table = Table(session, "chain", "alert type", "judgements", "state", box=None)
-    for anchor in found.anchors:
-        words = STATES[anchor.state] + (f" ({anchor.error_kind})" if anchor.state == "given_up" else "")
-        cells = (anchor.session_id, anchor.chain_id or "", anchor.alert_type or "", str(anchor.judgements), words)
-        table.add_row(*(Text(plain(cell)) for cell in cells))
-    console.print(table)
-    for judge in found.judges:
-        click.echo(f"judge of {plain(judge.chain_id)}: {judge.fingerprint[:12]} under {judge.criteria}")
 
 
 @anchors.command("run")

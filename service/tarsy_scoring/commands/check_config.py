@@ -1,16 +1,18 @@
 """`check-config`: shows the settings in force and reports errors in them."""
 
-import json
 import os
 import re
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from tarsy_scoring.commands.shared import check_database_urls, json_option, print_json, settings_of_environment
+from tarsy_scoring.commands.shared import (
+    check_database_urls,
+    json_option,
+    print_json,
+    print_text,
+    settings_of_environment,
+)
 from tarsy_scoring.config.settings import SECRETS, Config, Settings, variable_of
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.timeline.masking import mask_secrets
@@ -34,25 +36,13 @@ def check_config(as_json: bool) -> None:
     check_database_urls(settings)
     check_settings(settings, ROLES, os.environ)
     Access(settings)  # raises for settings that `api` refuses
-    registry = load_criteria(settings.config.criteria_dirs)
-    hashes = {c.name: c.criteria_hash for c in registry}
     document: dict[str, Any] = {
         "environment": _shown_environment(settings),
         "config": _shown_config(settings.config),
-        "criteria": hashes,
+        "criteria": {c.name: c.criteria_hash for c in load_criteria(settings.config.criteria_dirs)},
         "unknown_variables": list(settings.unknown_variables),
     }
-    if as_json:
-        print_json(document)
-        return
-    table = Table("variable", "value", title="environment", title_justify="left")
-    for name, value in document["environment"].items():
-        table.add_row(name, "" if value is None else escape(str(value)))
-    console = Console()
-    console.print(table)
-    console.print("config:", json.dumps(document["config"], indent=2), markup=False, highlight=False)
-    console.print("criteria:", ", ".join(f"{n} {h[:12]}" for n, h in hashes.items()), markup=False)
-    console.print("the configuration is fine")
+    print_json(document) if as_json else print_text("settings.txt", document)
 
 
 # --- settings without secrets --------------------------------------------------------------------------

@@ -10,11 +10,8 @@ from typing import Any
 
 import click
 import yaml
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
-from tarsy_scoring.commands.shared import ASKED_WRONGLY, print_json
+from tarsy_scoring.commands.shared import ASKED_WRONGLY, print_json, print_text
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.judge.criteria import (
@@ -51,8 +48,8 @@ def list_criteria(as_json: bool) -> None:
     """
     List the criteria that a worker with these settings has.
 
-    FROM is `shipped` or the file in one of the criteria_dirs. CHAINS names the chains that use them;
-    `defaults` stands for every chain without criteria of its own.
+    Prints name, strategy, hash, and `shipped` or the file in one of the criteria_dirs, then the chains that
+    use them; `defaults` stands for every chain without criteria of its own.
     """
     settings = load_settings()
     documents: list[dict[str, Any]] = [
@@ -66,13 +63,8 @@ def list_criteria(as_json: bool) -> None:
     ]
     if as_json:
         print_json(documents)
-        return
-    table = Table(Column("name", no_wrap=True), "strategy", Column("hash", no_wrap=True), "from", "chains")
-    for d in documents:
-        chains = ["defaults"] * d["is_default"] + d["chains"]
-        digits = d["criteria_hash"][:HASH_DIGITS]
-        table.add_row(d["name"], d["strategy"], digits, escape(d["source"]), escape(", ".join(chains)))
-    Console().print(table)
+    else:
+        print_text("criteria.txt", {"criteria": documents})
 
 
 @criteria.command("show")

@@ -8,11 +8,8 @@ from typing import Any
 
 import click
 from pydantic_core import to_json
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from tarsy_scoring.commands.shared import FAILED, print_json, run, settings_of_environment
+from tarsy_scoring.commands.shared import FAILED, print_json, print_text, run, settings_of_environment
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import InvalidMessage, StartRefused
 from tarsy_scoring.kafka.clients import BrokerAway, Publisher
@@ -34,17 +31,12 @@ def dead_letters() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document per line.")
 def list_dead_letters(as_json: bool) -> None:
     """List the dead letters that Kafka still keeps, with the PLACE that `show` and `replay` take."""
-    letters = run(_dead_letters(settings_of_environment()))
-    if as_json:
-        for letter in letters:
-            click.echo(to_json(_letter_json(letter)).decode())
+    letters = [_letter_json(letter) for letter in run(_dead_letters(settings_of_environment()))]
+    if not as_json:
+        print_text("dead_letters.txt", {"letters": letters})
         return
-    table = Table("place", "failed at", "error", "message", "from")
     for letter in letters:
-        origin = letter.origin
-        source = f"{origin.topic} {origin.partition}:{origin.offset}" if origin else "unknown"
-        table.add_row(letter.place, letter.failed_at, letter.error, escape(letter.error_message), source)
-    Console().print(table if letters else "no dead letters")
+        click.echo(to_json(letter).decode())
 
 
 @dead_letters.command("show")

@@ -6,7 +6,7 @@ A selection is shown first, with its estimated cost, and is sent only with --yes
 
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -19,16 +19,16 @@ from tarsy_scoring.commands.shared import (
     moment,
     not_blank,
     print_json,
+    print_text,
     progress_bar,
     require_criteria,
     run_on_parts,
     sessions_argument,
     settings_of_environment,
-    usd,
 )
 from tarsy_scoring.judge.criteria import load_criteria
 from tarsy_scoring.queue.admission import Priority, Request
-from tarsy_scoring.queue.selection import Amount, Estimate, estimate_of, never_scored, obsolete_sessions
+from tarsy_scoring.queue.selection import Estimate, estimate_of, never_scored, obsolete_sessions
 from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import Parts
@@ -203,33 +203,13 @@ def _print_sent(requests: Sequence[Request], counts: Counter[str], estimate: Est
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
     """For programs."""
-    chains = [{"chain_id": chain, "sessions": n} for chain, n in sorted(estimate.chains.items(), key=_by_name)]
+    by_name = sorted(estimate.chains.items(), key=lambda counted: counted[0] or "")
+    chains = [{"chain_id": chain, "sessions": n} for chain, n in by_name]
     tokens = asdict(estimate.tokens)
     tokens["about"] = None if estimate.tokens.about is None else round(estimate.tokens.about)
     return {"chains": chains, "tokens": tokens, "cost_usd": asdict(estimate.cost_usd)}
 
 
-def _by_name(counted: tuple[str | None, int]) -> str:
-    return counted[0] or ""
-
-
 def show_estimate(estimate: Estimate) -> None:
     """Print the estimated cost of a selection."""
-    chains = ", ".join(
-        f"{n} of {chain or 'no known chain'}" for chain, n in sorted(estimate.chains.items(), key=_by_name)
-    )
-    click.echo(f"{estimate.sessions} sessions would be scored" + (f": {chains}" if chains else ""))
-    if estimate.sessions:
-        click.echo(f"  tokens: {_about(estimate.tokens, lambda tokens: f'{tokens:,.0f}')}")
-        click.echo(f"  cost: {_about(estimate.cost_usd, usd)}")
-
-
-def _about(amount: Amount, written: Callable[[float], str]) -> str:
-    if amount.about is None:
-        return "unknown"
-    basis = (
-        (amount.from_own_scores, "as their earlier scores"),
-        (amount.from_chain_average, "as their chain on average"),
-        (amount.unknown, "unknown and not counted"),
-    )
-    return f"about {written(amount.about)} ({', '.join(f'{n} {what}' for n, what in basis if n)})"
+    print_text("estimate.txt", {"sessions": estimate.sessions} | estimate_document(estimate))

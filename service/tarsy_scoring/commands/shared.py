@@ -109,7 +109,7 @@ def print_text(template: str, document: Mapping[str, Any]) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts.filters |= {"plain": plain, "counted": counted}
+    texts.filters |= {"plain": plain, "counted": counted, "usd": usd}
     click.echo(plain_lines(texts.get_template(template).render(document)).rstrip("\n"))
 
 
