@@ -33,14 +33,6 @@ chains:
   free: {{criteria: investigation-methodology}}
   json: {{criteria: investigation-structured}}
 """
-PROSE = "The logs were never read, and the conclusion was drawn from metrics alone. " * 5
-JUDGEMENT = {
-    "score_reasoning": PROSE,
-    "score_breakdown": {"logical_flow": 15, "consistency": 17, "tool_relevance": 15, "synthesis_quality": 20},
-    "total_score": 67,
-    "missing_tools": [{"tool_name": "read-file", "rationale": "the file was never seen"}],
-    "alternative_approaches": [{"name": "Logs first", "description": "Faster.", "steps": ["pods.log: shows the end"]}],
-}
 Row = dict[str, Any]
 
 

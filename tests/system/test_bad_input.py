@@ -7,7 +7,6 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from infrastructure import wait_until
 from processes import LARGEST_MESSAGE, PATIENCE_S, Service, assert_whole
-from tarsy_scoring_lab.scripted_judge import Fault
 
 POISON: list[tuple[str, bytes]] = [
     ("empty", b""),
@@ -134,34 +133,6 @@ async def test_a_replay_is_the_request_that_it_was(service: Service) -> None:
     await wait_until(arrived_again, 60, "the replay has arrived")
     assert [r["request_id"] for r in await service.rows("SELECT * FROM scoring_requests")] == [request["request_id"]]
     assert await service.count("true") == 1
-
-
-QUICK = {"retry-after-ms": "10"}
-TOO_LONG = {"error": {"message": "maximum context length is 8000 tokens", "code": "context_length_exceeded"}}
-NO_QUOTA = {"error": {"message": "pay", "code": "insufficient_quota"}}
-# Fault of the judge -> status, error_kind, waiting_reason, attempts burned
-FAULTS: dict[str, tuple[Fault, tuple[str, str | None, str | None, int]]] = {
-    "key-rejected": (Fault(kind="status", status=401), ("pending", "judge_auth", "key", 0)),
-    "quota-used-up": (Fault(kind="status", status=429, json=NO_QUOTA), ("pending", "judge_unavailable", "quota", 0)),
-    "rate-limited": (
-        Fault(kind="status", status=429, headers={"retry-after": "60"}),
-        ("pending", "judge_unavailable", "rate_limit", 0),
-    ),
-    "broken": (Fault(kind="status", status=500, headers=QUICK), ("pending", "judge_unavailable", "retry", 1)),
-    "dropped-once": (Fault(kind="drop", times=1), ("completed", None, None, 0)),
-    "refusing": (Fault(kind="refusal"), ("failed", "refused", None, 1)),
-    "filtered": (Fault(kind="content_filter"), ("failed", "content_filtered", None, 1)),
-    "empty": (Fault(kind="empty"), ("failed", "empty_answer", None, 1)),
-    "cut": (Fault(kind="cut"), ("failed", "answer_cut", None, 1)),
-    "cut-once": (Fault(kind="cut", times=1), ("completed", None, None, 0)),
-    "without-score": (Fault(kind="no_score"), ("failed", "no_score_in_answer", None, 1)),
-    "reminded": (Fault(kind="no_score", times=1), ("completed", None, None, 0)),
-    "too-long": (Fault(kind="status", status=400, json=TOO_LONG), ("failed", "context_too_long", None, 1)),
-    "too-long-once": (Fault(kind="status", status=400, json=TOO_LONG, times=1), ("completed", None, None, 0)),
-    "rejecting": (Fault(kind="status", status=404), ("failed", "judge_rejected_request", None, 1)),
-    "out-of-range": (Fault(kind="reply", content="Total: 167"), ("failed", "no_score_in_answer", None, 1)),
-    "no-second-turn": (Fault(kind="refusal", turn="missing_tools"), ("completed", None, None, 0)),
-}
 
 
 async def test_intake_pauses_over_max_pending_and_resumes(service: Service) -> None:
