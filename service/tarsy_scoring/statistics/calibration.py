@@ -256,7 +256,7 @@ def _strength(kappa: Estimate) -> str:
 # --- reading labels ------------------------------------------------------------------------------------
 
 
-def read_labels(path: Path, columns: Mapping[Field, str] | None = None, band_ids: Collection[str] = ()) -> list[Label]:
+def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
     """
     Read labels from a CSV file with a header, one per line, in UTF-8.
 
@@ -266,7 +266,6 @@ def read_labels(path: Path, columns: Mapping[Field, str] | None = None, band_ids
     of March 2026): they are not labels.
 
     Args:
-        columns: The file's own column names, instead of those in `COLUMNS`.
         band_ids: Ids of bands that an outcome may name, in addition to those of `DEFAULT_BANDS`.
 
     Raises:
@@ -279,10 +278,10 @@ def read_labels(path: Path, columns: Mapping[Field, str] | None = None, band_ids
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"cannot read {path}: it is not UTF-8; export it as CSV in UTF-8") from error
     known_bands = {*band_ids, *(b.id for b in DEFAULT_BANDS)}
-    return list(_parse(io.StringIO(text), str(path), columns or {}, known_bands))
+    return list(_parse(io.StringIO(text), str(path), known_bands))
 
 
-def _parse(lines: Iterable[str], where: str, columns: Mapping[Field, str], band_ids: set[str]) -> Iterator[Label]:
+def _parse(lines: Iterable[str], where: str, band_ids: set[str]) -> Iterator[Label]:
     reader = csv.reader(lines, strict=True)
     places: dict[Field, int] = {}
     width = 0
@@ -293,7 +292,7 @@ def _parse(lines: Iterable[str], where: str, columns: Mapping[Field, str], band_
             if not any(c.strip() for c in cells):
                 continue
             if not places:
-                places, width = _find_columns(cells, where, columns), len(cells)
+                places, width = _find_columns(cells, where), len(cells)
                 continue
             if len(cells) != width:
                 raise ValueError(f"it has {len(cells)} fields, the header has {width}")
@@ -309,20 +308,16 @@ def _parse(lines: Iterable[str], where: str, columns: Mapping[Field, str], band_
     if not places:
         raise ConfigurationError(f"{where} is empty; its first line must name the columns")
     if numbers and max(numbers) <= 1 and any(numbers):
-        name = columns.get("number", COLUMNS["number"][0])
         raise ConfigurationError(
-            f"{where}: every value of the column {name!r} is between 0 and 1; labels are 0-100, as totals are"
+            f"{where}: every value of the column 'number' is between 0 and 1; labels are 0-100, as totals are"
         )
 
 
-def _find_columns(header: Sequence[str], where: str, columns: Mapping[Field, str]) -> dict[Field, int]:
+def _find_columns(header: Sequence[str], where: str) -> dict[Field, int]:
     names = [name.strip().casefold() for name in header]
     places: dict[Field, int] = {}
     for what, usual in COLUMNS.items():
-        wanted = (columns[what].strip().casefold(),) if what in columns else usual
-        found = next((name for name in wanted if name in names), None)
-        if found is None and what in columns:
-            raise ConfigurationError(f"{where} has no column {columns[what]!r} (it has: {', '.join(header)})")
+        found = next((name for name in usual if name in names), None)
         if found is not None:
             if names.count(found) > 1:
                 raise ConfigurationError(f"{where} has two columns {found!r}")

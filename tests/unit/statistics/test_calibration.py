@@ -284,14 +284,6 @@ def test_all_columns_are_read(tmp_path: Path) -> None:
     assert [label.is_decided for label in read_labels(path)] == [True, True, False]
 
 
-def test_columns_have_the_names_that_the_caller_says(tmp_path: Path) -> None:
-    path = write(tmp_path, "id,outcome,my verdict,points", "s-1,nonsense,correct,80")
-
-    found = read_labels(path, {"session_id": "id", "outcome": "My Verdict", "number": "points"})
-
-    assert found == [Label("s-1", "correct", 80.0)]
-
-
 def test_an_outcome_may_be_the_id_of_a_band(tmp_path: Path) -> None:
     path = write(tmp_path, "session_id,outcome", "s-1,50-74", "s-2,solid")
 
