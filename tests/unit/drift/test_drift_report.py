@@ -5,14 +5,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 from pydantic_core import to_json
 
 from tables import table
 from tarsy_scoring.cli import cli
-from tarsy_scoring.commands.anchors import show_standing
-from tarsy_scoring.drift.anchors import Anchor, Standing
 from tarsy_scoring.drift.detection import ChainScore, Look, Situation, Tenure, detect_new_judge
 from tarsy_scoring.drift.findings import Finding, event_of
 from tarsy_scoring.drift.loop import _message
@@ -180,26 +177,6 @@ def test_the_picture_puts_every_part_on_one_scale() -> None:
     assert 'cx="330"' in str(parts_picture(a_finding(judge=estimate(0.0))))
     unknown = str(parts_picture(a_finding(whole=estimate(None), agents=estimate(None))))
     assert (unknown.count("<circle"), "Whole change: unknown" in unknown) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("session_id", "variables"),
-    [
-        pytest.param("7d1c6c9e-1111-4222-8333-123456789abc", {"FORCE_COLOR": "1"}, id="on-a-terminal"),
-        pytest.param("x" * 120, {}, id="in-a-pipe"),
-    ],
-)
-def test_the_id_of_an_anchor_stays_in_one_line(
-    session_id: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in ({"COLUMNS": "80"} | variables).items():
-        monkeypatch.setenv(name, value)
-    names = "kubernetes-production", "Kubernetes pod is crash looping"
-    show_standing(Standing([Anchor(session_id, *names, "ada", NOON, None, "lacking", 1, 1, None, False)], []))
-
-    told = capsys.readouterr().out
-    assert session_id in told
-    assert ("not judged yet by the current judge" in told) == (not variables), "the others fold where there is no room"
 
 
 def test_invalid_arguments_are_refused() -> None:
