@@ -106,13 +106,13 @@ def check(events: list[Event]) -> None:
         by_score[event["score_id"]].append(event)
     assert [e["position"] for e in events] == list(range(1, len(events) + 1))
     assert len({e["event_id"] for e in events}) == len(events)
-    for told in by_score.values():
-        assert [e["sequence"] for e in told] == list(range(1, len(told) + 1))
-        assert [e["timestamp_us"] for e in told] == sorted(e["timestamp_us"] for e in told)
-        assert [e["type"] for e in told[:-1] if e["type"] in ("scoring.completed", "scoring.failed")] == []
+    for stream in by_score.values():
+        assert [e["sequence"] for e in stream] == list(range(1, len(stream) + 1))
+        assert [e["timestamp_us"] for e in stream] == sorted(e["timestamp_us"] for e in stream)
+        assert [e["type"] for e in stream[:-1] if e["type"] in ("scoring.completed", "scoring.failed")] == []
 
 
-def told_by(events: list[Event]) -> list[str]:
+def summary_of(events: list[Event]) -> list[str]:
     """Type and what is particular about each event."""
     return [":".join([e["type"], *(e[k] for k in ("phase", "status", "error_kind") if k in e)]) for e in events]
 
@@ -130,7 +130,7 @@ async def test_events_of_a_completed_score(service: Service) -> None:
 
     events, document = await service.events(), await service.document()
     check(events)
-    assert told_by(events) == [
+    assert summary_of(events) == [
         QUEUED,
         *BEGUN,
         ANALYZING,
@@ -139,7 +139,7 @@ async def test_events_of_a_completed_score(service: Service) -> None:
         "scoring.completed",
     ]
     last = events[-1]
-    shared = (
+    shared = [
         "total_score",
         "criteria",
         "criteria_hash",
@@ -148,7 +148,7 @@ async def test_events_of_a_completed_score(service: Service) -> None:
         "usage",
         "score_id",
         "request_id",
-    )
+    ]
     assert {k: last[k] for k in shared} == {k: document[k] for k in shared}
     assert isinstance(last["total_score"], int)
     assert datetime.fromisoformat(last["completed_at"]) == datetime.fromisoformat(document["completed_at"])
@@ -156,26 +156,26 @@ async def test_events_of_a_completed_score(service: Service) -> None:
     assert [e["attempt"] for e in events] == [0] + [1] * (len(events) - 1)
 
 
-async def test_events_of_a_score_without_a_judge(service: Service) -> None:
+async def test_events_of_scores_without_a_total(service: Service, judge: ScriptedJudge) -> None:
     await service.accept(chain_id="metrics-only")
-
     assert await service.attempt() == "completed"
-
-    events = await service.events()
-    check(events)
-    assert events[-1]["type"] == "scoring.completed"
-    assert events[-1]["total_score"] is None
-
-
-async def test_events_of_a_score_without_a_number_in_the_answer(service: Service, judge: ScriptedJudge) -> None:
     judge.script(Fault(kind="no_score"))
-    await service.accept(chain_id="kubernetes")
-
+    await service.accept(source="api", chain_id="kubernetes", force=True)
+    assert await service.attempt() == "failed"
+    await service.accept(source="api", session="no-such-session", requested_by="somebody")
     assert await service.attempt() == "failed"
 
     events = await service.events()
     check(events)
-    assert told_by(events) == [QUEUED, *BEGUN, ANALYZING, "scoring.failed:failed:no_score_in_answer"]
+    by_score = [[e for e in events if e["score_id"] == s] for s in dict.fromkeys(e["score_id"] for e in events)]
+    without_judge, without_number, without_session = by_score
+    assert (without_judge[-1]["type"], without_judge[-1]["total_score"]) == ("scoring.completed", None)
+    ended = "scoring.failed:failed:no_score_in_answer"
+    assert summary_of(without_number) == [QUEUED, *BEGUN, ANALYZING, ended]
+    assert summary_of(without_session) == [QUEUED, *BEGUN, "scoring.failed:failed:session_not_found"]
+    assert without_session[0]["chain_id"] is None
+    row = await service.parts.reader.newest_score("no-such-session")
+    assert datetime.fromisoformat(events[-1]["completed_at"]) == row["completed_at"]
 
 
 async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service, judge: ScriptedJudge) -> None:
@@ -189,7 +189,7 @@ async def test_events_of_a_score_that_is_put_back_and_cancelled(service: Service
 
     events = await service.events()
     check(events)
-    assert told_by(events) == [
+    assert summary_of(events) == [
         QUEUED,
         *BEGUN,
         ANALYZING,
@@ -218,20 +218,7 @@ async def test_events_of_a_score_whose_worker_is_lost(
 
     events = await service.events()
     check(events)
-    assert told_by(events) == [QUEUED, *BEGUN, end]
-
-
-async def test_events_of_a_session_that_is_not_there(service: Service) -> None:
-    await service.accept(source="api", session="no-such-session", requested_by="somebody")
-
-    assert await service.attempt() == "failed"
-
-    events = await service.events()
-    check(events)
-    assert told_by(events) == [QUEUED, *BEGUN, "scoring.failed:failed:session_not_found"]
-    assert events[0]["chain_id"] is None
-    row = await service.parts.reader.newest_score("no-such-session")
-    assert datetime.fromisoformat(events[-1]["completed_at"]) == row["completed_at"]
+    assert summary_of(events) == [QUEUED, *BEGUN, end]
 
 
 async def test_score_document_in_every_status(service: Service, judge: ScriptedJudge) -> None:

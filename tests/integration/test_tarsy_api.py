@@ -218,7 +218,6 @@ async def test_what_should_be_text_and_is_not(
 
 
 async def test_what_a_session_may_do_without(connection: Any, source: TarsyApi, alter: Callable[..., None]) -> None:
-    """What is no text there is nothing there."""
     await load_session(connection, session())
     alter("/one", lambda said: said | {"alert_data": None, "final_analysis": 7, "chain_id": ["x"]}, end="/one")
 
@@ -268,7 +267,6 @@ async def test_models_of_recent_sessions(connection: Any, tarsy: TarsyRest, sour
 
 
 def test_half_a_configuration() -> None:
-    """It stops the start, and a password in a URL is not repeated."""
     https = {"URL": "https://tarsy"}
     for given, reason in (
         ({}, "SCORING_TIMELINE_API_URL is not set"),

@@ -103,7 +103,6 @@ async def test_schema_change_is_noticed(connection: Any, source: TarsyDatabase) 
 
 
 async def test_database_that_is_not_tarsys(empty_database_url: str) -> None:
-    """The error names what is lacking."""
     source = TarsyDatabase(empty_database_url)
     try:
         with pytest.raises(TimelineUnavailable, match="the table alert_sessions"):
@@ -132,7 +131,6 @@ async def test_locked_table_ends_at_the_deadline(
 
 
 async def test_reads_at_once_share_a_small_pool(connection: Any, source: TarsyDatabase) -> None:
-    """More readers than connections wait for their turn."""
     await load_session(connection, session())
 
     timelines = await asyncio.gather(*(source.fetch_timeline("one") for _ in range(20)))
@@ -146,7 +144,6 @@ async def test_reads_at_once_share_a_small_pool(connection: Any, source: TarsyDa
 
 
 async def test_tables_can_be_made_twice(tarsy_database_url: str) -> None:
-    """The second time changes nothing."""
     await load_session(tarsy_database_url, session())
 
     await create_tables(tarsy_database_url)

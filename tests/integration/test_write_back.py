@@ -113,7 +113,6 @@ async def written(tarsy: asyncpg.Connection) -> list[str]:
 
 
 async def test_a_score_is_written_as_tarsy_reads_it(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
-    """Under our id, with a stage of its own after the others."""
     await put(tarsy, "one", stages=3)
     judged = {
         "total_score": 61,
@@ -386,7 +385,6 @@ async def test_a_schema_that_refuses_every_row_is_waited_for(
 async def test_a_score_that_was_removed_there_takes_its_stage_again(
     scoring: Scoring, start: Start, tarsy: asyncpg.Connection
 ) -> None:
-    """Its id is made of the score's, so there cannot be another."""
     await put(tarsy, "one")
     await finish(scoring, "one")
     await start().run_once()
@@ -435,7 +433,6 @@ async def test_many_go_over_in_several_passes(
 
 
 async def test_a_schema_that_lacks_something_is_refused_at_the_start(start: Start, tarsy: asyncpg.Connection) -> None:
-    """A database that is away is no reason to refuse."""
     for statement, says in (
         ("ALTER TABLE stages ADD project varchar NOT NULL", "a default for stages.project"),
         ("ALTER TABLE session_scores DROP failure_tags", "session_scores.failure_tags"),

@@ -47,7 +47,6 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_a_time_that_is_none_or_to_come_is_refused() -> None:
-    """A bridge that announces nothing would look healthy."""
     for since, says in (("last week", "2026-01-31"), ("2999-01-01", "in the future")):
         refused = CliRunner().invoke(bridge, ["--since", since], env=OURS)
         assert refused.exit_code == 2
@@ -74,7 +73,6 @@ def test_a_problem_is_logged_once_per_session() -> None:
 
 
 def test_message_is_what_intake_understands() -> None:
-    """And what others can route by its headers."""
     key, value, headers = message_of(ended(chain_id=None), NOW)
 
     event = decode_session_completed(value)

@@ -106,6 +106,12 @@ Topic = Annotated[str, AfterValidator(_topic_name)]
 NotBlank = Annotated[str, AfterValidator(not_blank)]
 Days = Annotated[int, Field(ge=1, le=36_500)]
 Usd = Annotated[float, Field(ge=0)]
+Total = Annotated[float, Field(ge=0, le=100)]
+Samples = Annotated[int, Field(ge=1, le=25)] | Literal["adaptive"]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 
 class _Frozen(BaseModel):
@@ -127,14 +133,10 @@ class ProviderSettings(_Frozen):
     """An OpenAI-compatible endpoint and the judge model there."""
 
     base_url: JudgeUrl = Field(DEFAULT_BASE_URL, description="Base URL of the API, usually ending in `/v1`.")
-    api_key_env: str | None = Field(
-        "OPENAI_API_KEY", description="Variable that holds the key; `null` for endpoints without keys."
-    )
+    api_key_env: str | None = Field("OPENAI_API_KEY", description="Variable of the key; `null`: no key.")
     api_key_file: Path | None = Field(None, description="File that holds the key, instead of a variable.")
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Model name at the endpoint.")
-    context_window_tokens: int = Field(
-        128_000, ge=4_000, description="Context window of the model, prompt and reply together."
-    )
+    context_window_tokens: int = Field(128_000, ge=4_000, description="Prompt and reply together.")
     max_reply_tokens: int = Field(8_000, ge=256, description="Tokens reserved for the reply.")
     temperature: float | None = Field(None, ge=0, le=2, description="`null`: not sent.")
     timeout_s: Positive = Field(300, description="Deadline of one call.")
@@ -181,18 +183,12 @@ class ChainSettings(_Frozen):
         ("completed",), description="Session statuses that are scored automatically."
     )
     sample_rate: Share = Field(1.0, description="Share of sessions scored automatically, by a hash of the session id.")
-    samples: Annotated[int, Field(ge=1, le=25)] | Literal["adaptive"] = Field(
-        1, description="Judgements per score: a number, or `adaptive`."
-    )
+    samples: Samples = Field(1, description="Judgements per score: a number, or `adaptive`.")
     max_reminders: int = Field(2, ge=0, le=10, description="Reminders to a judge whose answer holds no total.")
     judge: JudgeSettings = Field(JudgeSettings(), description="`{enabled: false}`: metrics and gates without a judge.")
-    pass_threshold: Annotated[float, Field(ge=0, le=100)] | None = Field(
-        None, description="Least `total_score` that passes, 0-100."
-    )
+    pass_threshold: Total | None = Field(None, description="Least `total_score` that passes, 0-100.")
     daily_budget_usd: Usd | None = Field(None, description="Per UTC day; `null`: no limit.")
-    command_pattern: CommandPattern | None = Field(
-        None, description="RE2 that finds the commands in the argument of a shell tool."
-    )
+    command_pattern: CommandPattern | None = Field(None, description="RE2 for commands in shell arguments.")
     shell_tools: tuple[NotBlank, ...] = Field((), description="Tools (`server.tool`) whose argument is a command line.")
     gates: tuple[Gate, ...] = Field((), description="Pass/fail checks, in order: see [gates](gates.md).")
     # Annotated, so that the generated page shows one key instead of one for each weight.
@@ -234,12 +230,8 @@ class RetentionSettings(_Frozen):
     prune`.
     """
 
-    replies_days: Days | None = Field(
-        None, description="Days to keep the judge's replies in full; `null`: as long as scores."
-    )
-    events_days: Days | None = Field(
-        None, description="Days to keep published events for clients that catch up; `null`: as long as scores."
-    )
+    replies_days: Days | None = Field(None, description="Days to keep replies; `null`: as long as scores.")
+    events_days: Days | None = Field(None, description="Days to keep events; `null`: as long as scores.")
     records_days: Annotated[int, Field(ge=30, le=36_500)] | None = Field(
         None,
         description="Days to keep requests, changes and charges: at least 30, and longer than Kafka keeps its topics. "
@@ -278,23 +270,15 @@ class Settings(_Frozen):
 
     enabled: bool = Field(True, description="`false`: nothing is scored automatically.")
     database_url: DatabaseUrl | None = Field(None, description="Own PostgreSQL, `postgresql://user:password@host/db`.")
-    database_schema: str = Field(
-        "public", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$", description="Schema of our tables."
-    )
+    database_schema: SchemaName = Field("public", description="Schema of our tables.")
     database_statement_cache: int = Field(
         100, ge=0, description="Prepared statements per connection; 0 behind a PgBouncer that does not track them."
     )
     kafka_bootstrap_servers: Brokers | None = Field(None, description="`host:port,...`.")
     kafka_group: NotBlank = Field("tarsy-scoring", description="Consumer group of the intake.")
-    kafka_session_timeout_s: Positive = Field(
-        15, description="Time after which the brokers remove a silent member from the group."
-    )
-    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="TLS and login at the brokers."
-    )
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = Field(
-        "PLAIN", description="SASL mechanism."
-    )
+    kafka_session_timeout_s: Positive = Field(15, description="Silence after which a member leaves the group.")
+    kafka_security_protocol: Security = Field("PLAINTEXT", description="TLS and login at the brokers.")
+    kafka_sasl_mechanism: SaslMechanism = Field("PLAIN", description="SASL mechanism.")
     kafka_sasl_username: str | None = Field(None, description="SASL user.")
     kafka_sasl_password: SecretStr | None = Field(None, description="SASL password.")
     kafka_oauth_token_file: Path | None = Field(
@@ -329,9 +313,7 @@ class Settings(_Frozen):
         ge=3600,
         description="Longest time between creation and commit of a TARSy session, for the bridge.",
     )
-    bridge_sweep_s: Positive = Field(
-        300, description="Interval at which the bridge reads all sessions of that time again."
-    )
+    bridge_sweep_s: Positive = Field(300, description="Interval at which the bridge sweeps.")
     write_back: bool = Field(False, description="Write finished scores into TARSy's own tables, for its dashboard.")
     write_back_database_url: DatabaseUrl | None = Field(
         None, description="TARSy's PostgreSQL, with a role that may insert scores, stages and events."
@@ -340,15 +322,11 @@ class Settings(_Frozen):
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
     lease_s: float = Field(60, ge=1, description="Time after which the score of a silent worker is taken back.")
     attempt_timeout_s: Positive = Field(600, description="Time limit of one attempt.")
-    max_attempts: int = Field(
-        5, ge=1, description="Attempts that may end in an error or with a lost worker, before the score fails."
-    )
+    max_attempts: int = Field(5, ge=1, description="Failed or lost attempts before the score fails.")
     deadline_s: Positive = Field(3600, description="Time limit of one score: its attempts and their backoff, added up.")
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
     max_pending: int = Field(100_000, ge=1, description="Number of due scores above which intake pauses.")
-    retention_days: Days | None = Field(
-        None, description="Days to keep scores, for `tarsy-scoring prune`; default: for ever."
-    )
+    retention_days: Days | None = Field(None, description="Days to keep scores; default: for ever.")
     anchors_every_h: Positive = Field(
         24, description="Hours between requests for anchors that lack a judgement by the current judge."
     )
@@ -356,10 +334,8 @@ class Settings(_Frozen):
         1, ge=1, le=3, description="Judgements of each anchor by each judge; more for a judge that varies much."
     )
     api_host: str = Field("127.0.0.1", description="Address that the API listens on.")
-    api_port: int = Field(8080, ge=0, le=65_535, description="Port of the API.")
-    metrics_port: int = Field(
-        9090, ge=0, le=65_535, description="Port of the worker's `/metrics`, `/healthz` and `/readyz`; 0: any."
-    )
+    api_port: Port = Field(8080, description="Port of the API.")
+    metrics_port: Port = Field(9090, description="Port of the worker's metrics and probes; 0: any free port.")
     trusted_proxies: str = Field("", description="Comma-separated CIDRs whose forwarded headers count.")
     api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
     api_tokens_file: Path | None = Field(None, description="File with the bearer tokens of the API.")

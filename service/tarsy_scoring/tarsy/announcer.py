@@ -24,7 +24,6 @@ log = structlog.get_logger()
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 PUBLISH_TIMEOUT_S = 10.0
-MAX_LABELS_BYTES = 262_144
 _NAMESPACE = uuid.UUID("0d9c1a8e-6f0b-5c55-8b8e-53a2f6c3d0a7")  # never change: it would make old events new
 
 ANNOUNCED = "SELECT session_id, event_id FROM {schema}.bridge_announced WHERE session_id = ANY($1::text[])"
@@ -169,11 +168,7 @@ def event_id_of(session: EndedSession) -> uuid.UUID:
 
 
 def message_of(session: EndedSession, now: datetime) -> tuple[bytes, bytes, Headers]:
-    """Key, value and headers. Labels over `MAX_LABELS_BYTES` are left out: TARSy does not limit them."""
-    labels = dict(session.labels)
-    if len(to_json(labels)) > MAX_LABELS_BYTES:
-        log.error("bridge.labels_left_out", session_id=session.session_id)
-        labels = {}
+    """Key, value and headers."""
     event = {
         "type": "session.completed",
         "event_id": str(event_id_of(session)),
@@ -182,7 +177,7 @@ def message_of(session: EndedSession, now: datetime) -> tuple[bytes, bytes, Head
         "chain_id": session.chain_id,
         "alert_type": session.alert_type,
         "completed_at": session.ended_at.isoformat(),
-        "labels": labels,
+        "labels": session.labels,
         "timestamp": now.isoformat(),
     }
     return session.session_id.encode(), to_json(event), cloudevents_headers(event)

@@ -6,13 +6,13 @@ A row is any mapping from TARSy's column names to values; a column that a deploy
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from tarsy_scoring.timeline.evidence import Loss, take_stock
+from tarsy_scoring.timeline.evidence import take_stock
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, AvailableTool, Event, Execution, Stage, Timeline
 from tarsy_scoring.timeline.parsing import (
     event_of,
@@ -91,17 +91,21 @@ def assemble(
             events_of[row["execution_id"]].append(_event(row, unread_calls))
         elif row["stage_id"] is not None:
             loose_of[row["stage_id"]].append(_event(row, unread_calls))
-    tokens = _tokens(llm_interactions)
+    models_calls: dict[str, list[Any]] = defaultdict(list)
+    for row in llm_interactions:
+        models_calls[row["execution_id"]].append(row)
     executions_of: dict[str, list[Execution]] = defaultdict(list)
     for row in agent_executions:
         events = _timed(events_of[row["execution_id"]], durations_ms[row["execution_id"]])
-        executions_of[row["stage_id"]].append(execution_of(row, events, tokens[row["execution_id"]]))
+        made = models_calls[row["execution_id"]]
+        tokens = _total([c["input_tokens"] for c in made]), _total([c["output_tokens"] for c in made])
+        executions_of[row["stage_id"]].append(execution_of(row, events, tokens))
     found = tuple(_stage(row, executions_of[row["stage_id"]], loose_of[row["stage_id"]]) for row in stages)
     calls = Counter(row["execution_id"] for row in interactions if row["interaction_type"] == "tool_call")
     evidence = take_stock(
         found,
         text_or_none(session["final_analysis"]),
-        losses=_losses(found, unread_calls) if unread_calls else (),
+        unread_calls=unread_calls,
         declared_calls=calls,
     )
     return timeline_of(session, found, _available_tools(interactions, found), _labels(session), evidence)
@@ -122,18 +126,6 @@ def _labels(session: Any) -> dict[str, str]:
     except UnreadableJson:
         log.warning("timeline.labels_left_out", session_id=session["session_id"], reason="unreadable JSON")
         return {}
-
-
-def _losses(stages: Iterable[Stage], unread_calls: Container[str]) -> list[Loss]:
-    """The tool calls in shown stages whose metadata could not be read."""
-    return [
-        Loss("events", f"stage {s.stage_index} ({s.stage_name}), {x.agent_name}: call {e.event_id} could not be read")
-        for s in stages
-        if s.stage_type in SHOWN_STAGE_TYPES
-        for x in s.executions
-        for e in x.events
-        if e.event_id in unread_calls
-    ]
 
 
 def _event(row: Any, unread_calls: set[str]) -> Event:
@@ -182,17 +174,10 @@ def _timed(events: list[Event], durations_ms: _Durations) -> tuple[Event, ...]:
     )
 
 
-def _tokens(llm_interactions: Iterable[Any]) -> defaultdict[str, tuple[int | None, int | None]]:
-    """Input and output tokens by execution; None where no call is recorded, or a call lacks its number."""
-    found: defaultdict[str, tuple[int | None, int | None]] = defaultdict(lambda: (None, None))
-    for row in llm_interactions:
-        read, written = found.get(row["execution_id"], (0, 0))
-        found[row["execution_id"]] = _plus(read, row["input_tokens"]), _plus(written, row["output_tokens"])
-    return found
-
-
-def _plus(total: int | None, count: int | None) -> int | None:
-    return None if total is None or count is None else total + count
+def _total(counts: list[int | None]) -> int | None:
+    """The sum; None without counts, or where one is unknown."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
 
 
 def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> tuple[AvailableTool, ...]:

@@ -56,7 +56,8 @@ class TarsyApi:
 
     Args:
         url: TARSy's address, with or without `/api/v1` at its end.
-        token: Returns the bearer token for a call, or None. Asked for every call: projected tokens rotate.
+        token: Returns the bearer token for a call, or None. Asked for every call: projected tokens rotate. A
+            ConfigurationError from it makes the source unavailable.
         ca_file: CA of TARSy's API; None: the system's CAs.
         timeout_s: For one session, connecting included.
 
@@ -180,6 +181,8 @@ class TarsyApi:
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
+        except ConfigurationError as error:  # of the token's file
+            raise TimelineUnavailable(str(error)) from None
         except TimeoutError:
             raise TimelineUnavailable(
                 f"reading {what} from TARSy's API at {self._where} took longer than {self._timeout_s:g} s"
@@ -244,16 +247,10 @@ def open_tarsy_api(settings: Settings) -> TimelineSource:
             raise ConfigurationError("the token for TARSy's API holds what no header can: is it one line of text?")
         return found
 
-    def current_token() -> str | None:
-        try:
-            return read_token()
-        except ConfigurationError as error:
-            raise TimelineUnavailable(str(error)) from None
-
     if read_token() and url.startswith("http:"):  # read here, too, so that a wrong path stops the start
         log.warning("settings.token_in_clear", variable="SCORING_TIMELINE_API_URL", advice="use https")
     try:
-        return TarsyApi(url, token=current_token, ca_file=settings.timeline_api_ca_file)
+        return TarsyApi(url, token=read_token, ca_file=settings.timeline_api_ca_file)
     except OSError as error:
         raise ConfigurationError(
             f"SCORING_TIMELINE_API_CA_FILE: no certificates in {settings.timeline_api_ca_file}: {error.strerror}"

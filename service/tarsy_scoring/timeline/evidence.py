@@ -6,11 +6,11 @@ Something that an agent did not do is not missing: the judge has to see it as it
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from tarsy_scoring.errors import EvidenceIncomplete
-from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, Event, Evidence, Execution, Stage, Timeline
+from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, Event, Evidence, Stage, Timeline
 
 # In stages with such a status, agents may never have been started, so the declared number does not bind.
 _MAY_LACK_AGENTS = frozenset({"pending", "cancelled"})
@@ -35,6 +35,7 @@ def take_stock(
     final_analysis: str | None,
     *,
     losses: Iterable[Loss] = (),
+    unread_calls: Container[str] = (),
     unread_results: Container[str] = (),
     declared_calls: Mapping[str, int] | None = None,
 ) -> Evidence:
@@ -47,83 +48,69 @@ def take_stock(
 
     Args:
         losses: Things that the source could not read at all.
+        unread_calls: Event ids of tool calls whose tool and arguments could not be read.
         unread_results: Event ids of tool calls whose result could not be read.
         declared_calls: Tool calls per execution id by a second record of the source; more of them than
             events means that events are missing.
     """
-    stock = _Stock(unread_results, declared_calls or {})
-    for loss in losses:
-        stock.miss(loss.kind, loss.words)
-    analyses = [final_analysis] if final_analysis else []
-    for stage in (s for s in stages if s.stage_type in SHOWN_STAGE_TYPES):
-        stock.count_stage(stage)
-        analyses += [
-            event.content
-            for execution in stage.executions
-            for event in execution.events
-            if event.event_type == "final_analysis"
-        ]
-    if analyses:
-        is_empty = not any(a.strip() for a in analyses)
-        stock.count("final_analysis", "final analysis: written, but empty" if is_empty else None)
-    return Evidence(dict(stock.expected), dict(stock.read), tuple(stock.missing))
+    shown = [s for s in stages if s.stage_type in SHOWN_STAGE_TYPES]
+    expected, read = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
+    missing: list[str] = []
 
-
-class _Stock:
-    """The counts of `Evidence` while they are taken."""
-
-    def __init__(self, unread_results: Container[str], declared_calls: Mapping[str, int]) -> None:
-        self.expected: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-        self.read: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-        self.missing: list[str] = []
-        self._unread_results = unread_results
-        self._declared_calls = declared_calls
-
-    def count(self, kind: str, problem: str | None = None) -> None:
-        """Count one declared thing: as missing where there is a problem, else as read."""
+    def count(kind: str, problem: str | None = None, number: int = 1) -> None:
+        """Count declared things: as missing where there is a problem, else as read."""
+        expected[kind] += number
         if problem is None:
-            self.expected[kind] += 1
-            self.read[kind] += 1
+            read[kind] += number
         else:
-            self.miss(kind, problem)
+            missing.append(problem)
 
-    def miss(self, kind: str, problem: str, count: int = 1) -> None:
-        """Count things that are declared and were not read."""
-        self.expected[kind] += count
-        self.missing.append(problem)
-
-    def count_stage(self, stage: Stage) -> None:
-        self.count("stages")
+    for loss in losses:
+        count(loss.kind, loss.words)
+    for stage in shown:
+        count("stages")
+        name = f"stage {stage.stage_index} ({stage.stage_name})"
         if lacking := _lacking_agents(stage):
             declared = stage.expected_agent_count or 0
-            problem = f"{_name(stage)}: declares {declared} agents, {declared - lacking} could be read"
-            self.miss("executions", problem, lacking)
+            count("executions", f"{name}: declares {declared} agents, {declared - lacking} could be read", lacking)
         ids = {e.execution_id for e in stage.executions}
         for execution in stage.executions:
-            self._count_execution(execution, f"{_name(stage)}, {execution.agent_name}", ids)
+            where = f"{name}, {execution.agent_name}"
+            count("executions")
+            parent = execution.parent_execution_id
+            if parent and parent not in ids:
+                count("executions", f"{where}: its parent execution {parent} could not be read")
+            for event in execution.events:
+                _count_event(event, where, unread_calls, unread_results, count)
+            calls = sum(e.event_type == "llm_tool_call" for e in execution.events)
+            unseen = (declared_calls or {}).get(execution.execution_id, 0) - calls
+            if unseen > 0:
+                count("events", f"{where}: {unseen} recorded tool calls have no event", unseen)
+                expected["results"] += unseen
+    events = (e for s in shown for x in s.executions for e in x.events)
+    analyses = [e.content for e in events if e.event_type == "final_analysis"]
+    if final_analysis or analyses:
+        is_empty = not any(a.strip() for a in (final_analysis or "", *analyses))
+        count("final_analysis", "final analysis: written, but empty" if is_empty else None)
+    return Evidence(dict(expected), dict(read), tuple(missing))
 
-    def _count_execution(self, execution: Execution, where: str, ids: Container[str]) -> None:
-        self.count("executions")
-        parent = execution.parent_execution_id
-        if parent and parent not in ids:
-            self.miss("executions", f"{where}: its parent execution {parent} could not be read")
-        for event in execution.events:
-            self._count_event(event, where)
-        calls = sum(e.event_type == "llm_tool_call" for e in execution.events)
-        unseen = self._declared_calls.get(execution.execution_id, 0) - calls
-        if unseen > 0:
-            self.miss("events", f"{where}: {unseen} recorded tool calls have no event", unseen)
-            self.expected["results"] += unseen
 
-    def _count_event(self, event: Event, where: str) -> None:
-        is_cut = event.status == "streaming"
-        self.count(
-            "events",
-            f"{where}: {event.event_type} {event.event_id} was not written to its end" if is_cut else None,
-        )
-        if event.event_type == "llm_tool_call":
-            is_unread = is_cut or event.event_id in self._unread_results
-            self.count("results", f"{where}: result of {_call(event)}" if is_unread else None)
+def _count_event(
+    event: Event,
+    where: str,
+    unread_calls: Container[str],
+    unread_results: Container[str],
+    count: Callable[[str, str | None], None],
+) -> None:
+    is_cut = event.status == "streaming"
+    problem = f"{where}: {event.event_type} {event.event_id} was not written to its end" if is_cut else None
+    if event.event_id in unread_calls:
+        problem = f"{where}: call {event.event_id} could not be read"
+    count("events", problem)
+    if event.event_type == "llm_tool_call":
+        tool = event.tool.name if event.tool else "tool call"
+        is_unread = is_cut or event.event_id in unread_results
+        count("results", f"{where}: result of {tool} ({event.event_id}) could not be read" if is_unread else None)
 
 
 def check_evidence(timeline: Timeline, max_missing_share: float, *, may_change: bool) -> None:
@@ -167,11 +154,3 @@ def _lacking_agents(stage: Stage) -> int:
         return 0
     agents = sum(e.parent_execution_id is None and e.agent_name != "" for e in stage.executions)
     return max(0, (stage.expected_agent_count or 0) - agents)
-
-
-def _name(stage: Stage) -> str:
-    return f"stage {stage.stage_index} ({stage.stage_name})"
-
-
-def _call(event: Event) -> str:
-    return f"{event.tool.name if event.tool else 'tool call'} ({event.event_id}) could not be read"

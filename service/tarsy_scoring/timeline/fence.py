@@ -79,26 +79,20 @@ _COMPATIBLE_PATTERN = (
 _DIRT_PATTERN = rf"[\x00-\x08\x0b-\x1f\x7f]|{_INVISIBLE_PATTERN}|{_COMPATIBLE_PATTERN}"
 
 
+# By Latin letter: digits, then Cyrillic, Greek and phonetic letters that look like it.
+_ALIKE_GROUPS = ["a4аАΑ", "b8ВΒ", "dԁ", "e3еЕΕ", "gɡ", "i1lіІΙı", "o0оОΟο", "s5ѕЅ", "t7тТΤ"]
+_ALIKE = {group[0]: group[1:] for group in _ALIKE_GROUPS}
+
+
 def _spelled(word: str) -> str:
     """A pattern for a word in any case, spaced out or written with lookalike letters."""
-    # Lookalikes: digits, then Cyrillic, Greek and phonetic letters. The letters match case-sensitively,
-    # because the engine would fold single bytes of their UTF-8.
-    alike = {
-        "a": ("4", "аАΑ"),
-        "b": ("8", "ВΒ"),
-        "d": ("", "ԁ"),
-        "e": ("3", "еЕΕ"),
-        "g": ("", "ɡ"),
-        "i": ("1l", "іІΙı"),
-        "o": ("0", "оОΟο"),
-        "s": ("5", "ѕЅ"),
-        "t": ("7", "тТΤ"),
-    }
     letters = []
     for letter in word:
-        ascii_alike, others = alike.get(letter, ("", ""))
-        one = f"[{letter}{ascii_alike}]"
-        letters.append(f"(?:{one}|(?-i:{'|'.join(others)}))" if others else one)
+        alike = _ALIKE.get(letter, "")
+        one = f"[{letter}{''.join(filter(str.isascii, alike))}]"
+        # The engine would fold single bytes of UTF-8, so these letters match case-sensitively.
+        others = "|".join(c for c in alike if not c.isascii())
+        letters.append(f"(?:{one}|(?-i:{others}))" if others else one)
     return "[ ._*~-]?".join(letters)
 
 

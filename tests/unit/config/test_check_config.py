@@ -134,7 +134,6 @@ def test_settings_that_can_never_work_are_refused_before_anything_waits(run: Run
 
 
 def test_what_the_api_would_refuse_is_refused(run: Run) -> None:
-    """Access is checked as at the start of `api`."""
     for variable, value, says in (
         ("SCORING_API_HOST", "0.0.0.0", "SCORING_API_OPEN=true"),
         ("SCORING_TRUSTED_PROXIES", "10.0.0.300", "SCORING_TRUSTED_PROXIES"),
@@ -147,7 +146,6 @@ def test_what_the_api_would_refuse_is_refused(run: Run) -> None:
 
 
 def test_an_unknown_role_is_refused(run: Run) -> None:
-    """Also an empty one, as an unset variable leaves it."""
     for roles in ("", " ", ",", "intake,", "juge"):
         refused = run("--only", roles, command=worker, SCORING_TIMELINE_SOURCE="")  # or it would run if it were taken
         assert refused.exit_code == 2

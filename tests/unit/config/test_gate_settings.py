@@ -56,7 +56,6 @@ def test_sensible_gate_is_taken_as_it_stands(type_: str) -> None:
 
 @table
 def test_parameter_left_out_is_missed(type_: str) -> None:
-    """Every parameter but `min` and `name` must be given."""
     for parameter in SENSIBLE[type_].keys() - {"min"}:
         rest = {k: v for k, v in SENSIBLE[type_].items() if k != parameter}
 
@@ -66,19 +65,16 @@ def test_parameter_left_out_is_missed(type_: str) -> None:
 
 @table
 def test_what_cannot_be_meant_is_refused(raw: dict[str, Any], says: str) -> None:
-    """At load, with the reason."""
     with pytest.raises(ValidationError, match=says):
         GATES.validate_python(raw)
 
 
 @table
 def test_path_that_only_looks_like_leaving_is_taken(path: str) -> None:
-    """Two dots leave only where they are a whole part."""
     assert GATES.validate_python({"type": "file_exists", "path": path}).path == path
 
 
 def test_assertion_means() -> None:
-    """`equals` reads JSON where it is JSON; `contains` never does."""
     for text, kind, value in (
         (" exists ", "exists", None),
         ("equals 3", "equals", 3),
@@ -99,14 +95,12 @@ def test_assertion_means() -> None:
 
 @table
 def test_title_tells_gates_apart(raw: dict[str, Any], title: str) -> None:
-    """Its name, else type and main parameter, on one line."""
     gate: AnyGate = GATES.validate_python(raw)
 
     assert gate.title == title
 
 
 def test_long_title_is_cut() -> None:
-    """A title stands in tables."""
     gate = GATES.validate_python({"type": "command_succeeds", "command": "x" * 500})
 
     assert len(gate.title) == TITLE_CHARACTERS

@@ -114,7 +114,6 @@ def test_brokers_and_judges_may_be_written_in_several_ways(tmp_path: Path) -> No
 
 
 def test_a_chain_overrides_the_defaults_and_inherits_the_rest(tmp_path: Path) -> None:
-    """An unknown chain has the defaults."""
     settings = load(tmp_path, "defaults: {sample_rate: 0.5, max_reminders: 1}\nchains: {k: {max_reminders: 3}}")
 
     assert (settings.chain("k").sample_rate, settings.chain("k").max_reminders) == (0.5, 3)
@@ -122,7 +121,6 @@ def test_a_chain_overrides_the_defaults_and_inherits_the_rest(tmp_path: Path) ->
 
 
 def test_gates_of_a_chain_replace_those_of_the_defaults(tmp_path: Path) -> None:
-    """A key is replaced as a whole; `[]` turns gates off."""
     text = """
         defaults: {gates: [{type: max_tool_calls, max: 5}], composite: {gate_weight: 1}}
         chains:

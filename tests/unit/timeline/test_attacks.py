@@ -133,7 +133,6 @@ OVER_LINES = {
 
 @pytest.mark.parametrize(("name", "line"), OVER_LINES.values(), ids=OVER_LINES.keys())
 def test_name_is_looked_at_as_it_will_stand(name: str, line: str) -> None:
-    """What is harmless on several lines may not be on one."""
     assert Sanitizer(NONCE, mask=line == "[instruction removed]").line("E1", name) == line
 
 

@@ -80,12 +80,10 @@ def test_model_names_are_hidden() -> None:
 
 
 def test_secrets_hidden_by_control_characters_are_masked() -> None:
-    """Cleaning comes before masking."""
     assert "hunter2" not in sanitized("pass\x1b[0mword=hun\u200bter2")
 
 
 def test_nonces_differ() -> None:
-    """16 hexadecimal digits, never the same."""
     assert len({new_nonce() for _ in range(100)}) == 100
     assert re.fullmatch("[0-9a-f]{16}", new_nonce())
 

@@ -63,7 +63,6 @@ async def test_session_is_found_by_its_id(tmp_path: Path) -> None:
 
 
 async def test_unknown_or_impossible_id_is_not_found(tmp_path: Path) -> None:
-    """No id leads out of the folder, and no link does."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "linked.json").symlink_to(written(tmp_path, session()))
     for session_id in ("two", "../one", "a/../one", "", "one\n", "x" * 300, "x" * 255, "one\0", "linked"):
@@ -103,7 +102,6 @@ NO_SESSIONS = {
 
 
 def test_file_that_is_no_session_file(tmp_path: Path) -> None:
-    """The error names the path and the reason."""
     path = tmp_path / "one.json"
     for content, reason in NO_SESSIONS.values():
         text = content if isinstance(content, str) else json.dumps(content)
@@ -139,7 +137,6 @@ UNREADABLE = {
 
 
 def test_entry_that_cannot_be_read_is_missing() -> None:
-    """The rest is still there, and the evidence says what is not."""
     for name, (content, words) in UNREADABLE.items():
         timeline = parse_session(content)
         assert timeline.evidence.missing == (words,), name
@@ -221,7 +218,6 @@ async def test_finished_session_has_chain_status_and_end_of_the_file(tmp_path: P
 
 
 async def test_files_that_hold_no_session_of_their_name_are_left_out_loudly(tmp_path: Path) -> None:
-    """The others are listed all the same."""
     written(tmp_path, session(completed_at=THEN))
     written(tmp_path, session(session_id="other", completed_at=THEN), "misnamed")
     written(tmp_path, "no JSON", "broken")
@@ -234,7 +230,6 @@ async def test_files_that_hold_no_session_of_their_name_are_left_out_loudly(tmp_
 
 
 async def test_folder_that_cannot_be_listed(tmp_path: Path) -> None:
-    """Unavailable, and not without sessions or models."""
     with pytest.raises(TimelineUnavailable, match="away"):
         await found(tmp_path / "away")
     with pytest.raises(TimelineUnavailable, match="away"):

@@ -20,7 +20,6 @@ def test_ordinary_text_is_no_attempt() -> None:
 
 
 def test_attempt_is_masked_with_its_sentence() -> None:
-    """The rest holds no attempt and is valid UTF-8."""
     for name, (text, masked) in TEXTS["masked"].items():
         result = mask_injections(text.encode(), find_injections(text.encode()))
         assert result.decode() == masked, name

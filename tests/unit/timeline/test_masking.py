@@ -46,7 +46,6 @@ def test_ordinary_output_stays() -> None:
 
 
 def test_surroundings_of_a_secret_stay() -> None:
-    """The judge still sees what was done, to which host, as whom."""
     assert mask_secrets("mongodb://admin:hunter2@mongo/db") == "mongodb://admin:[REDACTED:password]@mongo/db"
     assert mask_secrets('{"password": "x1", "n": 2}') == '{"password": "[REDACTED:password]", "n": 2}'
 
@@ -61,7 +60,6 @@ def test_any_text_can_be_masked(text: str) -> None:
 
 @given(st.text("abcXYZ019_-", min_size=1, max_size=30), st.text("é漢😀\n ", max_size=9))
 def test_assigned_password_never_survives(secret: str, noise: str) -> None:
-    """Whatever stands around it, also in other alphabets."""
     masked = mask_secrets(f"{noise}\nexport DB_PASSWORD='#{secret}#'\n{noise}")
 
     assert f"#{secret}#" not in masked

@@ -16,23 +16,19 @@ from tarsy_scoring.timeline.text import storable
 from unit.timeline.poisoned import POISON, SURVIVES, poisoned, texts_of
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        pytest.param("plain", "plain", id="ascii"),
-        pytest.param("Zürich 東京 😀", "Zürich 東京 😀", id="any-script"),
-        pytest.param("a\0b", "ab", id="nul"),
-        pytest.param("ä\0b", "äb", id="nul-beside-other-letters"),
-        pytest.param("a\ud800b", "a\ufffdb", id="high-half"),
-        pytest.param("a\udfffb", "a\ufffdb", id="low-half"),
-        pytest.param("\ud83d\ude00", "😀", id="both-halves"),
-        pytest.param("\ud83d\0\ude00", "\ufffd\ufffd", id="halves-with-a-nul-between"),
-        pytest.param("a\tb\nc\x07", "a\tb\nc\x07", id="other-controls"),
-    ],
-)
-def test_what_cannot_be_stored_goes(text: str, kept: str) -> None:
+def test_what_cannot_be_stored_goes() -> None:
     """NUL goes, half a character becomes U+FFFD, nothing else changes."""
-    assert storable(text) == kept
+    for text, kept in (
+        ("Zürich 東京 😀", "Zürich 東京 😀"),
+        ("a\0b", "ab"),
+        ("ä\0b", "äb"),
+        ("a\ud800b", "a\ufffdb"),
+        ("a\udfffb", "a\ufffdb"),
+        ("\ud83d\ude00", "😀"),
+        ("\ud83d\0\ude00", "\ufffd\ufffd"),
+        ("a\tb\nc\x07", "a\tb\nc\x07"),
+    ):
+        assert storable(text) == kept
 
 
 @given(st.text(st.characters(exclude_categories=()) | st.sampled_from("\0\ud83d\ude00")))
@@ -54,14 +50,11 @@ def test_the_judge_is_shown_the_same_as_without_it(text: str) -> None:
     assert shown(storable(text)) == shown(text)
 
 
-@pytest.mark.parametrize("value", [None, 1, True, "", "\0", ["text"]], ids=repr)
-def test_what_says_nothing_is_no_text(value: object) -> None:
-    """Also a text of which nothing is left."""
-    assert text_or_none(value) is None
+def test_what_says_nothing_is_no_text() -> None:
+    assert [text_or_none(value) for value in (None, 1, True, "", "\0", ["text"])] == [None] * 6
 
 
 def test_labels_models_and_tools_are_storable() -> None:
-    """Keys, values, and what was no text at first."""
     assert label_map({f"gui{POISON}dance": f"v{POISON}2", "nested": [POISON]}) == {
         f"gui{SURVIVES}dance": f"v{SURVIVES}2",
         "nested": '["\\u0000\\ud800"]',  # JSON in ASCII: the characters are spelled out
@@ -77,38 +70,31 @@ def test_labels_models_and_tools_are_storable() -> None:
 
 
 def test_no_text_of_a_session_is_left_unstorable() -> None:
-    """Wherever it stood: names, keys, contents, what is missing."""
     found = list(texts_of(parse_session(poisoned())))
 
     assert [text for text in found if text != storable(text)] == []
     assert sum(SURVIVES in text for text in found) > 60, "the poison was in nearly all of them"
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [CommandRules(), CommandRules(r"kubectl (\S+)"), CommandRules(r"(?s)kubectl (.*)", ("bash*",))],
-    ids=["calls", "subcommand-of-a-word", "subcommand-of-anything"],
-)
-def test_what_is_measured_can_be_stored(rules: CommandRules) -> None:
+def test_what_is_measured_can_be_stored() -> None:
     """Names of tools and subcommands are keys of the metrics, and arguments stay what they were."""
-    measured = measure_interaction(parse_session(poisoned()), rules)
+    for rules in (CommandRules(), CommandRules(r"kubectl (\S+)"), CommandRules(r"(?s)kubectl (.*)", ("bash*",))):
+        measured = measure_interaction(parse_session(poisoned()), rules)
 
-    told = [measured.document(), [finding.evidence for finding in diagnose(measured)]]
-    assert [text for text in texts_of(told) if text != storable(text)] == []
-    assert to_json(told)
-    assert measured.total_commands >= 9
-    assert any(SURVIVES in name for name in (measured.by_subcommand if rules.pattern else measured.by_tool))
+        found = [measured.document(), [finding.evidence for finding in diagnose(measured)]]
+        assert [text for text in texts_of(found) if text != storable(text)] == []
+        assert to_json(found)
+        assert measured.total_commands >= 9
+        assert any(SURVIVES in name for name in (measured.by_subcommand if rules.pattern else measured.by_tool))
 
 
-def test_a_status_nobody_knows_is_told_in_storable_words() -> None:
-    """The message becomes the score's."""
-    with pytest.raises(SessionNotTerminal) as told:
+def test_an_unknown_status_is_named_in_storable_words() -> None:
+    with pytest.raises(SessionNotTerminal) as refused:
         parse_session(poisoned(status=f"half{POISON}done"))
 
-    assert str(told.value) == storable(str(told.value))
+    assert str(refused.value) == storable(str(refused.value))
 
 
 def test_a_session_id_is_never_cleaned_into_another() -> None:
-    """It is an identity: what is none stays none."""
     with pytest.raises(NotASessionFile):
         parse_session(poisoned(session_id="one\0"))

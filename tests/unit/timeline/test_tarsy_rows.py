@@ -58,7 +58,6 @@ def test_the_nth_call_of_a_tool_has_the_nth_duration() -> None:
 
 
 def test_an_unreadable_call_is_missing_in_shown_stages_alone() -> None:
-    """Its result is there; the call itself is unknown."""
     call = call_row(metadata="[" * 3000)
     hidden = Row(STAGE | {"stage_type": "chat"})
 
@@ -127,7 +126,6 @@ def test_what_the_api_gave_may_be_too_deep_to_be_written() -> None:
     "text", ["watch", "{watch}", "9" * 5000, "[" * 5000 + "]" * 5000], ids=["bare", "array", "digits", "deep"]
 )
 def test_what_is_no_json_says_so(text: str) -> None:
-    """Without quoting it."""
     with pytest.raises(UnreadableJson) as told:
         read_json(text)
 
@@ -136,6 +134,5 @@ def test_what_is_no_json_says_so(text: str) -> None:
 
 
 def test_json_that_was_read_before_stays_as_it_is() -> None:
-    """The API gives objects, and a database text."""
     assert read_json({"a": 1}) == read_json('{"a": 1}') == {"a": 1}
     assert read_json(None) is None
