@@ -25,10 +25,11 @@ from tarsy_scoring.telemetry.metrics import Metrics
 from tarsy_scoring.wiring import check_settings
 
 DEAD_URL = "postgresql://writer@127.0.0.1:9/tarsy"
+Tarsy = asyncpg.Connection
 
 
 @pytest.fixture
-async def tarsy(tarsy_database_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def tarsy(tarsy_database_url: str) -> AsyncIterator[Tarsy]:
     async with connected(tarsy_database_url) as connection:
         yield connection
 
@@ -68,7 +69,7 @@ async def start(open_only: Start) -> Start:
     return open_only
 
 
-async def put(tarsy: asyncpg.Connection, *session_ids: str, status: str = "completed", stages: int = 1) -> None:
+async def put(tarsy: Tarsy, *session_ids: str, status: str = "completed", stages: int = 1) -> None:
     """Sessions of TARSy's with so many stages."""
     for session_id in session_ids:
         await tarsy.execute(
@@ -80,7 +81,7 @@ async def put(tarsy: asyncpg.Connection, *session_ids: str, status: str = "compl
             await add_stage(tarsy, session_id, n)
 
 
-async def add_stage(tarsy: asyncpg.Connection, session_id: str, index: int) -> None:
+async def add_stage(tarsy: Tarsy, session_id: str, index: int) -> None:
     await tarsy.execute(
         "INSERT INTO stages (stage_id, stage_name, stage_index, expected_agent_count, session_id) "
         "VALUES ($1, 'x', $2, 1, $3)",
@@ -104,7 +105,7 @@ async def place(scoring: Scoring) -> None:
     await scoring.database.once(lambda c: outbox.assign_positions(scoring.database, c, 10_000))
 
 
-async def written(tarsy: asyncpg.Connection) -> list[str]:
+async def written(tarsy: Tarsy) -> list[str]:
     """Sessions with a score in TARSy, each as often as it has one."""
     return [r["session_id"] for r in await tarsy.fetch("SELECT session_id FROM session_scores ORDER BY session_id")]
 
@@ -112,7 +113,7 @@ async def written(tarsy: asyncpg.Connection) -> list[str]:
 # --- what is written --------------------------------------------------------------------------------------
 
 
-async def test_a_score_is_written_as_tarsy_reads_it(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
+async def test_a_score_is_written_as_tarsy_reads_it(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
     await put(tarsy, "one", stages=3)
     judged = {
         "total_score": 61,
@@ -149,7 +150,7 @@ async def test_a_score_is_written_as_tarsy_reads_it(scoring: Scoring, start: Sta
 
 
 async def test_the_dashboard_is_notified_after_the_commit(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
+    scoring: Scoring, start: Start, tarsy: Tarsy, tarsy_database_url: str
 ) -> None:
     """On both channels; what was persisted for late readers carries its id in the notification alone."""
     await put(tarsy, "one")
@@ -181,7 +182,7 @@ async def test_the_dashboard_is_notified_after_the_commit(
 
 
 async def test_only_finished_production_scores_are_written_and_as_they_ended(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+    scoring: Scoring, start: Start, tarsy: Tarsy
 ) -> None:
     """A failure is never a number. TARSy's lists show the newest completed row, so one without a number is left out."""
     await put(tarsy, "failed", "timed_out", "one", "cancelled", "no-number")
@@ -208,9 +209,7 @@ async def test_only_finished_production_scores_are_written_and_as_they_ended(
     assert sorted(tuple(r) for r in rows) == [(s, s, None, why, "[]") for s in ("failed", "timed_out")]
 
 
-async def test_a_score_of_tarsys_own_under_way_is_no_obstacle(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
-) -> None:
+async def test_a_score_of_tarsys_own_under_way_is_no_obstacle(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
     """It allows one open score per session, and ours is never open there."""
     await put(tarsy, "one")
     await tarsy.execute(
@@ -228,7 +227,7 @@ async def test_a_score_of_tarsys_own_under_way_is_no_obstacle(
 
 
 async def test_a_crash_between_the_two_commits_writes_nothing_twice(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+    scoring: Scoring, start: Start, tarsy: Tarsy
 ) -> None:
     """The bookmark had not moved; rows, stages and events are found as they are."""
     await put(tarsy, "one", "two")
@@ -245,7 +244,7 @@ async def test_a_crash_between_the_two_commits_writes_nothing_twice(
     assert (again.counted("repeated"), again.counted("written")) == (2, 0)
 
 
-async def test_one_writes_at_a_time(scoring: Scoring, start: Start, tarsy: asyncpg.Connection) -> None:
+async def test_one_writes_at_a_time(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
     """A process that does not hold the bookmark does nothing, and does not wait for it."""
     await put(tarsy, "one")
     await finish(scoring, "one")
@@ -260,7 +259,7 @@ async def test_one_writes_at_a_time(scoring: Scoring, start: Start, tarsy: async
 
 
 async def test_the_writer_that_takes_the_stage_number_first_wins(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, tarsy_database_url: str
+    scoring: Scoring, start: Start, tarsy: Tarsy, tarsy_database_url: str
 ) -> None:
     """A chat of TARSy's and our stage want the same number: ours takes the next one."""
     await put(tarsy, "one")
@@ -286,9 +285,7 @@ async def test_the_writer_that_takes_the_stage_number_first_wins(
 # --- what is in the way -----------------------------------------------------------------------------------
 
 
-async def test_tarsy_away_delays_nothing_and_loses_nothing(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
-) -> None:
+async def test_tarsy_away_delays_nothing_and_loses_nothing(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
     """The bookmark stands where it stood; when TARSy is back everything is written."""
     await put(tarsy, *(f"s{n}" for n in range(4)))
     await finish(scoring, "s0", "s1")
@@ -305,9 +302,7 @@ async def test_tarsy_away_delays_nothing_and_loses_nothing(
     assert await written(tarsy) == ["s0", "s1", "s2", "s3"]
 
 
-async def test_sessions_that_tarsy_lacks_or_that_run_are_skipped(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
-) -> None:
+async def test_sessions_that_tarsy_lacks_or_that_run_are_skipped(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
     """A running session gets no stage, which TARSy would take for a step; the others are written, and once."""
     await put(tarsy, "deleted", "there")
     await put(tarsy, "running", status="in_progress")
@@ -324,9 +319,7 @@ async def test_sessions_that_tarsy_lacks_or_that_run_are_skipped(
     assert await made.run_once() is False
 
 
-async def test_a_row_that_tarsy_refuses_stops_no_other(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
-) -> None:
+async def test_a_row_that_tarsy_refuses_stops_no_other(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
     await put(tarsy, "one", "two")
     await tarsy.execute("ALTER TABLE session_scores ALTER score_analysis TYPE varchar(10)")
     await finish(scoring, "one", score_analysis="x" * 11)
@@ -361,9 +354,7 @@ REFUSALS = [
 ]
 
 
-async def test_a_schema_that_refuses_every_row_is_waited_for(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
-) -> None:
+async def test_a_schema_that_refuses_every_row_is_waited_for(scoring: Scoring, start: Start, tarsy: Tarsy) -> None:
     """TARSy is upgraded meanwhile: no score is skipped, and the error names the refusing constraint."""
     made, sessions = start(), [f"s{n}" for n in range(len(REFUSALS))]
     await put(tarsy, "first", *sessions)
@@ -383,7 +374,7 @@ async def test_a_schema_that_refuses_every_row_is_waited_for(
 
 
 async def test_a_score_that_was_removed_there_takes_its_stage_again(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection
+    scoring: Scoring, start: Start, tarsy: Tarsy
 ) -> None:
     await put(tarsy, "one")
     await finish(scoring, "one")
@@ -398,7 +389,7 @@ async def test_a_score_that_was_removed_there_takes_its_stage_again(
 
 
 async def test_scores_from_before_it_was_enabled_are_not_written(
-    scoring: Scoring, open_only: Start, tarsy: asyncpg.Connection
+    scoring: Scoring, open_only: Start, tarsy: Tarsy
 ) -> None:
     """A year of history would come over TARSy's dashboard."""
     await put(tarsy, "old", "new")
@@ -413,7 +404,7 @@ async def test_scores_from_before_it_was_enabled_are_not_written(
 
 
 async def test_many_go_over_in_several_passes(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    scoring: Scoring, start: Start, tarsy: Tarsy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass looks at a bounded number of events, and says that there are more."""
     monkeypatch.setattr(write_back, "WINDOW", 7)
@@ -432,7 +423,7 @@ async def test_many_go_over_in_several_passes(
 # --- what it needs ----------------------------------------------------------------------------------------
 
 
-async def test_a_schema_that_lacks_something_is_refused_at_the_start(start: Start, tarsy: asyncpg.Connection) -> None:
+async def test_a_schema_that_lacks_something_is_refused_at_the_start(start: Start, tarsy: Tarsy) -> None:
     for statement, says in (
         ("ALTER TABLE stages ADD project varchar NOT NULL", "a default for stages.project"),
         ("ALTER TABLE session_scores DROP failure_tags", "session_scores.failure_tags"),
@@ -445,7 +436,7 @@ async def test_a_schema_that_lacks_something_is_refused_at_the_start(start: Star
 
 
 @pytest.fixture
-async def writer(tarsy: asyncpg.Connection, tarsy_database_url: str) -> AsyncIterator[tuple[str, str]]:
+async def writer(tarsy: Tarsy, tarsy_database_url: str) -> AsyncIterator[tuple[str, str]]:
     """A role with the documented grants: its name and its URL."""
     role = f"writer_{uuid.uuid4().hex[:12]}"
     await tarsy.execute(
@@ -457,7 +448,7 @@ async def writer(tarsy: asyncpg.Connection, tarsy_database_url: str) -> AsyncIte
 
 
 async def test_the_documented_grants_suffice_and_missing_ones_are_named(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
+    scoring: Scoring, start: Start, tarsy: Tarsy, writer: tuple[str, str]
 ) -> None:
     """A role with exactly these writes; without one of them the start says which."""
     role, url = writer
@@ -479,7 +470,7 @@ async def test_the_documented_grants_suffice_and_missing_ones_are_named(
 
 
 async def test_a_read_only_role_is_refused_with_the_setting(
-    scoring: Scoring, start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
+    scoring: Scoring, start: Start, tarsy: Tarsy, writer: tuple[str, str]
 ) -> None:
     """At the start and while it runs: the setting may guard a move. Once it is lifted, no restart is needed."""
     role, url = writer
@@ -509,9 +500,7 @@ async def test_a_standby_is_waited_for(start: Start, monkeypatch: pytest.MonkeyP
         await made.tarsy.once(lambda c, _: c.execute("SELECT 1"))
 
 
-async def test_a_schema_without_usage_is_named(
-    start: Start, tarsy: asyncpg.Connection, writer: tuple[str, str]
-) -> None:
+async def test_a_schema_without_usage_is_named(start: Start, tarsy: Tarsy, writer: tuple[str, str]) -> None:
     """And not its tables, which exist and are granted; a table that does not exist is named as such."""
     _, url = writer
     await tarsy.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")

@@ -12,34 +12,12 @@ from tarsy_scoring.errors import ConfigurationError, SessionNotFound, SessionNot
 from tarsy_scoring.timeline.files import BrokenSessionFile, SessionFiles, parse_session, read_session_file
 from tarsy_scoring.timeline.model import FoundSession
 
+# One agent with a thought and a call, which stand in the wrong order.
+SESSION = (Path(__file__).parent / "session.json").read_text("utf-8")
+
 
 def session(**changes: Any) -> dict[str, Any]:
-    call = {
-        "event_id": "e2",
-        "sequence_number": 2,
-        "event_type": "llm_tool_call",
-        "status": "completed",
-        "content": "web-1 Running",
-        "created_at": "2026-01-02T03:04:05.678Z",
-        "metadata": {"server_name": "kubectl", "tool_name": "get", "arguments": "not json", "is_error": False},
-    }
-    thinking = {"event_id": "e1", "sequence_number": 1, "event_type": "llm_thinking", "content": "look", "metadata": {}}
-    execution = {
-        "execution_id": "x1",
-        "agent_name": "a",
-        "agent_index": 1,
-        "status": "completed",
-        "events": [call, thinking],
-    }
-    stage = {
-        "stage_id": "s1",
-        "stage_name": "diagnosis",
-        "stage_index": 1,
-        "stage_type": "investigation",
-        "status": "completed",
-        "executions": [execution],
-    }
-    return {"session_id": "one", "status": "completed", "alert_data": "alert", "stages": [stage]} | changes
+    return json.loads(SESSION) | changes
 
 
 def written(directory: Path, content: Any, name: str = "one") -> Path:

@@ -17,7 +17,7 @@ from sessions import NONCE, PLENTY, call, event, execution, stage, timeline
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.fence import fence_lines
-from tarsy_scoring.timeline.model import AvailableTool, Event, Execution, Stage, Timeline
+from tarsy_scoring.timeline.model import AvailableTool, Event, Timeline
 
 SESSIONS_PER_SHAPE = 60
 SMALLEST, LARGEST = 1_000, 1_000_000  # bytes of a session
@@ -41,22 +41,16 @@ _SENTENCE = (
 def body(kind: str) -> str:
     """About a megabyte of text; one of few."""
     rng = random.Random(kind)
-    match kind:
-        case "prose":
-            piece = " ".join(rng.choices(_SENTENCE.split(), k=3_000)) + ".\n"
-        case "log":
-            lines = (f"2025-11-0{rng.randint(1, 9)}T10:00:{n % 60:02} web-{n} GET /health {n}" for n in range(300))
-            piece = "\n".join(lines) + "\n"
-        case "hexadecimal":
-            piece = "".join(f"{rng.randbytes(32).hex()}\n" for _ in range(300))
-        case "other script":
-            piece = "".join(rng.choices("漢字復旧障害対応監視警告容器節点 \n", k=8_000))
-        case _:
-            piece = "".join(f'{{"name": "web-{n}", "ready": {n % 2}, "ms": {n * 37}}},\n' for n in range(400))
+    if kind == "prose":
+        piece = " ".join(rng.choices(_SENTENCE.split(), k=3_000)) + ".\n"
+    elif kind == "hexadecimal":
+        piece = "".join(f"{rng.randbytes(32).hex()}\n" for _ in range(300))
+    else:
+        piece = "".join(rng.choices("漢字復旧障害対応監視警告容器節点 \n", k=8_000))
     return piece * (1_000_000 // len(piece))
 
 
-BODIES = ("prose", "log", "hexadecimal", "other script", "JSON")
+BODIES = ("prose", "hexadecimal", "other script")
 
 
 def text_of(rng: random.Random, size: int) -> str:
@@ -86,7 +80,6 @@ class Shape:
     results: float = 0.7
     reasoning: float = 0.2
     summaries: float = 0.0
-    most_events: int = MOST_EVENTS
     agents: int = 1
     stages: int = 1
     one_takes_most: bool = False
@@ -110,9 +103,16 @@ def session_of(shape: Shape, seed: str, size: int, shorten: Shorten = lambda tex
     """
     rng = random.Random(seed)
     places = shape.stages * shape.agents
-    count = max(1, min(shape.most_events, size // 400) // places)  # of each agent
-    agents = [_agent(shape, rng, n, size / places, count, shorten) for n in range(places)]
-    stages = tuple(_stage(n, agents[n :: shape.stages]) for n in range(shape.stages))
+    count = max(1, min(MOST_EVENTS, size // 400) // places)  # of each agent
+    agents = []
+    for n in range(places):
+        shares = [rng.random() + 0.01 for _ in range(count)]
+        if shape.one_takes_most:
+            shares[rng.randrange(count)] = 20.0 * count
+        sizes = [share * size / places / sum(shares) for share in shares]
+        agents.append(execution(*_events(shape, rng, sizes, shorten), name=f"agent-{n}", agent_index=n))
+    of_stage = [agents[n :: shape.stages] for n in range(shape.stages)]
+    stages = (stage(*found, name=f"part-{n}", stage_index=n) for n, found in enumerate(of_stage))
     return timeline(
         *stages,
         alert_data=text_of(rng, int(size * shape.alert)),
@@ -120,21 +120,6 @@ def session_of(shape: Shape, seed: str, size: int, shorten: Shorten = lambda tex
         executive_summary=shorten(text_of(rng, rng.choice((20, 300, 3_000)))),
         runbook=shorten(text_of(rng, rng.choice((0, 20, 4_000)))) or None,
         available_tools=tuple(AvailableTool("kubectl", f"get_{n}", "reads") for n in range(rng.randrange(12))),
-    )
-
-
-def _stage(number: int, agents: list[Execution]) -> Stage:
-    return stage(*agents, name=f"part-{number}", stage_index=number)
-
-
-def _agent(shape: Shape, rng: random.Random, number: int, size: float, count: int, shorten: Shorten) -> Execution:
-    shares = [rng.random() + 0.01 for _ in range(count)]
-    if shape.one_takes_most:
-        shares[rng.randrange(count)] = 20.0 * count
-    return execution(
-        *_events(shape, rng, [share * size / sum(shares) for share in shares], shorten),
-        name=f"agent-{number}",
-        agent_index=number,
     )
 
 
