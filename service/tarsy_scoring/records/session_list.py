@@ -9,12 +9,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
+from pydantic import Field, TypeAdapter
+
+from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.latest import is_latest
-from tarsy_scoring.records.cursors import decode_cursor, encode_cursor, read_text, read_time
+from tarsy_scoring.records.cursors import Time, decode_cursor, encode_cursor
 from tarsy_scoring.records.scores import Reader
 
 Sort = Literal["newest", "score_asc", "score_desc"]
@@ -274,6 +277,10 @@ async def chains_of_sessions(database: Database, limit: int) -> list[str]:
 # --- cursors -------------------------------------------------------------------------------------------
 
 LONGEST_CURSOR = 600  # a session id has at most 255 characters
+_SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID_PATTERN.pattern}$")]
+_Total = Annotated[int, Field(ge=0, le=100)]
+_BY_TIME = TypeAdapter(tuple[Time, _SessionId])
+_BY_TOTAL = TypeAdapter(tuple[_Total | Time, _SessionId])  # sessions without a total follow by time
 
 
 def write_cursor(place: Place, filters: Filters, sort: Sort) -> str:
@@ -288,14 +295,7 @@ def read_cursor(cursor: str, filters: Filters, sort: Sort) -> Place:
     Raises:
         InvalidCursor: It was not given out for a list with this sort and these filters.
     """
-    read_key = read_time if sort == "newest" else _read_key
-    return Place(*decode_cursor(cursor, [sort, asdict(filters)], [read_key, read_text]))
-
-
-def _read_key(value: Any) -> int | datetime:
-    """Reader of a total, or of the time of a session without one."""
-    if isinstance(value, str):
-        return read_time(value)
-    if type(value) is int and 0 <= value <= 100:
-        return value
-    raise ValueError("neither a total nor a time")
+    asked = [sort, asdict(filters)]
+    if sort == "newest":
+        return Place(*decode_cursor(cursor, asked, _BY_TIME))
+    return Place(*decode_cursor(cursor, asked, _BY_TOTAL))

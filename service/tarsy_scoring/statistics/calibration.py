@@ -18,6 +18,7 @@ from typing import Literal
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, HALF_WIDTH, Band, Estimate, band_of
+from tarsy_scoring.statistics.sentences import sentence
 from tarsy_scoring.statistics.trust import ASSUMED_KAPPA, Rating, TrustCard, trust_card
 
 # Words for outcomes, as used by people, by TARSy's quality_rating and by benchmarks. They mean the lowest,
@@ -186,7 +187,7 @@ def _calibrate_judge(
         unplaced=tuple(sorted(unplaced)),
         picked=picked,
         disputed=disputed,
-        meaning=_meaning(card),
+        meaning=" ".join(_meaning(card)),
     )
 
 
@@ -208,49 +209,38 @@ def band_of_label(label: Label, bands: Sequence[Band]) -> str | None:
     return None if level is None else ids[0 if level == "lowest" else -1]
 
 
-def _meaning(card: TrustCard) -> str:
-    sentences, table = [_strength(card.kappa)], card.confusion
-    if card.kappa.value is not None:
-        if differing := table.n - table.agreeing:
-            sentences.append(
-                f"They differ on {differing} of {table.n} sessions: the judge is higher on {table.judge_higher} of "
-                f"them and lower on {table.judge_lower}."
-            )
-        judged = map(any, zip(*table.counts, strict=True))
-        sides = zip(table.categories, table.counts, judged, strict=True)
-        if lacking := [repr(category) for category, labels, is_judged in sides if is_judged and not any(labels)]:
-            sentences.append(
-                f"The judge uses {' and '.join(lacking)}, which no label does, so full agreement is out of reach with "
-                "these labels."
-            )
+def _meaning(card: TrustCard) -> Iterator[str]:
+    """The result in a few sentences."""
+    kappa, table = card.kappa, card.confusion
+    yield _agreement(kappa)
+    if kappa.value is not None and (differing := table.n - table.agreeing):
+        higher, lower = table.judge_higher, table.judge_lower
+        yield sentence("differ", differing=differing, n=table.n, higher=higher, lower=lower)
+    judged = map(any, zip(*table.counts, strict=True))
+    sides = zip(table.categories, table.counts, judged, strict=True)
+    lacking = [repr(category) for category, labels, is_judged in sides if is_judged and not any(labels)]
+    if kappa.value is not None and lacking:
+        yield sentence("unlabelled_bands", bands=" and ".join(lacking))
     if card.still_needed == 0:
-        sentences.append(f"The labels are enough for an interval within {HALF_WIDTH:.2f} to either side.")
+        yield sentence("enough_labels", half_width=HALF_WIDTH)
     elif card.still_needed:
-        more = f"{card.still_needed} more label{'s' if card.still_needed > 1 else ''} of randomly drawn sessions"
-        sentences.append(
-            f"As a first plan, about {more} would give an interval within {HALF_WIDTH:.2f} to either side (assuming a "
-            f"kappa of {ASSUMED_KAPPA})."
-            if card.is_supposed
-            else f"About {more} would bring the interval within {HALF_WIDTH:.2f} to either side."
-        )
-    return " ".join(sentences)
+        labels = f"{card.still_needed} more label{'s' if card.still_needed > 1 else ''}"
+        plan = "first_plan" if card.is_supposed else "more_labels"
+        yield sentence(plan, labels=labels, half_width=HALF_WIDTH, assumed=ASSUMED_KAPPA)
 
 
-def _strength(kappa: Estimate) -> str:
+def _agreement(kappa: Estimate) -> str:
     if kappa.value is None:
-        return f"Agreement is unknown: {kappa.reason}."
+        return sentence("agreement_unknown", reason=kappa.reason)
     if kappa.low is None or kappa.high is None:
-        if kappa.value == 1:
-            return (
-                f"The judge agrees with the label on all {kappa.n} sessions; {kappa.reason}, so there is no interval."
-            )
-        return f"The weighted kappa is {kappa.value:.2f}, but {kappa.reason}."
-    numbers = f"(weighted kappa {kappa.value:.2f}, 95 % interval {kappa.low:.2f} to {kappa.high:.2f})"
+        name = "agrees_on_all" if kappa.value == 1 else "kappa_without_interval"
+        return sentence(name, n=kappa.n, kappa=kappa.value, reason=kappa.reason)
+    numbers = {"kappa": kappa.value, "low": kappa.low, "high": kappa.high}
     if kappa.low <= 0:
-        how = "less than by chance" if kappa.high < 0 else "no better than by chance"
-        return f"The judge agrees with the labels {how} {numbers}."
+        chance = "less than" if kappa.high < 0 else "no better than"
+        return sentence("agrees", how=f"with the labels {chance} by chance", **numbers)
     strength = next(word for limit, word in _STRENGTHS if kappa.value <= limit)
-    return f"The judge agrees {strength} with the labels {numbers}."
+    return sentence("agrees", how=f"{strength} with the labels", **numbers)
 
 
 # --- reading labels ------------------------------------------------------------------------------------

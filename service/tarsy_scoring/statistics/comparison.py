@@ -24,6 +24,7 @@ from tarsy_scoring.statistics.pairing import (
     Value,
     pair_values,
 )
+from tarsy_scoring.statistics.sentences import sentence
 
 # Totals with these flags contradict the judge's own outcome or may be manipulated; they measure no version.
 DOUBTFUL_FLAGS = frozenset({"outcome_score_mismatch", "tampering_suspected"})
@@ -219,7 +220,7 @@ def compare_versions(
     meaning = (
         _result(values, found),
         *_meaning_of_the_left_out(found, doubtful, judge_unknown),
-        *_meaning(found),
+        *_caveats(found),
         *_meaning_of_judges(judges, total, parts, find_gap(by_chain, scales, anchors)),
     )
     sizes = len(first), len(second)
@@ -326,10 +327,7 @@ def _why_nothing(metric: Metric, first: Side, second: Side, strata: Sequence[Str
     if not strata:
         return "no judge scored sessions of both versions; totals of different judges are not compared"
     alike = "chain and alert type" if metric.kind == "interaction" else "chain, alert type and judge"
-    return (
-        f"too few sessions of both versions share {alike}; it takes {FEWEST_FOR_AN_INTERVAL} of each, and "
-        f"{FEWEST_IN_A_STRATUM} of each in every such stratum"
-    )
+    return sentence("too_few_alike", alike=alike, each=FEWEST_FOR_AN_INTERVAL, stratum=FEWEST_IN_A_STRATUM)
 
 
 # --- the result in words -------------------------------------------------------------------------------
@@ -339,25 +337,17 @@ def _result(values: tuple[str, str], found: Sequence[MetricComparison]) -> str:
     older, newer = values
     shown = [f"{c.metric} {c.verdict}" for c in found if c.verdict in {"higher", "lower"}]
     if all(c.verdict == "too few" for c in found):
-        return "There are too few comparable sessions to show anything."
-    return f"{newer!r} against {older!r}: {', '.join(shown)}." if shown else "No difference is shown."
+        return sentence("too_few_to_compare")
+    return f"{newer!r} against {older!r}: {', '.join(shown)}." if shown else sentence("no_difference")
 
 
-def _meaning(found: Sequence[MetricComparison]) -> Iterator[str]:
+def _caveats(found: Sequence[MetricComparison]) -> Iterator[str]:
     """The caveats that apply to every result."""
-    yield (
-        f"An interval is about its metric alone. The verdicts account for all {len(found)} metrics: when nothing "
-        "differs, at most about one comparison in twenty shows anything. That holds for one look; looking again and "
-        "again until something is shown breaks it."
-    )
-    yield "'No difference shown' does not mean equal: the interval shows how large a difference may still be."
-    balanced = "Strata balance chain and alert type and nothing else" if any(c.is_paired for c in found) else ""
-    yield (
-        "These sessions were observed, not assigned: the versions may have met other incidents, at other times. "
-        f"{balanced or 'Nothing balances them'}, so a difference is associated with the version, not necessarily "
-        "caused by it. It is caused by it if the version of each session was chosen at random, for example by a hash "
-        "of its id."
-    )
+    is_paired = any(c.is_paired for c in found)
+    balance = "Strata balance chain and alert type and nothing else" if is_paired else "Nothing balances them"
+    yield sentence("verdicts_of_metrics", metrics=len(found))
+    yield sentence("not_equal")
+    yield sentence("observed", balance=balance)
 
 
 def _meaning_of_judges(
@@ -365,55 +355,41 @@ def _meaning_of_judges(
 ) -> Iterator[str]:
     """The judges' part of the difference of totals, or why it is unknown."""
     if parts:
-        yield (
-            f"As stored, totals differ by {_points(parts.whole)}. The judges' part of that is {_points(parts.judges)}, "
-            f"measured on {parts.judges.n} anchors that these judges have in common. The agents' part is the remaining "
-            f"{_points(parts.agents)}, reported as the difference of total_score. Anchors represent only sessions that "
-            "are like them."
-        )
+        whole, of_judges, agents = map(_points, (parts.whole, parts.judges, parts.agents))
+        yield sentence("parts_of_totals", whole=whole, judges=of_judges, agents=agents, anchors=parts.judges.n)
     elif total.is_paired and any(judge.scale != judge.fingerprint for judge in judges):
-        yield (
-            f"{len(judges)} judge fingerprints gave these totals, and anchors connect judges. Totals are still "
-            "compared within judges, because both versions met them and the error is smaller."
-        )
+        yield sentence("within_judges", judges=len(judges))
     if gap:
-        yield (
-            f"{len(judges)} judge fingerprints gave these totals, and anchors do not connect all judges of one chain: "
-            f"two of them have {gap.anchors} anchors in common, and it takes {FEWEST_FOR_AN_INTERVAL}. Their totals "
-            "are never compared with each other."
-        )
+        fewest = FEWEST_FOR_AN_INTERVAL
+        yield sentence("judges_not_connected", judges=len(judges), anchors=gap.anchors, fewest=fewest)
         if gap.missing:
-            yield (
-                f"Anchors that only one of these two has judged: {gap.missing}. `tarsy-scoring anchors run` lets "
-                "today's judge judge the missing ones."
-            )
-        yield (
-            "A former judge can no longer judge anything: `tarsy-scoring rescore --since TIME` scores its sessions "
-            "with today's judge, and `tarsy-scoring anchors add` prepares for the next change."
-        )
+            yield sentence("anchors_missing", missing=gap.missing)
+        yield sentence("former_judges")
 
 
 def _meaning_of_the_left_out(found: Sequence[MetricComparison], doubtful: int, judge_unknown: int) -> Iterator[str]:
     """The sessions that the differences do not rest on."""
     if unpaired := [c.metric for c in found if not c.is_paired and _has_plain_difference(c)]:
-        yield (
-            f"No verdict on {', '.join(unpaired)}: too few sessions of both versions share chain and alert type (and "
-            "judge), so a difference may be due to these alone."
-        )
+        yield sentence("unpaired", metrics=", ".join(unpaired))
     by_loss = defaultdict[tuple[int, int, int], list[str]](list)
     for c in found:
         if c.is_paired and c.strata_left_out:
             by_loss[c.first.n + c.second.n, c.first.compared + c.second.compared, c.strata_left_out].append(c.metric)
     for (n, compared, strata), metrics in by_loss.items():
-        yield (
-            f"Compared in {', '.join(metrics)}: {compared} of {n} sessions ({100 * compared / n:.3g} %). The verdict "
-            f"does not cover the other {n - compared} sessions of {strata} kinds (chain, alert type and judge), of "
-            f"which one version has fewer than {FEWEST_IN_A_STRATUM}."
+        yield sentence(
+            "strata_left_out",
+            metrics=", ".join(metrics),
+            compared=compared,
+            n=n,
+            percent=100 * compared / n,
+            others=n - compared,
+            strata=strata,
+            fewest=FEWEST_IN_A_STRATUM,
         )
     if doubtful:
-        yield f"Totals left out because they are flagged as doubtful: {doubtful}."
+        yield sentence("doubtful", doubtful=doubtful)
     if judge_unknown:
-        yield f"Totals that name no judge count as those of a single judge, unverified: {judge_unknown} sessions."
+        yield sentence("judge_unknown", judge_unknown=judge_unknown)
 
 
 def _has_plain_difference(c: MetricComparison) -> bool:

@@ -8,7 +8,7 @@ one judge every change is the agents'.
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
@@ -24,6 +24,7 @@ from tarsy_scoring.statistics.change import (
     less,
 )
 from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL, Stratum, pair_up, sizes_of
+from tarsy_scoring.statistics.sentences import sentence
 
 Cause = Literal["judge", "agents", "both", "none"]
 
@@ -163,7 +164,7 @@ def explain_new_judge(
         anchors=len(changes.everywhere),
         anchors_missing=changes.missing,
         compared=sizes_of(strata),
-        meaning=_meaning(cause, is_clear, judge, whole, agents, changes.missing),
+        meaning=tuple(_meaning(cause, is_clear, judge, whole, agents, changes.missing)),
     )
 
 
@@ -220,15 +221,20 @@ def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift
     if len(window) < FEWEST_TO_WATCH:
         reason = f"{len(window)} scores under one judge are too few to watch; it takes {FEWEST_TO_WATCH}"
         nothing = Estimate(None, None, None, len(window), None, WATCH_METHOD, reason)
-        return Drift(None, False, unchanged, nothing, nothing, None, 0, 0, (0, 0), (f"No conclusion: {reason}.",))
+        return Drift(
+            None, False, unchanged, nothing, nothing, None, 0, 0, (0, 0), (sentence("no_conclusion", reason=reason),)
+        )
     farthest, turn = _cusum(window)
     strata = _strata(window[:turn], window[turn:])
     whole = change_within(strata, CONFIDENCE_OF_EACH, WATCH_METHOD).estimate
     is_shown = chance_of_bridge(farthest) <= FALSE_ALARMS / looks and whole.half_width is not None
-    cause: Cause = "agents" if is_shown else "none"
-    began_at = window[turn].at if is_shown else None
-    meaning = _meaning_under_one_judge(whole if is_shown else None, began_at, len(window), looks)
-    return Drift(cause, True, unchanged, whole, whole, began_at, 0, 0, sizes_of(strata), meaning)
+    if not is_shown:
+        quiet = sentence("no_change_under_one", n=len(window), looks=looks)
+        return Drift("none", True, unchanged, whole, whole, None, 0, 0, sizes_of(strata), (quiet,))
+    began_at = window[turn].at
+    change = sentence("agents_changed_at", began_at=began_at, points=_points(whole))
+    meaning = (change, sentence("same_judge"), sentence("rough"))
+    return Drift("agents", True, unchanged, whole, whole, began_at, 0, 0, sizes_of(strata), meaning)
 
 
 def _cusum(window: Sequence[OrdinaryScore]) -> tuple[float, int]:
@@ -309,72 +315,42 @@ def _strata(before: Iterable[OrdinaryScore], after: Iterable[OrdinaryScore]) -> 
 
 def _meaning(
     cause: Cause | None, is_clear: bool, judge: Estimate, whole: Estimate, agents: Estimate, missing: int
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """What may be concluded about a new judge and what not."""
-    sentences = [_conclusion(cause, judge, whole, agents)]
+    yield _conclusion(cause, judge, whole, agents)
     is_judge_alone = whole == NOT_LOOKED_AT.estimate
     tested = [judge] if is_judge_alone else [judge, whole]
     for reason in dict.fromkeys(e.reason for e in tested if e.reason is not None):
-        sentences.append(f"Not enough data: {reason}.")
+        yield sentence("not_enough_data", reason=reason)
     if is_judge_alone:
-        sentences.append("Only anchors were tested; ordinary sessions will show later whether the agents changed.")
+        yield sentence("only_anchors")
     elif cause == "judge" and agents.value is None:
-        sentences.append("Whether the agents changed too cannot be decided.")
+        yield sentence("agents_undecided")
     elif not is_clear and cause is not None:
-        sentences.append("Neither part is significant by itself; this is the likelier of the two.")
+        yield sentence("likelier_part")
     if cause == "none" and whole.value is not None:
-        sentences.append(f"That does not mean equal: ordinary sessions may have moved by {_interval(whole)} points.")
+        yield sentence("may_have_moved", interval=_interval(whole))
     if missing:
-        sentences.append(
-            f"{missing} anchor{'s still lack' if missing > 1 else ' still lacks'} a judgement by one of the judges."
-        )
-    sentences.append(
-        "The agents' part is everything except the judge: prompts, tools and models, but also incidents that became "
-        "harder within their strata. Anchors represent only sessions that are like them."
-    )
-    return tuple(sentences)
+        yield sentence("anchor_lacks_judge" if missing == 1 else "anchors_lack_judge", missing=missing)
+    yield sentence("agents_part")
 
 
 def _conclusion(cause: Cause | None, judge: Estimate, whole: Estimate, agents: Estimate) -> str:
     """The cause in words; without a cause, the half that is known."""
     found_judge, found_whole = _significance(judge), _significance(whole)
-    match cause:
-        case "judge":
-            return f"The judge changed: the same sessions get {_points(judge)}."
-        case "agents":
-            return f"The agents changed: their part is {_points(agents)}."
-        case "both":
-            return f"Both changed: the judge's part is {_points(judge)}, the agents' {_points(agents)}."
-        case "none" if found_whole is not None:
-            return "No change is shown."
+    if cause in ("judge", "agents", "both"):
+        return sentence(f"{cause}_changed", judge=_points(judge), agents=_points(agents))
+    if cause == "none" and found_whole is not None:
+        return sentence("no_change")
     if found_judge is not None:
-        same = f"No change of the judge is shown: the same sessions get {_points(judge)}."
-        return f"{same} A change within that interval remains possible."
+        return sentence("judge_steady", judge=_points(judge))
     if found_whole is None:
-        return "The cause of a change cannot be decided."
-    if found_whole > 1:
-        return f"Scores changed: ordinary sessions get {_points(whole)}. The cause cannot be decided."
-    return f"No change of ordinary sessions is shown: {_points(whole)}. A cause cannot be decided."
-
-
-def _meaning_under_one_judge(shown: Estimate | None, began_at: datetime | None, n: int, looks: int) -> tuple[str, ...]:
-    """What may be concluded under one judge; `shown` is None when no change is shown."""
-    if shown is None or began_at is None:
-        return (
-            f"No change is shown in the last {n} scores. Only large changes are shown, so that over {looks} looks at "
-            "most 5 of 100 quiet chains ever raise an alarm.",
-        )
-    return (
-        f"The agents changed at about {began_at:%Y-%m-%d %H:%M}, by {_points(shown)}.",
-        "The judge is the same, so the change is in the sessions: prompts, tools or models, or incidents that became "
-        "harder or easier within their strata.",
-        "Time and size are the best-fitting ones and therefore rough. Many sessions of one incident carry less "
-        "information than their number suggests.",
-    )
+        return sentence("cause_undecided")
+    return sentence("scores_changed" if found_whole > 1 else "sessions_steady", whole=_points(whole))
 
 
 def _points(estimate: Estimate) -> str:
-    return f"{estimate.value:+.1f} points ({_interval(estimate)})"
+    return "unknown" if estimate.value is None else f"{estimate.value:+.1f} points ({_interval(estimate)})"
 
 
 def _interval(estimate: Estimate) -> str:

@@ -5,12 +5,12 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
 
 from tarsy_scoring.queue import idempotency
 from tarsy_scoring.queue.score_parts import Turn
-from tarsy_scoring.records.cursors import InvalidCursor, decode_cursor, encode_cursor, read_id, read_time
+from tarsy_scoring.records.cursors import InvalidCursor, Time, decode_cursor, encode_cursor
 from tarsy_scoring.web.access import Reading, Scoring
 from tarsy_scoring.web.api.common import (
     NO_SUCH_SCORE,
@@ -31,6 +31,7 @@ from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, request
 
 router = APIRouter(prefix=PREFIX, tags=["scores"])
 
+_PLACE = TypeAdapter(tuple[Time, UUID])  # of a score in the history of its session
 MAX_REQUESTS_SHOWN = 1000
 # `:path`: an encoded slash makes a malformed id (422), and not another address.
 SESSION = "/sessions/{session_id:path}"
@@ -223,11 +224,10 @@ async def read_history(
     """Every score of the session, newest first. Pages stay stable while scores are added."""
     asked = [session_id, query.purpose]
     try:
-        after = None if query.cursor is None else decode_cursor(query.cursor, asked, [read_time, read_id])
+        after = None if query.cursor is None else decode_cursor(query.cursor, asked, _PLACE)
     except InvalidCursor as error:
         raise malformed(["query", "cursor"], str(error)) from error
-    reader, place = context_of(request).reader, (after[0], after[1]) if after else None
-    documents = await reader.history(session_id, query.limit + 1, place, query.purpose)
+    documents = await context_of(request).reader.history(session_id, query.limit + 1, after, query.purpose)
     if documents is None:
         raise Problem(
             404, "Unknown session", f"the session {session_id} is unknown: no event and no request has named it"
