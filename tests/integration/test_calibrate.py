@@ -64,8 +64,9 @@ async def test_bands_are_those_that_the_judge_was_given(database_url: str) -> No
         await connection.execute(KEEP_CRITERIA, "hash-1", json.dumps({"bands": {"solid": [60, 100], "bad": [0, 59]}}))
         await connection.execute(KEEP_CRITERIA, "hash-2", "{}")
     async with open_scoring(database_url) as scoring:
-        _, found = await known_criteria(scoring.database)
+        names, found = await known_criteria(scoring.database)
 
+    assert names == {"outcome"}
     assert found == {"hash-1": (Band("bad", 0, 59), Band("solid", 60, 100)), "hash-2": DEFAULT_BANDS}
 
 

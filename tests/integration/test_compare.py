@@ -239,25 +239,6 @@ def test_the_judges_part_is_taken_out(database_url: str, run: Compare) -> None:
     assert "The judges' part of that is +9.8" in " ".join(run("--label", "guidance").output.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        pytest.param([], 2, "'v1' (40 scored sessions), 'v2' (40 scored sessions), 'v3'", id="more-than-two-values"),
-        pytest.param(["--values", "v1", "v9"], 2, "no scored session has guidance=v9; values: 'v1' (40", id="unknown"),
-    ],
-)
-def test_values_must_be_chosen_and_exist(
-    run: Compare, keep_shifted: Callable[..., None], arguments: list[str], status: int, words: str
-) -> None:
-    """The error lists the values that there are."""
-    keep_shifted(v1=0, v2=0, v3=0)
-
-    ended = run("--label", "guidance", *arguments)
-
-    assert ended.exit_code == status
-    assert words in " ".join(ended.output.split())
-
-
 def test_nothing_to_compare(run: Compare, keep_shifted: Callable[..., None]) -> None:
     """Status 1, and what there is: no label at all, others, or one value."""
     empty = run("--label", "guidance")

@@ -138,8 +138,11 @@ async def test_no_provider_sees_what_it_may_not(
     assert {row["chain_id"] for row in charged} == {"k", "", "inner"}
 
 
-async def test_pauses_and_budgets_of_chains_hold(scoring: Scoring, judge: ScriptedJudge, tmp_path: Path) -> None:
-    for chain in ("paused", "poor", "k"):
+async def test_chains_that_cannot_be_asked_about_are_left_out(
+    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
+) -> None:
+    """For a pause, a budget, a window or a price, and no other chain with them."""
+    for chain in ("paused", "poor", "narrow", "unpriced", "k"):
         await store_analysis(scoring, chain)
     await scoring.rows("INSERT INTO pauses (chain_id, paused_by) VALUES ('paused', 'ada')")
     judge.script(needs_reply(QUOTED))
@@ -152,25 +155,22 @@ async def test_pauses_and_budgets_of_chains_hold(scoring: Scoring, judge: Script
     assert judge.calls == 1
     assert [one["chains"] for one in whole["findings"]] == [["k"]]
     why = {left["chain_id"]: left["why"] for left in whole["left_out"]}
-    assert why.keys() == {"paused", "poor"}
-    assert "paused since" in why["paused"]
-    assert "budget" in why["poor"]
+    for chain, words in (
+        ("paused", "paused since"),
+        ("poor", "budget"),
+        ("narrow", "window"),
+        ("unpriced", "providers.unpriced.prices_usd_per_million_tokens"),
+    ):
+        assert words in why.pop(chain)
+    assert not why
     assert [(one["findings"], len(one["left_out"])) for one in (paused, quiet)] == [([], 1), ([], 1)]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(Fault(kind="status", status=401), id="a-key-that-is-refused"),
-        pytest.param(Fault(kind="status", status=400), id="a-request-that-is-refused"),
-        pytest.param(Fault(kind="reply", content="I cannot"), id="no-json"),
-    ],
-)
 async def test_where_nothing_could_be_read_the_command_fails(
-    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path, fault: Fault
+    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
 ) -> None:
     await store_analysis(scoring, "k")
-    judge.script(fault)
+    judge.script(Fault(kind="status", status=401))
 
     ended = await reported(scoring, judge, tmp_path)
 
@@ -192,23 +192,6 @@ async def test_what_is_beyond_the_number_of_scores_is_told(
 
     assert [(left["chain_id"], left["notes"]) for left in reading["left_out"]] == [("quiet", 1), ("k", 1)]
     assert "total was 10." in str(judge.requests)
-    assert judge.calls == 1
-
-
-async def test_a_provider_that_cannot_be_asked_keeps_no_other_from_it(
-    scoring: Scoring, judge: ScriptedJudge, tmp_path: Path
-) -> None:
-    for chain in ("narrow", "unpriced", "k"):
-        await store_analysis(scoring, chain)
-    judge.script(needs_reply(QUOTED))
-
-    reading = json.loads((await reported(scoring, judge, tmp_path)).stdout)["reading"]
-
-    assert [one["chains"] for one in reading["findings"]] == [["k"]]
-    why = {left["chain_id"]: left["why"] for left in reading["left_out"]}
-    assert why.keys() == {"narrow", "unpriced"}
-    assert "window" in why["narrow"]
-    assert "providers.unpriced.prices_usd_per_million_tokens" in why["unpriced"]
     assert judge.calls == 1
 
 

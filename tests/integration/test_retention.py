@@ -8,12 +8,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 from click.testing import CliRunner, Result
 
 from builders import Scoring, completion, connected, rescore, session_completed, step
-from infrastructure import wait_until
 from live import connected_to, of_type
 from processes import small_session
 from stored import store_score
@@ -22,7 +20,6 @@ from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.live.events import SESSIONS
 from tarsy_scoring.live.gateway import Gateway
-from tarsy_scoring.postgres.migrate import migrate
 from tarsy_scoring.queue import outbox
 from tarsy_scoring.records import retention
 from tarsy_scoring.records.erasure import Inventory, erase, forget_sessions, inventory
@@ -392,17 +389,6 @@ class TestPrune:
                 assert await prune(scoring) == {"scores": 2}
         assert await prune(scoring) == {"scores": 1}
 
-    async def test_counts_are_what_goes(self, scoring: Scoring) -> None:
-        for n in range(3):
-            await store_score(scoring, f"old-{n}", 67, at=YEAR)
-        pruner = Pruner(scoring.database, KEEP, rest=_no_rest)
-        counted = await pruner.count()
-
-        assert counted["sessions"] == 3
-        assert len(await sessions_left(scoring)) == 3
-        assert (await pruner.run())["sessions"] == 3
-        assert set((await pruner.count()).values()) == {0}
-
     async def test_two_clean_ups_beside_a_locked_session(self, scoring: Scoring) -> None:
         """Each takes the rows that the other has not locked, and neither waits."""
         for n in range(120):
@@ -528,31 +514,3 @@ class TestCommands:
         assert await sessions_left(scoring) == {"kept"}
         noted = await scoring.rows("SELECT DISTINCT why, erased_by FROM erasures")
         assert noted == [{"why": "deleted_upstream", "erased_by": "ada"}]
-
-
-async def test_its_indexes_are_built_beside_work(scoring: Scoring) -> None:
-    """On a database in use writers go on, and an index that was left half built is built anew."""
-    await scoring.accept(session_completed("session-1"))
-    await asyncio.to_thread(migrate, scoring.url, down="0007")
-    add = "INSERT INTO dead_letter_bodies (body_id, headers) VALUES (gen_random_uuid(), '[]')"
-    touch = "UPDATE scoring_requests SET arrivals = arrivals + 1"
-    building = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^(CREATE|DROP) INDEX'"
-    )
-    async with connected(scoring.url) as slow, connected(scoring.url) as other:
-        held = slow.transaction()
-        await held.start()
-        await slow.execute(touch)
-        await other.execute("SET statement_timeout = '200ms'")
-        with pytest.raises(asyncpg.QueryCanceledError):
-            await other.execute("CREATE INDEX CONCURRENTLY scoring_requests_received ON scoring_requests (session_id)")
-        await other.execute("RESET statement_timeout")
-        migrating = asyncio.create_task(asyncio.to_thread(migrate, scoring.url))
-        await wait_until(lambda: other.fetchval(building), 30, "the first index is being built, or made room for")
-        await asyncio.wait_for(other.execute(add), 30)
-        assert not migrating.done()
-        await held.commit()
-        assert (await asyncio.wait_for(migrating, 30))[0] == "0008"
-        assert await other.fetchval("SELECT count(*) FROM pg_index WHERE NOT indisvalid") == 0
-        definition = await other.fetchval("SELECT pg_get_indexdef('scoring_requests_received'::regclass)")
-        assert definition.endswith("(received_at)")

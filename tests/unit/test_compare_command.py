@@ -52,14 +52,6 @@ def test_the_mean_of_paired_differences_has_an_interval() -> None:
     assert 0 < found["low"] < 5 < found["high"] < 10
 
 
-def test_few_pairs_have_a_mean_and_no_interval() -> None:
-    """And the reason."""
-    found = mean_difference(4, 6, None)
-
-    assert (found["n"], found["value"], found["low"], found["high"]) == (2, 5, None, None)
-    assert "too few" in found["reason"]
-
-
 # --- which values --------------------------------------------------------------------------------------
 
 

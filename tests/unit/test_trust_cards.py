@@ -69,13 +69,6 @@ def test_what_belongs_to_no_band_is_named() -> None:
     assert (found.matched, len(found.unplaced)) == (0, 1)
 
 
-def test_people_who_differ_make_one_label() -> None:
-    """The lower median counts once, and the card says that the labels differ."""
-    said = [row(by="ada", agrees=True), row(by="bob", outcome="wrong"), row(by="cleo", outcome="wrong")]
-    found = card_of(said, BANDS)
-    assert (found.matched, found.disputed, found.confusion.counts) == (1, 1, ((0, 1), (0, 0)))
-
-
 def test_two_scores_of_one_session_are_two() -> None:
     """A label is about a score: nothing says that the other one is right as well."""
     assert card_of([row(1, agrees=True), row(2, outcome="wrong")], BANDS).matched == 2
