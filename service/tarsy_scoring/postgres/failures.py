@@ -34,7 +34,8 @@ UNAVAILABLE = (
 )
 
 # Type, description and advice; the first match counts. Without a description the error's own text is used.
-_DESCRIPTIONS: tuple[tuple[type[Exception], str | None, str], ...] = (
+_BROKEN = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+_DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | None, str], ...] = (
     (TimeoutError, "no answer in time", "is it running and the network open?"),
     (ConnectionRefusedError, "connection refused", "start PostgreSQL there, or correct SCORING_DATABASE_URL"),
     (FileNotFoundError, "its socket, or a file named in the URL, does not exist", "correct SCORING_DATABASE_URL"),
@@ -44,12 +45,10 @@ _DESCRIPTIONS: tuple[tuple[type[Exception], str | None, str], ...] = (
     (asyncpg.CannotConnectNowError, "it is starting up or shutting down", "wait for it"),
     (asyncpg.QueryCanceledError, "a statement took too long", "look for locks and for load on the server"),
     (asyncpg.OperatorInterventionError, "it was shut down, or an operator ended the connection", "wait for it"),
-    (asyncpg.PostgresConnectionError, "the connection broke", "wait for it, or check the network"),
     (asyncpg.TooManyConnectionsError, "it takes no more connections", "raise max_connections, or run fewer workers"),
     (asyncpg.ReadOnlySQLTransactionError, "it is read-only", "point SCORING_DATABASE_URL to the primary"),
     (asyncpg.DiskFullError, "its disk is full", "free space there"),
-    (asyncpg.InterfaceError, "the connection broke", "wait for it, or check the network"),
-    (asyncpg.InternalClientError, "the connection broke", "wait for it, or check the network"),
+    (_BROKEN, "the connection broke", "wait for it, or check the network"),
 )
 
 

@@ -10,7 +10,7 @@ message carries `scoring-original-*`, so that it is the same request as the orig
 import base64
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 
 from tarsy_scoring.errors import InvalidMessage
@@ -19,6 +19,8 @@ from tarsy_scoring.kafka.clients import BrokerAway, Headers, Publisher, Record, 
 from tarsy_scoring.postgres.database import Database
 
 PREFIX = "scoring-"
+# In the order of the fields of `Origin`.
+ORIGIN_HEADERS = tuple(f"scoring-original-{name}" for name in ("topic", "partition", "offset", "timestamp"))
 PUBLISH_TIMEOUT_S = 15.0
 _NAMESPACE = uuid.UUID("b4a1a5b0-4a0f-5c39-8f51-0f6e6d3a6a52")
 
@@ -145,14 +147,10 @@ async def _store_body(database: Database, body_id: uuid.UUID, body: Body) -> Non
 
 def origin_of(headers: Headers) -> Origin | None:
     """The original position of a replayed message or a dead letter; None if the headers lack it."""
-    found = {k: v for k, v in headers if k.startswith("scoring-original-")}
+    found = dict(headers)
     try:
-        return Origin(
-            topic=found["scoring-original-topic"].decode(),
-            partition=int(found["scoring-original-partition"]),
-            offset=int(found["scoring-original-offset"]),
-            timestamp_ms=int(found["scoring-original-timestamp"]),
-        )
+        topic, *numbers = (found[name].decode() for name in ORIGIN_HEADERS)
+        return Origin(topic, *(int(number) for number in numbers))
     except (KeyError, ValueError):
         return None
 
@@ -170,9 +168,4 @@ def preview(value: bytes | None, limit: int = 2000) -> str:
 
 
 def _origin_headers(origin: Origin) -> Sequence[tuple[str, bytes]]:
-    return (
-        ("scoring-original-topic", origin.topic.encode()),
-        ("scoring-original-partition", str(origin.partition).encode()),
-        ("scoring-original-offset", str(origin.offset).encode()),
-        ("scoring-original-timestamp", str(origin.timestamp_ms).encode()),
-    )
+    return [(name, str(value).encode()) for name, value in zip(ORIGIN_HEADERS, astuple(origin), strict=True)]

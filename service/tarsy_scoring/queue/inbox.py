@@ -358,14 +358,10 @@ class Inbox:
         await self._add(connection, decisions)
         await self._add_requests(connection, [request], decisions, {request.request_id: 1})
         if answer.outcome == "new":
+            change: idempotency.Change = "score" if before.latest_completed is None else "rescore"
+            about = {"score_id": answer.score_id, "request_id": request.request_id}
             await idempotency.record_change(
-                self.database,
-                connection,
-                "score" if before.latest_completed is None else "rescore",
-                by=request.requested_by,
-                session_id=request.session_id,
-                score_id=answer.score_id,
-                request_id=request.request_id,
+                self.database, connection, change, by=request.requested_by, session_id=request.session_id, **about
             )
         if key is not None:
             await idempotency.keep_answer(
@@ -456,9 +452,7 @@ class Inbox:
         decisions = _Decisions()
         for row in waiting:
             request = Request(**{name: row[name] for name in REQUEST_COLUMNS})
-            state = states[request.session_id]
-            state.deferred = None
-            decisions.add(request, admit(request, state, self.policy))
+            decisions.add(request, admit(request, states[request.session_id], self.policy))
         await self._add(connection, decisions)
         for request_id, decision in decisions.by_request.items():
             await self.set_disposition(connection, request_id, decision.disposition, decision.score_id)

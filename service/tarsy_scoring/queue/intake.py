@@ -56,11 +56,7 @@ class Intake:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        inbox: Inbox,
-        metrics: Metrics,
-        clock: Callable[[], float] = time.time,
+        self, settings: Settings, inbox: Inbox, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
         self._settings = settings
         self._inbox = inbox

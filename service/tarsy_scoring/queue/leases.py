@@ -8,7 +8,7 @@ transaction that ends a score also promotes the deferred request of its session.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from tarsy_scoring.errors import LeaseLost
@@ -259,12 +259,11 @@ class Leases:
             rows = await connection.fetch(self.database.sql(TAKE_BACK), ids, max_attempts, deadline_s)
             events = []
             for r in rows:
-                if r["status"] == "pending":
-                    phase = {"phase": "waiting_retry"}
-                    events.append(NewEvent(r["score_id"], "scoring.progress", phase, r["traceparent"]))
-                else:
-                    extra = {"status": r["status"], "error_kind": r["error_kind"], "error_message": r["error_message"]}
-                    events.append(NewEvent(r["score_id"], "scoring.failed", extra, r["traceparent"]))
+                event = NewEvent(r["score_id"], "scoring.progress", {"phase": "waiting_retry"}, r["traceparent"])
+                if r["status"] != "pending":
+                    extra = {name: r[name] for name in ("status", "error_kind", "error_message")}
+                    event = replace(event, type="scoring.failed", extra=extra)
+                events.append(event)
             await outbox.emit(self.database, connection, events)
             ended = {r["session_id"] for r in rows if r["status"] != "pending" and r["purpose"] == "production"}
             await self.inbox.promote(connection, chains, ended)
@@ -302,17 +301,9 @@ class Leases:
         """
 
         async def work(connection: Connection) -> bool:
-            held = await connection.fetchval(
-                self.database.sql(PUT_BACK),
-                claimed.score_id,
-                claimed.lease_token,
-                due_s,
-                waiting_reason,
-                int(burns),
-                spent_s,
-                error_kind,
-                error_message,
-            )
+            row = (due_s, waiting_reason, int(burns), spent_s, error_kind, error_message)
+            lease = (claimed.score_id, claimed.lease_token)
+            held = await connection.fetchval(self.database.sql(PUT_BACK), *lease, *row)
             if held is not None:
                 await outbox.emit(self.database, connection, [progress(claimed, "waiting_retry")])
             return held is not None

@@ -101,11 +101,7 @@ SCORE_FIELDS = (
     ScoreField("started_at", datetime | None, csv=9),
     ScoreField("completed_at", datetime | None),
     _derived("scored_at", _about(datetime | None, "The same as `completed_at`."), csv=10),
-    ScoreField(
-        "current_stage",
-        _about(str | None, "Only while `in_progress`: the last phase."),
-        is_always_there=False,
-    ),
+    ScoreField("current_stage", _about(str | None, "Only while `in_progress`: the last phase."), is_always_there=False),
     _result("total_score", Annotated[int, Field(ge=0, le=100)] | None, csv=11),
     _result("score_analysis", str | None, csv=25),
     _result("score_breakdown", _about(dict[str, float] | None, "Points by category."), csv=27),
