@@ -14,7 +14,7 @@ from typing import Any
 
 def table(test: Callable[..., Any]) -> Callable[[], Any]:
     """
-    Run a test, async or not, for every row of its table.
+    Run a test, async or not, for every row of its table. Its keyword-only arguments are fixtures, shared by all rows.
 
     Raises:
         ExceptionGroup: Rows failed. Each error carries the name of its row as a note.
@@ -39,17 +39,17 @@ def table(test: Callable[..., Any]) -> Callable[[], Any]:
 
     if inspect.iscoroutinefunction(test):
 
-        async def run_async() -> None:
+        async def run_async(**fixtures: Any) -> None:
             for name, arguments in rows():
                 with row(name):
-                    await test(*arguments)
+                    await test(*arguments, **fixtures)
 
         return _renamed(run_async, test)
 
-    def run() -> None:
+    def run(**fixtures: Any) -> None:
         for name, arguments in rows():
             with row(name):
-                test(*arguments)
+                test(*arguments, **fixtures)
 
     return _renamed(run, test)
 
@@ -62,4 +62,7 @@ def _renamed(run: Callable[[], Any], test: Callable[..., Any]) -> Callable[[], A
         test.__doc__,
         test.__module__,
     )
+    parameters = inspect.signature(test).parameters.values()
+    fixtures = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    run.__signature__ = inspect.Signature(fixtures)  # type: ignore[attr-defined]
     return run

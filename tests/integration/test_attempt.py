@@ -4,7 +4,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from tarsy_scoring.errors import (
     TimelineUnavailable,
 )
 from tarsy_scoring.queue.admission import Policy, Priority
+from tarsy_scoring.queue.leases import ClaimedScore
 from tarsy_scoring.queue.store import Step
 from tarsy_scoring.timeline.model import Timeline
 
@@ -31,10 +31,13 @@ async def service(database_url: str) -> AsyncIterator[Service]:
         yield opened
 
 
-async def test_a_score_is_stored_whole(service: Service) -> None:
+@pytest.fixture
+async def claimed(service: Service) -> ClaimedScore:
     await service.request()
-    claimed = await service.claim()
+    return await service.claim()
 
+
+async def test_a_score_is_stored_whole(service: Service, claimed: ClaimedScore) -> None:
     finished = await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
 
     score = await service.score(claimed.score_id)
@@ -52,14 +55,6 @@ async def test_a_score_is_stored_whole(service: Service) -> None:
     assert (score["criteria_hash"], score["is_current_criteria"]) == (HASHES[score["criteria"]], True)
     assert score["coverage"]["shown_share"] == 1
     assert score["judge_fingerprint"]
-
-
-async def test_the_phases_are_announced_in_order(service: Service) -> None:
-    await service.request()
-    claimed = await service.claim()
-
-    await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
-
     events = await service.events(claimed.score_id)
     assert [e.get("phase", e["type"]) for e in events] == [
         "queued",
@@ -72,13 +67,12 @@ async def test_the_phases_are_announced_in_order(service: Service) -> None:
     ]
     assert [e["sequence"] for e in events] == [1, 2, 3, 4, 5, 6, 7]
     assert events[-1]["total_score"] == 62
+    row = await service.database.once(lambda c: c.fetchrow("SELECT * FROM scoring_criteria"))
+    assert (row["criteria_hash"], "system_prompt" in str(row["content"])) == (score["criteria_hash"], True)
 
 
-async def test_a_failure_is_never_a_number(service: Service) -> None:
+async def test_a_failure_is_never_a_number(service: Service, claimed: ClaimedScore) -> None:
     """A permanent error fails the score at once and under its own kind."""
-    await service.request()
-    claimed = await service.claim()
-
     await service.attempt(claimed, FakeJudge("no total", "none", "none"))
 
     score = await service.score(claimed.score_id)
@@ -96,12 +90,9 @@ async def test_a_failure_is_never_a_number(service: Service) -> None:
     ],
 )
 async def test_what_may_be_there_later_is_tried_again(
-    service: Service, timeline: Timeline | Exception, error_kind: str
+    service: Service, claimed: ClaimedScore, timeline: Timeline | Exception, error_kind: str
 ) -> None:
     """Transient errors put the score back with backoff and burn an attempt."""
-    await service.request()
-    claimed = await service.claim()
-
     finished = await service.attempt(claimed, FakeJudge(), timeline)
 
     score = await service.score(claimed.score_id)
@@ -110,10 +101,7 @@ async def test_what_may_be_there_later_is_tried_again(
     assert (await service.claim_now()).attempts_burned == 1
 
 
-async def test_the_last_attempt_ends_the_score(service: Service) -> None:
-    await service.request()
-    claimed = await service.claim()
-
+async def test_the_last_attempt_ends_the_score(service: Service, claimed: ClaimedScore) -> None:
     await service.attempt(claimed, FakeJudge(JudgeUnavailable("503")), max_attempts=1)
 
     score = await service.score(claimed.score_id)
@@ -132,22 +120,16 @@ async def test_a_last_attempt_that_ran_out_of_time_is_timed_out(service: Service
     assert (score["status"], score["error_kind"]) == ("timed_out", "attempt_timed_out")
 
 
-async def test_the_deadline_ends_what_attempts_would_not(service: Service) -> None:
-    await service.request()
-    claimed = await service.claim()
-
+async def test_the_deadline_ends_what_attempts_would_not(service: Service, claimed: ClaimedScore) -> None:
     await service.attempt(claimed, FakeJudge(JudgeUnavailable("503")), deadline_s=5.0)
 
     score = await service.score(claimed.score_id)
     assert (score["status"], score["error_kind"]) == ("timed_out", "deadline_passed")
 
 
-async def test_waiting_burns_nothing(service: Service) -> None:
+async def test_waiting_burns_nothing(service: Service, claimed: ClaimedScore) -> None:
     """A score that waits for the provider goes back with a due time, also on its last attempt."""
     due_s = 120
-    await service.request()
-    claimed = await service.claim()
-
     await service.attempt(claimed, FakeJudge(RateLimited("429", due_s)), max_attempts=1)
 
     score = await service.score(claimed.score_id)
@@ -159,12 +141,9 @@ async def test_waiting_burns_nothing(service: Service) -> None:
     assert (await service.claim_now()).attempts_burned == 0
 
 
-async def test_an_event_may_be_faster_than_its_session(service: Service) -> None:
+async def test_an_event_may_be_faster_than_its_session(service: Service, claimed: ClaimedScore) -> None:
     """Within the grace period a session that still runs is waited for; after it the score fails."""
     error = SessionNotTerminal("runs")
-    await service.request()
-    claimed = await service.claim()
-
     await service.attempt(claimed, FakeJudge(), error)
     assert (await service.score(claimed.score_id))["waiting_for"] == "session"
     claimed = await service.claim_now()
@@ -245,11 +224,10 @@ async def test_a_stored_turn_answers_only_the_same_question(service: Service) ->
 
 
 @pytest.mark.parametrize("limit", [{"max_attempts": 1}, {"deadline_s": 5.0}], ids=["last-attempt", "deadline"])
-async def test_a_failing_second_turn_never_loses_the_score(service: Service, limit: dict[str, Any]) -> None:
+async def test_a_failing_second_turn_never_loses_the_score(
+    service: Service, claimed: ClaimedScore, limit: dict[str, Any]
+) -> None:
     """The score is completed with a flag in place of the report."""
-    await service.request()
-    claimed = await service.claim()
-
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("503")), **limit)
 
     score = await service.score(claimed.score_id)
@@ -285,9 +263,7 @@ async def test_a_chain_that_turns_out_to_be_disabled_is_not_scored(service: Serv
     assert request["disposition"] == "disabled"
 
 
-async def test_a_judge_that_grades_itself_is_flagged(service: Service) -> None:
-    await service.request()
-    claimed = await service.claim()
+async def test_a_judge_that_grades_itself_is_flagged(service: Service, claimed: ClaimedScore) -> None:
     timeline = a_timeline()
     (stage,) = timeline.stages
     (execution,) = stage.executions
@@ -307,10 +283,8 @@ async def test_unknown_criteria_fail_the_score(service: Service) -> None:
     assert (await service.score(claimed.score_id))["error_kind"] == "unknown_criteria"
 
 
-async def test_a_lost_lease_says_nothing_more(service: Service) -> None:
+async def test_a_lost_lease_says_nothing_more(service: Service, claimed: ClaimedScore) -> None:
     """A worker that lost the score writes no turn, no event and no end."""
-    await service.request()
-    claimed = await service.claim()
     await service.leases.put_back(claimed, due_s=0, waiting_reason=None, burns=False, spent_s=0)
     before = len(await service.events(claimed.score_id))
 
@@ -319,19 +293,6 @@ async def test_a_lost_lease_says_nothing_more(service: Service) -> None:
 
     assert len(await service.events(claimed.score_id)) == before
     assert (await service.score(claimed.score_id))["turns"] == []
-
-
-async def test_the_content_of_the_criteria_is_kept(service: Service) -> None:
-    """Every criteria that ever judged is kept whole, under the hash its scores carry."""
-    await service.request()
-    claimed = await service.claim()
-
-    await service.attempt(claimed, FakeJudge(ANALYSIS, MISSING_TOOLS))
-
-    row = await service.database.once(lambda c: c.fetchrow("SELECT * FROM scoring_criteria"))
-    assert row["criteria_hash"] == HASHES["investigation-methodology"]
-    assert "system_prompt" in str(row["content"])
-    assert row["first_used_at"] <= datetime.now(UTC)
 
 
 # --- what was paid for ---------------------------------------------------------------------------------
@@ -343,9 +304,9 @@ async def usage_of(service: Service, score_id: uuid.UUID) -> tuple[Any, ...]:
     return score["status"], usage["input_tokens"], usage["output_tokens"], usage["cost_usd"]
 
 
-async def test_turns_count_although_the_last_attempt_never_reached_the_judge(service: Service) -> None:
-    await service.request()
-    claimed = await service.claim()
+async def test_turns_count_although_the_last_attempt_never_reached_the_judge(
+    service: Service, claimed: ClaimedScore
+) -> None:
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
     again = await service.claim_now()
 
@@ -354,9 +315,7 @@ async def test_turns_count_although_the_last_attempt_never_reached_the_judge(ser
     assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
 
 
-async def test_turns_count_when_the_score_is_cancelled(service: Service) -> None:
-    await service.request()
-    claimed = await service.claim()
+async def test_turns_count_when_the_score_is_cancelled(service: Service, claimed: ClaimedScore) -> None:
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
 
     await service.leases.cancel(claimed.score_id, "alice")
@@ -364,9 +323,7 @@ async def test_turns_count_when_the_score_is_cancelled(service: Service) -> None
     assert await usage_of(service, claimed.score_id) == ("cancelled", 1000, 100, 0.01)
 
 
-async def test_turns_count_when_the_last_worker_is_lost(service: Service) -> None:
-    await service.request()
-    claimed = await service.claim()
+async def test_turns_count_when_the_last_worker_is_lost(service: Service, claimed: ClaimedScore) -> None:
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
     await service.claim_now()
     await service.database.once(
@@ -378,20 +335,15 @@ async def test_turns_count_when_the_last_worker_is_lost(service: Service) -> Non
     assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
 
 
-async def test_a_score_without_turns_used_nothing_that_is_known(service: Service) -> None:
+async def test_a_score_without_turns_used_nothing_that_is_known(service: Service, claimed: ClaimedScore) -> None:
     """No turn, no sum: null and not zero."""
-    await service.request()
-    claimed = await service.claim()
-
     await service.leases.cancel(claimed.score_id, "alice")
 
     assert await usage_of(service, claimed.score_id) == ("cancelled", None, None, None)
 
 
-async def test_a_turn_of_a_provider_that_is_gone_is_not_continued(service: Service) -> None:
+async def test_a_turn_of_a_provider_that_is_gone_is_not_continued(service: Service, claimed: ClaimedScore) -> None:
     """The conversation cannot go on without its provider, so the score is judged anew."""
-    await service.request()
-    claimed = await service.claim()
     await service.attempt(claimed, FakeJudge(ANALYSIS, JudgeUnavailable("away")))
     await service.database.once(lambda c: c.execute("UPDATE judge_turns SET provider = 'gone'"))
     again = await service.claim_now()

@@ -78,58 +78,11 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load_criteria([tmp_path / "missing"])
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param(MINIMAL | {"system_prompt": " \n"}, "system_prompt: ", id="empty_prompt"),
-        pytest.param(
-            MINIMAL | {"prompt": "{{ALERT_DATA}} {{OUTPUT_SCHEMA}}"},
-            r"\{\{SESSION_CONVERSATION\}\} must appear exactly once, found 0 times",
-            id="placeholder_missing",
-        ),
-        pytest.param(
-            MINIMAL | {"prompt": PROMPT + "{{SESSION_CONVERSATION}}"}, "found 2 times", id="placeholder_twice"
-        ),
-        pytest.param(
-            MINIMAL | {"prompt": PROMPT + "{{ALERT_DATE}}"},
-            r"no such placeholder as \{\{ALERT_DATE\}\}; did you mean 'ALERT_DATA'\?",
-            id="placeholder_misspelt",
-        ),
-        pytest.param(
-            MINIMAL | {"system_prompt": "{{ALERT_DATA}}"},
-            r"system_prompt: .* in `prompt` only",
-            id="placeholder_elsewhere",
-        ),
-        pytest.param(
-            {k: v for k, v in MINIMAL.items() if k != "reminder_prompt"},
-            "two_turn needs follow_up_prompt and reminder_prompt",
-            id="no_reminder",
-        ),
-        pytest.param(
-            MINIMAL | {"categories": [{"id": "a", "max_points": 25}]}, "add up to 25, not to 100", id="category_points"
-        ),
-        pytest.param(
-            MINIMAL | {"categories": [{"id": "a", "max_points": 50}] * 2}, "'a' is given twice", id="category_twice"
-        ),
-        pytest.param(
-            MINIMAL | {"categories": [{"id": "a", "points": 100}]},
-            r"points: no such key; did you mean 'max_points'\?",
-            id="category_key",
-        ),
-        pytest.param(MINIMAL | {"bands": {"good": [60, 50]}}, "the lower end comes first", id="band_upside_down"),
-        pytest.param(
-            MINIMAL | {"bands": {"good": [60, 100], "bad": [0, 60]}},
-            "'bad' and 'good' overlap at 60",
-            id="bands_overlap",
-        ),
-        pytest.param(
-            MINIMAL | {"pass_threshold": 0.5}, "pass_threshold is for a rubric", id="threshold_without_rubric"
-        ),
-        pytest.param(RUBRIC | {"rubric": []}, "rubric needs rubric", id="rubric_missing"),
-        pytest.param(RUBRIC | {"pass_threshold": 70}, "pass_threshold: ", id="threshold_in_percent"),
-    ],
-)
-def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, content: dict[str, Any] | str, message: str) -> None:
+@table
+def test_a_file_that_cannot_be_meant_is_refused(
+    base: str, changes: dict[str, Any], message: str, *, tmp_path: Path
+) -> None:
+    content = {"minimal": MINIMAL, "rubric": RUBRIC}[base] | changes
     write(tmp_path, "own.yaml", content)
     with pytest.raises(ConfigurationError, match=message) as refused:
         load_criteria([tmp_path])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tables import table
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.judge.criteria import InvalidCriteria, load_criteria, read_criteria_file
 
@@ -38,30 +39,9 @@ def test_a_valid_file_is_read(tmp_path: Path) -> None:
     assert read_criteria_file(tmp_path / "own.yaml").name == "own"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "key", "reason"),
-    [
-        pytest.param("name: own", "name: two words", 1, "name", "pattern", id="value"),
-        pytest.param("strategy: rubric", "strategy: rubrik", 2, "strategy", "'rubric'", id="choice"),
-        pytest.param("{{ALERT_DATA}}", "{{ALERT_DATE}}", 4, "prompt", "'ALERT_DATA'", id="inside-of-a-prompt"),
-        pytest.param("pass_threshold", "pass_treshold", 13, "pass_treshold", "'pass_threshold'", id="unknown-key"),
-        pytest.param(
-            "Few calls.", "Few.\n    wieght: 1", 13, "rubric.1.wieght", "'weight'", id="unknown-key-of-a-part"
-        ),
-        pytest.param("    weight: 0.3\n", "", 10, "rubric.1.weight", "required", id="missing-key-of-a-part"),
-        pytest.param("system_prompt: Judge.\n", "", 1, "system_prompt", "required", id="missing-key"),
-        pytest.param("weight: 0.7", "weight: 7", 9, "rubric.0.weight", "less than", id="flow-style"),
-        pytest.param("weight: 0.3", "weight: 0.2", 8, "", "add up to 0.9", id="between-parts"),
-        pytest.param("strategy: rubric", "strategy: structured", 2, "", "has no rubric", id="between-keys"),
-        pytest.param("strategy: rubric", "follow_up_prompt: Name.", 2, "", "needs follow_up_prompt", id="absent-key"),
-        pytest.param("id: efficiency", "id: completion", 8, "rubric", "given twice", id="id-twice"),
-        pytest.param("pass_threshold:", "bands: {ok: [0, 101]}\npass_threshold:", 13, "bands.ok.1", "100", id="band"),
-        pytest.param("pass_threshold:", "bands:\n  A b: [0, 1]\npass_threshold:", 14, "bands.A b", "pattern", id="id"),
-        pytest.param("pass_threshold: 0.7", "1: 0.7", 13, "1", "strings", id="key-that-is-a-number"),
-    ],
-)
+@table
 def test_a_fault_is_told_with_the_line_of_its_key(
-    tmp_path: Path, old: str, new: str, line: int, key: str, reason: str
+    old: str, new: str, line: int, key: str, reason: str, *, tmp_path: Path
 ) -> None:
     assert VALID.count(old) == 1
     [(told_line, told_key, told_reason)] = faults_of(tmp_path, VALID.replace(old, new))
@@ -69,30 +49,18 @@ def test_a_fault_is_told_with_the_line_of_its_key(
     assert reason in told_reason
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "reason"),
-    [
-        pytest.param("name: [own\nprompt: x\n", 2, "not YAML", id="not-yaml"),
-        pytest.param("name: own\nprompt: a: b\n", 2, "not YAML: mapping values", id="colon-in-plain-text"),
-        pytest.param("name: own\n[a, b]: x\n", 2, "not YAML", id="key-that-is-a-list"),
-        pytest.param("name: own\nprompt: \x1b[31m\n", 2, "the character 0x1b", id="control-character"),
-        pytest.param("name: own\n---\nname: other\n", 2, "not YAML", id="two-documents"),
-        pytest.param("name: own\nother: *nothing\n", 2, "not YAML: found undefined alias", id="unknown-alias"),
-        pytest.param("- a\n", None, "expected a mapping at the top, found list", id="list"),
-        pytest.param("", None, "found NoneType", id="empty"),
-        pytest.param(b"name: \xff\n", None, "not UTF-8", id="not-utf-8"),
-    ],
-)
-def test_what_is_no_mapping_is_one_fault(tmp_path: Path, text: str | bytes, line: int | None, reason: str) -> None:
+@table
+def test_what_is_no_mapping_is_one_fault(text: str, line: int | None, reason: str, *, tmp_path: Path) -> None:
     [(told_line, key, told_reason)] = faults_of(tmp_path, text)
     assert (told_line, key) == (line, "")
     assert reason in told_reason
 
 
-@pytest.mark.parametrize("name", ["missing.yaml", "."])
-def test_what_cannot_be_read_is_a_fault(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidCriteria, match="cannot be read: "):
-        read_criteria_file(tmp_path / name)
+def test_what_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
+    for name in ("missing.yaml", "."):
+        with pytest.raises(InvalidCriteria, match="cannot be read: "):
+            read_criteria_file(tmp_path / name)
+    assert [reason for _, _, reason in faults_of(tmp_path, b"name: \xff\n")] == ["cannot be read: it is not UTF-8"]
 
 
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:

@@ -101,29 +101,6 @@ def test_paragraphs_do_not_reach_into_each_other() -> None:
                 assert find_failure_tags(analysis, VOCABULARY) == tags, analysis
 
 
-ANALYSIS = """\
-## Assessment
-
-However, the agent failed to look at the previous logs although `get_previous_logs` was available (E4): it never
-called it, and the restart at 03:12 stayed unexplained. That is a **missed_available_tool**. There is no
-hallucinated_evidence; all quoted lines stand in E7 and E9.
-
-The verdict "OOM" came in E11, before the node was looked at. I considered `premature_conclusion`, but E12 and E13
-still test it, so I do not assign it. Its confidence is "high" while nothing was verified: `unsupported_confidence`.
-
-Was the conclusion wrong? E14 supports it, so wrong_conclusion does not apply.
-
-| tag | applies |
-|---|---|
-| premature_conclusion | no |
-| missed_available_tool | yes |
-
-Logical Flow: 14/25
-
-61
-"""
-
-
 @table
 def test_terms_are_found(analysis: str, vocabulary: list[str], tags: list[str]) -> None:
     assert find_failure_tags(analysis, vocabulary) == tags
