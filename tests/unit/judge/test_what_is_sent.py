@@ -47,7 +47,6 @@ KINDS: dict[str, Callable[[str], tuple[str, str]]] = {
     ),
     "split by colours": lambda seed: _with("pass\x1b[0mword: {}", _made_up(seed, 16)),
     "full width": lambda seed: _with("ｐａｓｓｗｏｒｄ= {}", _made_up(seed, 16)),
-    "cut key": lambda seed: _with(f"-----BEGIN {_PEM} {{}}", _made_up(seed, 64)),
 }
 
 MODELS = ("gpt-4o-2024-08-06", "anthropic/claude-sonnet-4-5", "gemini-2.5-pro", "llama3.1:70b", "azure-openai-eu", "o3")
@@ -165,7 +164,7 @@ async def test_nothing_is_left_of_a_secret_that_was_cut() -> None:
     """Secrets go before anything is shortened, so that no cut leaves one without what it was known by."""
     for budget_tokens in (12_000, 17_000, 23_000, 29_000):
         planted = Planted()
-        log = "\n".join(planted() for _ in range(20))
+        log = "\n".join(planted() for _ in range(70))
         session = timeline(
             stage(execution(call(log), call(log, number=2), model_names=MODELS)), final_analysis="the disk is full"
         )
