@@ -174,8 +174,8 @@ async def test_links_that_stay_inside_are_followed(work_dir: Path) -> None:
         assert (await result(allowed(work_dir), "file_contains", path=path, substring=text)).passed, path
 
 
-def make_ways_out(work_dir: Path) -> dict[str, tuple[str, str]]:
-    """Path -> kind of attack: what it says."""
+def make_ways_out(work_dir: Path) -> tuple[str, ...]:
+    """Paths that lead out of the work directory."""
     secret = work_dir.parents[1] / "secret"
     (work_dir / "to-file").symlink_to(secret)
     (work_dir / "relative").symlink_to("../../secret")
@@ -188,47 +188,23 @@ def make_ways_out(work_dir: Path) -> dict[str, tuple[str, str]]:
     (work_dir / "to-self").symlink_to(f"/proc/{os.getpid()}/environ")
     (work_dir / "to-prefix").symlink_to("../session-10")
     (work_dir.parent / "session-10").write_text(SECRET)
-    leads_out = "leads out of the work directory"
-    return {
-        "to-file": ("to-file", leads_out),
-        "relative": ("relative", leads_out),
-        "link-to-a-link": ("to-link", leads_out),
-        "another-session": ("to-neighbour", leads_out),
-        "directory": ("to-dir/secret", leads_out),
-        "root": (f"to-root{secret}", leads_out),
-        "deep-directory": ("out/deep/secret", leads_out),
-        "device": ("to-zero", leads_out),
-        "own-process": ("to-self", leads_out),
-        "same-beginning": ("to-prefix", leads_out),
-    }
+    links = ("to-file", "relative", "to-link", "to-neighbour", "to-zero", "to-self", "to-prefix", "to-dir/")
+    return (*links, "to-dir/secret", "to-dir//.", f"to-root{secret}", "out/deep/secret")
 
 
-WAYS_OUT = (
-    *("to-file", "relative", "link-to-a-link", "another-session", "directory", "root", "deep-directory", "device"),
-    *("own-process", "same-beginning"),
-)
+async def test_no_path_leads_out(work_dir: Path) -> None:
+    for path in make_ways_out(work_dir):
+        for gate in (
+            {"type": "file_contains", "path": path, "substring": SECRET},
+            {"type": "file_matches", "path": path, "pattern": "(?s).*"},
+            {"type": "file_exists", "path": path},
+        ):
+            if path.endswith(("/", ".")) and gate["type"] != "file_exists":
+                continue  # refused by the configuration
+            [decided] = await results(allowed(work_dir), gate)
 
-
-@pytest.mark.parametrize("way", WAYS_OUT)
-async def test_no_path_leads_out(work_dir: Path, way: str) -> None:
-    path, says = make_ways_out(work_dir)[way]
-
-    for gate in (
-        {"type": "file_contains", "path": path, "substring": SECRET},
-        {"type": "file_matches", "path": path, "pattern": "(?s).*"},
-        {"type": "file_exists", "path": path},
-    ):
-        [decided] = await results(allowed(work_dir), gate)
-
-        assert not decided.passed
-        assert says in decided.message
-
-
-async def test_directory_reached_with_a_slash_does_not_lead_out(work_dir: Path) -> None:
-    (work_dir / "to-dir").symlink_to("../..")
-
-    assert not (await result(allowed(work_dir), "file_exists", path="to-dir/")).passed
-    assert not (await result(allowed(work_dir), "file_exists", path="to-dir//.")).passed
+            assert not decided.passed, path
+            assert "leads out of the work directory" in decided.message, path
 
 
 SWAPS = {
@@ -279,30 +255,30 @@ def odd_files(work_dir: Path) -> Iterator[None]:
         yield
 
 
+ODD = {
+    "fifo": "is not a file",
+    "socket": "is not a file",
+    "out": "is a directory",
+    "absent": "there is no 'absent' in the work directory",
+    "report.md/inside": "there is no 'report.md/inside' in the work directory",
+    "loop": "a link that leads nowhere",
+    "dangling": "there is no 'dangling' in the work directory",
+    "x" * 300: "File name too long",
+}
+
+
 @pytest.mark.usefixtures("odd_files")
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        ("fifo", "is not a file"),
-        ("socket", "is not a file"),
-        ("out", "is a directory"),
-        ("absent", "there is no 'absent' in the work directory"),
-        ("report.md/inside", "there is no 'report.md/inside' in the work directory"),
-        ("loop", "a link that leads nowhere"),
-        ("dangling", "there is no 'dangling' in the work directory"),
-        ("x" * 300, "File name too long"),
-    ],
-)
-async def test_what_is_no_file_is_not_read(work_dir: Path, path: str, says: str) -> None:
+async def test_what_is_no_file_is_not_read(work_dir: Path) -> None:
     (work_dir / "loop").symlink_to("loop")
     (work_dir / "dangling").symlink_to("nowhere")
 
-    read = await result(allowed(work_dir), "file_contains", path=path, substring="x")
-    there = await result(allowed(work_dir), "file_exists", path=path)
+    for path, says in ODD.items():
+        read = await result(allowed(work_dir), "file_contains", path=path, substring="x")
+        there = await result(allowed(work_dir), "file_exists", path=path)
 
-    assert not read.passed
-    assert says in read.message
-    assert there.passed is (path == "out")
+        assert not read.passed
+        assert says in read.message
+        assert there.passed is (path == "out")
 
 
 @pytest.mark.parametrize(
@@ -552,21 +528,17 @@ async def test_errors_of_a_command_are_not_its_output(work_dir: Path) -> None:
     assert not (await result(allowed(work_dir), "command_output_matches", **gate)).passed
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("no-such-program", "exit status 127"),
-        ("exit 3", "exit status 3"),
-        ("kill -9 $$", "signal 9"),
-        ("if", "exit status 2"),
-        ("cd /", "exit status 0"),
-    ],
-)
-async def test_how_a_command_ended_is_told(work_dir: Path, command: str, says: str) -> None:
-    decided = await run(allowed(work_dir), command)
+async def test_how_a_command_ended_is_told(work_dir: Path) -> None:
+    for command, says in {
+        "no-such-program": "exit status 127",
+        "exit 3": "exit status 3",
+        "kill -9 $$": "signal 9",
+        "if": "exit status 2",
+        "cd /": "exit status 0",
+    }.items():
+        decided = await run(allowed(work_dir), command)
 
-    assert decided.message == f"the command ended with {says}"
-    assert decided.passed is says.endswith("status 0")
+        assert (decided.message, decided.passed) == (f"the command ended with {says}", says.endswith("status 0"))
 
 
 async def test_command_that_cannot_be_started_did_not_pass(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,22 +571,6 @@ async def test_all_gates_together_have_a_deadline(work_dir: Path, let_pass: Call
     assert not (work_dir / "ran").exists()
 
 
-async def test_gate_that_takes_too_long_to_decide_did_not_pass(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_end = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def decide_slowly(*_: Any) -> GateResult:
-        asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(PATIENCE_S)
-        return GateResult("late", "late", True, "late")
-
-    monkeypatch.setattr("tarsy_scoring.gates.run.evaluate_gate", decide_slowly)
-    decided = await result(allowed(work_dir, timeout_s=0.2), "max_tool_calls", max=9)
-    may_end.set()
-
-    assert (decided.passed, decided.gate_type) == (False, "max_tool_calls")
-    assert "not decided within 0.2 s" in decided.message
-
-
 async def test_what_never_comes_back_is_in_nobodys_way(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share that is dead, or a path that is too dear, takes no thread from others and does not hold up our end."""
     may_end = threading.Event()
@@ -633,6 +589,7 @@ async def test_what_never_comes_back_is_in_nobodys_way(work_dir: Path, monkeypat
             {"type": "max_tool_calls", "max": 9},
         )
         assert [r.passed for r in decided] == [False, False]
+        assert "not decided within 0.1 s" in decided[1].message
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "others go on"), PATIENCE_S / 2) == "others go on"
         mine = [t for t in set(threading.enumerate()) - before if t.name == THREAD_NAME]
         assert len(mine) == 3

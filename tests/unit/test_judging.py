@@ -172,20 +172,17 @@ RETRY, OTHER_RETRY = JudgeUnavailable("away"), AttemptTimedOut("late")
 END, OTHER_END = Refused("no"), ContentFiltered("no")
 
 
-@pytest.mark.parametrize(
-    ("failures", "expected"),
-    [
-        pytest.param([END], END, id="one"),
-        pytest.param([LONGER, WAIT], WAIT, id="the_shortest_wait"),
-        pytest.param([WAIT, LONGER], WAIT, id="the_shortest_wait_in_any_order"),
-        pytest.param([WAIT, SAME], WAIT, id="of_equal_waits_the_first"),
-        pytest.param([END, RETRY, LONGER], LONGER, id="a_wait_before_all_others"),
-        pytest.param([END, RETRY, OTHER_RETRY], RETRY, id="the_first_that_may_pass"),
-        pytest.param([END, OTHER_END], END, id="the_first_end"),
-    ],
-)
-def test_hope_is_a_wait_then_what_may_pass(failures: list[ScoringError], expected: ScoringError) -> None:
-    assert most_hopeful(failures) is expected
+def test_hope_is_a_wait_then_what_may_pass() -> None:
+    for failures, expected in (
+        ([END], END),
+        ([LONGER, WAIT], WAIT),
+        ([WAIT, LONGER], WAIT),
+        ([WAIT, SAME], WAIT),
+        ([END, RETRY, LONGER], LONGER),
+        ([END, RETRY, OTHER_RETRY], RETRY),
+        ([END, OTHER_END], END),
+    ):
+        assert most_hopeful(failures) is expected
 
 
 async def test_the_chain_says_how_often_and_how_patiently() -> None:
@@ -302,35 +299,16 @@ SMALL = ProviderSettings(context_window_tokens=32_000, max_reply_tokens=2_000)
 ROOM = 28_000 - CRITERIA.prompt_tokens - OVERHEAD_TOKENS
 
 
-@pytest.mark.parametrize(
-    ("settings", "factor", "window", "expected"),
-    [
-        pytest.param(SMALL, 1.0, None, ROOM, id="configured_window"),
-        pytest.param(SMALL, 1.0, 32_000, ROOM, id="reported_window_is_the_same"),
-        pytest.param(SMALL, 1.0, 16_000, ROOM - 16_000, id="reported_window_is_smaller"),
-        pytest.param(SMALL, 1.0, 1_000_000, ROOM, id="reported_window_is_larger"),
-        pytest.param(SMALL, 1.0, 4_000, 0, id="reported_window_holds_the_answers_alone"),
-        pytest.param(SMALL, 1.0, 100, 0, id="reported_window_holds_nothing"),
-        pytest.param(SMALL, 1.25, None, ROOM - 5_600, id="factor"),
-        pytest.param(SMALL, 1.25, 17_000, ROOM + 10_400 - 28_000, id="factor_and_smaller_window"),
-        pytest.param(SMALL, 1000.0, None, 0, id="factor_that_leaves_nothing"),
-        pytest.param(
-            ProviderSettings(context_window_tokens=32_000, max_reply_tokens=4_000),
-            1.0,
-            None,
-            ROOM - 4_000,
-            id="answers",
-        ),
-        pytest.param(
-            ProviderSettings(context_window_tokens=4_000, max_reply_tokens=2_000), 1.0, None, 0, id="tiny_window"
-        ),
-    ],
-)
-def test_room_is_the_window_less_prompts_and_two_answers(
-    settings: ProviderSettings, factor: float, window: int | None, expected: int
-) -> None:
-    """In estimated tokens: of the window less both answers, divided by what a token really takes."""
-    assert context_budget(settings, CRITERIA, factor, window) == expected
+@table
+def test_room_is_the_window_less_prompts_and_two_answers(factor: float, window: int | None, less: int | None) -> None:
+    """In estimated tokens: of the window less both answers, divided by what a token really takes; null: nothing."""
+    assert context_budget(SMALL, CRITERIA, factor, window) == (0 if less is None else ROOM - less)
+
+
+def test_longer_answers_leave_less_room() -> None:
+    longer = ProviderSettings(context_window_tokens=32_000, max_reply_tokens=4_000)
+    tiny = ProviderSettings(context_window_tokens=4_000, max_reply_tokens=2_000)
+    assert [context_budget(settings, CRITERIA) for settings in (longer, tiny)] == [ROOM - 4_000, 0]
 
 
 counts = st.integers(0, 2_000_000)
@@ -356,25 +334,22 @@ SHOWN = 20_000
 ESTIMATE = SHOWN + CRITERIA.opening_tokens
 
 
-@pytest.mark.parametrize(
-    ("budget", "shown", "error", "expected"),
-    [
-        pytest.param(24_000, SHOWN, too_long(None, None), 15_000, id="nothing_reported"),
-        pytest.param(18_000, SHOWN, too_long(None, None), 13_500, id="budget_below_what_was_shown"),
-        pytest.param(24_000, SHOWN, too_long(32_000, None), 15_000, id="window_as_configured"),
-        pytest.param(24_000, SHOWN, too_long(16_000, None), ROOM - 16_000, id="smaller_window"),
-        pytest.param(24_000, SHOWN, too_long(None, ESTIMATE), 15_000, id="prompt_as_estimated"),
-        pytest.param(24_000, SHOWN, too_long(None, 10), 15_000, id="prompt_smaller_than_estimated"),
-        pytest.param(24_000, SHOWN, too_long(None, 2 * ESTIMATE), ROOM - 14_000, id="prompt_twice_the_estimate"),
-        pytest.param(24_000, SHOWN, too_long(18_000, 2 * ESTIMATE), ROOM - 21_000, id="both"),
-        pytest.param(24_000, SHOWN, too_long(0, None), 15_000, id="window_of_zero_is_no_report"),
-        pytest.param(24_000, SHOWN, too_long(100, None), 15_000, id="window_that_would_hold_nothing"),
-        pytest.param(24_000, SHOWN, too_long(None, 100 * ESTIMATE), 15_000, id="prompt_beyond_measure"),
-        pytest.param(0, 0, too_long(None, None), 0, id="nothing_left"),
-    ],
-)
-def test_after_a_refusal_there_is_less_room(budget: int, shown: int, error: PromptTooLong, expected: int) -> None:
-    assert smaller_budget(budget, shown, error, SMALL, CRITERIA) == expected
+def test_after_a_refusal_there_is_less_room() -> None:
+    for budget, shown, window, prompt, expected in (
+        (24_000, SHOWN, None, None, 15_000),
+        (18_000, SHOWN, None, None, 13_500),
+        (24_000, SHOWN, 32_000, None, 15_000),
+        (24_000, SHOWN, 16_000, None, ROOM - 16_000),
+        (24_000, SHOWN, None, ESTIMATE, 15_000),
+        (24_000, SHOWN, None, 10, 15_000),
+        (24_000, SHOWN, None, 2 * ESTIMATE, ROOM - 14_000),
+        (24_000, SHOWN, 18_000, 2 * ESTIMATE, ROOM - 21_000),
+        (24_000, SHOWN, 0, None, 15_000),  # a window of zero is no report
+        (24_000, SHOWN, 100, None, 15_000),
+        (24_000, SHOWN, None, 100 * ESTIMATE, 15_000),
+        (0, 0, None, None, 0),
+    ):
+        assert smaller_budget(budget, shown, too_long(window, prompt), SMALL, CRITERIA) == expected, (window, prompt)
 
 
 @given(budget=counts, shown=counts, window=st.none() | counts, prompt=st.none() | counts)

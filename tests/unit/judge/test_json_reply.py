@@ -146,11 +146,6 @@ async def test_characters_that_cannot_be_stored_are_left_out() -> None:
     assert verdict.alternative_approaches == [AlternativeApproach("Logs", "Better.", ("a", "b"))]
 
 
-async def test_a_text_of_nothing_that_can_be_stored_is_empty() -> None:
-    with pytest.raises(InvalidStructuredAnswer):
-        await judge(structured_reply(score_reasoning="\0"))
-
-
 async def test_a_whole_number_is_a_total() -> None:
     assert (await judge(with_total("85"))).total_score == 85
 
@@ -170,19 +165,13 @@ async def test_what_makes_a_score_must_be_there(key: str) -> None:
         await judge(reply)
 
 
-@pytest.mark.parametrize("key", ["missing_tools", "alternative_approaches"])
-async def test_lists_may_be_left_out(key: str) -> None:
+async def test_lists_may_be_left_out() -> None:
     reply = structured_reply()
-    del reply[key]
+    del reply["missing_tools"], reply["alternative_approaches"]
 
     verdict = await judge(reply)
 
-    assert verdict.total_score == 67
-    assert getattr(verdict, key) == []
-
-
-async def test_no_missing_tools_are_said_to_be_none() -> None:
-    verdict = await judge(structured_reply(missing_tools=[]))
+    assert (verdict.total_score, verdict.missing_tools, verdict.alternative_approaches) == (67, [], [])
     assert verdict.missing_tools_analysis == "No critical missing tools identified."
 
 

@@ -9,8 +9,6 @@ from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import (
     JudgeUnavailable,
     LeaseLost,
-    RateLimited,
-    ScoringError,
 )
 from tarsy_scoring.judge.assess import assess
 from tarsy_scoring.judge.criteria import load_criteria
@@ -81,22 +79,14 @@ async def test_a_breakdown_that_does_not_add_up_is_repaired() -> None:
     assert verdict.flags == set()
 
 
-@pytest.mark.parametrize(
-    ("repair", "total"),
-    [
-        pytest.param(answer(f"{BREAKDOWN}\n\n72"), 72, id="still_wrong"),
-        pytest.param(answer("71"), 71, id="another_total_alone"),
-        pytest.param(answer("I stand by it."), 70, id="no_total"),
-    ],
-)
-async def test_what_cannot_be_repaired_is_flagged_and_never_clamped(repair: Turn | ScoringError, total: int) -> None:
-    scripted = ScriptedJudge(answer(f"{ANALYSIS}\n\n70"), repair, NAMED)
+async def test_what_cannot_be_repaired_is_flagged_and_never_clamped() -> None:
+    for repair, total in (f"{BREAKDOWN}\n\n72", 72), ("71", 71), ("I stand by it.", 70):
+        scripted = ScriptedJudge(answer(f"{ANALYSIS}\n\n70"), answer(repair), NAMED)
 
-    verdict = await judge(scripted)
+        verdict = await judge(scripted)
 
-    assert scripted.kinds == ["analysis", "repair", "missing_tools"]
-    assert verdict.total_score == total
-    assert verdict.flags == {"breakdown_mismatch"}
+        assert scripted.kinds == ["analysis", "repair", "missing_tools"]
+        assert (verdict.total_score, verdict.flags) == (total, {"breakdown_mismatch"})
 
 
 async def test_a_total_that_fits_the_breakdown_after_all_repairs_it() -> None:
@@ -117,26 +107,11 @@ async def test_an_analysis_without_a_breakdown_needs_no_repair() -> None:
     assert verdict.score_breakdown is None
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param([answer(refusal="no")], id="refused"),
-        pytest.param([answer(finish_reason="content_filter")], id="filtered"),
-        pytest.param([answer()], id="empty"),
-        pytest.param([TOOL_CALLS], id="tool_calls"),
-        pytest.param([CUT, CUT], id="cut_twice"),
-        pytest.param([JudgeUnavailable("away")], id="unavailable_for_good"),
-        pytest.param([RateLimited("wait", 60)], id="rate_limited_for_good"),
-    ],
-)
-async def test_missing_tools_that_fail_for_good_cost_a_flag_and_not_the_score(
-    script: list[Turn | ScoringError],
-) -> None:
-    verdict = await judge(ScriptedJudge(SCORED, *script))
-    assert verdict.total_score == 67
-    assert verdict.flags == {"missing_tools_unavailable"}
-    assert verdict.missing_tools_analysis is None
-    assert verdict.missing_tools == []
+async def test_missing_tools_that_fail_for_good_cost_a_flag_and_not_the_score() -> None:
+    for script in ([answer(refusal="no")], [TOOL_CALLS], [CUT, CUT], [JudgeUnavailable("away")]):
+        verdict = await judge(ScriptedJudge(SCORED, *script))
+        assert (verdict.total_score, verdict.flags) == (67, {"missing_tools_unavailable"})
+        assert (verdict.missing_tools_analysis, verdict.missing_tools) == (None, [])
 
 
 async def test_missing_tools_that_may_succeed_later_are_raised() -> None:
