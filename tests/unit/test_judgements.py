@@ -40,43 +40,26 @@ PENDING = judgement(None, status="pending", usage=None, judge_fingerprint=None, 
 NO_JUDGE = judgement(None, usage={**dict.fromkeys(USAGE)}, judge_fingerprint=None)
 
 
-@pytest.mark.parametrize(
-    ("judgements", "cost", "words"),
-    [
-        pytest.param([judgement(), judgement()], Cost(2400, 0.02, 0), "0.0200 USD, 2,400 tokens", id="all-known"),
-        pytest.param(
-            [judgement(), NO_JUDGE], Cost(1200, 0.01, 1), "0.0100 USD, 1,200 tokens; unknown for 1", id="one-unknown"
-        ),
-        pytest.param(
-            [judgement(usage=USAGE | {"cost_usd": None})], Cost(1200, None, 1), "unknown, 1,200 tokens", id="no-prices"
-        ),
-        pytest.param([judgement(), PENDING], Cost(1200, 0.01, 0), "0.0100 USD, 1,200 tokens", id="one-outstanding"),
-        pytest.param([REFUSED], Cost(1200, 0.01, 0), "0.0100 USD, 1,200 tokens", id="a-refusal-costs-too"),
-        pytest.param([PENDING], Cost(None, None, 0), "unknown", id="nothing-yet"),
-        pytest.param(
-            [judgement(usage=USAGE | {"cost_usd": 0.0})], Cost(1200, 0.0, 0), "0.0000 USD, 1,200 tokens", id="0"
-        ),
-    ],
-)
-def test_cost(judgements: list[Judgement], cost: Cost, words: str) -> None:
+COSTS = {
+    "0.0200 USD, 2,400 tokens": ([judgement(), judgement()], Cost(2400, 0.02, 0)),
+    "0.0100 USD, 1,200 tokens; unknown for 1": ([judgement(), NO_JUDGE], Cost(1200, 0.01, 1)),
+    "unknown, 1,200 tokens": ([judgement(usage=USAGE | {"cost_usd": None})], Cost(1200, None, 1)),
+    "0.0100 USD, 1,200 tokens": ([REFUSED, PENDING], Cost(1200, 0.01, 0)),
+    "unknown": ([PENDING], Cost(None, None, 0)),
+    "0.0000 USD, 1,200 tokens": ([judgement(usage=USAGE | {"cost_usd": 0.0})], Cost(1200, 0.0, 0)),
+}
+
+
+def test_cost() -> None:
     """A cost is added up where it is known, counted where it is not, and never made up."""
-    assert cost_of(judgements) == cost
-    assert str(cost_of(judgements)) == words
+    for words, (judgements, cost) in COSTS.items():
+        assert (cost_of(judgements), str(cost_of(judgements))) == (cost, words)
 
 
-@pytest.mark.parametrize(
-    ("judgements", "status"),
-    [
-        ([judgement(), judgement(0)], 0),
-        ([judgement(), REFUSED], 1),
-        ([judgement(), PENDING], 1),
-        ([judgement(), NO_JUDGE], 1),
-    ],
-    ids=["totals", "failed", "outstanding", "no judge"],
-)
-def test_exit_status(judgements: list[Judgement], status: int) -> None:
+def test_exit_status() -> None:
     """0 only where every judgement came to a total, be it 0."""
-    assert status_of(judgements) == status
+    others = [judgement(0), REFUSED, PENDING, NO_JUDGE]
+    assert [status_of([judgement(), other]) for other in others] == [0, 1, 1, 1]
 
 
 def test_the_command_to_see_a_run_again_can_be_pasted() -> None:
@@ -168,26 +151,21 @@ def test_comparison_of_two_criteria() -> None:
 # --- asked wrongly -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments"),
-    [
-        pytest.param(consistency.consistency, [], id="no-session"),
-        pytest.param(consistency.consistency, ["../etc"], id="no-session-id"),
-        pytest.param(consistency.consistency, ["s", "-n", "1"], id="one-is-no-spread"),
-        pytest.param(consistency.consistency, ["s", "--criteria", "none"], id="unknown-criteria"),
-        pytest.param(consistency.consistency, ["s", "--timeout", "-1"], id="no-time"),
-        pytest.param(consistency.consistency, ["s", "--run", "yesterday"], id="no-run-id"),
-        pytest.param(compare.compare, ["s"], id="compare-what"),
-        pytest.param(compare.compare, ["--criteria", "investigation-methodology"], id="one-criteria"),
-        pytest.param(
-            compare.compare, ["--criteria", "investigation-methodology", "investigation-outcome"], id="no-sessions"
-        ),
-        pytest.param(compare.compare, ["--criteria", "a", "a", "s"], id="the-same-twice"),
-        pytest.param(compare.compare, ["--criteria", "investigation-methodology", "none", "s"], id="one-unknown"),
-    ],
-)
-def test_what_was_asked_wrongly_ends_with_two(command: Any, arguments: list[str]) -> None:
-    """Before anything is ordered, also without a database."""
-    ended = CliRunner().invoke(command, arguments)
+ASKED_WRONGLY: list[tuple[Any, list[str]]] = [
+    (consistency.consistency, []),
+    (consistency.consistency, ["../etc"]),
+    (consistency.consistency, ["s", "-n", "1"]),
+    (consistency.consistency, ["s", "--criteria", "none"]),
+    (consistency.consistency, ["s", "--timeout", "-1"]),
+    (consistency.consistency, ["s", "--run", "yesterday"]),
+    (compare.compare, ["s"]),
+    (compare.compare, ["--criteria", "investigation-methodology"]),
+    (compare.compare, ["--criteria", "investigation-methodology", "investigation-outcome"]),
+    (compare.compare, ["--criteria", "a", "a", "s"]),
+    (compare.compare, ["--criteria", "investigation-methodology", "none", "s"]),
+]
 
-    assert ended.exit_code == 2, ended.output
+
+def test_what_was_asked_wrongly_ends_with_two() -> None:
+    """Before anything is ordered, also without a database."""
+    assert [CliRunner().invoke(command, arguments).exit_code for command, arguments in ASKED_WRONGLY] == [2] * 11

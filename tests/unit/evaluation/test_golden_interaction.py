@@ -46,20 +46,3 @@ def test_metrics_are_those_of_a_reader() -> None:
         assert found == expected | exact, case
         total = expected["total_commands"]
         assert document["error_basis"] == ({"is_error": total} if total else {}), case
-
-
-def test_the_table_agrees_with_itself() -> None:
-    for case, row in GOLDEN.items():
-        expected = row["expected"]
-        total, errors, unique = (expected[n] for n in ("total_commands", "error_count", "unique_commands"))
-        assert expected["retry_count"] == total - unique, case
-        for part in ("by_tool", "by_subcommand"):
-            if part == "by_tool" or expected[part]:
-                assert [sum(column) for column in zip([0, 0], *expected[part].values(), strict=True)] == [
-                    total,
-                    errors,
-                ], case
-        if total:
-            shares = Fraction(errors, total), Fraction(total - unique, total), Fraction(unique, total)
-            rates = "error_rate", "retry_rate", "iteration_ratio"
-            assert tuple(Fraction(expected[rate]) for rate in rates) == shares, case

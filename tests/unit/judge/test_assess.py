@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json, structured_reply
+from scripted import CONTEXT, CUT, ScriptedJudge, ScriptStep, answer, answer_json
 from tables import table
 from tarsy_scoring.config.settings import ChainSettings
 from tarsy_scoring.errors import (
-    AnswerCut,
-    ContentFiltered,
     ContextTooLong,
-    EmptyAnswer,
     JudgeUnavailable,
     LeaseLost,
-    NoScoreInAnswer,
     RateLimited,
     Refused,
     ScoringError,
@@ -175,16 +171,16 @@ FAILING_SAMPLES: dict[str, list[ScriptStep]] = {
 }
 
 
-@pytest.mark.parametrize("failed", FAILING_SAMPLES.values(), ids=FAILING_SAMPLES.keys())
 @pytest.mark.parametrize("samples", [2, "adaptive"])
-async def test_a_sample_that_fails_for_good_is_left_out(samples: Samples, failed: list[ScriptStep]) -> None:
+async def test_a_sample_that_fails_for_good_is_left_out(samples: Samples) -> None:
     """The first reading is a score by itself; an adaptive judgement does not go on asking a judge that fails."""
-    scripted = ScriptedJudge(says(49), *failed, TOOLS)
+    for name, failed in FAILING_SAMPLES.items():
+        scripted = ScriptedJudge(says(49), *failed, TOOLS)
 
-    verdict = await judge(scripted, samples)
+        verdict = await judge(scripted, samples)
 
-    assert (verdict.total_score, verdict.samples, verdict.flags) == (49, [49], set())
-    assert scripted.script == []
+        assert (verdict.total_score, verdict.samples, verdict.flags) == (49, [49], set()), name
+        assert scripted.script == [], name
 
 
 async def test_the_other_samples_still_count() -> None:
@@ -348,25 +344,14 @@ async def test_flags_are_those_of_the_reading_that_counts() -> None:
     assert verdict.flags == {"tampering_suspected"}
 
 
-@pytest.mark.parametrize(
-    ("failed", "error"),
-    [
-        pytest.param([answer(refusal="no")], Refused, id="refused"),
-        pytest.param([answer(finish_reason="content_filter")], ContentFiltered, id="filtered"),
-        pytest.param([answer()], EmptyAnswer, id="empty"),
-        pytest.param([answer("Adequate.")], NoScoreInAnswer, id="no_total"),
-        pytest.param([CUT, CUT], AnswerCut, id="cut_twice"),
-        pytest.param([JudgeUnavailable("away")], JudgeUnavailable, id="unavailable"),
-        pytest.param([RateLimited("wait", 60)], RateLimited, id="rate_limited"),
-        pytest.param([LeaseLost("gone")], LeaseLost, id="lease_lost"),
-    ],
-)
-async def test_a_masked_reading_that_fails_fails_the_score(failed: list[ScriptStep], error: type[ScoringError]) -> None:
-    for is_final in (True, False):
-        scripted = ScriptedJudge(says(100), *failed)
-        with pytest.raises(error):
-            await judge(scripted, masked=masked_context, is_final=is_final)
-        assert scripted.script == []
+async def test_a_masked_reading_that_fails_fails_the_score() -> None:
+    failures = FAILING_SAMPLES | {"lease lost": [LeaseLost("gone")]}
+    for name, failed in failures.items():
+        for is_final in (True, False):
+            scripted = ScriptedJudge(says(100), *failed)
+            with pytest.raises(ScoringError):
+                await judge(scripted, masked=masked_context, is_final=is_final)
+            assert scripted.script == [], name
 
 
 async def test_a_context_that_cannot_be_masked_fails_the_score() -> None:
@@ -375,20 +360,6 @@ async def test_a_context_that_cannot_be_masked_fails_the_score() -> None:
 
     with pytest.raises(ContextTooLong):
         await judge(ScriptedJudge(says(100)), masked=masked)
-
-
-async def test_other_strategies_are_masked_alike() -> None:
-    criteria = load_criteria().get("investigation-structured")
-    low = dict.fromkeys(structured_reply()["score_breakdown"], 5)
-    scripted = ScriptedJudge(
-        answer_json(structured_reply()), answer_json(structured_reply(total_score=20, score_breakdown=low))
-    )
-
-    verdict = await judge(scripted, criteria=criteria, masked=masked_context)
-
-    assert scripted.kinds == ["analysis", "masked"]
-    assert (verdict.total_score, verdict.score_breakdown) == (20, low)
-    assert verdict.flags == {"tampering_suspected"}
 
 
 # --- what the analysis asserts and cites ---------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scripted import rubric_reply, structured_reply
+from tables import table
 from tarsy_scoring.config.settings import ChainSettings, ProviderSettings
 from tarsy_scoring.errors import PromptTooLong, ScoringError
 from tarsy_scoring.judge.criteria import load_criteria
@@ -207,24 +208,9 @@ async def test_reminders_go_on_in_a_full_window(connect: Connect) -> None:
 # --- one call ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("prompt", "token_factor", "reply_limit_factor", "limit"),
-    [
-        pytest.param(1_000, 1.0, 1, 2_000, id="room"),
-        pytest.param(8_000, 1.0, 1, 2_000, id="just_room"),
-        pytest.param(8_001, 1.0, 1, 1_999, id="less"),
-        pytest.param(9_500, 1.0, 1, 500, id="a_quarter"),
-        pytest.param(9_501, 1.0, 1, None, id="less_than_a_quarter"),
-        pytest.param(12_000, 1.0, 1, None, id="over_the_window"),
-        pytest.param(6_000, 1.5, 1, 1_000, id="factor"),
-        pytest.param(6_334, 1.5, 1, None, id="factor_leaves_too_little"),
-        pytest.param(5_000, 1.0, 2, 4_000, id="enlarged"),
-        pytest.param(7_999, 1.0, 2, 2_001, id="enlarged_by_a_little"),
-        pytest.param(8_000, 1.0, 2, None, id="not_enlarged_at_all"),
-    ],
-)
+@table
 async def test_a_reply_limit_shrinks_to_what_is_left(
-    connect: Connect, prompt: int, token_factor: float, reply_limit_factor: int, limit: int | None
+    prompt: int, token_factor: float, reply_limit_factor: int, limit: int | None, *, connect: Connect
 ) -> None:
     """Down to a quarter of `max_reply_tokens`; a cut answer needs more than it had. Else nothing is sent."""
     endpoint = Endpoint(Reply(0.1, "words"))
