@@ -199,15 +199,13 @@ def _about_other_chains(found: Situation, old: str, drift: Drift) -> tuple[str, 
     if not set(by_chain) - {found.chain_id}:
         return ()
     if drift.judge.n < drift.anchors:
-        return (
-            f"Only the {drift.judge.n} anchors of this chain count: other chains differ so much that they add nothing.",
-        )
+        only = f"Only the {drift.judge.n} anchors of this chain count"
+        return (f"{only}: other chains differ so much that they add nothing.",)
     reason = f"Fewer than {OWN_ANCHORS} anchors of this chain count, so those of other chains do, too."
-    if len(by_chain) > 1:
-        return (
-            f"{reason} The interval includes the difference between chains, estimated from {len(by_chain)} chains.",
-        )
-    return (f"{reason} They are of one chain, so how much chains differ is unknown and not in the interval.",)
+    spread = f"The interval includes the difference between chains, estimated from {len(by_chain)} chains."
+    if len(by_chain) == 1:
+        spread = "They are of one chain, so how much chains differ is unknown and not in the interval."
+    return (f"{reason} {spread}",)
 
 
 # --- what to publish -----------------------------------------------------------------------------------

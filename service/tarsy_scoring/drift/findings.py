@@ -179,7 +179,7 @@ async def look_at(database: Database, found: Situation, now: datetime) -> list[L
 
     async def work(connection: Connection) -> list[Look]:
         await LOOK_LOCK.acquire(connection, f"{database.schema}\x1f{found.chain_id}")
-        earlier = await _findings(database, connection, found.chain_id, found.criteria)
+        earlier = await _findings(connection, database.sql(FINDINGS), found.chain_id, found.criteria, None, MOST_SHOWN)
         made: list[Look] = []
         of_change = _of_this_change(earlier, found.tenure, now)
         look = due_look(found.tenure, found.judgements, found.outstanding, [f.look for f in of_change], now)
@@ -258,30 +258,18 @@ async def read_findings(
     limit: int = MOST_SHOWN,
 ) -> list[Finding]:
     """Findings, the newest first. Raises: DatabaseAway."""
-    return await database.once(lambda c: _findings(database, c, chain, criteria, since, limit))
-
-
-async def _findings(
-    database: Database,
-    connection: Connection,
-    chain: str | None,
-    criteria: str | None,
-    since: datetime | None = None,
-    limit: int = MOST_SHOWN,
-) -> list[Finding]:
-    rows = await connection.fetch(database.sql(FINDINGS), chain, criteria, since, limit)
-    return [_finding(r) for r in rows]
-
-
-def _finding(row: Any) -> Finding:
-    values = dict(row)
-    return Finding(**values | {name: Estimate(**values[name]) for name in ("judge", "whole", "agents")})
+    sql = database.sql(FINDINGS)
+    return await database.once(lambda c: _findings(c, sql, chain, criteria, since, limit))
 
 
 async def unpublished(database: Database, limit: int) -> list[Finding]:
     """Events that no broker has acknowledged, the oldest first. Raises: DatabaseAway."""
-    rows = await database.once(lambda c: c.fetch(database.sql(UNPUBLISHED), limit))
-    return [_finding(r) for r in rows]
+    return await database.once(lambda c: _findings(c, database.sql(UNPUBLISHED), limit))
+
+
+async def _findings(connection: Connection, sql: str, *arguments: Any) -> list[Finding]:
+    rows = [dict(row) for row in await connection.fetch(sql, *arguments)]
+    return [Finding(**row | {part: Estimate(**row[part]) for part in ("judge", "whole", "agents")}) for row in rows]
 
 
 async def mark_published(database: Database, event_ids: Sequence[UUID]) -> None:
@@ -293,17 +281,13 @@ def event_of(finding: Finding) -> Mapping[str, Any]:
     """The event `scoring.drift_detected` of a finding; the same for the same finding."""
     size = finding.size
     at = finding.found_at.astimezone(UTC)
+    same = ("chain_id", "criteria_hash", "cause", "is_clear", "old_fingerprint", "new_fingerprint")
     return {
         "type": "scoring.drift_detected",
         "event_id": finding.event_id,
         "timestamp": at,
         "timestamp_us": (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1),
-        "chain_id": finding.chain_id,
-        "criteria_hash": finding.criteria_hash,
-        "cause": finding.cause,
-        "is_clear": finding.is_clear,
-        "old_fingerprint": finding.old_fingerprint,
-        "new_fingerprint": finding.new_fingerprint,
+        **{name: getattr(finding, name) for name in same},
         "size_points": None if size is None else size.value,
         "interval": None if size is None or size.low is None else [size.low, size.high],
         "judge": asdict(finding.judge),

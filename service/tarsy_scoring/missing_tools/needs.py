@@ -6,9 +6,9 @@ model was shown; a need without a quote is dropped, and merging needs adds no qu
 analyses of two chains, and all text in questions has passed the `Sanitizer`.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any
@@ -95,7 +95,7 @@ class LeftOut:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Findings:
     """
     The needs that one provider found, those that most scores mention first.
@@ -108,14 +108,14 @@ class Findings:
     """
 
     provider: str
-    chains: list[str | None]
-    needs: list[Need]
-    notes_read: int
-    quotes_dropped: int
-    needs_dropped: int
-    is_put_together: bool
-    stopped_by: str | None
-    left_out: list[LeftOut]
+    chains: list[str | None] = field(default_factory=list)
+    needs: list[Need] = field(default_factory=list)
+    notes_read: int = 0
+    quotes_dropped: int = 0
+    needs_dropped: int = 0
+    is_put_together: bool = True
+    stopped_by: str | None = None
+    left_out: list[LeftOut] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,44 +212,36 @@ async def find_needs(
         budget_tokens: Room for notes or needs in a question, in estimated tokens.
     """
     questions = _Questions(budget_tokens, max_reminders)
-    found: list[Need] = []
-    read: Counter[str | None] = Counter()
-    left_out: list[LeftOut] = []
-    readings, quotes_dropped, needs_dropped = 0, 0, 0
+    found = Findings(provider)
+    readings = 0
     by_chain: defaultdict[str | None, list[Note]] = defaultdict(list)
     for note in notes:
         by_chain[note.chain_id].append(note)
     for chain_id, of_chain in sorted(by_chain.items(), key=lambda item: -len(item[1])):
+        unread = len(of_chain)
         try:
             for batch in questions.batches_of(of_chain):
                 needs, lost = await questions.map(ask_for((chain_id,)), batch)
-                found += needs[:MOST_NEEDS]
-                needs_dropped += len(needs[MOST_NEEDS:])
-                quotes_dropped += lost
+                found.needs += needs[:MOST_NEEDS]
+                found.needs_dropped += len(needs[MOST_NEEDS:])
+                found.quotes_dropped += lost
+                found.notes_read += len(batch)
+                unread -= len(batch)
                 readings += 1
-                read[chain_id] += len(batch)
         except _NOT_NOW as error:
-            left_out.append(LeftOut(chain_id, len(of_chain) - read[chain_id], str(error)))
+            found.left_out.append(LeftOut(chain_id, unread, str(error)))
+        if unread < len(of_chain):
+            found.chains.append(chain_id)
     # Needs of a single reading were compared by the model while reading.
-    is_put_together, stopped_by = readings < 2 or len(found) < 2, None
-    if not is_put_together and questions.fit_in_one(found):
+    found.is_put_together = readings < 2 or len(found.needs) < 2
+    if not found.is_put_together and questions.fit_in_one(found.needs):
         try:
-            found = await questions.reduce(ask_for(list(read)), found)
-            is_put_together = True
+            found.needs = await questions.reduce(ask_for(found.chains), found.needs)
+            found.is_put_together = True
         except _NOT_NOW as error:
-            stopped_by = str(error)
-    found.sort(key=lambda need: (-need.scores, need.title))
-    return Findings(
-        provider=provider,
-        chains=list(read),
-        needs=found,
-        notes_read=read.total(),
-        quotes_dropped=quotes_dropped,
-        needs_dropped=needs_dropped,
-        is_put_together=is_put_together,
-        stopped_by=stopped_by,
-        left_out=left_out,
-    )
+            found.stopped_by = str(error)
+    found.needs.sort(key=lambda need: (-need.scores, need.title))
+    return found
 
 
 class _Questions:
