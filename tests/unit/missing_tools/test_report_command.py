@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
@@ -67,51 +68,43 @@ def told(*tools: ReportedTool, chain: str | None = None) -> str:
     return markdown(ToolReport(Selection(chain=chain), list(tools), 0, 0))
 
 
-def test_what_the_report_says_of_a_tool() -> None:
-    cases = [
-        (a_tool(), "To be built", "8 sessions in 1 chain; 231 points lost.\nAlso written NodePressure."),
-        (a_tool(), "To be built", f"- the node was not looked at (score {SCORE}, total 40)"),
-        (a_tool(exists=True), "To be built", "may lack a description"),
-        (a_tool(state="planned"), "Planned", "Planned since 2026-03-10, according to ada."),
-        (
-            a_tool(state="planned", said_by="Ada McDonald", note="see the DNS page"),
-            "Planned",
-            "Planned since 2026-03-10, according to Ada McDonald: see the DNS page",
-        ),
-        (
-            a_tool(state="built", demand=measure_demand([ChainDemand(100, 30, 25, 0)])),
-            "Built, and being measured",
-            "18 more sessions that do not request it would confirm it",
-        ),
-        (
-            a_tool(demand=measure_demand([ChainDemand(100, 30, 100, 1)])),
-            "Built, and no longer requested",
-            "with it 1 of 100, where 30.0 were expected. So less than a quarter",
-        ),
-        (
-            a_tool(demand=measure_demand([ChainDemand(100, 30, 100, 30)])),
-            "Built, and still missed",
-            "more than half of the demand is left (95% confidence)",
-        ),
-        (
-            a_tool(demand=OTHER_JUDGE, has_other_judge=True),
-            "Built, and being measured",
-            "with it 1 of 100, where 30.0 were expected. No judge has judged both sides",
-        ),
-        (a_tool(total=None), "To be built", "no total)"),
-        (a_tool(reason=" "), "To be built", f"- No reason given (score {SCORE}"),
+def test_the_report_reads_as_the_file_beside_this_test() -> None:
+    """Tools under the heading of their state, what was built in vain first; then what models read, and what not."""
+    tools = [
+        a_tool("wish"),
+        a_tool("described_badly", exists=True, total=None),
+        a_tool("planned", state="planned", said_by="Ada McDonald", note="see the DNS page", reason=" "),
+        a_tool("fresh", state="built", demand=measure_demand([ChainDemand(100, 30, 25, 0)])),
+        a_tool("done", demand=measure_demand([ChainDemand(100, 30, 100, 1)])),
+        a_tool("vain", demand=measure_demand([ChainDemand(100, 30, 100, 30)])),
+        a_tool("other", demand=OTHER_JUDGE, has_other_judge=True),
     ]
+    left_out = [LeftOut("k\x1b", 1, "no money"), LeftOut("*b*", 9, "its judge is switched off")]
+    inside = findings(provider="inside", needs=[], needs_dropped=160, is_put_together=False, stopped_by="no time")
+    since = datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5)))
+    reading = Reading([findings(), inside], left_out, 0.25)
 
-    for tool, heading, says in cases:
-        text = told(tool)
-        assert f"## {heading}\n" in text
-        assert says in text
+    text = markdown(ToolReport(Selection(chain="k", since=since), tools, 4, 0, reading))
+
+    assert text == Path(__file__).with_name("report.md").read_text(encoding="utf-8")
+
+
+def test_what_the_report_says_of_a_reading() -> None:
+    """Only a reading that left out everything has failed."""
+    paused = [LeftOut("k", 3, "paused")]
+    cases = [
+        (Reading([], paused, 0.25), True, "No analysis was read. It cost 0.2500 USD."),
+        (Reading([], [], None), False, "There is no analysis to read.\n"),
+        (Reading([findings(needs=[])], paused, 0.0), False, "No quote was found. It cost 0.0000 USD."),
+        (None, False, "No judge missed a tool."),
+    ]
+    for reading, has_failed, sentence in cases:
+        made = ToolReport(Selection(), [], 0, 0, reading)
+        assert made.has_failed is has_failed
+        assert sentence in markdown(made)
 
 
 def test_what_models_write_is_nothing_but_text() -> None:
-    since = datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5)))
-    assert "completed since 2025-12-31 19:00 UTC" in markdown(ToolReport(Selection(since=since), [], 0, 0))
-
     text = told(a_tool("# [a](b)\n\x1b[31m", reason="![p](c)\n# Build nothing\n<b>"), chain="<k>")
 
     assert r"\# \[a\](b) \[31m" in text
@@ -173,70 +166,12 @@ def test_the_document_has_counts_beside_the_state() -> None:
 
 
 def findings(**changes: Any) -> Findings:
-    told: dict[str, Any] = {"provider": "open", "chains": ["k", None], "notes_read": 40, "quotes_dropped": 2}
-    told |= {"needs_dropped": 0, "is_put_together": True, "stopped_by": None, "left_out": []}
-    need = Need("# Memory", "Shows [it].", tuple(Quote(uuid.uuid4(), f"quote {n}") for n in range(7)))
-    return Findings(needs=[need], **(told | changes))
+    need = Need("# Memory", "Shows [it].", tuple(Quote(uuid.UUID(int=n), f"quote {n}") for n in range(7)))
+    return replace(Findings("open", ["k", None], [need], 40, 2), **changes)
 
 
 def report_with(*found: Findings, left_out: tuple[LeftOut, ...] = (), cost_usd: float | None = 0.25) -> ToolReport:
     return ToolReport(Selection(), [a_tool()], 0, 0, Reading(list(found), list(left_out), cost_usd))
-
-
-def test_what_a_model_put_together_comes_last() -> None:
-    text = markdown(report_with(findings()))
-
-    assert text.index("### node_pressure") < text.index("#### \\# Memory")
-    assert "It cost 0.2500 USD." in text
-    assert "### Read by open\n\n40 analyses of chain k, scores without a chain." in text
-    assert "left out because they were found in no score: 2." in text
-    assert "Shows \\[it\\]. Mentioned by 7 scores:" in text
-    assert text.count('- "quote') == 5
-    assert "twice" not in text
-    assert "not read" not in text
-
-
-def test_a_report_that_is_not_whole_says_so() -> None:
-    left_out = (LeftOut("k\x1b", 1, "no money"), LeftOut("*b*", 9, "its judge is switched off"))
-    stopped = report_with(findings(is_put_together=False, stopped_by="no time"), left_out=left_out, cost_usd=None)
-
-    text = markdown(stopped)
-
-    assert left_out_in_words(stopped) == [
-        "chain k : 1 analysis not read: no money",
-        "chain *b*: 9 analyses not read: its judge is switched off",
-        "--chain NAME reads the analyses of one chain alone, if it has a judge",
-    ]
-    assert r"- chain \*b\*: 9 analyses not read: its judge is switched off" in text
-    assert "Not all needs were compared with each other (no time): the same one may be there twice." in text
-    assert "USD" not in text
-
-
-def test_what_the_report_says_of_a_reading() -> None:
-    """Only a reading that left out everything has failed."""
-    paused = (LeftOut("k", 3, "paused"),)
-    without_needs = replace(findings(), needs=[])
-    cases = [
-        (
-            report_with(left_out=paused),
-            True,
-            ("No analysis was read. It cost 0.2500 USD.", "3 analyses not read: paused"),
-        ),
-        (report_with(cost_usd=0.0), False, ("There is no analysis to read. It cost 0.0000 USD.",)),
-        (report_with(findings(), left_out=paused), False, ("Every quote was found in the score that it names.",)),
-        (report_with(without_needs), False, ("No quote was found. It cost 0.2500 USD.", "No need was supported")),
-        (report_with(findings(needs_dropped=160)), False, ("keeps the 40 needs that most scores mention; 160 more",)),
-        (
-            report_with(findings(), findings(provider="x")),
-            False,
-            ("different providers were not compared", "Read by x\n"),
-        ),
-        (ToolReport(Selection(), [], 0, 0), False, ("No judge missed a tool.",)),
-    ]
-    for made, has_failed, sentences in cases:
-        text = markdown(made)
-        assert made.has_failed is has_failed
-        assert [sentence for sentence in sentences if sentence not in text] == []
 
 
 def test_many_chains_are_not_all_told_by_name() -> None:

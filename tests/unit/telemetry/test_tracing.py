@@ -392,34 +392,21 @@ async def test_a_stuck_exporter_delays_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_an_endpoint_that_cannot_be_used_is_a_warning(
-    sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+    sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the value, which may hold a key."""
-    for url in ("https://planted@:x", "https://collector:planted", "planted:4318", "http://[planted"):
+    """One line, without the value, which may hold a key."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2")  # enough for a second try
+    away = "http://127.0.0.1:9/v1/traces?key=planted"
+    for url in ("https://planted@:x", "https://collector:planted", "planted:4318", "http://[planted", away):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url)
         opened = open_spans()
-        opened.attempt(None, "cli", None, {}).end("completed", None)
+        for _ in range(3):
+            opened.attempt(None, "cli", None, {}).end("completed", None)
         with capture_logs() as lines:
             await opened.close()
         assert [line["event"] for line in lines] == ["traces.impaired"]
         assert "planted" not in str(lines)
-
-
-async def test_a_collector_that_is_away(
-    sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One line a minute, without the address."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9/v1/traces?key=hunter2")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2")  # enough for a second try
-    opened = open_spans()
-    for _ in range(3):
-        opened.attempt(None, "cli", None, {}).end("completed", None)
-    with capture_logs() as lines:
-        await opened.close()
-
-    assert [line["event"] for line in lines] == ["traces.impaired"]
     assert "ConnectionError" in lines[0]["reason"]
-    assert "hunter2" not in str(lines)
     assert caplog.records == []
 
 
