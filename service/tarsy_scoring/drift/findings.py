@@ -13,20 +13,9 @@ from uuid import UUID
 
 from pydantic import Field
 
+from tarsy_scoring.drift import detection
 from tarsy_scoring.drift.anchors import Standing
-from tarsy_scoring.drift.detection import (
-    OWN_ANCHORS,
-    ChainScore,
-    Look,
-    Situation,
-    Tenure,
-    current_tenure,
-    detect_new_judge,
-    due_look,
-    is_news,
-    judged_by_both,
-    size_of,
-)
+from tarsy_scoring.drift.detection import ChainScore, Look, Situation, Tenure
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.records.session_list import chains_of_sessions
@@ -119,7 +108,7 @@ class Finding:
     @property
     def size(self) -> Estimate | None:
         """The size of the change that `cause` names."""
-        return size_of(self.cause, self.judge, self.whole, self.agents)
+        return detection.size_of(self.cause, self.judge, self.whole, self.agents)
 
 
 _FINDING = f"SELECT {', '.join(f.name for f in fields(Finding))} FROM {{schema}}.drift_findings f"
@@ -156,13 +145,15 @@ async def situation(
     arguments = (chain, criteria, _DOUBTFUL, MOST_READ)
     rows = await database.once(lambda c: c.fetch(database.sql(SCORES), *arguments))
     known = [ChainScore(**dict(r)) for r in reversed(rows) if r["judge_fingerprint"] is not None]
-    tenure = await asyncio.to_thread(current_tenure, known)
+    tenure = await asyncio.to_thread(detection.current_tenure, known)
     if tenure is None:
         return None
     begun = tenure.scores[0].scored_at
     unknown = sum(r["judge_fingerprint"] is None and r["scored_at"] >= begun for r in rows)
     own = [j for j in judgements if j.chain_id == chain]
-    borrows = tenure.old is not None and judged_by_both(own, tenure.old, tenure.fingerprint) < OWN_ANCHORS
+    borrows = (
+        tenure.old is not None and detection.judged_by_both(own, tenure.old, tenure.fingerprint) < detection.OWN_ANCHORS
+    )
     awaited = [a for a in standing.anchors if (borrows or a.chain_id == chain) and a.is_awaited]
     return Situation(chain, criteria, tenure, judgements if borrows else own, len(awaited), unknown)
 
@@ -182,11 +173,13 @@ async def look_at(database: Database, found: Situation, now: datetime) -> list[L
         earlier = await _findings(connection, database.sql(FINDINGS), found.chain_id, found.criteria, None, MOST_SHOWN)
         made: list[Look] = []
         of_change = _of_this_change(earlier, found.tenure, now)
-        look = due_look(found.tenure, found.judgements, found.outstanding, [f.look for f in of_change], now)
+        look = detection.due_look(found.tenure, found.judgements, found.outstanding, [f.look for f in of_change], now)
         if look is not None:
-            drift = await asyncio.to_thread(detect_new_judge, found, look)
+            drift = await asyncio.to_thread(detection.detect_new_judge, found, look)
             published = next(((f.cause, f.size) for f in of_change if f.is_event), None)
-            news = is_news(drift.cause, size_of(drift.cause, drift.judge, drift.whole, drift.agents), published)
+            news = detection.is_news(
+                drift.cause, detection.size_of(drift.cause, drift.judge, drift.whole, drift.agents), published
+            )
             await _keep(database, connection, found, look, drift, is_event=news)
             made.append(look)
         watched = await connection.fetchval(database.sql(WATCHED), found.chain_id, found.criteria)

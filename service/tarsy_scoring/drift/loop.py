@@ -138,7 +138,7 @@ class DriftLoop:
                 await ensure_topics(self._settings, [self._topic])
         except TimeoutError:
             raise BrokerAway(f"the brokers could not be reached within {PUBLISH_TIMEOUT_S:g} s") from None
-        messages = [_message(event_of(f)) for f in news]
+        messages = [message_of(event_of(f)) for f in news]
         acknowledged = await self._publisher.publish(self._topic, messages, PUBLISH_TIMEOUT_S)
         done = [f for f, is_there in zip(news, acknowledged, strict=True) if is_there]
         await findings.mark_published(self._database, [f.event_id for f in done])
@@ -156,6 +156,6 @@ class DriftLoop:
             raise BrokerAway(f"{len(news) - len(done)} of {len(news)} events were not acknowledged in time")
 
 
-def _message(event: Mapping[str, Any]) -> tuple[bytes, bytes, Headers]:
+def message_of(event: Mapping[str, Any]) -> tuple[bytes, bytes, Headers]:
     """Key, value and headers (CloudEvents 1.0). The key is unique, so that compaction keeps every event."""
     return f"drift:{event['event_id']}".encode(), to_json(event), cloudevents_headers(event)

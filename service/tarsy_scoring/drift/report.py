@@ -9,18 +9,9 @@ from typing import Annotated
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import Field
 
-from tarsy_scoring.drift import anchors, findings
+from tarsy_scoring.drift import anchors, detection, findings
 from tarsy_scoring.drift.anchors import Anchor, Standing, State
-from tarsy_scoring.drift.detection import (
-    DAYS_TO_LOOK,
-    SESSIONS_AFTER_DAYS,
-    SESSIONS_TO_LOOK,
-    TENURE,
-    Look,
-    Situation,
-    due_look,
-    judged_by_both,
-)
+from tarsy_scoring.drift.detection import DAYS_TO_LOOK, TENURE, Look, Situation
 from tarsy_scoring.drift.findings import MOST_SHOWN, Finding
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.queue.inbox import Inbox
@@ -150,7 +141,7 @@ def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> Ch
         looked: Looks made at the change that brought the current judge.
     """
     tenure = found.tenure
-    both = 0 if tenure.old is None else judged_by_both(found.judgements, tenure.old, tenure.fingerprint)
+    both = 0 if tenure.old is None else detection.judged_by_both(found.judgements, tenure.old, tenure.fingerprint)
     return ChainStanding(
         found.chain_id,
         found.criteria,
@@ -174,11 +165,11 @@ def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datet
         text += f", {found.outstanding} are still to be; the look waits for these, for at most {DAYS_TO_LOOK} days."
     else:
         text += f", {found.outstanding} are still to be." if found.outstanding else "."
-        if due_look(tenure, found.judgements, found.outstanding, looked, now) is not None:
+        if detection.due_look(tenure, found.judgements, found.outstanding, looked, now) is not None:
             text += " A look is due and will be made within five minutes."
-    enough = SESSIONS_AFTER_DAYS if is_late else SESSIONS_TO_LOOK
+    enough = detection.SESSIONS_AFTER_DAYS if is_late else detection.SESSIONS_TO_LOOK
     if scores < enough and "sessions" not in looked:
-        later = "" if is_late else f", or after {DAYS_TO_LOOK} days {SESSIONS_AFTER_DAYS}"
+        later = "" if is_late else f", or after {DAYS_TO_LOOK} days {detection.SESSIONS_AFTER_DAYS}"
         text += (
             f" The agents' part is determined once there are {enough} scores by the new judge (there are "
             f"{scores}){later}."

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -20,21 +21,21 @@ from tarsy_scoring.limits.token_bucket import TokenBucket
 from tarsy_scoring.live.events import Event
 
 
-class CloseReason(NamedTuple):
+class CloseReason(Enum):
     """Why the gateway closes a connection: close code, text for the peer, and label value for the metric."""
 
-    code: int
-    text: str
-    label: str
+    SLOW = 4008, "too slow: reconnect and catch up", "slow"
+    FLOOD = 1008, "too many messages", "flood"
+    TOO_BIG = 1009, "message too big", "too_big"
+    NOT_READY = 1013, "not ready yet: try again later", "not_ready"
+    OLD = 4009, "connected for long enough: reconnect and catch up", "old"
+    STOPPING = 1012, "the service restarts: reconnect and catch up", "stopping"
+    RENUMBERED = 1012, "positions begin anew: reconnect and reload", "renumbered"
 
-
-SLOW = CloseReason(4008, "too slow: reconnect and catch up", "slow")
-FLOOD = CloseReason(1008, "too many messages", "flood")
-TOO_BIG = CloseReason(1009, "message too big", "too_big")
-NOT_READY = CloseReason(1013, "not ready yet: try again later", "not_ready")
-OLD = CloseReason(4009, "connected for long enough: reconnect and catch up", "old")
-STOPPING = CloseReason(1012, "the service restarts: reconnect and catch up", "stopping")
-RENUMBERED = CloseReason(1012, "positions begin anew: reconnect and reload", "renumbered")
+    def __init__(self, code: int, text: str, label: str) -> None:
+        self.code = code
+        self.text = text
+        self.label = label
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ class Client:
         self._held += events
         self._held_bytes += sum(len(e.text) for e in events)
         if len(self._held) > self._limits.queue_events or self._held_bytes > self._limits.queue_bytes:
-            self.end(SLOW)
+            self.end(CloseReason.SLOW)
 
     def release(self) -> None:
         """Send the events that were held back; later ones are live again."""
@@ -209,7 +210,7 @@ class Client:
             return
         events, size_bytes = self._queued_events + len(chunk.texts), self._queued_bytes + chunk.size_bytes
         if self._queue and (events > self._limits.queue_events or size_bytes > self._limits.queue_bytes):
-            self.end(SLOW)
+            self.end(CloseReason.SLOW)
             return
         self._queue.append(chunk)
         self._queued_events, self._queued_bytes = events, size_bytes

@@ -29,12 +29,6 @@ from tarsy_scoring.kafka.security import connection_options
 from tarsy_scoring.kafka.topics import Tail
 from tarsy_scoring.live.client import (
     DEFAULT_LIMITS,
-    FLOOD,
-    NOT_READY,
-    OLD,
-    RENUMBERED,
-    STOPPING,
-    TOO_BIG,
     Chunk,
     Client,
     ClientRequest,
@@ -114,7 +108,7 @@ class Gateway:
                     group.create_task(self.insights.run(stopping))
                 group.create_task(self._follow_order(stopping))
         finally:
-            self._close_all(STOPPING)
+            self._close_all(CloseReason.STOPPING)
 
     def begin_at(self, position: int) -> None:
         """Treat the events after this position as live."""
@@ -157,7 +151,7 @@ class Gateway:
             # already.
             log.warning("gateway.renumbered", position=self._order.position, database=end)
             self.begin_at(end)
-            self._close_all(RENUMBERED)
+            self._close_all(CloseReason.RENUMBERED)
             return False
         for payload in payloads:
             self._order.add(event_of(payload, to_json(payload)))
@@ -230,7 +224,7 @@ class Gateway:
             for end in done:
                 end.result()
             if not done:
-                client.end(OLD)
+                client.end(CloseReason.OLD)
         finally:
             self._forget(client, caller)  # before the awaits below, which a cancel could cut short
             for task in tasks:
@@ -254,9 +248,9 @@ class Gateway:
         """Receive the client's messages; a ping and an invalid message are answered at once."""
         while (text := await client.socket.receive()) is not None:
             if len(text) > self._limits.message_bytes:
-                return client.end(TOO_BIG)
+                return client.end(CloseReason.TOO_BIG)
             if not client.may_send():
-                return client.end(FLOOD)
+                return client.end(CloseReason.FLOOD)
             try:
                 self._accept(client, parse_request(text))
             except InvalidRequest as error:
@@ -270,14 +264,14 @@ class Gateway:
         if request.action == "ping":
             client.send_message({"type": "pong"})
         elif client.requests.full():
-            client.end(FLOOD)
+            client.end(CloseReason.FLOOD)
         else:
             client.requests.put_nowait(request)
 
     async def _answer_requests(self, client: Client) -> None:
         """Answer the client's requests one after the other: two catch-ups at once would mix their events."""
         if not await _in_time(self._has_place.wait(), PLACE_WAIT_S):
-            return client.end(NOT_READY)
+            return client.end(CloseReason.NOT_READY)
         while True:
             await self._answer(client, await client.requests.get())
             await client.wait_for_room()

@@ -14,13 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tarsy_scoring.evaluation.tool_names import Tool, merge_spellings, normalise
-from tarsy_scoring.missing_tools.demand import (
-    Question,
-    ReadToolRequests,
-    ToolRequests,
-    first_measured_day,
-    read_tool_requests,
-)
+from tarsy_scoring.missing_tools import demand
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.postgres.leader import AdvisoryLock
 from tarsy_scoring.records.analytics import Selection
@@ -187,7 +181,7 @@ async def set_state(
     by: str,
     since: datetime | None = None,
     note: str | None = None,
-    read: ReadToolRequests = read_tool_requests,
+    read: demand.ReadToolRequests = demand.read_tool_requests,
 ) -> Saying:
     """
     Record the state of a tool. The names that belong to it by their spelling are stored as its own.
@@ -232,7 +226,12 @@ def since_when(state: SaidState, before: Sequence[tuple[SaidState, datetime, dat
 
 
 async def merge_name(
-    database: Database, name: str, tool: str | None, *, by: str, read: ReadToolRequests = read_tool_requests
+    database: Database,
+    name: str,
+    tool: str | None,
+    *,
+    by: str,
+    read: demand.ReadToolRequests = demand.read_tool_requests,
 ) -> Merge:
     """
     Record that a name, in all its spellings, belongs to a tool.
@@ -270,7 +269,7 @@ async def merge_name(
     return merge
 
 
-async def _find(database: Database, read: ReadToolRequests, names: Sequence[str]) -> list[Tool]:
+async def _find(database: Database, read: demand.ReadToolRequests, names: Sequence[str]) -> list[Tool]:
     """
     The tool of each of these names.
 
@@ -282,7 +281,7 @@ async def _find(database: Database, read: ReadToolRequests, names: Sequence[str]
         DatabaseAway: See `Database.once`.
     """
     requests, decisions, rows = await asyncio.gather(
-        read(database, Question(Selection(), first_measured_day())),
+        read(database, demand.Question(Selection(), demand.first_measured_day())),
         read_decisions(database),
         database.once(lambda c: c.fetch(database.sql(ASKED_FOR), list(names))),
     )
@@ -291,7 +290,7 @@ async def _find(database: Database, read: ReadToolRequests, names: Sequence[str]
 
 
 def _tools_of(
-    requests: ToolRequests, decisions: Decisions, asked_for: Iterable[str], names: Iterable[str]
+    requests: demand.ToolRequests, decisions: Decisions, asked_for: Iterable[str], names: Iterable[str]
 ) -> list[Tool]:
     decided = [said.tool for said in decisions.said.values()]
     joined = [name for merge in decisions.merges.values() for name in (merge.name, merge.tool)]

@@ -12,7 +12,7 @@ from tables import table
 from tarsy_scoring.cli import cli
 from tarsy_scoring.drift.detection import ChainScore, Look, Situation, Tenure, detect_new_judge
 from tarsy_scoring.drift.findings import Finding, event_of
-from tarsy_scoring.drift.loop import _message
+from tarsy_scoring.drift.loop import message_of
 from tarsy_scoring.drift.report import DriftReport, in_points, markdown, standing_of
 from tarsy_scoring.events import DriftDetected
 from tarsy_scoring.signals.publisher import DRIFT_KEY
@@ -77,7 +77,7 @@ def test_a_finding_in_words() -> None:
 
 
 def test_events_stand_under_a_key_that_windows_keep_away_from() -> None:
-    key, _, _ = _message(event_of(a_finding()))
+    key, _, _ = message_of(event_of(a_finding()))
 
     assert DRIFT_KEY.fullmatch(key.decode())
 
