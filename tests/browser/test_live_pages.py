@@ -278,58 +278,35 @@ async def test_phases_are_asked_for_from_where_the_page_was_read(followed: House
     assert line.asked[-1] == (f"session:{SESSION}", read_at)
 
 
-async def test_a_reading_that_fails_is_tried_again(followed: House, visit: Visits) -> None:
-    """What came is not forgotten because the server was busy when the page asked."""
+@pytest.mark.parametrize("is_answered", [True, False], ids=["refused twice", "never answered"])
+async def test_a_reading_that_fails_is_tried_again(followed: House, visit: Visits, is_answered: bool) -> None:
+    """What came is not forgotten because the server was busy, and a reading that is never answered is given up."""
     visitor, line = await on_a_line(visit, f"/sessions/{SESSION}")
-    refusals = [503, 503]
+    wanted, failed = (2 if is_answered else 1), list[Route]()
 
-    async def busy(route: Route) -> None:
-        if route.request.resource_type == "fetch" and refusals:
-            await route.fulfill(status=refusals.pop(), body="busy")
-        else:
+    async def fails(route: Route) -> None:
+        if route.request.resource_type != "fetch" or len(failed) == wanted:
             await route.continue_()
+            return
+        failed.append(route)
+        if is_answered:
+            await route.fulfill(status=503, body="busy")
 
-    await visitor.page.route(f"**/sessions/{SESSION}", busy)
+    await visitor.page.route(f"**/sessions/{SESSION}", fails)
     await visitor.page.evaluate("document.querySelector('h1').textContent = 'not read again yet'")
     await visitor.page.clock.install()
     await visitor.page.clock.pause_at("2100-01-01")
     line.tell("scoring.started", score_id="another")
 
-    async def later() -> bool:
+    async def has_failed() -> bool:
         await visitor.page.clock.run_for(1_000)
-        return await visitor.page.locator("h1").text_content() != "not read again yet"
+        return bool(failed)
 
-    await wait_until(later, 30, "the page is read after all")
-    assert refusals == []
-    assert await readings(visitor) == 3
-    visitor.refused.clear()  # they were ours
-
-
-async def test_a_reading_that_is_never_answered_is_given_up(followed: House, visit: Visits) -> None:
-    """What came meanwhile would never be read: the page would call itself live and stay as it is."""
-    visitor, line = await on_a_line(visit, f"/sessions/{SESSION}")
-    unanswered: list[Route] = []
-
-    async def silent(route: Route) -> None:
-        if route.request.resource_type == "fetch" and not unanswered:
-            unanswered.append(route)
-        else:
-            await route.continue_()
-
-    await visitor.page.route(f"**/sessions/{SESSION}", silent)
-    await visitor.page.evaluate("document.querySelector('h1').textContent = 'not read again yet'")
-    await visitor.page.clock.install()
-    await visitor.page.clock.pause_at("2100-01-01")
-    line.tell("scoring.started", score_id="another")
-
-    async def is_asked() -> bool:
-        await visitor.page.clock.run_for(1_000)
-        return bool(unanswered)
-
-    async def later() -> bool:
+    async def is_read() -> bool:
         await visitor.page.clock.run_for(5_000)
         return await visitor.page.locator("h1").text_content() != "not read again yet"
 
-    await wait_until(is_asked, 30, "the page is asked for")
-    await wait_until(later, 30, "the page is read after all")
-    assert await readings(visitor) == 2
+    await wait_until(has_failed, 30, "the page is asked for")
+    await wait_until(is_read, 30, "the page is read after all")
+    assert await readings(visitor) == wanted + 1
+    visitor.refused.clear()  # they were ours

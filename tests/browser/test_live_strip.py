@@ -2,21 +2,17 @@
 
 import json
 import math
-import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import visiting
-from aiokafka import AIOKafkaProducer
 from playwright.async_api import expect
-from visiting import House, Visitor, Visits
+from visiting import Visitor, Visits
 
 from infrastructure import wait_until
-from insights_messages import START_US, drift, key_of, now_us, windows
-from tarsy_scoring.config.load import load_settings
-from tarsy_scoring.kafka.topics import ensure_topics
+from insights_messages import START_US, drift, windows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -252,28 +248,3 @@ async def test_little_is_said_aloud(visit: Visits) -> None:
         "Drift: the agents changed, −8.2 points (−10.5 to −5.9)."
     )
     assert await visitor.page.evaluate("window.heard") == [*heard, later]
-
-
-async def test_from_the_topic_to_the_page(house: House, visit: Visits) -> None:
-    """A real API that follows a real topic: what was there before the page, and what comes while it is open."""
-    topic = f"scoring-insights-{uuid.uuid4().hex[:8]}"
-    variables = {"SCORING_TOPIC_SCORING_INSIGHTS": topic}
-    settings = load_settings(house.service.topics.env | variables | {"SCORING_CREATE_TOPICS": "true"})
-    await ensure_topics(settings, [topic])
-    api = house.service.command("api", SCORING_API_PORT="0", **variables)
-    address = (await api.says("api.listening"))["address"]
-    before, meanwhile = (windows(chain, now_us()) for chain in ("before", "meanwhile"))
-    for message in (before, meanwhile):
-        for window in message["windows"].values():
-            window["end"] = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
-    visitor = await visit("/healthz")
-    visitor.address = address
-    async with AIOKafkaProducer(bootstrap_servers=settings.require_kafka()) as producer:
-        await producer.send_and_wait(topic, json.dumps(before).encode(), key=key_of(before))
-        await visitor.open("/trends")
-        await expect(visitor.page.locator(ROWS)).to_have_count(1)
-        await producer.send_and_wait(topic, json.dumps(meanwhile).encode(), key=key_of(meanwhile))
-        await expect(visitor.page.locator(ROWS)).to_have_count(2)
-    assert [text.split(" until")[0] for text in await texts(visitor)] == [
-        f"{chain} 81.3 good 4 scores · 0 % under 50 · $0.50" for chain in ("before", "meanwhile")
-    ]

@@ -497,50 +497,19 @@ async def test_all_addresses_are_heard_on_both_protocols(app: FastAPI) -> None:
 # --- the command ---------------------------------------------------------------------------------------
 
 
-class Api:
-    """`tarsy-scoring api` as a process."""
-
-    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
-        own = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
-        settings = {"SCORING_API_PORT": "0", "SCORING_LOG_FORMAT": "json"} | dict(env)
-        self.process = Process([sys.executable, "-m", "tarsy_scoring", "api"], own | settings, folder, "api")
-
-    async def get(self, path: str) -> int:
-        line = await self.process.says("api.listening", 30)
-        async with httpx.AsyncClient(base_url=line["address"]) as client:
-            return (await client.get(path)).status_code
-
-    async def is_ready(self) -> bool:
-        return await self.get("/readyz") == 200
-
-
-@pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Any]:
-    started: list[Api] = []
-
-    def start(**env: str) -> Api:
-        started.append(Api(tmp_path, env))
-        return started[-1]
-
-    yield start
-    for api in started:
-        if api.process.status is None:
-            await api.process.kill()
-
-
-async def test_the_command_serves_until_it_is_told_to_stop(start: Any, database_url: str) -> None:
-    api = start(SCORING_DATABASE_URL=database_url)
-    await wait_until(api.is_ready, 30, "it is ready")
-    line = await api.process.says("api.listening")
-    assert api.process.stdout.strip() == f"listening on {line['address']}"
-    assert await api.get(UNKNOWN_SCORE) == 404
-    assert await api.process.stop() == 0
-    assert "Traceback" not in api.process.log
-
-
-async def test_the_command_waits_for_its_database(start: Any) -> None:
-    api = start(SCORING_DATABASE_URL=NOWHERE)
-    await api.process.says("database.away", 30)
-    assert [await api.get(path) for path in ("/healthz", "/readyz", UNKNOWN_SCORE)] == [200, 503, 503]
-    assert await api.process.stop() == 0
-    assert "planted-password" not in api.process.log
+async def test_the_command_waits_for_its_database(tmp_path: Path) -> None:
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
+    env = {"SCORING_API_PORT": "0", "SCORING_LOG_FORMAT": "json", "SCORING_DATABASE_URL": NOWHERE}
+    process = Process([sys.executable, "-m", "tarsy_scoring", "api"], own | env, tmp_path, "api")
+    try:
+        address = (await process.says("api.listening", 30))["address"]
+        await process.says("database.away", 30)
+        async with httpx.AsyncClient(base_url=address) as client:
+            answers = [await client.get(path) for path in ("/healthz", "/readyz", UNKNOWN_SCORE)]
+        assert [answer.status_code for answer in answers] == [200, 503, 503]
+        assert process.stdout.strip() == f"listening on {address}"
+        assert await process.stop() == 0
+        assert "planted-password" not in process.log
+    finally:
+        if process.status is None:
+            await process.kill()

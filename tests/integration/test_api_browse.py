@@ -261,16 +261,10 @@ async def test_a_cursor_of_another_list(api: Api) -> None:
     assert len(await ids(api, cursor=cursor, limit=3)) == 3
 
 
-# The forms of the pages read the same models: `unit/pages/test_page_forms` has their other faults.
+# The forms of the pages read the same models: `unit/pages/test_page_forms` and
+# `test_api_schema` have their other faults.
 NONSENSE: list[tuple[str, dict[str, Any]]] = [
-    ("sessions", {"limit": 0}),
-    ("sessions", {"limit": 201}),
-    ("sessions", {"limit": "many"}),
     ("sessions", {"cursor": "nonsense"}),
-    ("sessions", {"cursor": "a" * 10_000}),
-    ("sessions", {"min_score": ""}),
-    ("sessions", {"chain": ""}),
-    ("sessions", {"label": "a\0=v2"}),
     ("sessions", {"label": ["guidance=v1", "guidance=v2"]}),
     ("sessions", {"label": [f"l{n}=x" for n in range(11)]}),
     ("sessions", {"since": "1767225600"}),
@@ -279,15 +273,10 @@ NONSENSE: list[tuple[str, dict[str, Any]]] = [
     ("sessions", {"since": "2026-02-30T12:00:00Z"}),
     ("sessions", {"since": "2026-03-10T12:00:00 02:00"}),
     ("sessions", {"min_socre": 50}),
-    ("export", {"format": "xml"}),
     ("export", {"status": "not_scored"}),
     ("export", {"status": "failed", "latest": True}),
-    ("export", {"purpose": "fun"}),
     ("export", {"limit": 3}),
-    ("analytics/trends", {"day_of": "birth"}),
     ("analytics/trends", {"since": "2026-03-11T12:00:00Z", "until": "2026-03-10T12:00:00Z"}),
-    ("analytics/missing-tools", {"limit": 201}),
-    ("analytics/missing-tools", {"sort": "name"}),
     ("analytics/failure-tags", {"tag": "late"}),
 ]
 
@@ -310,25 +299,6 @@ async def test_the_ends_of_time(filled: Api) -> None:
         for path in ("sessions", "analytics/trends"):
             assert (await filled.get(path, since=moment)).status_code == 200
             assert (await filled.get(path, until=moment)).status_code == 200
-
-
-async def test_hostile_names_are_only_names(api: Api) -> None:
-    await store_score(
-        *(api.scoring, "s1", 40),
-        session={"chain_id": HOSTILE, "alert_type": HOSTILE, "labels": {HOSTILE: HOSTILE}},
-        failure_tags=[HOSTILE],
-        flags=[HOSTILE],
-        missing_tools=(HOSTILE,),
-        judge_fingerprint=HOSTILE,
-        score_breakdown={HOSTILE: 3},
-    )
-    for query in ({"chain": HOSTILE}, {"alert_type": HOSTILE}, {"flag": HOSTILE}, {"q": HOSTILE[:30]}):
-        assert await ids(api, **query) == ["s1"]
-    assert (await analysed(api, "trends", chain=HOSTILE))["points"][0]["judge_fingerprint"] == HOSTILE
-    assert (await analysed(api, "distribution"))["categories"][0]["category"] == HOSTILE
-    assert (await analysed(api, "missing-tools"))["tools"][0]["tool_name"] == HOSTILE
-    [tag] = (await analysed(api, "failure-tags"))["tags"]
-    assert (tag["tag"], tag["by_chain"][0]["chain_id"]) == (HOSTILE, HOSTILE)
 
 
 # --- export --------------------------------------------------------------------------------------------

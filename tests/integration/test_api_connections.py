@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from infrastructure import wait_until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.telemetry.metrics import Metrics
-from tarsy_scoring.web import connections, middleware, server
+from tarsy_scoring.web import connections, middleware
 from tarsy_scoring.web.access import Access
 from tarsy_scoring.web.connections import Connections
 from tarsy_scoring.web.middleware import SECURITY_HEADERS, Lifecycle, RequestMiddleware
@@ -260,15 +260,6 @@ async def test_a_websocket_is_no_idle_connection(monkeypatch: pytest.MonkeyPatch
         assert await live.some() == bytes((0x81, 2)) + b"hi"
 
 
-async def test_keep_alive_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "KEEP_ALIVE_S", SHORT_S)
-    async with serving() as site:
-        peer = await site.peer()
-        peer.say(PING)
-        await peer.answer()
-        assert await peer.rest() == b""
-
-
 # --- answers -------------------------------------------------------------------------------------------
 
 
@@ -375,14 +366,5 @@ async def test_head_is_get_without_its_body(site: Site) -> None:
     assert (await peer.head())[0] == 200
     await asyncio.wait_for(site.left.wait(), ENOUGH_S)
     assert site.sent <= 1_000_000
-    peer.say(PING)
-    assert (await peer.answer())[2] == b"fine"
-
-
-@pytest.mark.parametrize(("path", "status"), [(b"/nowhere", 404), (b"/body", 405)])
-async def test_head_of_what_is_not_there(site: Site, path: bytes, status: int) -> None:
-    peer = await site.peer()
-    peer.say(b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert (await peer.head())[0] == status
     peer.say(PING)
     assert (await peer.answer())[2] == b"fine"

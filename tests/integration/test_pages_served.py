@@ -1,4 +1,4 @@
-"""The pages of sessions and scores on a real database: what they show, what their forms do, hostile text in all."""
+"""The pages of sessions and scores on a real database: what they show, what their forms do."""
 
 import re
 import uuid
@@ -413,69 +413,6 @@ async def test_history_leads_to_what_changed_in_the_criteria(api: Api) -> None:
     assert "- this" in changed.text
     assert "+ that" in changed.text
     assert "ask <b>" in changed.text
-
-
-# --- hostile text --------------------------------------------------------------------------------------
-
-EVIL = (
-    "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg/onload=alert(1)> \u202eevil "
-    "[x](javascript:alert(1)) {{7*191}}"
-)
-
-
-async def test_hostile_text_in_every_field_stays_text(database_url: str) -> None:
-    """From the alert, agent, judge, event and requester."""
-    timeline = a_timeline(session_id="session-1", alert_data=EVIL, final_analysis=EVIL, alert_type=EVIL, chain_id=EVIL)
-    async with open_api(database_url, FakeSessions(**{"session-1": timeline})) as api:
-        await api.scoring.accept(
-            rescore("session-1", chain_id=EVIL, alert_type=EVIL, labels={EVIL: EVIL}, requested_by=EVIL, reason=EVIL)
-        )
-        [claimed] = await api.scoring.claim()
-        words = dict.fromkeys(("reply", "provider", "model_served", "finish_reason", "refusal"), EVIL)
-        await api.scoring.store.record(step(claimed, EVIL, 1, **words))
-        rates = {
-            "total_commands": 1, "unique_commands": 1, "error_count": 1, "retry_count": 0, "help_invocations": 0,
-            "repeated_after_failure": 0, "error_rate": 1.0, "retry_rate": 0.0, "first_try_success_rate": None,
-            "iteration_ratio": 1.0,
-        }  # fmt: skip
-        ending = completion(
-            claimed,
-            missing_tools=[MissingTool(EVIL, EVIL)],
-            score_analysis=EVIL,
-            missing_tools_analysis=EVIL,
-            score_breakdown={EVIL: 5},
-            outcome="fail",
-            outcome_reason=EVIL,
-            judge_outcome=EVIL,
-            flags=[EVIL],
-            failure_tags=[EVIL],
-            judge_fingerprint=EVIL,
-            rubric={
-                "scores": {EVIL: 0.5},
-                "weighted_score": 0.5,
-                "confidence": 0.5,
-                "issues": [EVIL],
-                "highlights": [EVIL],
-            },
-            gates=[{"name": EVIL, "gate_type": EVIL, "passed": False, "message": EVIL}],
-            gates_passed=0,
-            gates_total=1,
-            coverage={"shown_share": 0.5, "cut_entries": [EVIL]},
-            evidence={"expected": {}, "read": {}, "missing": [EVIL]},
-            diagnosis=[{"pattern": EVIL, "likely_cause": EVIL, "evidence": {EVIL: EVIL}}],
-            interaction=rates | {"completed": True, "by_tool": {EVIL: rates}, "by_subcommand": {EVIL: rates},
-                                 "longest_identical_run": {"tool": EVIL, "length": 2}},
-        )  # fmt: skip
-        await api.scoring.store.end(ending)
-
-        for path in ("/", "/sessions/session-1", f"/scores/{claimed.score_id}", "/?q=" + "%3Cscript%3Ealert(1)"):
-            page = await look(api, path)
-            assert all(str(a.get("src")).startswith("/static/") for a in page.all("script"))
-            assert not page.all("img")
-            assert not [a for a in page.all("svg") if "onload" in a]
-            assert not [a for a in page.all("a") if "javascript" in str(a.get("href"))]
-            assert "\u202e" not in page.html
-            assert not re.findall(r"\b1337\b", page.text)
 
 
 # --- static files --------------------------------------------------------------------------------------

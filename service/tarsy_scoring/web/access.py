@@ -216,9 +216,7 @@ def is_loopback(host: str) -> bool:
 
 
 def peer_address(connection: HTTPConnection) -> Address | None:
-    """Address of the peer, IPv4-mapped ones as IPv4; None where the server gives none (a Unix socket, a
-    test).
-    """
+    """Address of the peer, an IPv4-mapped one as IPv4; None for a peer without one, such as a Unix socket."""
     return _address(connection.client.host) if connection.client else None
 
 

@@ -193,9 +193,7 @@ class Connection(asyncio.Protocol):
     # --- what uvicorn does with its transport ----------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Pass bytes of uvicorn on; what it refuses before the application has seen it becomes a problem
-        document.
-        """
+        """Pass bytes of uvicorn on. A request that it refuses by itself is answered with a problem document."""
         if self._is_refused:
             return
         if not self._has_answer and data.startswith(b"HTTP/1.1 4"):
@@ -266,9 +264,7 @@ class Connection(asyncio.Protocol):
         self._expect_end(CLOSE_S, "the WebSocket does not close")
 
     def write_now(self, frames: bytes) -> bool:
-        """Hand whole WebSocket frames to the transport; False: its buffer is full, or the WebSocket is
-        closing.
-        """
+        """Hand whole WebSocket frames to the transport; False: its buffer is full, or the WebSocket closes."""
         if self._writable is None or not self._writable.is_set() or not self._is_open:
             return False
         self.transport.write(frames)

@@ -230,9 +230,7 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass an answer on with our headers. Raises: OSError: The WebSocket was closed because the server
-        stops.
-        """
+        """Pass an answer on with our headers. Raises: OSError: The server stops and has closed the WebSocket."""
         if self._is_gone:
             raise OSError("the server is stopping")
         kind = message["type"]
@@ -280,8 +278,10 @@ class _Exchange:
 
 
 def _in_origin_form(scope: Scope) -> Scope:
-    """A scope whose target is a path. Source: RFC 9112, 3.2.2: the host of an absolute URL replaces the
-    header.
+    """
+    A scope whose target is a path. The host of an absolute URL replaces the header.
+
+    Source: RFC 9112, 3.2.2.
     """
     found = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
     if found is None:

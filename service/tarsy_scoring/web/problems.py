@@ -208,9 +208,7 @@ def _methods_at(connection: HTTPConnection) -> list[str]:
 
 
 def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
-    """Place and message of a validation error. A name that the caller made up is repeated only if it is
-    plain.
-    """
+    """Place and message of a validation error. Of names that the caller made up only plain ones are repeated."""
     loc = [part if isinstance(part, int) or _PLAIN_NAME.fullmatch(part) else "?" for part in fault["loc"]]
     msg = str(fault["msg"]).removeprefix("Value error, ")
     if loc == ["body"] and not is_json and fault["type"] != "missing":

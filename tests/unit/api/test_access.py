@@ -1,7 +1,6 @@
 """Rules of `Access` as tables: who is admitted, as whom, for what, and how often."""
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -244,13 +243,6 @@ def test_people_through_the_proxy_and_programs_with_tokens(with_tokens: dict[str
     assert refusal(rules, request(claim | {"authorization": "Bearer wrong"}, peer=PROXY)).status == 401
     assert rules.admit(request(claim | bearer("reads"), peer=PROXY)) == Caller("alice", READ)
     assert rules.admit(request(claim | bearer("reads"), peer=STRANGER)) == Caller("dashboard", READ)
-
-
-def test_tokens_may_be_json(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.json"
-    path.write_text(json.dumps(TOKENS), encoding="utf-8")
-    rules = access({"SCORING_API_TOKENS_FILE": str(path)})
-    assert rules.admit(request(bearer("reads"))).name == "dashboard"
 
 
 BROKEN = {

@@ -6,8 +6,6 @@ from datetime import date, timedelta
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from markupsafe import Markup
 
 from tarsy_scoring.records.analytics import TrendPoint
@@ -76,21 +74,6 @@ def run_names(runs_of: str) -> list[str]:
 def test_a_line_is_the_days_of_one_judge(judges: str, runs: list[str]) -> None:
     """Two fingerprints are never joined, and no line passes over the days of another one."""
     assert run_names(judges) == runs
-
-
-@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), unique=True))
-def test_runs_partition_the_days_and_skip_no_judge(places: list[tuple[int, str]]) -> None:
-    """Whatever the days: each is in exactly one run, in order, and between its days lie none of others alone."""
-    given_days = [day(n, f) for n, f in places]
-    runs = split_into_runs(given_days)
-    assert sorted((d.day, d.judge_fingerprint) for r in runs for d in r.days) == sorted(
-        (d.day, d.judge_fingerprint) for d in given_days
-    )
-    for run in runs:
-        assert {d.judge_fingerprint for d in run.days} == {run.judge}
-        for before, after in itertools.pairwise(run.days):
-            assert before.day < after.day
-            assert not [d for d in given_days if before.day < d.day < after.day]
 
 
 def test_judges_are_numbered_as_they_appear() -> None:

@@ -55,11 +55,6 @@ def test_a_score_without_a_fingerprint_is_a_judge_of_its_own() -> None:
     assert view.picture.count("<polyline") == 0
 
 
-def test_no_points_are_no_picture() -> None:
-    view = trend_view([], "Totals")
-    assert (view.picture, view.judges, view.rows, view.count) == ("", [], [], 0)
-
-
 # --- distribution --------------------------------------------------------------------------------------
 
 
@@ -79,12 +74,6 @@ def test_a_band_leads_to_its_sessions() -> None:
     assert distributed(0, 0, 1).bands[0].sessions == "/?min=75&max=100&since=2026-01-01"
     link = distributed(1, 0, 0, chain="a&b", since="", until="2026-03-01").bands[2].sessions
     assert link == "/?min=0&max=49&chain=a%26b&until=2026-03-01"
-
-
-def test_no_totals_are_no_picture() -> None:
-    view = distributed(0, 0, 0)
-    assert view.picture == ""
-    assert [band.share for band in view.bands] == [0.0, 0.0, 0.0]
 
 
 def test_categories_stand_under_their_criteria() -> None:

@@ -1,5 +1,6 @@
 """Every template renders with everything that a page can show, and with nothing of it."""
 
+import re
 import uuid
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -29,6 +30,7 @@ from tarsy_scoring.records.analytics import (
 from tarsy_scoring.records.scores import REPLY
 from tarsy_scoring.records.session_list import ListedScore, ListedSession, NewestAttempt, SessionPage
 from tarsy_scoring.scoring.document import NO_USAGE
+from tarsy_scoring.timeline.model import Timeline
 from tarsy_scoring.web.app import application
 from tarsy_scoring.web.pages import criteria_view, insights_view, score_view, sessions
 from tarsy_scoring.web.pages.missing_tools import STATES
@@ -113,8 +115,7 @@ def shown(template: str, **values: Any) -> str:
     return words
 
 
-def score_page(document: dict[str, Any], content: Any, *, is_readable: bool) -> str:
-    timeline = replace(a_timeline(), chain_id=None, alert_type=None)
+def score_values(document: dict[str, Any], content: Any, timeline: Timeline, *, is_readable: bool) -> dict[str, Any]:
     cited, cut = score_view.cited(document), score_view.cut_entries(document)
     values = score_view.values(
         "session-1",
@@ -128,7 +129,12 @@ def score_page(document: dict[str, Any], content: Any, *, is_readable: bool) -> 
     )
     values |= {"is_of_session": True, "may_score": True, "has_more": True, "current_hash": "c", "key": "k"}
     values |= {"criteria_names": ["one"], "meanings": {"wrong_conclusion": "w"}, "can_label": False, "card": None}
-    return shown("score.html", live=Live("session:session-1", 1), **values)
+    return values | {"live": Live("session:session-1", 1)}
+
+
+def score_page(document: dict[str, Any], content: Any, *, is_readable: bool) -> str:
+    timeline = replace(a_timeline(), chain_id=None, alert_type=None)
+    return shown("score.html", **score_values(document, content, timeline, is_readable=is_readable))
 
 
 @pytest.mark.parametrize("is_readable", [True, False], ids=["with-session", "without-session"])
@@ -140,6 +146,35 @@ def test_a_full_score(is_readable: bool) -> None:
         *("66.5 / 100", "The judge refused: no", "61.0 s"),
     ):
         assert expected in text, expected
+
+
+EVIL = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg/onload=alert(1)> \u202eevil "
+    "[x](javascript:alert(1)) {{7*191}}"
+)
+
+
+def evil(value: Any, *, has_names: bool = False) -> Any:
+    """The value with hostile text in place of each text, also of names that judges and agents choose."""
+    if isinstance(value, dict):
+        named = ("score_breakdown", "scores", "by_tool", "by_subcommand")
+        return {EVIL if has_names else name: evil(each, has_names=name in named) for name, each in value.items()}
+    if isinstance(value, list):
+        return [evil(each) for each in value]
+    return EVIL if isinstance(value, str) else value
+
+
+def test_hostile_text_in_every_field_stays_text() -> None:
+    """From the alert, agent, judge, event and requester."""
+    timeline = a_timeline(alert_data=EVIL, final_analysis=EVIL, alert_type=EVIL, chain_id=EVIL)
+    values = score_values(evil(FULL), CONTENT, timeline, is_readable=True)
+    words = dict.fromkeys(("reply", "provider", "model_served", "finish_reason", "refusal"), EVIL)
+    values |= {"turns": [TURN | words], "labels": {EVIL: EVIL}}
+    html = bytes(page("score.html", here="/", **values).body).decode()
+    assert html.count("&lt;script&gt;alert(1)") > 30
+    bad = r"<script(?! type=\"module\" src=\"/static/)|<img|<svg[^>]*onload|href=\"javascript|\u202e"
+    assert not re.search(bad, html)
+    assert "1337" not in html
 
 
 def test_a_score_without_results() -> None:

@@ -122,9 +122,7 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
 
 @contextmanager
 def _as_problems() -> Iterator[None]:
-    """Translate errors of decisions. Raises: Problem: 404 no judge missed such a tool, 422 both names are the
-    same.
-    """
+    """Translate errors of decisions. Raises: Problem: 404 no judge missed the tool, 422 both names are one."""
     try:
         yield
     except UnknownTool as error:

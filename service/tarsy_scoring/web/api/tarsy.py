@@ -12,13 +12,12 @@ from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.web.access import Reading, Scoring
-from tarsy_scoring.web.api.common import SessionId
+from tarsy_scoring.web.api.common import SessionId, json_answer
 from tarsy_scoring.web.context import context_of
 from tarsy_scoring.web.problems import Problem, database_away
 from tarsy_scoring.web.score_requests import IdempotencyKey, request_score
@@ -32,9 +31,7 @@ _TARSY_ANSWERS = {400: (409, NOT_TERMINAL), 404: (404, NOT_FOUND), 409: (409, UN
 
 
 class TarsyError(BaseModel):
-    """A refusal in TARSy's shape. Refusals that TARSy does not have carry the members of a problem document
-    as well.
-    """
+    """A refusal in TARSy's shape. Refusals that TARSy does not have carry the members of a problem, too."""
 
     message: str
 
@@ -88,7 +85,7 @@ class _TarsyRoute(APIRoute):
 
 def _refusal(problem: Problem) -> Response:
     status, message = _TARSY_ANSWERS.get(problem.status, (problem.status, problem.detail))
-    return _json({"message": message}, status, problem.headers)
+    return json_answer({"message": message}, status, problem.headers)
 
 
 router = APIRouter(prefix="/api/v1", tags=["tarsy"], route_class=_TarsyRoute)
@@ -115,11 +112,9 @@ async def start(
     session_id: SessionId,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it
-    again.
-    """
+    """Make a new score of a session that has ended, whatever scores it has. A repeat under its key returns it."""
     found = await request_score(request, caller, session_id, key=idempotency_key, force=True)
-    return _json({"score_id": str(found.score_id)}, 202)
+    return json_answer({"score_id": str(found.score_id)}, 202)
 
 
 @router.get(
@@ -136,26 +131,14 @@ async def read(request: Request, _: Reading, session_id: SessionId) -> Response:
     row = await context_of(request).reader.newest_score(session_id, "production")
     if row is None:
         raise Problem(404, "No score", NOT_FOUND)
-    return _json(_score(row))
+    return json_answer(_score(row))
 
 
 def _score(row: dict[str, Any]) -> dict[str, Any]:
     """A row of `session_scores` with TARSy's keys."""
-    return {
-        "score_id": str(row["score_id"]),
-        "total_score": row["total_score"],
-        "score_analysis": row["score_analysis"],
-        "tool_improvement_report": row["missing_tools_analysis"],
-        "failure_tags": row["failure_tags"] if row["status"] == "completed" else None,
-        "prompt_hash": row["criteria_hash"],
-        "score_triggered_by": row["score_triggered_by"],
-        "status": row["status"],
-        "stage_id": row["stage_id"],
-        "started_at": row["started_at"] or row["created_at"],
-        "completed_at": row["completed_at"],
-        "error_message": row["error_message"],
-    }
-
-
-def _json(content: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(content), status, headers, media_type="application/json")
+    columns = {"tool_improvement_report": "missing_tools_analysis", "prompt_hash": "criteria_hash"}
+    score = {key: row[columns.get(key, key)] for key in TarsyScore.model_fields}
+    score["started_at"] = row["started_at"] or row["created_at"]
+    if row["status"] != "completed":
+        score["failure_tags"] = None
+    return score

@@ -42,9 +42,7 @@ def session_facts(row: Mapping[str, Any] | None, session: ShownSession | Unreada
 
 
 def with_changes(history: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str | None]]:
-    """Each score with the hash of the previous one under the same criteria name, or None if the hash is the
-    same.
-    """
+    """Each score with the hash of the one before under the same criteria name; None if the hash is the same."""
     shown: list[tuple[Mapping[str, Any], str | None]] = []
     for place, score in enumerate(history):
         older = (d for d in history[place + 1 :] if d["criteria_hash"] and d["criteria"] == score["criteria"])
