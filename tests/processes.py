@@ -26,6 +26,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from infrastructure import Topics, wait_until
 from tarsy_scoring_lab.scripted_judge import MODEL, Fault, ScriptedJudge
 
+SMALL_SESSION = Path(__file__).with_name("small_session.json").read_text(encoding="utf-8")
 DYING_WORKER = Path(__file__).parent / "chaos" / "dying_worker.py"
 LARGEST_MESSAGE = 20 * 2**20
 TAIL_CHARACTERS = 4_000
@@ -376,59 +377,9 @@ OUT_OF_MEMORY = "checkout-7 0/1 OOMKilled 12 restarts"
 
 def small_session(session_id: str, result: str = OUT_OF_MEMORY) -> dict[str, Any]:
     """A session that says its own name in the alert, so that a judge's call can be told whose it is."""
-
-    def event(number: int, kind: str, content: str, **more: Any) -> dict[str, Any]:
-        return {
-            "event_id": f"{session_id}-{number}",
-            "sequence_number": number,
-            "created_at": f"2026-01-05T10:00:{number:02d}Z",
-            "event_type": kind,
-            "status": "completed",
-            "content": content,
-        } | more
-
-    call = {
-        "server_name": "kubernetes",
-        "tool_name": "get_pods",
-        "arguments": '{"namespace": "shop"}',
-        "is_error": False,
-    }
-    events = [
-        event(1, "llm_thinking", "Restarts point at memory, so the pods come first."),
-        event(2, "llm_tool_call", result, metadata=call),
-        event(3, "final_analysis", "The checkout pods run out of memory since their limit was lowered."),
-    ]
-    execution = {
-        "execution_id": f"{session_id}-x",
-        "agent_name": "KubernetesAgent",
-        "agent_index": 1,
-        "status": "completed",
-        "llm_provider": "some-provider",
-        "events": events,
-    }
-    return {
-        "session_id": session_id,
-        "alert_type": "PodRestarting",
-        "alert_data": f"The alert of {session_id} says that checkout restarts.",
-        "chain_id": "kubernetes",
-        "status": "completed",
-        "created_at": "2026-01-05T10:00:00Z",
-        "completed_at": "2026-01-05T10:05:00Z",
-        "labels": {"guidance": "v2"},
-        "available_tools": [{"server_name": "kubernetes", "tool_name": "get_pods", "description": "Lists pods."}],
-        "final_analysis": "The checkout pods run out of memory since their limit was lowered.",
-        "executive_summary": None,
-        "stages": [
-            {
-                "stage_id": f"{session_id}-s",
-                "stage_name": "investigate",
-                "stage_index": 1,
-                "stage_type": "investigation",
-                "status": "completed",
-                "executions": [execution],
-            }
-        ],
-    }
+    written = SMALL_SESSION.replace("{id}", session_id).replace('"{result}"', json.dumps(result))
+    session: dict[str, Any] = json.loads(written)
+    return session
 
 
 async def read_whole(bootstrap_servers: str, topic: str) -> list[Any]:

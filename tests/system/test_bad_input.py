@@ -8,19 +8,6 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from infrastructure import wait_until
 from processes import LARGEST_MESSAGE, PATIENCE_S, Service, assert_whole
 
-POISON: list[tuple[str, bytes]] = [
-    ("empty", b""),
-    ("not_json", b"{not json"),
-    ("not_utf8", b'{"session_id": "caf\xe9"}'),
-    ("not_an_object", b'["session-1"]'),
-    ("nul_character", b'{"session_id": "session-1", "reason": "\\u0000"}'),
-    ("invalid_field", b'{"event_id": "no session"}'),
-    ("invalid_field", b'{"session_id": 17}'),
-    ("invalid_field", b'{"session_id": "../etc/passwd"}'),
-    ("invalid_field", b'{"session_id": "session-1", "labels": "none"}'),
-    ("invalid_field", b'{"session_id": "session-1", "type": "session.started"}'),
-]
-
 
 async def buried(service: Service, count: int) -> list[Any]:
     """Wait until so many messages are dead letters; gives all there are."""
@@ -31,29 +18,6 @@ async def buried(service: Service, count: int) -> list[Any]:
 
     letters: list[Any] = await wait_until(all_buried, PATIENCE_S, f"{count} messages are dead letters")
     return letters
-
-
-async def test_messages_nobody_understands_become_dead_letters(service: Service) -> None:
-    service.worker()
-    (first,) = await service.announce(*service.add_sessions(1))
-    await service.send(service.topics.session_completed, [(b"session-0000", value) for _, value in POISON])
-    (last,) = await service.announce(*service.add_sessions(1, "later"))
-    await service.all_end(2)
-
-    letters = await buried(service, len(POISON))
-    assert sorted((dict(r.headers)["scoring-error"].decode(), r.value) for r in letters) == sorted(POISON)
-    for record in letters:
-        headers = {name: value.decode() for name, value in record.headers}
-        assert record.key == b"session-0000"
-        assert headers["scoring-error-message"]
-        assert headers["scoring-original-topic"] == service.topics.session_completed
-        assert int(headers["scoring-original-timestamp"]) > 0
-        assert headers["scoring-failed-at"].endswith("Z")
-    places = {
-        (dict(r.headers)["scoring-original-partition"], dict(r.headers)["scoring-original-offset"]) for r in letters
-    }
-    assert len(places) == len(POISON)
-    await assert_whole(service, [first, last])
 
 
 async def test_a_message_of_ten_megabytes_is_kept_and_referred_to(service: Service) -> None:
@@ -92,6 +56,12 @@ async def test_dead_letters_are_listed_shown_and_replayed(service: Service) -> N
     letter = listed.document
     assert (listed.status, letter["error"], letter["key"], letter["bytes"]) == (0, "not_json", "k", 8)
     assert letter["original_topic"] == service.topics.session_completed
+    (record,) = await service.dead_letters()
+    headers = {name: value.decode() for name, value in record.headers}
+    assert (record.key, record.value, headers["scoring-error"]) == (b"k", b"not json", "not_json")
+    assert headers["scoring-error-message"]
+    assert int(headers["scoring-original-timestamp"]) > 0
+    assert headers["scoring-failed-at"].endswith("Z")
     shown = await service.run("dead-letters", "show", letter["place"])
     assert shown.status == 0
     assert "value: not json" in shown.stdout

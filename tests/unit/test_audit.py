@@ -33,32 +33,22 @@ def package(name: str, *vulnerabilities: str, aliases: tuple[str, ...] = ()) -> 
     return {"name": name, "version": "1.0", "vulns": found}
 
 
-@pytest.mark.parametrize(
-    ("packages", "accepted", "status"),
-    [
-        pytest.param([package("one"), package("two")], [], 0, id="clean"),
-        pytest.param([package("one", "GHSA-1")], [], 1, id="vulnerable"),
-        pytest.param([package("one", "GHSA-1")], [ACCEPTED], 0, id="accepted-to-this-day"),
-        pytest.param([package("one", "CVE-1", aliases=("GHSA-1",))], [ACCEPTED], 0, id="accepted-by-another-name"),
-        pytest.param([package("two", "GHSA-1")], [ACCEPTED], 1, id="accepted-for-another-package"),
-        pytest.param([package("one", "GHSA-1", "GHSA-2")], [ACCEPTED], 1, id="one-accepted-one-not"),
-        pytest.param(
-            [package("one", "GHSA-1")],
-            [ACCEPTED | {"until": TODAY - datetime.timedelta(days=1)}],
-            1,
-            id="accepted-until-yesterday",
-        ),
-    ],
-)
-def test_what_stops_a_build(
-    audit: ModuleType, packages: list[dict[str, Any]], accepted: list[dict[str, Any]], status: int
-) -> None:
-    """A vulnerability that nobody has accepted, or nobody has looked at again in time."""
-    assert audit.tell(audit.weigh(report(*packages), accepted, TODAY)) == status
+def test_what_stops_a_build(audit: ModuleType) -> None:
+    yesterday = ACCEPTED | {"until": TODAY - datetime.timedelta(days=1)}
+    cases: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], int]] = {
+        "clean": ([package("one"), package("two")], [], 0),
+        "vulnerable": ([package("one", "GHSA-1")], [], 1),
+        "accepted to this day": ([package("one", "GHSA-1")], [ACCEPTED], 0),
+        "accepted by another name": ([package("one", "CVE-1", aliases=("GHSA-1",))], [ACCEPTED], 0),
+        "accepted for another package": ([package("two", "GHSA-1")], [ACCEPTED], 1),
+        "one accepted, one not": ([package("one", "GHSA-1", "GHSA-2")], [ACCEPTED], 1),
+        "accepted until yesterday": ([package("one", "GHSA-1")], [yesterday], 1),
+    }
+    for name, (packages, accepted, status) in cases.items():
+        assert audit.tell(audit.weigh(report(*packages), accepted, TODAY)) == status, name
 
 
 def test_a_package_nobody_knows_is_not_called_clean(audit: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """It does not stop the build, and is not counted as looked at."""
     unknown = {"name": "own", "skip_reason": "Dependency not found on PyPI"}
     status = audit.tell(audit.weigh(report(package("one"), unknown), [], TODAY))
     told = capsys.readouterr()
@@ -68,56 +58,38 @@ def test_a_package_nobody_knows_is_not_called_clean(audit: ModuleType, capsys: p
     assert "knows nothing of 1 packages: own" in told.err
 
 
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "says"),
-    [
-        pytest.param("", "Traceback\nConnectionError: no route to the index", "no route to the index", id="no-network"),
-        pytest.param("", "", "ended with 1", id="silence"),
-    ],
-)
 def test_an_index_that_does_not_answer(
-    audit: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    stdout: str,
-    stderr: str,
-    says: str,
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Work goes on, and the log says that nothing was audited."""
-    ended = subprocess.CompletedProcess([], 1, stdout, stderr)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
-
-    assert audit.main() == 0
-    told = capsys.readouterr()
-    assert "did not happen" in told.err
-    assert says in told.err
+    for stderr, says in (("Traceback\nConnectionError: no route to the index", "no route"), ("", "ended with 1")):
+        ended = subprocess.CompletedProcess([], 1, "", stderr)
+        monkeypatch.setattr(subprocess, "run", lambda *_, ended=ended, **__: ended)
+        assert audit.main() == 0
+        told = capsys.readouterr()
+        assert "did not happen" in told.err
+        assert says in told.err
 
 
 def test_a_vulnerability_ends_the_whole_with_1(audit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip-audit ends with 1 then, too, and its report counts."""
     found = '{"dependencies": [{"name": "one", "version": "1", "vulns": [{"id": "GHSA-9"}]}]}'
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, found, ""))
 
     assert audit.main() == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("a: b", id="no-list"),
-        pytest.param("- {id: x, package: one, until: 2026-12-31}", id="no-reason"),
-        pytest.param("- {id: x, package: one, reason: '', until: 2026-12-31}", id="empty-reason"),
-        pytest.param("- {id: x, package: one, reason: r}", id="for-ever"),
-        pytest.param("- {id: x, package: one, reason: r, until: soon}", id="no-date"),
-        pytest.param("- {id: x, package: one, reason: r, until: 2026-12-31, note: y}", id="unknown-key"),
-    ],
-)
-def test_nothing_is_accepted_without_a_reason_and_a_date(audit: ModuleType, text: str) -> None:
-    """The list cannot grow into a place where things are forgotten."""
-    with pytest.raises(ValueError, match=r"list|each entry|until is a date"):
-        audit.read_accepted(text)
+def test_nothing_is_accepted_without_a_reason_and_a_date(audit: ModuleType) -> None:
+    for text in (
+        "a: b",
+        "- {id: x, package: one, until: 2026-12-31}",
+        "- {id: x, package: one, reason: '', until: 2026-12-31}",
+        "- {id: x, package: one, reason: r}",
+        "- {id: x, package: one, reason: r, until: soon}",
+        "- {id: x, package: one, reason: r, until: 2026-12-31, note: y}",
+    ):
+        with pytest.raises(ValueError, match=r"list|each entry|until is a date"):
+            audit.read_accepted(text)
 
 
 def test_the_list_as_it_stands(audit: ModuleType) -> None:
-    """It can be read."""
     audit.read_accepted(audit.ACCEPTED.read_text("utf-8"))

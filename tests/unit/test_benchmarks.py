@@ -32,7 +32,6 @@ def result(kind: str, latency_s: float, rate: float, *, slots: int = 200, peak_r
 
 @pytest.mark.parametrize("spread_s", [0.0, 0.9], ids=["in step", "spread"])
 def test_slots_that_all_work_reach_the_ideal(spread_s: float) -> None:
-    """Ten slots of four seconds each make 2.5 scores per second, whether or not they complete in step."""
     completions = [4.0 * turn + spread_s * slot / 10 for turn in range(1, 7) for slot in range(10)]
     window = steady_window(completions, slots=10)
     assert window is not None
@@ -41,12 +40,10 @@ def test_slots_that_all_work_reach_the_ideal(spread_s: float) -> None:
 
 
 def test_two_rounds_have_no_steady_part() -> None:
-    """One round ramps up, one runs out; what is between them needs a third."""
     assert steady_window([1.0] * 10 + [2.0] * 19, slots=10) is None
 
 
 def test_the_whole_window_begins_with_the_first_claim() -> None:
-    """Ramp and tail count in it."""
     assert whole_window(10.0, [12.0, 20.0, 11.0]) == Window(10.0, 20.0, 3)
 
 
@@ -56,13 +53,11 @@ def test_the_whole_window_begins_with_the_first_claim() -> None:
     ids=["between samples", "within two samples", "beyond the samples"],
 )
 def test_cpu_between_two_moments_is_interpolated(since: float, until: float, used: float) -> None:
-    """Beyond the first and the last sample nothing is made up."""
     meter = Meter({"measured": 1}, times=[0.0, 1.0, 2.0], cpu_s={"measured": [0.0, 1.0, 3.0]})
     assert meter.used_s("measured", since, until) == pytest.approx(used)
 
 
 def test_the_yardstick_is_the_bare_client_under_the_same_load() -> None:
-    """Another latency or other slots are no comparison."""
     service = result("service", 0.2, 180)
     others: Sequence[Result] = [result("bare", 2.0, 50), result("bare", 0.2, 90, slots=50)]
     assert ratio_to_bare(service, [service, *others]) is None
@@ -70,7 +65,6 @@ def test_the_yardstick_is_the_bare_client_under_the_same_load() -> None:
 
 
 def test_a_missed_target_is_told() -> None:
-    """Each is compared with its own limit; at other than 200 slots none is."""
     slow = [result("bare", 0.2, 200), result("service", 0.2, 119), result("service", 2.0, 48, peak_rss=300 * 2**20)]
     assert {name: t["is_met"] for name, t in targets(slow).items()} == {
         "ratio_to_bare_at_200ms": False,
@@ -81,7 +75,6 @@ def test_a_missed_target_is_told() -> None:
 
 
 def test_sessions_are_as_large_as_is_said() -> None:
-    """About forty tool calls and 100 KB when rendered; the same seed gives the same session."""
     session = make_session("bench", 1)
     events = session["stages"][0]["executions"][0]["events"]
     context = build_context(parse_session(session), "0123456789abcdef", 100_000)
@@ -92,7 +85,6 @@ def test_sessions_are_as_large_as_is_said() -> None:
 
 
 def test_percentiles_are_requests_that_were_measured() -> None:
-    """One slow answer of a hundred is the 99th percentile; what failed is counted and has no latency."""
     found = summarize([0.001] * 99 + [0.5], failed={"503": 2, "TimeoutError": 1}, answer_bytes=10)
     assert (found.p50_ms, found.p95_ms, found.p99_ms, found.max_ms) == (1.0, 1.0, 500.0, 500.0)
     assert (found.requests, found.failed) == (103, {"503": 2, "TimeoutError": 1})

@@ -58,7 +58,6 @@ def configured(tmp_path: Path) -> dict[str, str]:
 
 
 def test_list_needs_no_configuration() -> None:
-    """The shipped criteria, the default one marked."""
     listed = document(invoke("list", "--json"))
     assert [c["name"] for c in listed] == [c.name for c in load_criteria()]
     assert {c["source"] for c in listed} == {"shipped"}
@@ -66,7 +65,6 @@ def test_list_needs_no_configuration() -> None:
 
 
 def test_list_tells_where_criteria_come_from_and_who_uses_them(tmp_path: Path, configured: dict[str, str]) -> None:
-    """Shipped or the path of the file; chains by name, also those that inherit the defaults."""
     listed = {c["name"]: c for c in document(invoke("list", "--json", **configured))}
     own = listed["own"]
     assert (own["strategy"], own["is_default"], own["chains"]) == ("two_turn", True, ["security"])
@@ -76,14 +74,7 @@ def test_list_tells_where_criteria_come_from_and_who_uses_them(tmp_path: Path, c
     assert (listed["cli-tool-use"]["source"], listed["cli-tool-use"]["is_default"]) == ("shipped", False)
 
 
-def test_list_tells_that_a_file_takes_the_place_of_a_shipped_one(tmp_path: Path, configured: dict[str, str]) -> None:
-    """The operator's file has the last word, and the list says which it is."""
-    [replaced] = [c for c in document(invoke("list", "--json", **configured)) if c["name"] == "investigation-outcome"]
-    assert Path(replaced["source"]) == tmp_path / "criteria" / "replaced.yaml"
-
-
 def test_list_for_people_has_twelve_digits_of_each_hash(configured: dict[str, str]) -> None:
-    """Enough to compare by eye; the chain of no name is `defaults`."""
     shown = invoke("list", **configured)
     assert shown.exit_code == 0
     assert METHODOLOGY.criteria_hash[:12] in shown.stdout
@@ -93,7 +84,6 @@ def test_list_for_people_has_twelve_digits_of_each_hash(configured: dict[str, st
 
 
 def test_list_refuses_a_folder_with_a_file_that_is_not_valid(tmp_path: Path, configured: dict[str, str]) -> None:
-    """As a worker would, with file and line."""
     (tmp_path / "criteria" / "bad.yaml").write_text("name: bad\npromt: x\n", encoding="utf-8")
     refused = invoke("list", **configured)
     assert isinstance(refused.exception, ConfigurationError)
@@ -103,41 +93,24 @@ def test_list_refuses_a_folder_with_a_file_that_is_not_valid(tmp_path: Path, con
 # --- show ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [c.name for c in load_criteria()])
-def test_show_prints_yaml_with_everything(name: str) -> None:
-    """One YAML document: the file's keys as they are hashed, what code adds, and the hashes."""
-    shown, shipped = yaml.safe_load(invoke("show", name).stdout), load_criteria().get(name)
-    assert shown.pop("source") == "shipped"
-    assert shown.pop("criteria_hash") == shipped.criteria_hash
-    assert shown == shipped.content
-
-
-@pytest.mark.parametrize("name", [c.name for c in load_criteria()])
-def test_the_first_part_of_show_is_a_criteria_file(name: str, tmp_path: Path) -> None:
-    """To start one's own from: the same hash until something is changed."""
-    first, second = invoke("show", name).stdout.split("# Added by code")
-    (tmp_path / "copy.yaml").write_text(first, encoding="utf-8")
-    assert read_criteria_file(tmp_path / "copy.yaml").criteria_hash == load_criteria().get(name).criteria_hash
-    assert "added_by_code" in second
-
-
-def test_show_keeps_prompts_readable() -> None:
-    """Prompts are blocks, not one quoted line; the order is that of the documentation."""
-    lines = invoke("show", "investigation-outcome").stdout.splitlines()
-    assert "system_prompt: |-" in lines
-    assert "  correct: [60, 100]" in lines
-    assert lines.index("strategy: two_turn") < lines.index("system_prompt: |-") < lines.index("prompt: |-")
+def test_show_prints_a_criteria_file_and_what_code_adds(tmp_path: Path) -> None:
+    for one in load_criteria():
+        shown = invoke("show", one.name).stdout
+        document = yaml.safe_load(shown)
+        assert (document.pop("source"), document.pop("criteria_hash")) == ("shipped", one.criteria_hash)
+        assert document == one.content
+        assert "system_prompt: |-" in shown.splitlines()
+        (tmp_path / "copy.yaml").write_text(shown.partition("# Added by code")[0], encoding="utf-8")
+        assert read_criteria_file(tmp_path / "copy.yaml").criteria_hash == one.criteria_hash
 
 
 def test_show_as_json_is_the_stored_content() -> None:
-    """What `scoring_criteria` keeps, with the hash and the source."""
     shown = document(invoke("show", "investigation-methodology", "--json"))
     identity = {"criteria_hash": METHODOLOGY.criteria_hash, "source": "shipped"}
     assert shown == json.loads(json.dumps(METHODOLOGY.content)) | identity
 
 
 def test_show_prompt_prints_the_opening_messages_without_evidence() -> None:
-    """As the judge gets them: the notice of code behind the system prompt, the form in place, the evidence open."""
     shown = invoke("show", "investigation-methodology", "--prompt").stdout
     system, user = shown.removeprefix("--- system ---\n").split("--- user ---\n")
     assert system.strip().endswith(METHODOLOGY.added_by_code["fence_notice"])
@@ -145,45 +118,28 @@ def test_show_prompt_prints_the_opening_messages_without_evidence() -> None:
     assert [user.count(p) for p in ("{{ALERT_DATA}}", "{{SESSION_CONVERSATION}}", "{{OUTPUT_SCHEMA}}")] == [1, 1, 0]
 
 
-def test_show_prompt_as_json_is_a_list_of_messages(tmp_path: Path) -> None:
-    """The same shape as `score --dry-run --json`."""
-    messages = document(invoke("show", write(tmp_path / "own.yaml"), "--prompt", "--json"))["messages"]
-    assert [m["role"] for m in messages] == ["system", "user"]
-    assert messages[0]["content"].startswith(OWN["system_prompt"])
-    assert messages[1]["content"].startswith("Alert: {{ALERT_DATA}}\nSession: {{SESSION_CONVERSATION}}\nAnswer in this")
-
-
 @pytest.mark.parametrize("command", [("show", "own"), ("diff", "own", "own")], ids=["show", "diff"])
 def test_a_name_is_meant_before_a_path(tmp_path: Path, command: tuple[str, ...], configured: dict[str, str]) -> None:
-    """A file in the working directory that happens to be called like criteria changes nothing."""
     with CliRunner().isolated_filesystem(tmp_path):
         write(Path.cwd() / "own", name="from-the-file")
         assert "from-the-file" not in invoke(*command, "--json", **configured).stdout
         assert "from-the-file" in invoke(*command, "--json").stdout
 
 
-@pytest.mark.parametrize("command", [("show",), ("diff", "investigation-outcome")], ids=["show", "diff"])
-def test_a_name_nobody_has_is_asked_wrongly(command: tuple[str, ...]) -> None:
-    """Status 2, with the names that exist."""
-    refused = invoke(*command, "investigation-methodologie")
-    assert refused.exit_code == 2
-    assert "no criteria are called 'investigation-methodologie'" in refused.stderr
-    assert "investigation-methodology" in refused.stderr
-
-
-@pytest.mark.parametrize("path", ["missing.yaml", "./missing", "missing.yml"])
-def test_a_path_that_leads_nowhere_is_told_as_a_path(path: str) -> None:
-    """Who writes a path wants no list of names."""
-    refused = invoke("show", path)
-    assert isinstance(refused.exception, ConfigurationError)
-    assert "cannot be read: No such file" in str(refused.exception)
+def test_unknown_names_and_paths_are_refused() -> None:
+    for command in (("show",), ("diff", "investigation-outcome")):
+        refused = invoke(*command, "investigation-methodologie")
+        assert refused.exit_code == 2
+        assert "no criteria are called 'investigation-methodologie'" in refused.stderr
+        assert "investigation-methodology" in refused.stderr
+    for path in ("missing.yaml", "./missing", "missing.yml"):
+        assert "cannot be read: No such file" in str(invoke("show", path).exception)
 
 
 # --- diff ----------------------------------------------------------------------------------------------
 
 
 def test_diff_shows_each_changed_key_and_no_other(tmp_path: Path) -> None:
-    """A unified diff per key; keys that are the same, and hashes that only follow, are left out."""
     a = write(tmp_path / "a.yaml")
     b = write(tmp_path / "b.yaml", system_prompt="You judge.\nBe fair.", failure_vocabulary={"wrong": "It is."})
     shown = invoke("diff", a, b)
@@ -207,7 +163,6 @@ def test_diff_shows_each_changed_key_and_no_other(tmp_path: Path) -> None:
 
 
 def test_diff_shows_what_code_adds_differently(tmp_path: Path) -> None:
-    """Other bands, another answer form: also what the file does not say itself is compared."""
     a, b = write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml", bands={"good": [60, 100], "bad": [0, 59]})
     changes = {c["key"]: c for c in document(invoke("diff", a, b, "--json"))["changes"]}
     assert next(iter(changes)) == "bands"
@@ -218,7 +173,6 @@ def test_diff_shows_what_code_adds_differently(tmp_path: Path) -> None:
 
 
 def test_diff_of_the_same_criteria_says_so(tmp_path: Path) -> None:
-    """Another layout of the same content is no difference."""
     a = write(tmp_path / "a.yaml")
     other_layout = tmp_path / "b.yaml"
     other_layout.write_text(json.dumps(dict(reversed(OWN.items()))), encoding="utf-8")
@@ -229,20 +183,10 @@ def test_diff_of_the_same_criteria_says_so(tmp_path: Path) -> None:
     assert same["a"]["criteria_hash"] == same["b"]["criteria_hash"]
 
 
-def test_diff_compares_names_with_files(tmp_path: Path) -> None:
-    """What a prompt author wants to know before a change goes live."""
-    told = document(invoke("diff", "investigation-methodology", write(tmp_path / "own.yaml"), "--json"))
-    assert (told["a"]["source"], told["b"]["source"]) == ("shipped", str(tmp_path / "own.yaml"))
-    assert told["is_same"] is False
-    [categories] = [c for c in told["changes"] if c["key"] == "categories"]
-    assert (len(categories["a"]), categories["b"]) == (4, None)
-
-
 # --- validate ------------------------------------------------------------------------------------------
 
 
 def test_validate_tells_name_strategy_and_hash_of_valid_files(tmp_path: Path) -> None:
-    """Status 0, a line per file; needs no settings, so a broken configuration does not matter."""
     a, b = write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml", name="other")
     shown = invoke("validate", a, b, SCORING_CONFIG="/does/not/exist")
     assert (shown.exit_code, shown.stderr) == (0, "")
@@ -252,7 +196,6 @@ def test_validate_tells_name_strategy_and_hash_of_valid_files(tmp_path: Path) ->
 
 
 def test_validate_tells_every_fault_of_every_file(tmp_path: Path) -> None:
-    """Status 2; a line per fault with file, line and reason, and the valid files all the same."""
     good = write(tmp_path / "good.yaml")
     bad = tmp_path / "bad.yaml"
     bad.write_text("name: two words\nsystem_prompt: x\nprompt: x\npromt: x\n", encoding="utf-8")
@@ -273,7 +216,6 @@ def test_validate_tells_every_fault_of_every_file(tmp_path: Path) -> None:
 
 
 def test_validate_as_json_has_an_entry_per_file(tmp_path: Path) -> None:
-    """For pipelines and editors: lines and keys apart."""
     good = write(tmp_path / "good.yaml")
     bad = write(tmp_path / "bad.yaml", reminder_prompt=None)
     shown = invoke("validate", good, bad, "--json")
@@ -287,17 +229,3 @@ def test_validate_as_json_has_an_entry_per_file(tmp_path: Path) -> None:
     assert "two_turn needs follow_up_prompt and reminder_prompt" in fault["reason"]
     line = Path(bad).read_text(encoding="utf-8").splitlines()[fault["line"] - 1]
     assert line.startswith("follow_up_prompt:")
-
-
-def test_validate_wants_at_least_one_file() -> None:
-    """Nothing to check is a mistake in a pipeline, not a success."""
-    assert invoke("validate").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "file", sorted((Path(__file__).parents[2] / "service/tarsy_scoring/judge/shipped_criteria").iterdir())
-)
-def test_the_shipped_files_are_valid(file: Path) -> None:
-    """And each is called like its file."""
-    [told] = document(invoke("validate", str(file), "--json"))
-    assert (told["is_valid"], told["name"]) == (True, file.stem)

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import yaml
@@ -99,42 +99,27 @@ def unknown_parts(expression: str) -> list[str]:
     return wrong + [f"by ({label})" for label in grouped if label not in labels]
 
 
-def expressions() -> Iterator[Any]:
-    for rule in RULES:
-        yield pytest.param(rule["expr"], id=rule.get("alert") or rule["record"])
-    for panel in PANELS:
-        for target in panel["targets"]:
-            yield pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
-
-
-@pytest.mark.parametrize("expression", list(expressions()))
-def test_an_expression_asks_only_for_what_there_is(expression: str) -> None:
+def test_expressions_ask_only_for_series_that_exist() -> None:
     """A metric that was renamed leaves an alert that never fires, and a panel that stays empty."""
-    assert unknown_parts(expression) == []
+    expressions = {rule.get("alert") or rule["record"]: rule["expr"] for rule in RULES}
+    for panel in PANELS:
+        expressions |= {f"{panel['title']} {target['refId']}": target["expr"] for target in panel["targets"]}
+    assert {name: wrong for name, expression in expressions.items() if (wrong := unknown_parts(expression))} == {}
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        pytest.param("max (tarsy_scoring_no_such) > 1", ["tarsy_scoring_no_such"], id="metric"),
-        pytest.param('tarsy_scoring_slots{chain="a"}', ["tarsy_scoring_slots{chain}"], id="label"),
-        pytest.param("sum by (chain) (tarsy_scoring_slots)", ["by (chain)"], id="label-of-a-group"),
-        pytest.param(
+def test_unknown_parts_are_found() -> None:
+    for expression, expected in (
+        ("max (tarsy_scoring_no_such) > 1", ["tarsy_scoring_no_such"]),
+        ('tarsy_scoring_slots{chain="a"}', ["tarsy_scoring_slots{chain}"]),
+        ("sum by (chain) (tarsy_scoring_slots)", ["by (chain)"]),
+        (
             'rate(tarsy_scoring_score_delay_seconds_bucket{le="26.0"}[5m])',
             ["tarsy_scoring_score_delay_seconds_bucket{le=26.0}"],
-            id="bucket",
         ),
-        pytest.param(
-            'tarsy_scoring_attempts_total{outcome=~"completed|lost"}',
-            ["tarsy_scoring_attempts_total{outcome=lost}"],
-            id="value",
-        ),
-        pytest.param('tarsy_scoring_api_requests_total{route="/a/{b}"}', [], id="braces-in-a-value"),
-    ],
-)
-def test_the_check_sees_what_is_unknown(expression: str, expected: list[str]) -> None:
-    """The reader of expressions above finds what is wrong."""
-    assert unknown_parts(expression) == expected
+        ('tarsy_scoring_attempts_total{outcome=~"completed|lost"}', ["tarsy_scoring_attempts_total{outcome=lost}"]),
+        ('tarsy_scoring_api_requests_total{route="/a/{b}"}', []),
+    ):
+        assert unknown_parts(expression) == expected
 
 
 def test_routes_in_rules_are_routes_of_the_api() -> None:
@@ -151,17 +136,14 @@ def test_routes_in_rules_are_routes_of_the_api() -> None:
 # --- rules ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", RULES, ids=[r.get("alert") or r["record"] for r in RULES])
-def test_a_rule_looks_at_each_installation_by_itself(rule: dict[str, Any]) -> None:
+def test_rules_look_at_each_installation_by_itself() -> None:
     """`absent` is quiet for all installations as long as one has the series."""
-    expression = rule["expr"]
-    joined = re.findall(
-        r"\b(?:and|unless|[-/])\s+(on \(namespace(?:, instance)?\)|sum by \(namespace\)|\()?", expression
-    )
-
-    assert "absent" not in expression
-    assert re.findall(r"\b(?:sum|max|group)\b(?! by \(namespace\b)", expression) == []
-    assert all(joined)
+    grouping = r"\b(?:and|unless|[-/])\s+(on \(namespace(?:, instance)?\)|sum by \(namespace\)|\()?"
+    for rule in RULES:
+        expression = rule["expr"]
+        assert "absent" not in expression
+        assert re.findall(r"\b(?:sum|max|group)\b(?! by \(namespace\b)", expression) == []
+        assert all(re.findall(grouping, expression)), expression
 
 
 def anchors(page: str) -> set[str]:
@@ -170,18 +152,16 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS.keys())
-def test_an_alert_says_how_bad_it_is_and_where_to_look(alert: dict[str, Any]) -> None:
-    """A short summary, a first look, and a section that exists."""
-    notes = alert["annotations"]
-    page, _, anchor = notes["runbook"].partition("#")
-
-    assert alert["labels"]["severity"] in ("warning", "critical")
-    assert re.fullmatch(r"\d+m", alert["for"])
-    assert len(notes["summary"]) <= 80
-    assert re.search(r"\b[Ll]ook (at|for)\b", notes["description"])
-    assert page == "docs/operations.md"
-    assert anchor in anchors(OPERATIONS)
+def test_alerts_have_a_severity_a_first_look_and_a_runbook() -> None:
+    known = anchors(OPERATIONS)
+    for alert in ALERTS.values():
+        notes = alert["annotations"]
+        page, _, anchor = notes["runbook"].partition("#")
+        assert alert["labels"]["severity"] in ("warning", "critical")
+        assert re.fullmatch(r"\d+m", alert["for"])
+        assert len(notes["summary"]) <= 80
+        assert re.search(r"\b[Ll]ook (at|for)\b", notes["description"])
+        assert (page, anchor in known) == ("docs/operations.md", True), anchor
 
 
 def test_the_page_lists_every_alert_with_its_severity_and_section() -> None:
@@ -225,15 +205,6 @@ def test_promtool_accepts_the_rules(arguments: tuple[str, str]) -> None:
 # --- dashboard -----------------------------------------------------------------------------------------
 
 
-def test_the_rows_tell_the_story_in_order() -> None:
-    rows = [p["title"] for p in DASHBOARD["panels"] if p["type"] == "row"]
-
-    assert rows == [
-        *("Service promises", "Queue", "Judge & money", "Kafka & outbox", "API & gateway"),
-        *("Quality of investigations", "Rolling signals & drift", "Processes"),
-    ]
-
-
 def test_ids_are_unique_and_nothing_overlaps() -> None:
     """Grafana drops panels that share an id and shifts those that share a place."""
     panels = DASHBOARD["panels"]
@@ -250,23 +221,22 @@ def test_ids_are_unique_and_nothing_overlaps() -> None:
     assert [place["y"] for place in places] == sorted(place["y"] for place in places)
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=[p["title"] for p in PANELS])
-def test_a_panel_explains_itself(panel: dict[str, Any]) -> None:
+def test_panels_explain_themselves() -> None:
     """Description, unit and legend; data from the chosen source and namespace only."""
     source = {"type": "prometheus", "uid": "${datasource}"}
-
-    assert panel["description"].endswith(".")
-    assert panel["fieldConfig"]["defaults"]["unit"]
-    assert panel["datasource"] == source
-    for target in panel["targets"]:
-        assert target["datasource"] == source
-        assert target["legendFormat"]
-        selectors = _SELECTOR.findall(target["expr"])
-        assert selectors
-        assert all('namespace=~"$namespace"' in matchers for _, matchers in selectors)
-        named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-        kept = {label.strip() for group in _GROUPING.findall(target["expr"]) for label in group.split(",")}
-        assert named <= kept | {"instance"}
+    for panel in PANELS:
+        assert panel["description"].endswith(".")
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["datasource"] == source
+        for target in panel["targets"]:
+            assert target["datasource"] == source
+            selectors = _SELECTOR.findall(target["expr"])
+            assert selectors
+            assert all('namespace=~"$namespace"' in matchers for _, matchers in selectors)
+            named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            kept = {label.strip() for group in _GROUPING.findall(target["expr"]) for label in group.split(",")}
+            assert target["legendFormat"]
+            assert named <= kept | {"instance"}
 
 
 def test_source_and_namespace_are_chosen_above_the_panels() -> None:
