@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -25,10 +26,6 @@ BrokerName = Literal["apache-kafka", "tansu"]
 KAFKA_VERSION = "4.1.0"
 _JAVA_AT_LEAST = 17  # what brokers of Apache Kafka 4 need
 _DOWNLOAD_TIMEOUT_S = 300
-_ARTIFACTS = {
-    "org.apache.kafka:kafka_2.13": KAFKA_VERSION,
-    "org.slf4j:slf4j-simple": "1.7.36",  # Kafka brings the interface of this version and nothing behind it
-}
 
 
 class EmbeddedBroker(EmbeddedServer):
@@ -213,19 +210,12 @@ def fetch_artifacts() -> Path:
 
 
 def _download(destination: Path) -> None:
-    dependencies = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
-            *coordinates.split(":"), version
-        )
-        for coordinates, version in _ARTIFACTS.items()
-    )
+    pom = files("tarsy_scoring_lab").joinpath("kafka_pom.xml").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(dir=destination.parent) as room:
-        pom, libraries = Path(room) / "pom.xml", Path(room) / "libraries"
-        pom.write_text(
-            "<project><modelVersion>4.0.0</modelVersion><groupId>embedded</groupId><artifactId>kafka</artifactId>"
-            f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
-        )
-        command = ["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={libraries}"]
+        project, libraries = Path(room) / "pom.xml", Path(room) / "libraries"
+        project.write_text(pom, encoding="utf-8")
+        options = [f"-Dkafka.version={KAFKA_VERSION}", f"-DoutputDirectory={libraries}"]
+        command = ["mvn", "-B", "-q", "-f", str(project), "dependency:copy-dependencies", *options]
         try:
             done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:

@@ -15,7 +15,6 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from tarsy_scoring.errors import StartRefused
@@ -133,9 +132,7 @@ class EmbeddedServer(ABC):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     @abstractmethod

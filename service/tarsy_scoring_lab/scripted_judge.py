@@ -12,7 +12,6 @@ import signal
 import sys
 from collections import Counter, deque
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, get_args
 
 import uvloop
@@ -114,9 +113,7 @@ class ScriptedJudge:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.stop()
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:

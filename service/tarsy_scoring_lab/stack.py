@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import asyncpg
@@ -84,9 +83,7 @@ class Stack:
             self._started = started.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self._started.aclose()
 
     async def _start_postgres(self, started: contextlib.AsyncExitStack) -> None:

@@ -11,12 +11,10 @@ import pytest
 import yaml
 from deploying import (
     CHART,
-    MINIMAL,
     VALUE_SETS,
     Object,
     Objects,
     Render,
-    RenderObjects,
     known_variables,
     parse,
     secret_variables,
@@ -344,54 +342,6 @@ def test_rules_and_dashboard_are_the_shipped_files(charts: dict[str, Objects]) -
         (CHART / "files" / "dashboard.json").read_text()
     )
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
-
-
-def test_bridge_runs_once(charts: dict[str, Objects]) -> None:
-    spec = charts["bridge"].one("Deployment", "scoring-bridge")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-    everything = charts["everything"].one("Deployment", "scoring-bridge")["spec"]["template"]["spec"]
-    assert everything["containers"][0]["args"] == ["bridge", "--since", "beginning"]
-
-
-def test_rolling_signals_run_where_they_are_wanted(charts: dict[str, Objects], render: RenderObjects) -> None:
-    """As many as the values say, which may go one at a time and are scraped like workers; none without being asked."""
-    chart = charts["everything"]
-    spec = chart.one("Deployment", "scoring-insights")["spec"]
-    assert spec["replicas"] == 2
-    assert spec["template"]["spec"]["containers"][0]["args"] == ["insights"]
-    budget = chart.one("PodDisruptionBudget", "scoring-insights")["spec"]
-    policy = chart.one("NetworkPolicy", "scoring-insights")["spec"]
-    for selector in (budget["selector"], policy["podSelector"]):
-        assert selector["matchLabels"]["app.kubernetes.io/component"] == "insights"
-    assert policy["policyTypes"] == ["Ingress"]
-    assert chart.one("Service", "scoring-insights")["spec"]["ports"][0]["port"] == 9090
-    elsewhere = render(*MINIMAL, "--set=api.enabled=false", "--set=networkPolicy.enabled=true")
-    assert not [item for item in elsewhere.everything if item["metadata"]["name"].endswith("-insights")]
-
-
-def test_prune_runs_alone_and_to_an_end(charts: dict[str, Objects]) -> None:
-    spec = charts["everything"].one("CronJob", "scoring-prune")["spec"]
-    assert spec["concurrencyPolicy"] == "Forbid"
-    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"
-    assert pod["containers"][0]["args"] == ["prune", "--yes", "--keep", "90d"]
-    # What TARSy's tables do not have yet stays.
-    assert variables(pod["containers"][0])["SCORING_WRITE_BACK"]["value"] == "true"
-    assert [name for name, chart in charts.items() if chart.of("CronJob")] == ["everything"]
-
-
-@pytest.mark.parametrize("name", ["tokens", "proxies", "keda"])
-def test_access_is_what_was_asked_for(charts: dict[str, Objects], name: str) -> None:
-    rules = {"SCORING_API_TOKENS_FILE", "SCORING_TRUSTED_PROXIES", "SCORING_API_OPEN"}
-    wanted = {
-        "tokens": {"SCORING_API_TOKENS_FILE": "/etc/tarsy-scoring/tokens/api.yaml"},
-        "proxies": {"SCORING_TRUSTED_PROXIES": "10.42.0.0/16,fd00::/8"},
-        "keda": {"SCORING_API_OPEN": "true"},
-    }
-    (container,) = charts[name].one("Deployment", "scoring-api")["spec"]["template"]["spec"]["containers"]
-    found = {n: v["value"] for n, v in variables(container).items() if n in rules}
-    assert found == wanted[name]
-    assert variables(container)["SCORING_API_HOST"]["value"] == "0.0.0.0"
 
 
 def test_own_variables_are_all_guarded(charts: dict[str, Objects]) -> None:

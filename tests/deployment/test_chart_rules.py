@@ -32,17 +32,6 @@ def test_every_part_that_is_deployed_is_missed(render: RenderObjects, charts: di
     assert set(rules_of(render(*MINIMAL, "--set=api.enabled=false", enabled))) == workers
 
 
-def test_rules_look_at_this_release_alone(render: RenderObjects, charts: dict[str, Objects]) -> None:
-    for alert, rule in rules_of(charts["everything"]).items():
-        role, part = OURS[alert]
-        where = f'namespace="sre",job="scoring-{part}",role="{role}"'
-        assert rule["expr"] == f"absent(tarsy_scoring_role{{{where}}} == 1)"
-        severity = "warning" if alert == "TarsyScoringInsightsGone" else "critical"  # scores are made without it
-        assert rule["labels"] == {"namespace": "sre", "severity": severity}
-    chart = render(*MINIMAL, "--set=api.enabled=false", "--set=monitoring.prometheusRule.enabled=true")
-    assert all("job=" not in rule["expr"] for rule in rules_of(chart).values())
-
-
 def test_runbooks_exist(charts: dict[str, Objects]) -> None:
     operations = (REPOSITORY / "docs" / "operations.md").read_text()
     parts = {line.lstrip("# ").lower().replace(" ", "-") for line in operations.splitlines() if line.startswith("#")}

@@ -17,7 +17,6 @@ from openai import APIConnectionError, APIStatusError, APITimeoutError, AsyncOpe
 from infrastructure import wait_until
 from tables import table
 from tarsy_scoring.judge.criteria import load_criteria
-from tarsy_scoring_lab.scripted_faults import FaultKind
 from tarsy_scoring_lab.scripted_judge import STAND_IN, Fault, ScriptedJudge
 from tarsy_scoring_lab.scripted_replies import Task, Turn, read_task, read_transcript, turn_of, write_reply
 
@@ -39,7 +38,6 @@ TURNS: dict[Turn, list[tuple[str, str]]] = {
     "missing_tools": MISSING,
 }
 SCHEMA = {"type": "object", "properties": {"total_score": {"type": "integer"}, "verdict": {"type": "string"}}}
-STRICT = {"type": "json_schema", "json_schema": {"name": "judgement", "strict": True, "schema": SCHEMA}}
 
 
 def evidence(number: int = 0) -> str:
@@ -221,63 +219,6 @@ async def test_malformed_request_is_refused(body: str) -> None:
         response = await session.post(f"{judge.base_url}/chat/completions", data=body)
         assert response.status == 400
         assert "message" in (await response.json())["error"]
-
-
-async def test_status_comes_with_headers_and_body(judge: ScriptedJudge, client: AsyncOpenAI) -> None:
-    error = {"error": {"message": "slow down", "code": "rate_limit_exceeded", "type": "requests", "param": None}}
-    judge.script(Fault(kind="status", status=429, headers={"retry-after": "2"}, json=error, times=2))
-    for _ in range(2):
-        with pytest.raises(RateLimitError) as caught:
-            await ask(client)
-        assert caught.value.response.headers["retry-after"] == "2"
-        assert caught.value.code == "rate_limit_exceeded"
-    assert (await ask(client)).choices
-    assert judge.faults == []
-
-
-SPOILT: dict[FaultKind, Callable[[Any, Any], Any]] = {
-    "cut": lambda a, text: a.choices[0].finish_reason == "length" and "/25" not in text,
-    "no_score": lambda a, text: not re.search(r"\d", text),
-    "refusal": lambda a, text: text is None and "refuse" in a.choices[0].message.refusal,
-    "content_filter": lambda a, text: (a.choices[0].finish_reason, text) == ("content_filter", ""),
-    "empty": lambda a, text: (a.choices[0].finish_reason, text) == ("stop", ""),
-    "tool_calls": lambda a, text: a.choices[0].finish_reason == "tool_calls" and a.choices[0].message.tool_calls,
-    "served_model": lambda a, text: a.model == "another-model",
-    "reply": lambda a, text: text == "",
-    "truncated_input": lambda a, text: a.usage.total_tokens == a.usage.prompt_tokens + a.usage.completion_tokens,
-}
-
-
-async def test_answer_is_spoilt_once(judge: ScriptedJudge, client: AsyncOpenAI) -> None:
-    for kind, is_spoilt in SPOILT.items():
-        judge.script(Fault(kind=kind, times=1))
-        spoilt, whole = await ask(client), await ask(client)
-        assert is_spoilt(spoilt, spoilt.choices[0].message.content), kind
-        assert (spoilt.usage.prompt_tokens < whole.usage.prompt_tokens) is (kind == "truncated_input")
-        assert (whole.model, whole.choices[0].finish_reason) == ("some-model", "stop")
-        assert whole.choices[0].message.content.splitlines()[-1].isdigit()
-
-
-async def test_contradiction_goes_on_in_the_repair(judge: ScriptedJudge, client: AsyncOpenAI) -> None:
-    """Ordered for two turns of any kind, it meets analysis and repair and no turn in which it could not show."""
-    judge.script(Fault(kind="breakdown_mismatch", times=2))
-    for turn in ("analysis", "missing_tools", "reminder", "repair"):
-        await ask(client, turn)  # type: ignore[arg-type]
-    assert judge.faults == []
-    assert judge.faults_met == {"breakdown_mismatch": 2}
-
-
-async def test_response_format_is_refused_by_its_type(judge: ScriptedJudge, client: AsyncOpenAI) -> None:
-    assert json.loads(await text_of(client, response_format=STRICT))["verdict"] == STAND_IN
-    judge.script(Fault(kind="no_response_format", match="json_schema"))
-    with pytest.raises(APIStatusError) as caught:
-        await text_of(client, response_format=STRICT)
-    assert (caught.value.status_code, caught.value.param) == (400, "response_format")  # type: ignore[attr-defined]
-    assert await text_of(client, form='"json_schema"', response_format={"type": "json_object"})
-    judge.script(Fault(kind="no_response_format"))
-    with pytest.raises(APIStatusError):
-        await text_of(client, response_format={"type": "json_object"})
-    assert await text_of(client)
 
 
 async def test_calls_hang_and_drop(
