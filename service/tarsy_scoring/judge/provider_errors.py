@@ -123,11 +123,10 @@ class ErrorResponse:
     def token_sizes(self) -> tuple[int | None, int | None]:
         """Tokens of window and prompt; None where the error does not report them."""
         window, prompt = as_count(self._error.get("n_ctx")), as_count(self._error.get("n_prompt_tokens"))
-        in_window, in_prompt = _WINDOW.search(self._text), _PROMPT.search(self._text)
-        if window is None and in_window:
-            window = int(in_window[1])
-        if prompt is None and in_prompt:
-            prompt = int(in_prompt[1] or in_prompt[2])
+        if window is None and (found := _WINDOW.search(self._text)):
+            window = int(found[1])
+        if prompt is None and (found := _PROMPT.search(self._text)):
+            prompt = int(found[1] or found[2])
         return window, prompt
 
     def unsupported_parameter(self, sent: Iterable[str]) -> str | None:
@@ -148,17 +147,18 @@ class ErrorResponse:
         reported as such, the longest reset of any counts.
         """
         milliseconds = _number(self._headers.get("retry-after-ms"))
-        resets, used_up = [], []
+        resets, used_up = list[float](), list[float]()
         for of, needed in self._needed.items():
             reset_s = _duration_s(self._headers.get(f"x-ratelimit-reset-{of}"))
             remaining = _number(self._headers.get(f"x-ratelimit-remaining-{of}"))
-            resets.append(reset_s)
-            used_up.append(reset_s if remaining is not None and remaining < needed else None)
+            if reset_s is not None:
+                resets.append(reset_s)
+                used_up += [reset_s] if remaining is not None and remaining < needed else []
         sources = [
             milliseconds and milliseconds / 1000,
             _seconds_or_date(self._headers.get("retry-after")),
-            _longest(used_up),
-            _longest(resets) if self.status == _RATE_LIMITED else None,
+            max(used_up, default=None),
+            max(resets, default=None) if self.status == _RATE_LIMITED else None,
         ]
         return next((asked_s for asked_s in sources if asked_s is not None and asked_s > 0), None)
 
@@ -204,7 +204,3 @@ def _duration_s(value: str | None) -> float | None:
     if found is None:
         return seconds
     return sum(float(part or 0) * unit for part, unit in zip(found.groups(), _UNITS_S, strict=True))
-
-
-def _longest(durations_s: Iterable[float | None]) -> float | None:
-    return max((d for d in durations_s if d is not None), default=None)

@@ -14,12 +14,15 @@ from tarsy_scoring.evaluation.interaction import LONGEST_NAME
 from tarsy_scoring.evaluation.tool_names import normalise
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Turn, Verdict
+from tarsy_scoring.queue.score_parts import Usage
 from tarsy_scoring.scoring.providers import flags_of, is_self_judged
 from tarsy_scoring.timeline.context import CONTEXT_POLICY, FittedContext
 from tarsy_scoring.timeline.masking import MASKING_POLICY
 from tarsy_scoring.timeline.model import Timeline
 
 MOST_TOOLS = 4000  # names in a set; each tool has two
+# Columns of a score that the verdict holds under the same name.
+_AS_STATED = ("total_score", "score_analysis", "score_breakdown", "missing_tools_analysis", "judge_outcome")
 USD_DIGITS = 6  # decimal places; a sum of floats has digits that no price has
 
 
@@ -73,20 +76,13 @@ def judgement_columns(
     grounding, rubric = verdict.grounding, verdict.rubric
     if context is not None:
         flags |= flags_of(turns, context, criteria)
-    return {
-        "total_score": verdict.total_score,
-        "score_analysis": verdict.score_analysis,
-        "score_breakdown": verdict.score_breakdown,
-        "missing_tools_analysis": verdict.missing_tools_analysis,
+    return {name: getattr(verdict, name) for name in _AS_STATED} | {
         "judge_fingerprint": judge_fingerprint(criteria.criteria_hash, providers[who.provider], who),
-        "judge_outcome": verdict.judge_outcome,
         "rubric": asdict(rubric) if rubric else None,
-        "samples": [{"total_score": total} for total in verdict.samples],
-        "spread": verdict.spread,
         "failure_tags": verdict.failure_tags,
-        "grounding": {"checked": grounding.checked, "held": grounding.held, "share": grounding.share}
-        if grounding
-        else None,
+        "spread": verdict.spread,
+        "samples": [{"total_score": total} for total in verdict.samples],
+        "grounding": asdict(grounding) | {"share": grounding.share} if grounding else None,
         "flags": sorted(flags | verdict.flags),
     }
 
@@ -94,17 +90,13 @@ def judgement_columns(
 def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
     """Sums over turns. A sum is None where there is no turn or a turn does not report the value."""
     listed = list(turns)
-
-    def total(values: list[Any]) -> Any:
-        return sum(values) if values and all(v is not None for v in values) else None
-
-    cost_usd = total([t.cost_usd for t in listed])
-    return {
-        "input_tokens": total([t.input_tokens for t in listed]),
-        "cached_input_tokens": total([t.cached_input_tokens for t in listed]),
-        "output_tokens": total([t.output_tokens for t in listed]),
-        "cost_usd": None if cost_usd is None else round(cost_usd, USD_DIGITS),
-    }
+    usage: dict[str, int | float | None] = {}
+    for name in Usage.model_fields:
+        values = [getattr(turn, name) for turn in listed]
+        usage[name] = sum(values) if values and None not in values else None
+    if (cost_usd := usage["cost_usd"]) is not None:
+        usage["cost_usd"] = round(cost_usd, USD_DIGITS)
+    return usage
 
 
 def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn) -> str:
