@@ -1,6 +1,5 @@
 """The layers that need no model, in a worker's attempt: stored, published, and never in the judge's way."""
 
-import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -79,20 +78,13 @@ async def test_metrics_gates_and_judge_are_stored_side_by_side(service: Service)
     assert "few calls" in score["outcome_reason"]
     # gates 2/3, total 0.62, interaction the mean of 1 - 0.5, 1 of 2 and 2 of 2
     assert score["composite_score"] == pytest.approx(100 * (0.5 * 2 / 3 + 0.3 * 0.62 + 0.2 * (0.5 + 0.5 + 1) / 3))
-
-
-async def test_gates_are_announced_before_the_judge(service: Service) -> None:
-    """Cheapest first; and what was measured is published with the end."""
-    score = await scored(service, FakeJudge(ANALYSIS, MISSING_TOOLS), with_calls(*CALLS))
-
     events = await service.events(score["score_id"])
     phases = [e["phase"] for e in events if "phase" in e]
     assert phases.index("evaluating_gates") == phases.index("analyzing_methodology") - 1
     last = events[-1]
     assert (last["outcome"], last["gates_passed"], last["gates_total"]) == ("fail", 2, 3)
     assert last["composite_score"] == score["composite_score"]
-    assert last["interaction"]["total_commands"] == 2
-    assert "by_tool" not in last["interaction"]
+    assert (last["interaction"]["total_commands"], "by_tool" in last["interaction"]) == (2, False)
 
 
 async def test_a_chain_without_gates_and_threshold_decides_nothing(service: Service) -> None:
@@ -105,13 +97,12 @@ async def test_a_chain_without_gates_and_threshold_decides_nothing(service: Serv
     assert all(e.get("phase") != "evaluating_gates" for e in await service.events(score["score_id"]))
 
 
-@pytest.mark.parametrize(("events", "outcome"), [(CALLS, "fail"), (CALLS[:1], "pass")], ids=["failed", "passed"])
-async def test_without_a_judge_gates_decide_alone(service: Service, events: Any, outcome: str) -> None:
+async def test_without_a_judge_gates_decide_alone(service: Service) -> None:
     """No model, no total, no fingerprint; an outcome nevertheless."""
-    score = await scored(service, FakeJudge(), with_calls(*events), "judgeless")
+    score = await scored(service, FakeJudge(), with_calls(*CALLS), "judgeless")
 
     assert (score["status"], score["total_score"], score["judge_fingerprint"]) == ("completed", None, None)
-    assert score["outcome"] == outcome
+    assert score["outcome"] == "fail"
     assert score["turns"] == []
 
 
@@ -139,16 +130,3 @@ async def test_evidence_that_is_missing_passes_no_gate(service: Service) -> None
     assert (score["gates"], score["gates_passed"], score["gates_total"]) == ([], None, None)
     assert score["interaction"]["total_commands"] == 0
     assert score["interaction"]["error_rate"] is None
-
-
-async def test_the_same_session_gives_the_same_bytes(service: Service) -> None:
-    """Measured twice, equal to the last byte."""
-    first = await scored(service, FakeJudge(), with_calls(*CALLS), "judgeless")
-    await service.request(event_id="again", source="rescore", force=True, chain_id="judgeless")
-    claimed = await service.claim()
-    await service.attempt(claimed, FakeJudge(), with_calls(*CALLS))
-    second = await service.score(claimed.score_id)
-
-    assert first["score_id"] != second["score_id"]
-    names = ("interaction", "diagnosis", "gates", "outcome")
-    assert json.dumps([first[n] for n in names]) == json.dumps([second[n] for n in names])

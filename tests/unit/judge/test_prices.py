@@ -17,21 +17,19 @@ def configured(**per_million: float | None) -> Prices:
     return prices(prices_usd_per_million_tokens=per_million)
 
 
-@pytest.mark.parametrize(
-    ("known", "tokens", "cost"),
-    [
-        pytest.param(configured(input=1, cached_input=0.1, output=10), (1000, 600, 200), 0.00246, id="cached"),
-        pytest.param(configured(input=1, cached_input=None, output=10), (1000, 600, 200), 0.003, id="cache_not_priced"),
-        pytest.param(configured(input=1, cached_input=0.1, output=10), (1000, None, 200), 0.003, id="cache_unknown"),
-        pytest.param(configured(input=1, cached_input=0, output=0), (100, 900, 1), 0, id="more_cached_than_read"),
-        pytest.param(configured(input=0, cached_input=0, output=0), (1000, 0, 200), 0, id="free"),
-        pytest.param(prices(), (1000, 0, 200), None, id="no_prices"),
-        pytest.param(configured(input=1, cached_input=1, output=1), (None, 0, 200), None, id="input_unknown"),
-        pytest.param(configured(input=1, cached_input=1, output=1), (1000, 0, None), None, id="output_unknown"),
-    ],
-)
-def test_cost(known: Prices, tokens: tuple[int | None, int | None, int | None], cost: float | None) -> None:
-    assert known.cost_usd(*tokens) == (cost if cost is None else pytest.approx(cost))
+def test_cost() -> None:
+    priced, free = configured(input=1, cached_input=0.1, output=10), configured(input=0, cached_input=0, output=0)
+    for known, tokens, cost in (
+        (priced, (1000, 600, 200), 0.00246),
+        (configured(input=1, cached_input=None, output=10), (1000, 600, 200), 0.003),
+        (priced, (1000, None, 200), 0.003),
+        (configured(input=1, cached_input=0, output=0), (100, 900, 1), 0),
+        (free, (1000, 0, 200), 0),
+        (prices(), (1000, 0, 200), None),
+        (priced, (None, 0, 200), None),
+        (priced, (1000, 0, None), None),
+    ):
+        assert known.cost_usd(*tokens) == (cost if cost is None else pytest.approx(cost)), tokens
 
 
 def test_a_public_model_has_its_published_price() -> None:

@@ -149,17 +149,14 @@ async def test_what_does_not_fit_is_told_by_its_place(changes: dict[str, Any], t
         await judge(reply)
 
 
-@table
-async def test_every_value_must_be_there(id_: str) -> None:
-    scores = {other: value for other, value in RUBRIC_SCORES.items() if other != id_}
-    with pytest.raises(InvalidStructuredAnswer, match=rf"\(scores\.{id_}: Field required\)"):
-        await judge(rubric_reply(scores=scores))
-
-
-@table
-async def test_values_without_names_are_none(scores: Any) -> None:
-    with pytest.raises(InvalidStructuredAnswer, match="scores: "):
-        await judge(rubric_reply(scores=scores))
+async def test_every_value_must_be_there() -> None:
+    for id_ in RUBRIC_SCORES:
+        scores = {other: value for other, value in RUBRIC_SCORES.items() if other != id_}
+        with pytest.raises(InvalidStructuredAnswer, match=rf"\(scores\.{id_}: Field required\)"):
+            await judge(rubric_reply(scores=scores))
+    for nameless in ([0.8, 0.5, 0.6, 1, 0.4], 0.7, None):
+        with pytest.raises(InvalidStructuredAnswer, match="scores: "):
+            await judge(rubric_reply(scores=nameless))
 
 
 @pytest.mark.parametrize("id_", ["json", "copy", "schema", "model_dump", "model_config", "class", "scores"])
