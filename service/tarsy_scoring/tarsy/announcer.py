@@ -7,7 +7,7 @@ event id is derived from session, status and time of the end, so a repeated even
 
 import uuid
 from collections.abc import Container, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -41,6 +41,25 @@ ON CONFLICT (session_id) DO UPDATE SET event_id = excluded.event_id
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """The row of `bridge_bookmark`; see `0006_pre_bridge.py`."""
+
+    since: datetime
+    settled_before: datetime
+    will_settle: datetime | None
+    at_status: str | None
+    at_created_at: datetime | None
+    at_session_id: str | None
+    server: str | None
+    swept_at: datetime | None
+
+    @property
+    def remembered_from(self) -> datetime:
+        """Sessions created earlier are not read by a later sweep, so they need not be remembered."""
+        return self.will_settle or self.settled_before
+
+
 class Announcer:
     """
     Publishes ends of sessions and remembers them.
@@ -66,10 +85,8 @@ class Announcer:
 
     async def announce(
         self,
+        bookmark: Bookmark,
         sessions: Sequence[EndedSession],
-        *,
-        since: datetime,
-        remembered_from: datetime,
         seen_open: Container[str] = (),
     ) -> None:
         """
@@ -78,15 +95,16 @@ class Announcer:
         Deleted and erased sessions are left out, and so are sessions whose id no event may carry.
 
         Args:
-            since: Sessions that ended earlier are left out.
-            remembered_from: Sessions created earlier are not met by a later sweep and need not be remembered.
+            bookmark: Sessions that ended before its `since` are left out.
             seen_open: Ids of sessions that are announced whenever they ended.
 
         Raises:
             BrokerAway: Not all were acknowledged. Those that were are not published again.
             DatabaseAway: Acknowledged events may be published again.
         """
-        wanted = [s for s in sessions if not s.is_deleted and (s.ended_at >= since or s.session_id in seen_open)]
+        wanted = [
+            s for s in sessions if not s.is_deleted and (s.ended_at >= bookmark.since or s.session_id in seen_open)
+        ]
         known = await self._known(wanted)
         new = await self._announceable({s.session_id: s for s in wanted if known.get(s.session_id) != event_id_of(s)})
         if not new:
@@ -96,7 +114,7 @@ class Announcer:
         is_whole = len(done) == len(new)
         # A page that is not whole will be read again, so all of its acknowledged events are remembered.
         await self._remember(
-            [s for s in done if not is_whole or s.session_id in known or s.created_at >= remembered_from]
+            [s for s in done if not is_whole or s.session_id in known or s.created_at >= bookmark.remembered_from]
         )
         for s in done:
             self._metrics.bridge_announced.labels(s.status).inc()

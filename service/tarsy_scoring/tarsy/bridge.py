@@ -16,10 +16,10 @@ so a crash repeats events and loses none.
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Container, Sequence
-from dataclasses import astuple, dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import astuple, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
@@ -28,9 +28,9 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.kafka.clients import BrokerAway, Publisher
 from tarsy_scoring.postgres.database import CONTACT_S, Connection, Database, DatabaseAway
 from tarsy_scoring.postgres.leader import AdvisoryLock
-from tarsy_scoring.tarsy.announcer import BEGINNING, Announcer
+from tarsy_scoring.tarsy.announcer import BEGINNING, Announcer, Bookmark
 from tarsy_scoring.tarsy.database import TarsyAway
-from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, EndedSession, SweepStart, TarsySessions
+from tarsy_scoring.tarsy.sessions import PAGE, STATUSES, SweepStart, TarsySessions
 from tarsy_scoring.telemetry.health import unless_stopped
 from tarsy_scoring.telemetry.metrics import Metrics
 
@@ -57,17 +57,10 @@ _PLACE = "since, settled_before, will_settle, at_status, at_created_at, at_sessi
 
 BOOKMARK = f"SELECT {_PLACE} FROM {{schema}}.bridge_bookmark"
 
-_STANDS_AT = f"({_PLACE}) IS NOT DISTINCT FROM ROW($1, $2, $3, $4, $5, $6, $7, $8)"
-
+# Only from the place where this process read it: another process may have moved it.
 MOVE = f"""
-UPDATE {{schema}}.bridge_bookmark
-SET will_settle = $9, at_status = $10, at_created_at = $11, at_session_id = $12, server = $13
-WHERE {_STANDS_AT} RETURNING since
-"""
-
-SETTLE = f"""
-UPDATE {{schema}}.bridge_bookmark SET settled_before = $9, will_settle = NULL, at_status = NULL, swept_at = now()
-WHERE {_STANDS_AT} RETURNING since
+UPDATE {{schema}}.bridge_bookmark SET ({_PLACE}) = ROW($9, $10, $11, $12, $13, $14, $15, $16)
+WHERE ({_PLACE}) IS NOT DISTINCT FROM ROW($1, $2, $3, $4, $5, $6, $7, $8) RETURNING since
 """
 
 FORGET_SETTLED = """
@@ -89,25 +82,6 @@ WHERE event_id IS NULL AND session_id > $1 ORDER BY session_id LIMIT $2
 """
 
 FORGET_OPEN = "DELETE FROM {schema}.bridge_announced WHERE session_id = ANY($1::text[]) AND event_id IS NULL"
-
-
-@dataclass(frozen=True, slots=True)
-class Bookmark:
-    """The row of `bridge_bookmark`; see `0006_pre_bridge.py`."""
-
-    since: datetime
-    settled_before: datetime
-    will_settle: datetime | None
-    at_status: str | None
-    at_created_at: datetime | None
-    at_session_id: str | None
-    server: str | None
-    swept_at: datetime | None
-
-    @property
-    def remembered_from(self) -> datetime:
-        """Sessions created earlier are not read by a later sweep, so they need not be remembered."""
-        return self.will_settle or self.settled_before
 
 
 class Bridge:
@@ -193,29 +167,22 @@ class Bridge:
         try:
             while not stopping.is_set():
                 await connection.execute("SELECT 1", timeout=CONTACT_S)
-                if not await self._pass():
+                goes_on = False
+                try:
+                    goes_on = await self.run_once()
+                    self.lacking = None
+                except (TarsyAway, BrokerAway) as error:
+                    self._wait_for(error)
+                if not goes_on:
                     await unless_stopped(self._rest(), stopping)
         finally:
             self._metrics.bridge_leading.set(0)
 
-    async def _pass(self) -> bool:
-        try:
-            if not self._has_bookmark:
-                await self.open_bookmark()
-            goes_on = await self.run_once()
-        except (TarsyAway, BrokerAway) as error:
-            self._wait_for(error)
-            return False
-        self.lacking = None
-        return goes_on
-
     async def _rest(self) -> None:
         await asyncio.sleep(GATHER_S)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._woken.wait()
-        except TimeoutError:
-            return
 
     def _wait_for(self, error: Exception) -> None:
         self.lacking = str(error)
@@ -247,19 +214,13 @@ class Bridge:
         """
         newest = FRESH + timedelta(seconds=now - (now if self._looked_at is None else self._looked_at))
         is_open, ended = await self._sessions.look(self._open, newest)
-        await self._announce(bookmark, ended, frozenset(self._open))
+        await self._announcer.announce(bookmark, ended, frozenset(self._open))
         self._open, self._looked_at = is_open, now
 
     async def _begin_sweep(self, bookmark: Bookmark) -> bool:
         """Decide what this sweep will settle, and remember the open sessions, before its first page is read."""
         self._sessions.tarsy.look_again()
         start = await self._sessions.sweep_start(self._overlap, with_all_open=bookmark.swept_at is None)
-        if start.is_held_back:
-            log.warning(
-                "bridge.held_back",
-                created_at=start.settles_before.isoformat(),
-                effect="too many sessions of one status are open; what was created later is read by every sweep",
-            )
         if start.still_open:
             log.debug("bridge.open", sessions=len(start.still_open))
             await self._database.fetch(REMEMBER_OPEN, list(start.still_open), list(start.still_open.values()))
@@ -282,7 +243,7 @@ class Bridge:
         while rows := await self._database.fetch(WERE_OPEN, last, PAGE):
             remembered = {r["session_id"]: r["created_at"] for r in rows}
             server, ended, still_open = await self._sessions.of_these(list(remembered))
-            await self._announce(bookmark, ended, remembered)
+            await self._announcer.announce(bookmark, ended, remembered)
             done = {s.session_id for s in ended}
             # On another server, a session that is absent may not have been replicated yet; nor may a young
             # one.
@@ -303,7 +264,7 @@ class Bridge:
                 "bridge.another_server", effect="two servers may hold different rows, so this sweep settles none"
             )
             bookmark = replace(stored, will_settle=stored.settled_before)
-        await self._announce(bookmark, page)
+        await self._announcer.announce(bookmark, page)
         if len(page) == PAGE:
             last = page[-1]
             await self._move(stored, replace(bookmark, at_created_at=last.created_at, at_session_id=last.session_id))
@@ -314,12 +275,6 @@ class Bridge:
         else:
             return not await self._settle(stored, bookmark.remembered_from)
         return True
-
-    async def _announce(
-        self, bookmark: Bookmark, sessions: Sequence[EndedSession], seen_open: Container[str] = ()
-    ) -> None:
-        kept = bookmark.remembered_from
-        await self._announcer.announce(sessions, since=bookmark.since, remembered_from=kept, seen_open=seen_open)
 
     # --- the bookmark --------------------------------------------------------------------------------------
 
@@ -357,27 +312,28 @@ class Bridge:
         self._has_bookmark = True
 
     async def _bookmark(self) -> Bookmark:
+        if not self._has_bookmark:
+            await self.open_bookmark()
         while not (rows := await self._database.fetch(BOOKMARK)):
             await self.open_bookmark()
         self._known = Bookmark(**dict(rows[0]))
         return self._known
 
-    async def _move(self, stored: Bookmark, to: Bookmark) -> None:
-        place = (to.will_settle, to.at_status, to.at_created_at, to.at_session_id, to.server)
-        await self._change(MOVE, stored, *place)
-
-    async def _change(self, statement: str, stored: Bookmark, *values: object) -> bool:
-        """Change the bookmark unless another process has changed it since it was read as `stored`."""
-        is_changed = bool(await self._database.fetch(statement, *astuple(stored), *values))
-        if not is_changed:
+    async def _move(self, stored: Bookmark, to: Bookmark) -> bool:
+        """Move the bookmark; returns False if another process has moved it since it was read."""
+        is_moved = bool(await self._database.fetch(MOVE, *astuple(stored), *astuple(to)))
+        if not is_moved:
             log.warning(
                 "bridge.overtaken", effect="another process moved the bookmark, and this one goes on from there"
             )
-        return is_changed
+        return is_moved
 
     async def _settle(self, stored: Bookmark, settled_before: datetime) -> bool:
         """End a sweep; returns False if another process has moved the bookmark."""
-        if not await self._change(SETTLE, stored, settled_before):
+        settled = replace(
+            stored, settled_before=settled_before, will_settle=None, at_status=None, swept_at=datetime.now(UTC)
+        )
+        if not await self._move(stored, settled):
             return False
         self._known = replace(stored, settled_before=settled_before)
         while len(await self._database.fetch(FORGET_SETTLED, settled_before, FORGET)) == FORGET:

@@ -27,36 +27,14 @@ from tarsy_scoring.timeline.parsing import (
 log = structlog.get_logger()
 
 
-class UnreadableJson(ValueError):
-    """The value is not JSON, or Python cannot read it: nested too deeply, or a number with thousands of
-    digits.
-    """
+# What `read_json` and `label_map` raise: not JSON, a number with thousands of digits, or a value nested too deeply
+# to be read or, from the API, to be serialised.
+UNREADABLE = (ValueError, RecursionError)
 
 
 def read_json(value: object) -> Any:
-    """
-    The value of a JSON column; `jsonb` arrives as text, the API gives values.
-
-    Raises:
-        UnreadableJson: The text cannot be read. The error does not quote it.
-    """
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError) as error:
-        raise UnreadableJson(type(error).__name__) from None
-
-
-def read_labels(value: object) -> dict[str, str]:
-    """
-    The labels in a JSON column.
-
-    Raises:
-        UnreadableJson: The labels cannot be read.
-    """
-    try:
-        return label_map(read_json(value))
-    except RecursionError:  # values from the API may be nested too deeply to be serialised
-        raise UnreadableJson("RecursionError") from None
+    """The value of a JSON column; `jsonb` arrives as text, the API gives values. Raises one of `UNREADABLE`."""
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def assemble(
@@ -122,8 +100,8 @@ def _stage(row: Any, executions: list[Execution], loose: list[Event]) -> Stage:
 
 def _labels(session: Any) -> dict[str, str]:
     try:
-        return read_labels(session["labels"])
-    except UnreadableJson:
+        return label_map(read_json(session["labels"]))
+    except UNREADABLE:
         log.warning("timeline.labels_left_out", session_id=session["session_id"], reason="unreadable JSON")
         return {}
 
@@ -135,7 +113,7 @@ def _event(row: Any, unread_calls: set[str]) -> Event:
         metadata = read_json(row["metadata"])
         metadata = metadata if isinstance(metadata, dict) else {}
         tool = tool_call(metadata) if is_call else None
-    except (UnreadableJson, RecursionError):  # arguments from the API may be nested too deeply to be serialised
+    except UNREADABLE:
         metadata, tool = {}, tool_call({}) if is_call else None
         if is_call:
             unread_calls.add(row["event_id"])
@@ -189,7 +167,7 @@ def _available_tools(interactions: Iterable[Any], stages: tuple[Stage, ...]) -> 
             continue
         try:
             listed = read_json(row["available_tools"])
-        except UnreadableJson:
+        except UNREADABLE:
             log.warning("timeline.tools_left_out", execution_id=row["execution_id"], reason="unreadable JSON")
             continue
         for tool in listed if isinstance(listed, list) else ():

@@ -17,10 +17,10 @@ from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.postgres.database import Connection, Database
 from tarsy_scoring.tarsy.database import TarsyPool
-from tarsy_scoring.tarsy.rows import UnreadableJson, read_labels
+from tarsy_scoring.tarsy.rows import UNREADABLE, read_json
 from tarsy_scoring.tarsy.schema import SESSION_TABLES, SelectLists, nearest_time, time_or_null
 from tarsy_scoring.timeline.model import TERMINAL_STATUSES
-from tarsy_scoring.timeline.parsing import name_or_none
+from tarsy_scoring.timeline.parsing import label_map, name_or_none
 
 log = structlog.get_logger()
 
@@ -122,13 +122,11 @@ class SweepStart:
         settles_before: Sessions created earlier are settled by this sweep, except those in `still_open`.
         still_open: The open sessions created before then, with their times of creation; they must be
             remembered.
-        is_held_back: Too many sessions are open to list them all, so that less can be settled.
     """
 
     server: str
     settles_before: datetime
     still_open: Mapping[str, datetime]
-    is_held_back: bool
 
 
 class LogOnce:
@@ -199,7 +197,13 @@ class TarsySessions:
             # Of a status with more open sessions than the limit, those after the last listed one are unknown.
             held = min((max(r["created_at"] for r in rows if r["status"] == s) for s in full), default=edge)
             still_open = {r["session_id"]: r["created_at"] for r in rows}
-            return SweepStart(server["server"], min(edge, held), still_open, held < edge)
+            if held < edge:
+                log.warning(
+                    "bridge.held_back",
+                    created_at=held.isoformat(),
+                    effect="too many sessions of one status are open; what was created later is read by every sweep",
+                )
+            return SweepStart(server["server"], min(edge, held), still_open)
 
         return await self.tarsy.once(read)
 
@@ -243,7 +247,8 @@ class TarsySessions:
 
     async def still_there(self, session_ids: Sequence[str]) -> set[str]:
         """The ids of those that exist and are not deleted, whatever their status."""
-        return {r["session_id"] for r in await self._fetch(STILL_THERE, session_ids)}
+        rows = await self.tarsy.once(lambda c, columns: c.fetch(STILL_THERE.format(**columns), session_ids))
+        return {r["session_id"] for r in rows}
 
     def _ended(self, rows: Iterable[Any]) -> list[EndedSession]:
         return [self._ended_session(row) for row in rows]
@@ -251,8 +256,8 @@ class TarsySessions:
     def _ended_session(self, row: Any) -> EndedSession:
         left_out = ["completed_at"] if row["has_end"] and row["completed_at"] is None else []
         try:
-            labels = read_labels(row["labels"])
-        except UnreadableJson:
+            labels = label_map(read_json(row["labels"]))
+        except UNREADABLE:
             labels = {}
             left_out.append("labels")
         if left_out and self._logged.is_first(row["session_id"]):
@@ -273,9 +278,6 @@ class TarsySessions:
             row["is_deleted"],
             labels,
         )
-
-    async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
-        return await self.tarsy.once(lambda c, columns: c.fetch(statement.format(**columns), *arguments))
 
 
 def open_tarsy_sessions(settings: Settings) -> TarsySessions:

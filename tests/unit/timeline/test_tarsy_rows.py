@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import pytest
-
-from tarsy_scoring.tarsy.rows import UnreadableJson, assemble, read_json
+from tarsy_scoring.tarsy.rows import assemble
 from tarsy_scoring.tarsy.timeline_api import Row
 from tarsy_scoring.timeline.model import Timeline, ToolCall
 
@@ -120,19 +118,3 @@ def test_what_the_api_gave_may_be_too_deep_to_be_written() -> None:
     assert read.labels == {}
     assert read.evidence.missing == ("stage 1 (look), lead: call e could not be read",)
     assert [tool.tool_name for tool in read.available_tools] == ["t"]
-
-
-@pytest.mark.parametrize(
-    "text", ["watch", "{watch}", "9" * 5000, "[" * 5000 + "]" * 5000], ids=["bare", "array", "digits", "deep"]
-)
-def test_what_is_no_json_says_so(text: str) -> None:
-    with pytest.raises(UnreadableJson) as told:
-        read_json(text)
-
-    assert text not in str(told.value)
-    assert told.value.__cause__ is None
-
-
-def test_json_that_was_read_before_stays_as_it_is() -> None:
-    assert read_json({"a": 1}) == read_json('{"a": 1}') == {"a": 1}
-    assert read_json(None) is None
