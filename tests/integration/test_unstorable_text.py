@@ -36,17 +36,3 @@ async def test_it_is_judged_and_stored(database_url: str, tmp_path: Path) -> Non
     assert score["interaction"]["by_subcommand"]
     assert [gate["passed"] for gate in score["gates"]] == [False, True]
     assert (session["alert_type"], session["labels"]) == (f"kind{SURVIVES}", {f"key{SURVIVES}": f"value{SURVIVES}"})
-
-
-async def test_what_is_missing_of_it_is_stored(database_url: str) -> None:
-    async with open_service(database_url, SCORING_MAX_ATTEMPTS="1") as service:
-        await service.request()
-        claimed = await service.claim()
-
-        await service.attempt(claimed, FakeJudge(), parse_session(poisoned()))
-
-        score = await service.score(claimed.score_id)
-
-    assert (score["status"], score["error_kind"]) == ("failed", "evidence_incomplete")
-    assert SURVIVES in score["error_message"]
-    assert any(SURVIVES in words for words in score["evidence"]["missing"])

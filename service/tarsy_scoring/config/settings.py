@@ -110,6 +110,8 @@ Total = Annotated[float, Field(ge=0, le=100)]
 Samples = Annotated[int, Field(ge=1, le=25)] | Literal["adaptive"]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 SchemaName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+Statuses = tuple[SessionStatus, ...]
+LogFormat = Literal["json", "console"]
 Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
@@ -179,9 +181,7 @@ class ChainSettings(_Frozen):
     enabled: bool = Field(True, description="Score finished sessions automatically.")
     criteria: str = Field("investigation-methodology", description="Name of the criteria.")
     providers: tuple[str, ...] = Field((), description="Providers that may receive its data, tried in this order.")
-    auto_score_statuses: tuple[SessionStatus, ...] = Field(
-        ("completed",), description="Session statuses that are scored automatically."
-    )
+    auto_score_statuses: Statuses = Field(("completed",), description="Statuses scored automatically.")
     sample_rate: Share = Field(1.0, description="Share of sessions scored automatically, by a hash of the session id.")
     samples: Samples = Field(1, description="Judgements per score: a number, or `adaptive`.")
     max_reminders: int = Field(2, ge=0, le=10, description="Reminders to a judge whose answer holds no total.")
@@ -213,9 +213,7 @@ class BudgetSettings(_Frozen):
 
 
 class EvidenceSettings(_Frozen):
-    max_missing_share: Share = Field(
-        0.0, description="Share of the declared evidence that may be missing; above it a session is not scored."
-    )
+    max_missing_share: Share = Field(0.0, description="Largest share of the evidence that may be missing.")
 
 
 class GateSettings(_Frozen):
@@ -248,9 +246,7 @@ class Config(_Frozen):
     budget: BudgetSettings = Field(BudgetSettings(), description="`{daily_usd}`: over all chains.")
     criteria_dirs: tuple[Path, ...] = Field((), description="Folders with your own criteria files.")
     evidence: EvidenceSettings = Field(EvidenceSettings(), description="`{max_missing_share}`: 0-1.")
-    max_event_age_s: Positive | None = Field(
-        86_400, description="Age above which a `session-completed` record is `stale`; `null`: no limit."
-    )
+    max_event_age_s: Positive | None = Field(86_400, description="Age above which events are `stale`.")
     gates: GateSettings = Field(GateSettings(), description="Limits for gates that run commands or read files.")
     retention: RetentionSettings = Field(
         RetentionSettings(), description="Retention that differs from that of scores; see [operations](operations.md)."
@@ -296,28 +292,18 @@ class Settings(_Frozen):
     topic_scoring_events: Topic = Field("scoring-events", description="Topic of scoring events.")
     topic_dead_letters: Topic = Field("scoring-dead-letters", description="Topic of messages that could not be read.")
     topic_scoring_insights: Topic = Field("scoring-insights", description="Topic of rolling signals and of drift.")
-    timeline_source: TimelineSourceName | None = Field(
-        None, description="Where sessions are read: `tarsy-db`, `tarsy-api` or `files`."
-    )
+    timeline_source: TimelineSourceName | None = Field(None, description="Where sessions are read.")
     timeline_database_url: DatabaseUrl | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
     timeline_api_url: HttpUrl | None = Field(None, description="TARSy's REST API.")
     timeline_api_token: SecretStr | None = Field(None, description="Bearer token for TARSy's API.")
-    timeline_api_token_file: Path | None = Field(
-        None, description="File with the bearer token; read for each call, since projected tokens change."
-    )
+    timeline_api_token_file: Path | None = Field(None, description="File with that token, read at each call.")
     timeline_api_ca_file: Path | None = Field(None, description="CA of TARSy's API.")
     timeline_dir: Path | None = Field(None, description="Folder of session files.")
     timeline_grace_s: float = Field(120, ge=0, description="How long to wait for the session of an event.")
-    bridge_overlap_s: float = Field(
-        86_400,
-        ge=3600,
-        description="Longest time between creation and commit of a TARSy session, for the bridge.",
-    )
+    bridge_overlap_s: float = Field(86_400, ge=3600, description="Longest delay of a commit in TARSy.")
     bridge_sweep_s: Positive = Field(300, description="Interval at which the bridge sweeps.")
     write_back: bool = Field(False, description="Write finished scores into TARSy's own tables, for its dashboard.")
-    write_back_database_url: DatabaseUrl | None = Field(
-        None, description="TARSy's PostgreSQL, with a role that may insert scores, stages and events."
-    )
+    write_back_database_url: DatabaseUrl | None = Field(None, description="TARSy's PostgreSQL, to write to.")
     judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
     lease_s: float = Field(60, ge=1, description="Time after which the score of a silent worker is taken back.")
@@ -327,12 +313,8 @@ class Settings(_Frozen):
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
     max_pending: int = Field(100_000, ge=1, description="Number of due scores above which intake pauses.")
     retention_days: Days | None = Field(None, description="Days to keep scores; default: for ever.")
-    anchors_every_h: Positive = Field(
-        24, description="Hours between requests for anchors that lack a judgement by the current judge."
-    )
-    anchors_judgements_each: int = Field(
-        1, ge=1, le=3, description="Judgements of each anchor by each judge; more for a judge that varies much."
-    )
+    anchors_every_h: Positive = Field(24, description="Hours between requests for missing anchor scores.")
+    anchors_judgements_each: int = Field(1, ge=1, le=3, description="Judgements of an anchor by each judge.")
     api_host: str = Field("127.0.0.1", description="Address that the API listens on.")
     api_port: Port = Field(8080, description="Port of the API.")
     metrics_port: Port = Field(9090, description="Port of the worker's metrics and probes; 0: any free port.")
@@ -341,12 +323,8 @@ class Settings(_Frozen):
     api_tokens_file: Path | None = Field(None, description="File with the bearer tokens of the API.")
     api_open: bool = Field(False, description="Let the API listen beyond loopback without access control.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
-    log_format: Literal["json", "console"] | None = Field(
-        None, description="`json`, or `console`; default: `console` on a terminal, else `json`."
-    )
-    traces: bool | None = Field(
-        None, description="Export traces (`OTEL_*`); default: if `OTEL_EXPORTER_OTLP_ENDPOINT` is set."
-    )
+    log_format: LogFormat | None = Field(None, description="Default: `console` on a terminal, else `json`.")
+    traces: bool | None = Field(None, description="Export traces; default: if an `OTEL_*` endpoint is set.")
     config: Config = Config()
     unknown_variables: tuple[str, ...] = Field((), description="`SCORING_*` variables without a meaning.")
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import errno
 import json
-import os
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
@@ -86,9 +85,9 @@ class SessionFiles:
 
     async def finished_sessions(self, since: datetime) -> AsyncIterator[FoundSession]:
         """See `TimelineSource`. A file that does not hold the session of its name is left out with a warning."""
-        for name in await asyncio.to_thread(self._names):
+        for path in await asyncio.to_thread(self._paths):
             try:
-                timeline = await self.fetch_timeline(name)
+                timeline = await self.fetch_timeline(path.stem)
             except (SessionNotFound, SessionNotTerminal):
                 continue
             except TimelineUnavailable as error:
@@ -103,20 +102,17 @@ class SessionFiles:
         return await asyncio.to_thread(self._agent_models)
 
     def _agent_models(self) -> frozenset[str]:
-        try:
-            found = [(e.stat(), e.path) for e in os.scandir(self._directory) if e.name.endswith(".json")]
-        except OSError as error:
-            raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
-        small = sorted((-s.st_mtime, path) for s, path in found if s.st_size <= _LARGE_FILE_BYTES)
+        sizes = [(path.stat(), path) for path in self._paths()]
+        small = sorted((-s.st_mtime, path) for s, path in sizes if s.st_size <= _LARGE_FILE_BYTES)
         models: frozenset[str] = frozenset()
         for _, path in small[:_RECENT_FILES]:
             with contextlib.suppress(OSError, NotASessionFile, SessionNotFound, SessionNotTerminal):
-                models |= _read(Path(path)).agent_models
+                models |= _read(path).agent_models
         return models
 
-    def _names(self) -> list[str]:
+    def _paths(self) -> list[Path]:
         try:
-            return sorted(path.stem for path in self._directory.iterdir() if path.suffix == ".json")
+            return sorted(path for path in self._directory.iterdir() if path.suffix == ".json")
         except OSError as error:
             raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
 
