@@ -71,21 +71,9 @@ def test_each_judge_has_its_own_share() -> None:
     assert sorted(place for place, p in found if p.score_id.startswith("idle")) == [0, 1, 2]
 
 
-def test_half_of_the_picks_are_drawn_by_chance_and_half_look_worth_a_look() -> None:
-    """What is plain is in the queue by chance alone."""
-    flagged = [row(f"flagged-{n}", flags=["ungrounded"]) for n in range(20)]
-    found = [p for _, p in pick([*day_of("judge-1", 200), *flagged], {}, DAY)]
-    assert sum(p.is_random for p in found) == PICKS_A_DAY // 2
-    assert all(p.score_id.startswith("flagged") for p in found if not p.is_random)
-
-
 def test_whoever_draws_draws_the_same() -> None:
     """In whatever order the database gives the scores; another day draws others."""
     rows = day_of("judge-1", 100)
+    assert pick([], {}, DAY) == []
     assert pick(rows, {}, DAY) == pick(rows[::-1], {}, DAY)
     assert {p.score_id for _, p in pick(rows, {}, DAY)} != {p.score_id for _, p in pick(rows, {}, date(2026, 3, 3))}
-
-
-def test_a_day_without_scores_has_no_picks() -> None:
-    """And is no error."""
-    assert pick([], {}, DAY) == []

@@ -50,7 +50,8 @@ SELECT {_count("sessions session_scores scoring_events scoring_requests changes"
   {_count("score_labels anchor_sessions bridge_announced", _OF_SESSION)},
   {_count("judge_turns score_missing_tools score_alternative_approaches", _OF_SCORES)},
   {_count("score_alternative_approach_steps kept_answers review_picks", _OF_SCORES)},
-  {_count("dead_letter_bodies", "WHERE body_id = ANY($2::uuid[])")}
+  {_count("dead_letter_bodies", "WHERE body_id = ANY($2::uuid[])")},
+  (SELECT count(*) FROM {{schema}}.session_scores {_OF_SESSION} AND status IN ('pending', 'in_progress')) AS open
 """
 
 OPEN_SCORES = """
@@ -195,9 +196,9 @@ async def _bodies(database: Database, session_id: str) -> list[UUID]:
 
 
 async def _inventory(database: Database, connection: Connection, session_id: str, bodies: Sequence[UUID]) -> Inventory:
-    row = await connection.fetchrow(database.sql(INVENTORY), session_id, bodies)
-    assert row is not None
-    return Inventory(dict(row), len(await connection.fetch(database.sql(OPEN_SCORES), session_id)))
+    [row] = await connection.fetch(database.sql(INVENTORY), session_id, bodies)
+    counts = dict(row)
+    return Inventory(open_scores=counts.pop("open"), rows=counts)
 
 
 async def _cancel_open(database: Database, leases: Leases, session_id: str, by: str) -> bool:

@@ -108,38 +108,23 @@ _SPARE_FINDING = """(s.published_at IS NOT NULL OR NOT s.is_event)
               AND n.look = s.look AND n.found_at > s.found_at)"""
 
 _REQUEST = f"s.disposition <> 'deferred' AND {_HAS_NO_OPEN_SCORE}"
+_REPLY = f"s.reply <> '' AND {_HAS_NO_OPEN_SCORE}"
+_BLANK = "UPDATE {schema}.judge_turns t SET reply = '', refusal = NULL FROM page"
 _ENDED = "least(s.completed_at, s.first_seen_at)"
+_SENT = "s.published_at IS NOT NULL"
 _UP_TO = "s.position <= $1"  # $1 is the position of the last old event here
 _DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
-EVENTS = Part(
-    "events",
-    "events_days",
-    "scoring_events",
-    ("event_id",),
-    "s.position",
-    "s.published_at IS NOT NULL",
-    is_old=_UP_TO,
-    start=0,
-)
+EVENTS = Part("events", "events_days", "scoring_events", ("event_id",), "s.position", _SENT, is_old=_UP_TO, start=0)
 SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=100)
 SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _SPARE_SCORE, batch=100)
 TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _SPARE_TOOL_LIST)
-_REPLIES = Part(
-    "replies",
-    "replies_days",
-    "judge_turns",
-    ("score_id", "ordinal"),
-    "s.created_at",
-    f"s.reply <> '' AND {_HAS_NO_OPEN_SCORE}",
-    remove="UPDATE {schema}.judge_turns t SET reply = '', refusal = NULL FROM page",
-    batch=500,
-)
+_TURN = ("score_id", "ordinal")
 # Events come first: that raises the mark by which clients detect missing events, before sessions take theirs
 # along.
 PARTS = (
     EVENTS,
-    _REPLIES,
+    Part("replies", "replies_days", "judge_turns", _TURN, "s.created_at", _REPLY, remove=_BLANK, batch=500),
     SESSIONS,
     SCORES,
     TOOL_LISTS,

@@ -59,11 +59,11 @@ WHERE ($2::text IS NULL OR CASE WHEN $2 = 'not_scored' THEN n.session_id IS NULL
   AND {matches("m.chain_id", _ENDED)}
 """
 
+_NEWEST_FIRST = f"""($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
+ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15"""
+
 # Sorted by the end of the session, latest first.
-NEWEST_SESSIONS = f"""{_SESSIONS}
-  AND ($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
-ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15
-"""
+NEWEST_SESSIONS = f"{_SESSIONS} AND {_NEWEST_FIRST}"
 
 # Sessions with a total, sorted by it.
 BEST_SESSIONS = f"""{_SESSIONS}
@@ -76,10 +76,7 @@ ORDER BY s.total_score, s.session_id LIMIT $15
 """
 
 # Sessions without a total; they follow when the others are sorted by it.
-SESSIONS_WITHOUT_TOTAL = f"""{_SESSIONS}
-  AND s.total_score IS NULL AND ($13::timestamptz IS NULL OR ({_ENDED}, m.session_id) < ($13, $14))
-ORDER BY {_ENDED} DESC, m.session_id DESC LIMIT $15
-"""
+SESSIONS_WITHOUT_TOTAL = f"{_SESSIONS} AND s.total_score IS NULL AND {_NEWEST_FIRST}"
 
 # One step through the index for each chain, however many sessions it has: PostgreSQL cannot skip for
 # `DISTINCT`.

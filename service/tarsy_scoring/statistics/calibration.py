@@ -261,49 +261,41 @@ def read_labels(path: Path, band_ids: Collection[str] = ()) -> list[Label]:
     Raises:
         ConfigurationError: The file cannot be read or a line is invalid; with line and reason.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"cannot read {path}: it is not UTF-8; export it as CSV in UTF-8") from error
     known_bands = {*band_ids, *(b.id for b in DEFAULT_BANDS)}
-    return list(_parse(io.StringIO(text), str(path), known_bands))
-
-
-def _parse(lines: Iterable[str], where: str, band_ids: set[str]) -> Iterator[Label]:
-    reader = csv.reader(lines, strict=True)
-    places: dict[Field, int] = {}
-    width = 0
-    seen: dict[tuple[str, str | None], int] = {}
-    numbers: list[float] = []
+    places, width = dict[Field, int](), 0
+    labels, lines = list[Label](), dict[tuple[str, str | None], int]()
+    try:
+        reader = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8; export it as CSV in UTF-8"
+        raise ConfigurationError(f"cannot read {path}: {why}") from error
     try:
         for cells in reader:
             if not any(c.strip() for c in cells):
                 continue
             if not places:
-                places, width = _find_columns(cells, where), len(cells)
+                places, width = _find_columns(cells, path), len(cells)
                 continue
             if len(cells) != width:
                 raise ValueError(f"it has {len(cells)} fields, the header has {width}")
-            label = _label({what: cells[i].strip() for what, i in places.items()}, band_ids)
-            identity = (label.session_id, label.labeller)
-            if identity in seen:
-                raise ValueError(f"the same labeller labels this session in line {seen[identity]} already")
-            seen[identity] = reader.line_num
-            numbers += [] if label.number is None else [label.number]
-            yield label
+            label = _label({what: cells[i].strip() for what, i in places.items()}, known_bands)
+            first = lines.setdefault((label.session_id, label.labeller), reader.line_num)
+            if first != reader.line_num:
+                raise ValueError(f"the same labeller labels this session in line {first} already")
+            labels.append(label)
     except (ValueError, csv.Error) as error:
-        raise ConfigurationError(f"{where}, line {reader.line_num}: {error}") from None
+        raise ConfigurationError(f"{path}, line {reader.line_num}: {error}") from None
     if not places:
-        raise ConfigurationError(f"{where} is empty; its first line must name the columns")
+        raise ConfigurationError(f"{path} is empty; its first line must name the columns")
+    numbers = [label.number for label in labels if label.number is not None]
     if numbers and max(numbers) <= 1 and any(numbers):
         raise ConfigurationError(
-            f"{where}: every value of the column 'number' is between 0 and 1; labels are 0-100, as totals are"
+            f"{path}: every value of the column 'number' is between 0 and 1; labels are 0-100, as totals are"
         )
+    return labels
 
 
-def _find_columns(header: Sequence[str], where: str) -> dict[Field, int]:
+def _find_columns(header: Sequence[str], where: Path) -> dict[Field, int]:
     names = [name.strip().casefold() for name in header]
     places: dict[Field, int] = {}
     for what, usual in COLUMNS.items():

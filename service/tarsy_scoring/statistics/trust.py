@@ -50,6 +50,9 @@ KAPPA_METHOD = "quadratic kappa; bootstrap standard error on Fisher's z, Student
 SPEARMAN_METHOD = "Spearman with midranks; bootstrap standard error on Fisher's z, Student's t"
 DIFFERENCE_METHOD = "mean of total less number; bootstrap standard error, Student's t"
 
+Measured = tuple[float | None, float | None]
+"""A weighted value, None without one, and its standard error, None when too few resamples have a value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rating:
@@ -149,17 +152,9 @@ def trust_card(ratings: Sequence[Rating], bands: Sequence[Band], *, resamples: i
 # --- intervals -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Weighted:
-    """A weighted estimate; None when the sample has no value, or too few resamples have one."""
-
-    value: float | None
-    error: float | None
-
-
-def _on_z(found: _Weighted, n: int, effective: float, fewest: int, method: str, why_none: str | None) -> Estimate:
+def _on_z(found: Measured, n: int, effective: float, fewest: int, method: str, why_none: str | None) -> Estimate:
     """A correlation or a kappa with its interval; `why_none`: the labels allow no value."""
-    value, error, reason = found.value, found.error, why_none
+    (value, error), reason = found, why_none
     if why_none or value is None:
         return Estimate(None, None, None, n, None, method, reason)
     if abs(value) > 1 - 1e-9:
@@ -195,8 +190,8 @@ def _why_no_order(n: int, *sides: np.ndarray) -> str | None:
     return None
 
 
-def _difference(found: _Weighted, weights: np.ndarray) -> Estimate:
-    value, error, n = found.value, found.error, len(weights)
+def _difference(found: Measured, weights: np.ndarray) -> Estimate:
+    (value, error), n = found, len(weights)
     if value is None:
         return Estimate(None, None, None, 0, None, DIFFERENCE_METHOD, "no label has a number")
     freedom = _effective(weights) - 1
@@ -290,9 +285,9 @@ def assumed_error(kappa: float, bands: int) -> float:
 # --- weighting and resampling --------------------------------------------------------------------------
 
 
-def _bootstrap(weights: np.ndarray, resamples: int, *estimates: Callable[[np.ndarray], np.ndarray]) -> list[_Weighted]:
+def _bootstrap(weights: np.ndarray, resamples: int, *estimates: Callable[[np.ndarray], np.ndarray]) -> list[Measured]:
     """
-    Estimates with their standard errors; none of these for very few labels.
+    Values with their standard errors; none of these for very few labels.
 
     Args:
         estimates: Each computes a value for every row of a matrix of weights, NaN for a row without one. A
@@ -306,12 +301,12 @@ def _bootstrap(weights: np.ndarray, resamples: int, *estimates: Callable[[np.nda
     return [_weighted(np.concatenate(values)) for values in zip(*found, strict=True)]
 
 
-def _weighted(estimates: np.ndarray) -> _Weighted:
+def _weighted(estimates: np.ndarray) -> Measured:
     """Value of the first row and standard deviation of the others."""
     value, resampled = float(estimates[0]), estimates[1:]
     valid = resampled[~np.isnan(resampled)]
     error = float(valid.std(ddof=1)) if len(valid) > len(resampled) / 2 else None
-    return _Weighted(None if math.isnan(value) else value, error)
+    return None if math.isnan(value) else value, error
 
 
 def _tables(weights: np.ndarray, said: np.ndarray, judged: np.ndarray, bands: int) -> np.ndarray:

@@ -190,22 +190,6 @@ def test_however_much_milder_a_judge_is_the_agents_part_stays(
         assert found.whole.value == pytest.approx((found.judges.value or 0) + (found.agents.value or 0), abs=1e-6)
 
 
-@settings(max_examples=40)
-@given(TOTALS, TOTALS, st.lists(st.tuples(st.integers(20, 80), st.integers(20, 80)), min_size=5, max_size=9))
-def test_the_chance_says_what_the_interval_says(
-    old: list[int], new: list[int], anchored: list[tuple[int, int]]
-) -> None:
-    """At most 5 % exactly where the 95 % interval leaves out 0."""
-    found = parts_of(
-        values("old", old), values("new", new), anchors(old=[a for a, _ in anchored], new=[b for _, b in anchored])
-    )
-
-    assert found.agents.low is not None
-    assert found.agents.high is not None
-    leaves_out = found.agents.low > 0 or found.agents.high < 0
-    assert leaves_out == (found.chance < 0.05) or found.chance == pytest.approx(0.05, abs=1e-9)
-
-
 # --- what no anchors connect ---------------------------------------------------------------------------
 
 
