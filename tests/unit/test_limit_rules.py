@@ -37,7 +37,7 @@ from tarsy_scoring.limits.rules import (
 from tarsy_scoring.postgres.database import Database
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-WELL = ProviderState("main")
+WELL = ProviderState("main", read_at=NOW)
 FAILED = Result(failed=True, reason="HTTP 503")
 
 
@@ -193,9 +193,9 @@ def test_a_pause_that_the_provider_asked_for() -> None:
 
 def test_of_calls_in_one_transaction_one_probes() -> None:
     """The first one after the cool-down, for as long as its call may take; the others wait for what it meets."""
-    half_open = opened(failed_calls=(uuid.uuid4(),))
-    locked = LockedState(settings_of({"timeout_s": 100}))
-    locked.lock_providers({"main": half_open}, {"main": later(30)})
+    half_open = opened(failed_calls=(uuid.uuid4(),), read_at=later(30))
+    as_locked = {"main": half_open}
+    locked = LockedState(settings_of({"timeout_s": 100}), as_locked=as_locked, states=dict(as_locked))
 
     probe, other = (locked.decide(Permit(uuid.uuid4(), CALL)) for _ in range(2))
 
@@ -284,9 +284,8 @@ def window_of(*calls: tuple[float, int], requests: int | None = None, tokens: in
 
 
 def locked_with(window: Window, state: ProviderState = WELL) -> LockedState:
-    locked = LockedState(settings_of(), windows={"main": window})
-    locked.lock_providers({"main": state}, {"main": NOW})
-    return locked
+    as_locked = {"main": state}
+    return LockedState(settings_of(), as_locked=as_locked, states=dict(as_locked), windows={"main": window})
 
 
 def test_how_long_a_window_keeps_a_call_waiting() -> None:

@@ -12,9 +12,9 @@ import math
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
 
@@ -24,6 +24,7 @@ import structlog
 from tarsy_scoring.config.settings import ChainSettings, Settings
 from tarsy_scoring.errors import ConfigurationError, Paused, ScoringError, WaitFor
 from tarsy_scoring.limits.rules import (
+    NEVER,
     NO_PRICE,
     Call,
     Kind,
@@ -38,7 +39,7 @@ from tarsy_scoring.limits.rules import (
     refusal_of,
     state_after,
 )
-from tarsy_scoring.limits.tables import LimitTables, providers_of
+from tarsy_scoring.limits.tables import LimitTables
 from tarsy_scoring.limits.token_calibration import FactorReports
 from tarsy_scoring.postgres.batching import Batcher
 from tarsy_scoring.postgres.database import Connection, Database
@@ -50,7 +51,7 @@ PAUSE_DUE_S = 5.0  # the claim skips paused scores; after a resume they are due 
 
 # --- statements ----------------------------------------------------------------------------------------
 
-PROVIDERS = "SELECT p.*, clock_timestamp() AS now FROM {schema}.provider_states p"
+PROVIDERS = "SELECT p.*, clock_timestamp() AS read_at FROM {schema}.provider_states p"
 
 PAUSES = """
 SELECT chain_id AS chain, provider, since, paused_by AS by, reason FROM {schema}.pauses
@@ -79,7 +80,7 @@ ON CONFLICT (provider) DO UPDATE SET token_model = excluded.token_model, token_f
   WHEN p.token_model IS DISTINCT FROM excluded.token_model OR p.token_factor = $4 THEN excluded.token_factor
   ELSE greatest(p.token_factor, excluded.token_factor)
 END
-RETURNING p.*, clock_timestamp() AS now
+RETURNING p.*, clock_timestamp() AS read_at
 """
 
 
@@ -112,7 +113,7 @@ class Limits:
         self._settings = settings
         self._providers = settings.config.providers
         self._least_usd = least_usd or {}
-        self._clock = (datetime.fromtimestamp(0, UTC), time.monotonic())
+        self._clock = (NEVER, time.monotonic())
         self._states: dict[str, ProviderState] = {}
         self._learned_at: dict[str, float] = {}
         self._full_until: dict[str, float] = {}  # our rate windows, by the monotonic clock
@@ -138,7 +139,7 @@ class Limits:
         states, pauses, days = await self._database.once(look)
         # A transaction of this process may have committed a newer state after this read began.
         news = [r for r in states if self._learned_at.get(r["provider"], -math.inf) <= started]
-        self._learn(*providers_of(news))
+        self._learn(ProviderState.of(r) for r in news)
         self._pauses = [Pause(**r) for r in pauses]
         self._charged = {(r["scope"], r["chain_id"]): r["charged_usd"] for r in days}
 
@@ -287,7 +288,7 @@ class Limits:
                 lambda c: c.fetchrow(self._database.sql(LEARN_FACTOR), provider, model, factor, known)
             )
             assert row is not None
-            self._learn(*providers_of([row]))
+            self._learn([ProviderState.of(row)])
 
     # --- transactions ------------------------------------------------------------------------------------
 
@@ -306,7 +307,7 @@ class Limits:
             return answers, locked
 
         answers, locked = await self._database.persist(work)
-        self._learn(locked.states, locked.now)
+        self._learn(locked.states.values())
         for provider, free_at in locked.full_until.items():
             self._full_until[provider] = time.monotonic() + (free_at - self._now()).total_seconds()
         return [answers.get(a.permit.permit_id, a.permit) for a in asked]
@@ -322,8 +323,8 @@ class Limits:
             if changing:
                 await self._tables.lock_providers(connection, locked, {p.call.provider for p, _ in changing})
                 for permit, result in changing:
-                    name = permit.call.provider
-                    locked.states[name] = state_after(locked.states[name], permit.permit_id, result, locked.now[name])
+                    state = locked.states[permit.call.provider]
+                    locked.states[state.provider] = state_after(state, permit.permit_id, result, state.read_at)
                 await self._tables.save(connection, locked)
             await self._tables.correct(connection, corrected)
             await self._tables.settle(connection, charged)
@@ -332,7 +333,7 @@ class Limits:
         locked = await self._database.persist(work)
         for state in locked.changed():
             _log_change(locked.as_locked[state.provider], state)
-        self._learn(locked.states, locked.now)
+        self._learn(locked.states.values())
         for permit, result in settled:
             if (result.tokens or 0) < permit.call.tokens and self._corrects_token_count(permit, result):
                 self._full_until.pop(permit.call.provider, None)  # the call used less than it reserved
@@ -346,11 +347,11 @@ class Limits:
         then, at = self._clock
         return then + timedelta(seconds=time.monotonic() - at)
 
-    def _learn(self, states: Mapping[str, ProviderState], now: Mapping[str, datetime]) -> None:
-        for name, state in states.items():
-            self._states[name] = state
-            self._learned_at[name] = time.monotonic()
-            self._clock = (now[name], time.monotonic())
+    def _learn(self, states: Iterable[ProviderState]) -> None:
+        for state in states:
+            self._states[state.provider] = state
+            self._learned_at[state.provider] = time.monotonic()
+            self._clock = (state.read_at, time.monotonic())
 
     def _has_budget(self, chain: ChainSettings) -> bool:
         return self._settings.config.budget.daily_usd is not None or chain.daily_budget_usd is not None

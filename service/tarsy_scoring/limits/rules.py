@@ -35,6 +35,7 @@ WINDOW = timedelta(seconds=60)
 PATIENCE, GRACE = timedelta(seconds=60), timedelta(seconds=20)
 LONGEST_BLOCK_S = 3600.0  # caps a nonsensical Retry-After header
 SHORTEST_DUE_S = 0.05
+NEVER = datetime.fromtimestamp(0, UTC)
 FREED_DUE_S = 30.0
 SETTLED_WITHIN_S = 60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
 
@@ -169,10 +170,12 @@ class ProviderState:
     """
     Shared state of a provider. Its circuit is closed while `kind` is None.
 
-    `token_factor` belongs to the model `token_model`, which may differ from the model configured now.
+    `token_factor` belongs to the model `token_model`, which may differ from the model configured now. `read_at` is
+    the time of the database's clock when the state was read or locked.
     """
 
     provider: str
+    read_at: datetime = NEVER
     token_factor: float = 1.0
     token_model: str | None = None
     failed_calls: tuple[UUID, ...] = ()
@@ -188,7 +191,7 @@ class ProviderState:
     in_line_until: datetime | None = None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> "ProviderState":
+    def of(cls, row: Any) -> "ProviderState":
         """Build it from its row."""
         columns = {name: row[name] for name in cls.__dataclass_fields__}
         return cls(**columns | {"failed_calls": tuple(columns["failed_calls"])})
@@ -342,24 +345,19 @@ class LockedState:
     """
     Rows that a transaction has locked, and rows it will write. Calls are decided one by one.
 
-    `as_locked` holds the providers as read, `states` the providers after the decisions, and `now` the
-    database's clock when each was locked. `budgets` are keyed by scope and chain. `full_until` names windows
-    that have no room for any call. `calls` and `charges` are rows to write.
+    `as_locked` holds the providers as read, `states` the providers after the decisions. `budgets` are keyed by
+    scope and chain. `full_until` names windows that have no room for any call. `calls` and `charges` are rows to
+    write.
     """
 
     settings: Settings
     as_locked: Mapping[str, ProviderState] = field(default_factory=dict)
     states: dict[str, ProviderState] = field(default_factory=dict)
-    now: Mapping[str, datetime] = field(default_factory=dict)
     windows: dict[str, Window] = field(default_factory=dict)
     budgets: dict[tuple[str, str], DayBudget] = field(default_factory=dict)
     full_until: dict[str, datetime] = field(default_factory=dict)
     calls: list[tuple[UUID, str, datetime, int]] = field(default_factory=list)
     charges: list[tuple[UUID, date, str, str, UUID, Decimal]] = field(default_factory=list)
-
-    def lock_providers(self, states: Mapping[str, ProviderState], now: Mapping[str, datetime]) -> None:
-        """Start from these providers, by name."""
-        self.as_locked, self.states, self.now = states, dict(states), now
 
     def changed(self) -> list[ProviderState]:
         """Providers whose state changed since they were locked."""
@@ -373,14 +371,15 @@ class LockedState:
     def decide(self, permit: Permit) -> Permit | WaitFor:
         """Admit the call and reserve rate and money for it, or return the reason for refusing it."""
         state = self.states.get(permit.call.provider)
-        if state is not None and (refusal := refusal_of(state, self.now[state.provider])):
+        if state is not None and (refusal := refusal_of(state, state.read_at)):
             return refusal
         refusal = self._over_rate(permit.call) if permit.is_counted else None
         refusal = refusal or (self._over_budget(permit.call) if permit.is_charged else None)
         return refusal or self._admit(permit)
 
     def _over_rate(self, call: Call) -> RateLimited | None:
-        state, window, now = self.states[call.provider], self.windows[call.provider], self.now[call.provider]
+        state, window = self.states[call.provider], self.windows[call.provider]
+        now = state.read_at
         is_others = state.first_in_line is not None and state.first_in_line != call.score_id
         is_held = is_others and _seconds(state.in_line_until, now) > 0
         if window.has_room(call.tokens):
@@ -418,7 +417,7 @@ class LockedState:
         call, state = permit.call, self.states.get(permit.call.provider)
         is_probe = state is not None and state.kind is not None
         if state is not None:
-            now = self.now[call.provider]
+            now = state.read_at
             if is_probe:
                 until = now + timedelta(seconds=self.settings.config.providers[call.provider].timeout_s)
                 state = replace(state, probe_id=permit.permit_id, probe_until=until)

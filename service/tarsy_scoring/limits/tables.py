@@ -12,8 +12,6 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.limits.rules import WINDOW, DayBudget, LockedState, Permit, ProviderState, Window, exact_usd
 from tarsy_scoring.postgres.database import Connection, Database
@@ -22,7 +20,7 @@ from tarsy_scoring.postgres.database import Connection, Database
 LOCK_PROVIDERS = """
 INSERT INTO {schema}.provider_states AS p (provider) SELECT x FROM unnest($1::text[]) x ORDER BY x
 ON CONFLICT (provider) DO UPDATE SET reason = p.reason
-RETURNING p.*, clock_timestamp() AS now
+RETURNING p.*, clock_timestamp() AS read_at
 """
 
 SAVE_PROVIDERS = """
@@ -117,7 +115,9 @@ class LimitTables:
             await self.lock_providers(connection, locked, as_locked)
         for provider in sorted({p.call.provider for p in permits if p.is_counted}):
             wanted = [p.call.tokens for p in permits if p.call.provider == provider]
-            locked.windows[provider] = await self._window(connection, provider, locked.now[provider] - WINDOW, wanted)
+            locked.windows[provider] = await self._window(
+                connection, provider, locked.states[provider].read_at - WINDOW, wanted
+            )
         chains = sorted({p.call.chain_id or "" for p in permits if p.is_charged})
         if chains:
             scopes = ["all", *("chain" for _ in chains)]
@@ -130,7 +130,8 @@ class LimitTables:
     async def lock_providers(self, connection: Connection, locked: LockedState, providers: Iterable[str]) -> None:
         """Lock providers and read their states into `locked`."""
         rows = await connection.fetch(self._database.sql(LOCK_PROVIDERS), sorted(providers))
-        locked.lock_providers(*providers_of(rows))
+        locked.as_locked = {r["provider"]: ProviderState.of(r) for r in rows}
+        locked.states = dict(locked.as_locked)
 
     async def _window(self, connection: Connection, provider: str, since: datetime, wanted: Sequence[int]) -> Window:
         """Read the calls of the last minute; list them one by one only if the wanted calls may not fit."""
@@ -187,12 +188,6 @@ class LimitTables:
     ) -> None:
         rows = [(*key, *change) for key, change in changes.items()]
         await connection.execute(self._database.sql(CHANGE_DAYS), *_columns(rows))
-
-
-def providers_of(rows: Iterable[asyncpg.Record]) -> tuple[dict[str, ProviderState], dict[str, datetime]]:
-    """Provider states by name, and the database's clock when each was read."""
-    listed = list(rows)
-    return {r["provider"]: ProviderState.of(dict(r)) for r in listed}, {r["provider"]: r["now"] for r in listed}
 
 
 def _columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
