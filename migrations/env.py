@@ -1,10 +1,10 @@
 """
 Alembic's entry: a transaction per revision, our schema, one migrator at a time.
 
-Whoever wants to change a table waits for those who use it, and everybody else behind it: so a revision gives up after
-a moment and is tried again, until the backup or the long query in its way has ended. A revision may step out of the
-transaction (`autocommit_block`) to build an index beside a database in use; what came before it is committed then.
-Driven by `tarsy_scoring.postgres.migrate`, which hands the URL and the schema over in `config.attributes`.
+A statement that changes a table waits for the transactions that use it, and later statements wait behind it. So a
+revision gives up after a moment and is retried until the backup or the long query in its way has ended. A revision
+may leave its transaction (`autocommit_block`) to build an index beside a database in use; that commits the statements
+before it. `tarsy_scoring.postgres.migrate` runs this module and passes URL and schema in `config.attributes`.
 """
 
 import asyncio
@@ -52,9 +52,9 @@ async def take_turn(guard: AsyncConnection) -> None:
     """
     Wait until no other migrator works; it is our turn until the transaction of `guard` ends.
 
-    A transaction of its own, which the work's commits do not end, and no lock of a session, which PgBouncer would
-    leave with another one. Tried again and again: whoever waits inside a statement holds a snapshot, and an index
-    that is built concurrently waits for that one in turn.
+    The lock belongs to a transaction of its own, which the commits of the revisions do not end. A lock of the session
+    would stay with a server connection of PgBouncer. The lock is polled, because a waiting statement holds a snapshot,
+    and a concurrent build of an index waits for all snapshots.
     """
     while not await guard.scalar(text("SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring migrate'))")):
         await guard.rollback()

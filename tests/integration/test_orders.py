@@ -22,7 +22,7 @@ from builders import (
 from tarsy_scoring.commands.judging import Judgement, wait_for
 from tarsy_scoring.postgres.database import DatabaseAway
 from tarsy_scoring.queue.admission import Priority
-from tarsy_scoring.queue.inbox import NotStorable, Order
+from tarsy_scoring.queue.inbox import Order
 from tarsy_scoring.queue.leases import ClaimedScore
 
 RUN = uuid.UUID("6d1f6f0e-7f0e-4c53-8d0b-0d2f6a2f7a11")
@@ -87,13 +87,6 @@ async def test_an_order_without_criteria_is_under_those_of_its_chain(scoring: Sc
     ]
 
 
-async def test_an_order_that_no_database_takes(scoring: Scoring) -> None:
-    with pytest.raises(NotStorable):
-        await order(scoring, THREE[0], Order("session-2", "shadow", "a\0b"))
-
-    assert await scoring.value("SELECT count(*) FROM sessions") == 0
-
-
 async def test_orders_of_an_erased_session_are_not_made_again(scoring: Scoring) -> None:
     await order(scoring, *THREE)
     await scoring.rows("DELETE FROM session_scores")
@@ -106,24 +99,6 @@ async def test_orders_of_an_erased_session_are_not_made_again(scoring: Scoring) 
 
 
 PURPOSES: tuple[Any, ...] = ("consistency", "anchor", "shadow")
-
-
-@pytest.mark.parametrize("is_claimed", [False, True], ids=["pending", "in-progress"])
-async def test_orders_block_no_production_request(scoring: Scoring, is_claimed: bool) -> None:
-    await order(scoring, *(Order("session-1", purpose, DEFAULT_CRITERIA) for purpose in PURPOSES))
-    if is_claimed:
-        await scoring.claim()
-
-    requests = (session_completed(), rescore(), rescore(criteria=OTHER_CRITERIA))
-    assert await scoring.accept(*requests) == ["accepted", "in_progress", "deferred"]
-    assert await scoring.value("SELECT count(*) FROM session_scores WHERE purpose = 'production'") == 1
-
-
-async def test_orders_wait_for_no_production_score(scoring: Scoring) -> None:
-    await scoring.accept(rescore(), rescore(criteria=OTHER_CRITERIA))
-
-    assert len(await claim_ordered(scoring, *THREE, Order("session-1", "shadow", OTHER_CRITERIA))) == 4
-    assert len(await claim_ordered(scoring, Order("session-1", "shadow", DEFAULT_CRITERIA, 2))) == 1
 
 
 async def test_a_completed_order_is_not_the_score_of_its_session(scoring: Scoring) -> None:

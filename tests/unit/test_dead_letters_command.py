@@ -54,25 +54,6 @@ def test_brokers_where_nobody_answers(nobody: str, arguments: list[str]) -> None
     assert told.stdout == ""
 
 
-def test_brokers_that_go_away_before_a_replay(nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    headers = [("scoring-error", b"invalid_json"), ("scoring-original-topic", b"session-completed")]
-
-    async def one(_settings: Settings, topic: str) -> AsyncIterator[Record]:
-        yield Record(topic, 0, 1, 1_700_000_000_000, None, b"{", headers)
-
-    async def refuse(*_: Any) -> None:
-        raise BrokerAway("raw")
-
-    monkeypatch.setattr(READ, one)
-    monkeypatch.setattr("tarsy_scoring.commands.dead_letters.replay", refuse)
-
-    message = str(CliRunner().invoke(dead_letters, ["replay", "--all"]).exception)
-
-    assert f"at the brokers {nobody}" in message
-    assert "not acknowledged in time" in message
-    assert "raw" not in message
-
-
 @pytest.mark.parametrize("arguments", [["list"], ["show", "0:1"], ["replay", "0:1"], ["replay", "--all"]], ids="-".join)
 def test_a_topic_that_nobody_made(
     nobody: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]

@@ -219,21 +219,6 @@ def test_half_an_exchange_changes_nothing(authority: Authority, show: Show) -> N
     assert shown() == der(new_certificate)
 
 
-def test_a_missing_file_changes_nothing(authority: Authority, show: Show) -> None:
-    shown, certificate, key = show
-    first = shown()
-    for path in (authority.file, certificate, key):
-        content = path.read_bytes()
-        path.unlink()
-        with capture_logs() as lines:
-            assert shown() == first
-        path.write_bytes(content)
-
-        assert [line["event"] for line in lines] == ["kafka.certificates_unusable"]
-        assert "No such file" in lines[0]["reason"]
-        assert shown() == first
-
-
 async def test_a_token_is_read_at_every_login(tmp_path: Path) -> None:
     file = tmp_path / "token"
     provider = TokenFile(file)
