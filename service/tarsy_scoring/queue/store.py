@@ -7,7 +7,7 @@ that ends a score also promotes the deferred request of its session.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -347,6 +347,7 @@ def _approach_rows(ending: Ending) -> list[dict[str, Any]]:
 
 
 def _turn_row(claimed: ClaimedScore, stored: StoredTurn) -> dict[str, Any]:
-    row = asdict(stored)
-    turn: dict[str, Any] = row.pop("turn")
-    return turn | row | {"score_id": claimed.score_id, "attempt": claimed.attempt}
+    # By name: `asdict` copies each field deeply and takes several times as long.
+    turn = {name: getattr(stored.turn, name) for name in TURN_FIELDS}
+    question = {name: getattr(stored, name) for name in QUESTION_FIELDS}
+    return turn | question | {"score_id": claimed.score_id, "attempt": claimed.attempt}
