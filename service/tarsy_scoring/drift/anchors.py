@@ -46,7 +46,7 @@ ORDER BY s.completed_at, s.score_id
 # The judges of the newest scores of each chain with anchors ($1 chains with criteria of their own, $2 these
 # criteria, $3 those of all other chains).
 NEWEST_JUDGES = f"""
-SELECT c.chain_id, s.criteria, s.criteria_hash, s.judge_fingerprint
+SELECT c.chain_id, s.criteria, s.criteria_hash, s.judge_fingerprint AS fingerprint
 FROM (SELECT DISTINCT m.chain_id FROM {{schema}}.anchor_sessions a JOIN {{schema}}.sessions m USING (session_id)
       WHERE a.removed_at IS NULL AND m.chain_id IS NOT NULL) c
 LEFT JOIN unnest($1::text[], $2::text[]) AS w(chain_id, criteria) USING (chain_id)
@@ -294,8 +294,7 @@ def judges_of(rows: Sequence[Any]) -> list[Judge]:
     """The current judge of each chain: that of most of its newest scores; with a tie, that of the newest."""
     newest: defaultdict[str, list[Judge]] = defaultdict(list)
     for row in rows:
-        judge = Judge(row["chain_id"], row["criteria"], row["criteria_hash"], row["judge_fingerprint"])
-        newest[judge.chain_id].append(judge)
+        newest[row["chain_id"]].append(Judge(**row))
     return [Counter(judges).most_common(1)[0][0] for judges in newest.values()]
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tarsy_scoring.missing_tools.ledger import LedgerEntry, State, read_ledger
 from tarsy_scoring.missing_tools.needs import MOST_NEEDS, QUOTES_PER_NEED, LeftOut, Reading, cut
 from tarsy_scoring.missing_tools.tool_effect import CONFIDENCE, Demand
-from tarsy_scoring.postgres.database import Connection, Database
+from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import SELECTED, Selection, ToolSort
 from tarsy_scoring.timeline.text import one_line
 
@@ -97,15 +97,10 @@ async def make_report(database: Database, selection: Selection, sort: ToolSort, 
     named = [(s.name, n) for n, entry in enumerate(ledger.entries) for s in entry.spellings]
     arguments = (*selection.arguments, [name for name, _ in named], [n for _, n in named], REASONS_PER_TOOL)
 
-    async def work(connection: Connection) -> list[Any]:
-        return await connection.fetch(database.sql(REASONS), *arguments)
-
+    rows = await database.once(lambda c: c.fetch(database.sql(REASONS), *arguments))
     reasons: defaultdict[int, list[Reason]] = defaultdict(list)
-    for row in await database.once(work):
-        reason = Reason(
-            row["score_id"], row["session_id"], row["total_score"], clipped(row["rationale"]), row["completed_at"]
-        )
-        reasons[row["tool"]].append(reason)
+    for tool, score_id, session_id, total, rationale, completed_at in rows:
+        reasons[tool].append(Reason(score_id, session_id, total, clipped(rationale), completed_at))
     tools = [ReportedTool(entry, reasons[n]) for n, entry in enumerate(ledger.entries)]
     return ToolReport(selection, tools, ledger.tools_left_out, ledger.spellings_left_out)
 

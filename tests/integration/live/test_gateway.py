@@ -165,7 +165,6 @@ async def many_more(scoring: Scoring) -> None:
 
 class TestLive:
     async def test_many_clients_share_what_is_sent(self, scoring: Scoring, gateway: Gateway) -> None:
-        """Encoded and framed once: clients with the same channels are handed the same object."""
         async with connected_to(gateway, "sessions") as one, connected_to(gateway, "sessions") as other:
             await score(scoring, "session-1", "session-2")
             await place(scoring)
@@ -188,7 +187,6 @@ class TestLive:
         assert socket.positions == of_session(events, "session-2")
 
     async def test_a_long_backlog_is_read_in_steps(self, scoring: Scoring, gateway: Gateway) -> None:
-        """Each step says whether there is more, and none is lost between them."""
         async with connected_to(gateway, "sessions") as socket:
             events = await many_events(scoring, READ_LIMIT + 100)
             assert await gateway.read_missing()
@@ -269,7 +267,6 @@ class TestBroker:
 
     @pytest.mark.parametrize("env", [NO_BROKER, {}], ids=["away", "not configured"])
     async def test_without_a_broker_the_database_tells(self, scoring: Scoring, env: dict[str, str]) -> None:
-        """Slower, and nothing is lost."""
         async with (
             running(load_settings(env), scoring.database, with_relay=False) as (gateway, metrics),
             connected_to(gateway, "sessions") as socket,
@@ -280,7 +277,6 @@ class TestBroker:
             assert came_from(metrics, "database") == 5
 
     async def test_a_topic_that_is_made_anew_is_followed(self, scoring: Scoring, topics: Topics) -> None:
-        """Offsets begin again, positions do not."""
         settings = load_settings(topics.env | {"SCORING_CREATE_TOPICS": "true"})
         async with (
             running(settings, scoring.database) as (gateway, metrics),

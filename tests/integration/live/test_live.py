@@ -210,7 +210,6 @@ async def test_prepared_frames_are_used_and_nothing_is_compressed(served: Served
 
 
 async def test_a_page_of_another_site_is_refused_before_the_handshake(served: Served) -> None:
-    """403 for it; our own pages and programs that are no browser come in."""
     with pytest.raises(InvalidStatus) as refused:
         async with connect(served.url, proxy=None, origin="https://evil.example"):  # type: ignore[arg-type]
             pass
@@ -220,7 +219,6 @@ async def test_a_page_of_another_site_is_refused_before_the_handshake(served: Se
 
 
 async def test_a_full_gateway_says_so_before_the_handshake(served: Served) -> None:
-    """503 and when to come again; a client that leaves makes room."""
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(served.client())
@@ -251,7 +249,6 @@ async def test_a_caller_with_many_connections_is_refused_before_the_handshake(da
 
 
 async def test_a_message_too_large_ends_the_connection(served: Served) -> None:
-    """Before it is read as a whole."""
     async with served.client() as client:
         with contextlib.suppress(ConnectionClosed):
             await client.send("x" * 100_000)
@@ -321,7 +318,6 @@ async def test_a_slow_peer_that_reads_again_learns_why(served: Served) -> None:
 async def test_a_server_that_stops_does_not_wait_for_a_deaf_peer(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All clients get a close frame; one that does not read is cut off."""
     monkeypatch.setattr(connections, "CLOSE_S", 0.2)
     deaf = DeafClient()
     await fill(served, deaf)
@@ -342,7 +338,6 @@ async def test_a_server_stops_while_a_peer_is_leaving(served: Served) -> None:
 
 
 def test_without_a_gateway_there_is_an_answer() -> None:
-    """503 in place of a handshake."""
     database = Database("postgresql://localhost:1/none", "public", pool_size=1)
     app = create_app(site_on(database, Metrics()))
     with pytest.raises(WebSocketDenialResponse) as refused:

@@ -212,7 +212,6 @@ async def test_a_chain_does_not_take_the_key_of_a_finding(scoring: Scoring, sett
 async def test_what_was_not_published_stays_marked(
     scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second try meets the same marks."""
     monkeypatch.setattr(publisher, "PUBLISH_TIMEOUT_S", 0.2)
     now = datetime.now(UTC)
     await store(scoring, ended_score(now))

@@ -41,9 +41,8 @@ def test_what_an_anchor_lacks() -> None:
 
 
 def test_the_judge_of_a_chain_gave_most_of_its_newest_scores() -> None:
-    """With a tie, it is the newest."""
     for newest_first, judge in {"aaaaa": "a", "baaaa": "a", "bbbaa": "b", "ba": "b", "b": "b"}.items():
-        rows = [{"chain_id": "k", "criteria": "c", "criteria_hash": "h", "judge_fingerprint": f} for f in newest_first]
+        rows = [{"chain_id": "k", "criteria": "c", "criteria_hash": "h", "fingerprint": f} for f in newest_first]
         assert [j.fingerprint for j in judges_of(rows)] == [judge]
 
 

@@ -183,7 +183,6 @@ def test_a_published_change_is_no_news() -> None:
 
 
 def test_the_size_is_that_of_the_part_that_is_named() -> None:
-    """For both, it is the whole change."""
     sizes: dict[Cause | None, float | None] = {"judge": 1.0, "agents": 3.0, "both": 2.0, "none": None, None: None}
 
     for cause, size in sizes.items():

@@ -180,7 +180,6 @@ def test_the_picture_puts_every_part_on_one_scale() -> None:
 
 
 def test_invalid_arguments_are_refused() -> None:
-    """Status 2, before any connection is made."""
     for arguments, says in (
         (["anchors", "add"], "name sessions, or draw them"),
         (["anchors", "add", "s-1", "--sample", "3"], "name sessions, or draw them"),

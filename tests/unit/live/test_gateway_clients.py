@@ -273,7 +273,6 @@ class TestPlace:
             assert socket.positions == [8]
 
     async def test_that_stays_unknown_sends_the_client_away(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Another process may know it."""
         monkeypatch.setattr("tarsy_scoring.live.gateway.PLACE_WAIT_S", 0.01)
         metrics = Metrics()
         async with let_in_by(unplaced(metrics)) as socket:
@@ -327,7 +326,6 @@ class TestLimits:
         assert not gateway.has_enough("alice")
 
     async def test_waiting_requests(self) -> None:
-        """Requests that cannot be answered now fill no memory."""
         async with let_in_by(placed(messages_per_s=1e9, messages_at_once=10, readers=0)) as socket:
             for n in range(10):
                 socket.say({"action": "subscribe", "channel": f"session:{n}"})
@@ -346,7 +344,6 @@ class TestLimits:
             assert len(of_type(socket.messages, "pong")) == 9
 
     async def test_a_message_too_large(self) -> None:
-        """Also where the server in front lets it through."""
         async with connected_to(placed(message_bytes=100)) as socket:
             socket.say("x" * 101)
             assert await close_code(socket) == 1009

@@ -81,7 +81,6 @@ class TestNewest:
         assert kept(newest, NOW + 1) == []
 
     def test_windows_are_kept_however_old(self, newest: Newest) -> None:
-        """They say themselves until when they are."""
         newest.take([record(windows("a", NOW - 2 * FINDING_KEPT_S * 1_000_000))], NOW)
         assert len(kept(newest)) == 1
 
@@ -144,7 +143,6 @@ def chains_of(socket: Any) -> list[Any]:
 
 class TestChannel:
     async def test_a_subscriber_is_told_what_is_newest_and_then_what_comes(self, gateway: Gateway) -> None:
-        """Confirmation first; later messages come once, and to subscribers only."""
         gateway.insights.take_records([record(windows("a")), record(windows("b"))])
         async with connected_to(gateway, "insights") as socket, connected_to(gateway, "sessions") as other:
             assert [m["type"] for m in socket.messages][1] == "subscription.confirmed"
@@ -156,7 +154,6 @@ class TestChannel:
             assert socket.positions == [], "a client's position stays what it is"
 
     async def test_a_channel_that_is_left_is_silent(self, gateway: Gateway) -> None:
-        """And can be asked for again, with what has come meanwhile."""
         async with connected_to(gateway, "insights") as socket:
             socket.say({"action": "unsubscribe", "channel": "insights"})
             await socket.answer()
@@ -179,7 +176,6 @@ class TestChannel:
             assert not of_type(socket.messages, "catchup.overflow")
 
     async def test_a_snapshot_is_made_once_for_all(self, gateway: Gateway) -> None:
-        """A thousand clients that come back together cost one encoding."""
         gateway.insights.take_records([record(windows("a"))])
         async with connected_to(gateway, "insights") as one, connected_to(gateway, "insights") as another:
             assert {id(c) for c in one.chunks} & {id(c) for c in another.chunks}

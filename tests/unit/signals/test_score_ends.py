@@ -45,7 +45,6 @@ def test_ends_of_production_scores_are_read(event: dict[str, Any], end: ScoreEnd
 
 
 def test_what_is_no_scoring_event_is_refused() -> None:
-    """With one kind of error, whatever is wrong: other producers may write to the topic."""
     broken = [
         *(None, b"", b"{", b"[]", b"7", b"\xff", b"[" * 10_000, b'{"type": []}', b'{"type": "scoring.completed"}'),
         json.dumps(COMPLETED | {"total_score": 101}).encode(),
@@ -67,7 +66,6 @@ def test_windows_end_at_the_next_hop(now: str, ends: str) -> None:
 
 
 def test_faust_is_set_up_like_our_other_clients(tmp_path: Path) -> None:
-    """Group, brokers and login."""
     app = faust_app(load_settings(BROKERS), tmp_path)
     assert app.conf.id == "g-insights"
     assert [str(url) for url in app.conf.broker] == ["kafka://one:9092", "kafka://[::1]:9093"]

@@ -86,7 +86,6 @@ class NoServer:
 
 
 async def test_roles_and_the_silence_of_intake_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before database or broker have answered."""
     monkeypatch.setattr(worker, "HealthServer", NoServer)
     monkeypatch.setattr(standby, "HealthServer", NoServer)
     dead = "postgresql://nobody@127.0.0.1:9/none"

@@ -77,7 +77,6 @@ def test_an_exporter_that_there_is_not_is_refused() -> None:
 
 
 def test_without_the_sdk_the_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "tarsy_scoring.telemetry.otel", None)
 
     with pytest.raises(ConfigurationError, match=r"pip install 'tarsy-scoring\[tracing\]'"):
@@ -154,7 +153,6 @@ def test_an_attempt_is_a_child_of_what_the_producer_did(spans: Spans, exported: 
 
 
 def test_a_request_that_is_in_no_trace_begins_one(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """Also while another attempt's span is current."""
     outermost = spans.attempt(SAMPLED, "api", None, {})
     with outermost.current():
         at = spans.attempt(None, "cli", None, {})
@@ -169,7 +167,6 @@ def test_a_request_that_is_in_no_trace_begins_one(spans: Spans, exported: InMemo
 
 
 def test_a_producer_that_is_not_sampled_is_respected(spans: Spans, exported: InMemorySpanExporter) -> None:
-    """No span is exported, and the decision is passed on."""
     at = spans.attempt(UNSAMPLED, "session-completed", "done", {})
     with at.current(), spans.step("storing"):
         spans.evaluated("c", 50, "pass")
@@ -436,7 +433,6 @@ async def test_warnings_quote_no_text(sdk_logger: logging.Logger) -> None:
 
 
 async def test_warnings_are_logged_once_a_minute(sdk_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the number of those left out; a text is cut."""
     opened = open_spans()
     with capture_logs() as lines:
         for message in ("failed", "again", "and again"):
