@@ -168,9 +168,6 @@ async def test_judgements_that_count(scoring: Scoring) -> None:
     await plant_judgements(scoring, OLD, dict.fromkeys(await plant_scores(scoring, OLD, [60], begin=LAST_WEEK), 1))
 
     assert [j.total for j in await anchors.judgements(scoring.database)] == [50]
-    assert [j.total for j in await anchors.judgements(scoring.database, criteria_hash="hash-default")] == [50]
-    assert await anchors.judgements(scoring.database, criteria_hash="hash-other") == []
-    assert await anchors.judgements(scoring.database, chain="databases") == []
 
     await anchors.remove(scoring.database, [first], by="ada")
     assert await anchors.judgements(scoring.database) == []

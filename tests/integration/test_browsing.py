@@ -189,7 +189,7 @@ DRIFT: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "totals": (report.DAILY_TOTALS, ("chain-77", None, None, None, []), "session_scores_of_chain"),
     "judges": (anchors.NEWEST_JUDGES, ([], [], "investigation-methodology"), "session_scores_of_chain"),
     "anchors": (anchors.STANDING, (["kubernetes"], ["judge-1"], 3600.0, []), "session_scores_of_session"),
-    "judgements": (anchors.JUDGEMENTS, (None, None, []), "session_scores_of_session|session_scores_latest"),
+    "judgements": (anchors.JUDGEMENTS, ([],), "session_scores_of_session|session_scores_latest"),
 }
 
 

@@ -38,8 +38,7 @@ JUDGEMENTS = """
 SELECT s.session_id, s.judge_fingerprint, s.total_score::float8 AS total, s.chain_id
 FROM {schema}.anchor_sessions a JOIN {schema}.session_scores s USING (session_id)
 WHERE a.removed_at IS NULL AND s.purpose = 'anchor' AND s.status = 'completed'
-  AND s.total_score IS NOT NULL AND s.judge_fingerprint IS NOT NULL AND NOT s.flags ?| $3
-  AND ($1::text IS NULL OR s.criteria_hash = $1) AND ($2::text IS NULL OR s.chain_id = $2)
+  AND s.total_score IS NOT NULL AND s.judge_fingerprint IS NOT NULL AND NOT s.flags ?| $1
 ORDER BY s.completed_at, s.score_id
 """
 
@@ -207,12 +206,9 @@ async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> 
     return sorted(r["session_id"] for r in rows)
 
 
-async def draw(database: Database, count: int, *, chain: str | None = None, seed: int | None = None) -> list[str]:
+async def draw(database: Database, count: int, *, chain: str | None = None) -> list[str]:
     """
     Draw sessions from those judged in the last 90 days that are not anchors; see `draw_alike`.
-
-    Args:
-        seed: Makes the sample repeatable; None: another sample each time.
 
     Returns:
         At most `count`.
@@ -222,7 +218,7 @@ async def draw(database: Database, count: int, *, chain: str | None = None, seed
     """
     rows = await database.once(lambda c: c.fetch(database.sql(CANDIDATES), chain, DRAWN_FROM_DAYS, _DOUBTFUL))
     candidates = [(r["session_id"], (r["chain_id"], r["alert_type"])) for r in rows]
-    return draw_alike(candidates, count, random.Random(seed))  # noqa: S311 - sampling, not security
+    return draw_alike(candidates, count, random.Random())  # noqa: S311 - sampling, not security
 
 
 def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: random.Random) -> list[str]:
@@ -250,20 +246,14 @@ def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: rando
 # --- progress ------------------------------------------------------------------------------------------
 
 
-async def judgements(
-    database: Database, *, criteria_hash: str | None = None, chain: str | None = None
-) -> list[AnchorJudgement]:
+async def judgements(database: Database) -> list[AnchorJudgement]:
     """
     Judgements of anchors, oldest first; without totals that are flagged as doubtful.
-
-    Args:
-        criteria_hash: Only under these criteria; None: all. Different criteria never share a fingerprint.
-        chain: Only anchors of this chain.
 
     Raises:
         DatabaseAway: See `Database.once`.
     """
-    rows = await database.once(lambda c: c.fetch(database.sql(JUDGEMENTS), criteria_hash, chain, _DOUBTFUL))
+    rows = await database.once(lambda c: c.fetch(database.sql(JUDGEMENTS), _DOUBTFUL))
     return [AnchorJudgement(**dict(row)) for row in rows]
 
 
