@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from attempting import Service, open_service
 from fakes import ANALYSIS, MISSING_TOOLS, Answer, FakeJudge
 from infrastructure import wait_until
-from tarsy_scoring.errors import JudgeRejectedRequest, JudgeUnavailable, KeyRejected
+from tarsy_scoring.errors import JudgeRejectedRequest, JudgeUnavailable
 from tarsy_scoring.limits.fleet import Limits
 from tarsy_scoring.limits.rules import Standing, Standings
 from tarsy_scoring.postgres.database import Connection, DatabaseAway
@@ -102,7 +102,6 @@ async def test_a_full_queue_does_not_keep_a_provider_from_being_tried(
         pytest.param((ANALYSIS, MISSING_TOOLS), "completed", id="completed"),
         pytest.param((JudgeRejectedRequest("400"),), "failed", id="failed"),
         pytest.param((JudgeUnavailable("away"),), "put_back", id="tried-again"),
-        pytest.param((KeyRejected("401", 60),), "put_back", id="waiting"),
         pytest.param((ZeroDivisionError(),), "put_back", id="broken"),
     ],
 )

@@ -24,21 +24,11 @@ TURN = Turn(
 )
 
 
-@pytest.mark.parametrize(
-    ("burned", "expected"),
-    [
-        pytest.param(1, 10, id="first"),
-        pytest.param(2, 20, id="second"),
-        pytest.param(4, 80, id="fourth"),
-        pytest.param(7, 600, id="at-most-ten-minutes"),
-        pytest.param(50, 600, id="never-overflows"),
-    ],
-)
-def test_backoff_doubles_up_to_ten_minutes(burned: int, expected: float) -> None:
+def test_backoff_doubles_up_to_ten_minutes() -> None:
     """10 s doubling to 10 min, and a fifth of it either way."""
-    assert backoff_s(burned, 0) == expected
-    assert backoff_s(burned, 1) == pytest.approx(expected * 1.2)
-    assert backoff_s(burned, -1) == pytest.approx(expected * 0.8)
+    for burned, expected in {1: 10, 2: 20, 4: 80, 7: 600, 50: 600}.items():
+        jittered = [backoff_s(burned, jitter) for jitter in (0, 1, -1)]
+        assert jittered == pytest.approx([expected, expected * 1.2, expected * 0.8])
 
 
 def test_usage_is_summed_over_turns() -> None:
@@ -51,13 +41,10 @@ def test_usage_is_summed_over_turns() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "turns",
-    [pytest.param([], id="no-turn"), pytest.param([TURN, replace(TURN, cost_usd=None)], id="one-unknown")],
-)
-def test_an_unknown_part_makes_an_unknown_sum(turns: list[Turn]) -> None:
+def test_an_unknown_part_makes_an_unknown_sum() -> None:
     """Unknown usage is null: a sum of the known parts would be a made-up number."""
-    assert sum_usage(turns)["cost_usd"] is None
+    for turns in ([], [TURN, replace(TURN, cost_usd=None)]):
+        assert sum_usage(turns)["cost_usd"] is None
 
 
 def test_sums_of_money_have_the_digits_of_prices() -> None:

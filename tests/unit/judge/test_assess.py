@@ -221,10 +221,9 @@ async def test_a_sample_that_may_succeed_later_is_raised_when_the_others_are_don
     assert failing.answered == 3
 
 
-@pytest.mark.parametrize("error", [JudgeUnavailable("away"), RateLimited("wait", 60)], ids=["unavailable", "limited"])
-async def test_an_adaptive_sample_that_may_succeed_later_is_raised(error: ScoringError) -> None:
-    with pytest.raises(type(error)):
-        await judge(ScriptedJudge(says(49), error), "adaptive", is_final=False)
+async def test_an_adaptive_sample_that_may_succeed_later_is_raised() -> None:
+    with pytest.raises(RateLimited):
+        await judge(ScriptedJudge(says(49), RateLimited("wait", 60)), "adaptive", is_final=False)
 
 
 @pytest.mark.parametrize("samples", [3, "adaptive"])
@@ -354,14 +353,6 @@ async def test_a_masked_reading_that_fails_fails_the_score() -> None:
             assert scripted.script == [], name
 
 
-async def test_a_context_that_cannot_be_masked_fails_the_score() -> None:
-    async def masked() -> Any:
-        raise ContextTooLong("long")
-
-    with pytest.raises(ContextTooLong):
-        await judge(ScriptedJudge(says(100)), masked=masked)
-
-
 # --- what the analysis asserts and cites ---------------------------------------------------------------
 
 VOCABULARY = {"premature_conclusion": "too early", "wrong_conclusion": "not so"}
@@ -386,11 +377,6 @@ async def test_failures_that_the_analysis_asserts_are_tags() -> None:
 
     assert verdict.total_score == 60
     assert verdict.failure_tags == ["premature_conclusion"]
-
-
-async def test_without_a_vocabulary_there_are_no_tags() -> None:
-    verdict = await judge(ScriptedJudge(says(60, "It reached a premature_conclusion (E3)."), TOOLS))
-    assert verdict.failure_tags == []
 
 
 async def test_citations_are_checked_against_what_the_judge_saw() -> None:

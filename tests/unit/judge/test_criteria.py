@@ -54,7 +54,7 @@ def test_an_operators_file_stands_beside_the_shipped_ones(tmp_path: Path) -> Non
     write(tmp_path, "README.md", "not criteria")
     write(tmp_path, ".hidden.yaml", "not: criteria")
     shipped = [c.name for c in load_criteria()]
-    assert [c.name for c in load_criteria([tmp_path])] == sorted([*shipped, "own", "second"])
+    assert [c.name for c in load_criteria([tmp_path, tmp_path])] == sorted([*shipped, "own", "second"])
 
 
 def test_an_operators_file_replaces_a_shipped_one_with_its_name(tmp_path: Path) -> None:
@@ -66,11 +66,6 @@ def test_two_operators_files_with_one_name_are_refused(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", "one.yaml", MINIMAL), write(tmp_path / "b", "two.yaml", MINIMAL)
     with pytest.raises(ConfigurationError, match=r"two\.yaml: the name 'own' is taken by .*one\.yaml"):
         load_criteria([first, second])
-
-
-def test_the_same_folder_twice_is_read_once(tmp_path: Path) -> None:
-    write(tmp_path, "own.yaml", MINIMAL)
-    assert "own" in load_criteria([tmp_path, tmp_path])
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -89,17 +84,6 @@ def test_a_file_that_cannot_be_meant_is_refused(
     assert "own.yaml" in str(refused.value)
 
 
-def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_bytes(b"name: \xff")
-    with pytest.raises(ConfigurationError, match="it is not UTF-8"):
-        load_criteria([tmp_path])
-
-
-@pytest.mark.parametrize("content", [RUBRIC, MINIMAL | {"strategy": "structured"}], ids=["rubric", "structured"])
-def test_every_strategy_of_the_interface_is_valid(content: dict[str, Any]) -> None:
-    assert Criteria.model_validate(content).strategy == content["strategy"]
-
-
 def test_a_name_nobody_has_is_unknown() -> None:
     with pytest.raises(UnknownCriteria, match="did you mean 'investigation-methodology'"):
         load_criteria().get("investigation-metodology")
@@ -115,11 +99,9 @@ def test_each_key_changes_the_hash(change: dict[str, Any]) -> None:
     assert Criteria.model_validate(MINIMAL | change).criteria_hash != Criteria.model_validate(MINIMAL).criteria_hash
 
 
-@pytest.mark.parametrize(
-    "change", [{"pass_threshold": 0.8}, {"rubric": RUBRIC["rubric"][::-1]}], ids=["threshold", "order"]
-)
-def test_a_rubric_changes_the_hash(change: dict[str, Any]) -> None:
-    assert Criteria.model_validate(RUBRIC | change).criteria_hash != Criteria.model_validate(RUBRIC).criteria_hash
+def test_a_rubric_changes_the_hash() -> None:
+    others = RUBRIC | {"pass_threshold": 0.8}, RUBRIC | {"rubric": RUBRIC["rubric"][::-1]}
+    assert len({Criteria.model_validate(content).criteria_hash for content in (RUBRIC, *others)}) == 3
 
 
 @pytest.mark.parametrize("added", ["FENCE_NOTICE", "output_schema", "REPAIR_PROMPT"])
