@@ -13,7 +13,7 @@ from typing import Any
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.assess import MOST_ADAPTIVE_SAMPLES
-from tarsy_scoring.judge.criteria import Criteria, CriteriaRegistry
+from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.judge.llm import JudgeClient
 from tarsy_scoring.judge.prices import Prices
 from tarsy_scoring.judge.strategies import STRATEGIES
@@ -21,7 +21,7 @@ from tarsy_scoring.judge.verdict import Ask, Message, Question, Turn, Verdict
 from tarsy_scoring.queue.score_parts import Turn as TurnPart
 from tarsy_scoring.scoring.document import document, unstored_row
 from tarsy_scoring.scoring.layers import check_gates, decided_columns, measure
-from tarsy_scoring.scoring.providers import Judgement, Judges, context_budget, judge
+from tarsy_scoring.scoring.providers import Judges, context_budget, judge
 from tarsy_scoring.scoring.score_columns import USD_DIGITS, evidence_columns, judgement_columns, sum_usage
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.evidence import check_evidence
@@ -109,6 +109,16 @@ async def score_offline(
     criteria = registry.get(chain.criteria)
     started = datetime.now(UTC)
     turns: list[Turn] = []
+    deadline = time.monotonic() + settings.attempt_timeout_s
+
+    def ask_of(provider: str, _context: FittedContext) -> Ask:
+        async def ask(question: Question) -> Turn:
+            turn = await clients[provider].ask(question, deadline_s=deadline - time.monotonic())
+            turns.append(turn)
+            return turn
+
+        return ask
+
     ended: dict[str, Any] = {"status": "completed"}
     context: FittedContext | None = None
     layers = await measure(timeline, chain)
@@ -118,7 +128,9 @@ async def score_offline(
         gates = settings.config.gates
         layers = await check_gates(layers, timeline, chain, gates, deadline_s=settings.attempt_timeout_s)
         if with_judge and chain.judge.enabled:
-            judgement = await _judge(settings, criteria, clients, timeline, chain_id, turns)
+            judges = Judges(settings.config.providers, ask_of)
+            # There is no later attempt, so every error of an optional turn is final.
+            judgement = await judge(timeline, new_nonce(), chain, criteria, judges, lambda _error: True)
             context, verdict = judgement.context, judgement.verdict
         ended |= judgement_columns(verdict, turns, timeline, context, criteria, settings.config.providers)
         ended |= decided_columns(layers, chain, criteria, verdict)
@@ -136,26 +148,3 @@ async def score_offline(
     tools = [asdict(t) for t in verdict.missing_tools] if verdict else []
     approaches = [asdict(a) for a in verdict.alternative_approaches] if verdict else []
     return document(row, tools, approaches, shown_turns, {criteria.name: criteria.criteria_hash})
-
-
-async def _judge(
-    settings: Settings,
-    criteria: Criteria,
-    clients: dict[str, JudgeClient],
-    timeline: Timeline,
-    chain_id: str | None,
-    turns: list[Turn],
-) -> Judgement:
-    deadline = time.monotonic() + settings.attempt_timeout_s
-
-    def ask_of(provider: str, _context: FittedContext) -> Ask:
-        async def ask(question: Question) -> Turn:
-            turn = await clients[provider].ask(question, deadline_s=deadline - time.monotonic())
-            turns.append(turn)
-            return turn
-
-        return ask
-
-    judges = Judges(settings.config.providers, ask_of)
-    # There is no later attempt, so every error of an optional turn is final.
-    return await judge(timeline, new_nonce(), settings.chain(chain_id), criteria, judges, lambda _error: True)

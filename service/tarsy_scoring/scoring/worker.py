@@ -208,10 +208,7 @@ class Worker:
         before = list(self._running.values())
         if not before:
             return
-        try:
-            held = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
-        except DatabaseAway:
-            return  # the lease outlives two missed renewals
+        held = await self.leases.keep([r.claimed for r in before], self.settings.lease_s)
         for running in before:
             if running.claimed.lease_token not in held and running.is_judging and not running.task.done():
                 log.warning("attempt.lease_lost", **_names(running))
@@ -220,12 +217,8 @@ class Worker:
 
     async def take_back_expired(self) -> None:
         """Take scores back from workers that stopped renewing their leases."""
-        try:
-            lost = await self.leases.take_back_expired(
-                self.settings.lease_s, self.settings.max_attempts, self.settings.deadline_s
-            )
-        except DatabaseAway:
-            return
+        settings = self.settings
+        lost = await self.leases.take_back_expired(settings.lease_s, settings.max_attempts, settings.deadline_s)
         for score in lost:
             self.metrics.taken_back.labels(score.status).inc()
             if score.status != "pending":
@@ -310,10 +303,15 @@ def _names(running: _Running) -> dict[str, str | int]:
 
 
 async def _every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do the work for ever, first after a random part of the period, so that workers do not run in step."""
+    """
+    Do the work for ever, first after a random part of the period, so that workers do not run in step.
+
+    A pass is skipped while the database is away: a lease outlives two missed renewals.
+    """
     await asyncio.sleep(period_s * random.random())  # noqa: S311 - jitter
     while True:
-        await work()
+        with contextlib.suppress(DatabaseAway):
+            await work()
         await asyncio.sleep(period_s * random.uniform(0.9, 1.0))  # noqa: S311 - jitter
 
 
