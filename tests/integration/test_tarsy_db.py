@@ -1,6 +1,5 @@
 """TARSy's database as a source: the same timeline as from a file, and every way in which it cannot be read."""
 
-import asyncio
 import re
 import uuid
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from tarsy_scoring.errors import SessionNotFound, TimelineUnavailable
 from tarsy_scoring.tarsy import timeline_db
 from tarsy_scoring.tarsy.timeline_db import TarsyDatabase
 from tarsy_scoring.timeline.model import FoundSession
-from tarsy_scoring_lab.tarsy import create_tables, load_session
+from tarsy_scoring_lab.tarsy import load_session
 from tarsy_sessions import session
 
 
@@ -109,48 +108,6 @@ async def test_database_that_is_not_tarsys(empty_database_url: str) -> None:
             await source.fetch_timeline("one")
     finally:
         await source.close()
-
-
-async def test_locked_table_ends_at_the_deadline(
-    connection: Any, tarsy_database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A read never waits longer than its deadline, and the next one works."""
-    await load_session(connection, session())
-    source = TarsyDatabase(tarsy_database_url)
-    try:
-        await source.fetch_timeline("one")
-        async with connection.transaction():
-            await connection.execute("LOCK TABLE stages IN ACCESS EXCLUSIVE MODE")
-            with monkeypatch.context() as impatient:
-                impatient.setattr(source.tarsy, "timeout_s", 0.5)
-                with pytest.raises(TimelineUnavailable):
-                    await source.fetch_timeline("one")
-        assert (await source.fetch_timeline("one")).session_id == "one"
-    finally:
-        await source.close()
-
-
-async def test_reads_at_once_share_a_small_pool(connection: Any, source: TarsyDatabase) -> None:
-    await load_session(connection, session())
-
-    timelines = await asyncio.gather(*(source.fetch_timeline("one") for _ in range(20)))
-
-    assert {t.session_id for t in timelines} == {"one"}
-    held = await connection.fetchval(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1",
-        "tarsy-scoring",
-    )
-    assert 1 <= held <= 4
-
-
-async def test_tables_can_be_made_twice(tarsy_database_url: str) -> None:
-    await load_session(tarsy_database_url, session())
-
-    await create_tables(tarsy_database_url)
-
-    source = TarsyDatabase(tarsy_database_url)
-    assert (await source.fetch_timeline("one")).session_id == "one"
-    await source.close()
 
 
 THEN, BEFORE = datetime(2026, 3, 4, tzinfo=UTC), "2026-03-03T23:59:59Z"

@@ -40,6 +40,11 @@ def measured(value: object) -> int | None:
     return number if number is not None and number >= 0 else None
 
 
+def _index(value: object, position: int) -> int:
+    number = whole_number(value)
+    return position if number is None else number
+
+
 def moment(value: object) -> datetime | None:
     """The time, also from an RFC 3339 string, in UTC where it has no offset; None for another string or type."""
     if isinstance(value, str):
@@ -90,10 +95,9 @@ def event_of(
     raw: Mapping[str, Any], tool: ToolCall | None, skill_name: object, where: str = "", position: int = 0
 ) -> Event:
     """An event whose `event_type` is text."""
-    sequence = whole_number(raw.get("sequence_number"))
     return Event(
         event_id=text_or_none(raw.get("event_id")) or where,
-        sequence_number=position if sequence is None else sequence,
+        sequence_number=_index(raw.get("sequence_number"), position),
         event_type=storable(raw["event_type"]),
         status=text_or_none(raw.get("status")) or "completed",
         content=text_or_none(raw.get("content")) or "",
@@ -111,11 +115,10 @@ def execution_of(
     position: int = 0,
 ) -> Execution:
     """An execution; `tokens` are those of its input and of its output."""
-    index = whole_number(raw.get("agent_index"))
     return Execution(
         execution_id=text_or_none(raw.get("execution_id")) or where,
         agent_name=text_or_none(raw.get("agent_name")) or "(unnamed)",
-        agent_index=position if index is None else index,
+        agent_index=_index(raw.get("agent_index"), position),
         status=text_or_none(raw.get("status")) or "unknown",
         events=tuple(events),
         parent_execution_id=text_or_none(raw.get("parent_execution_id")),
@@ -130,14 +133,13 @@ def execution_of(
 def stage_of(raw: Mapping[str, Any], executions: Sequence[Execution], where: str = "", position: int = 0) -> Stage:
     """A stage whose `stage_type` is text; without a declared number of agents it declares those that are there."""
     stage_type = storable(raw["stage_type"])
-    index = whole_number(raw.get("stage_index"))
     declared = whole_number(raw.get("expected_agent_count"))
     if declared is None:
         declared = sum(e.parent_execution_id is None and e.agent_name != "" for e in executions)
     return Stage(
         stage_id=text_or_none(raw.get("stage_id")) or where,
         stage_name=text_or_none(raw.get("stage_name")) or stage_type,
-        stage_index=position if index is None else index,
+        stage_index=_index(raw.get("stage_index"), position),
         stage_type=stage_type,
         status=text_or_none(raw.get("status")) or "unknown",
         executions=tuple(executions),
