@@ -15,12 +15,10 @@ from typing import Any
 import httpx
 import pytest
 import structlog
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 from structlog.testing import capture_logs
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
 
 from infrastructure import wait_until
 from processes import Process
@@ -368,28 +366,6 @@ async def test_a_stop_lets_requests_end_and_takes_no_new_ones(app: FastAPI) -> N
         answer = await asked
         assert (answer.status_code, answer.json()) == (200, {"status": "whole"})
         assert "server" not in answer.headers
-
-
-async def test_a_stop_closes_websockets_with_1001(app: FastAPI) -> None:
-    over: list[str] = []
-
-    @app.websocket("/test/socket")
-    async def socket(websocket: WebSocket) -> None:
-        await websocket.accept()
-        await websocket.send_text("hello")
-        message = await websocket.receive()
-        over.append(message["type"])
-        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the framework makes of it
-            await websocket.send_text("too late")
-        over.append("refused")
-
-    async with serving(app) as (address, stopping), connect(address.replace("http", "ws") + "/test/socket") as client:
-        assert await client.recv() == "hello"
-        stopping.set()
-        with pytest.raises(ConnectionClosed):
-            await asyncio.wait_for(client.recv(), 30)
-        assert client.close_code == 1001
-    assert over == ["websocket.disconnect", "refused"]
 
 
 async def test_a_websocket_handshake_follows_the_same_rules(

@@ -109,17 +109,6 @@ async def exported(api: Api, **query: Any) -> list[dict[str, Any]]:
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_known_yet(api: Api) -> None:
-    assert await page(api) == {"sessions": [], "next_cursor": None}
-    assert await page(api, sort="score_desc") == {"sessions": [], "next_cursor": None}
-    assert await exported(api) == []
-    assert (await api.get("export", format="csv")).text == ",".join(export.CSV_COLUMNS) + "\r\n"
-    assert await analysed(api, "trends") == {"points": [], "left_out": 0}
-    assert [b["count"] for b in (await analysed(api, "distribution"))["bands"]] == [0, 0, 0]
-    assert await analysed(api, "missing-tools") == {"tools": [], "tools_left_out": 0, "spellings_left_out": 0}
-    assert await analysed(api, "failure-tags") == {"scores": 0, "tags": []}
-
-
 async def test_a_session_shows_its_latest_completed_score(api: Api) -> None:
     await store_score(api.scoring, total_score=30, at=NOON)
     score_id = await store_score(

@@ -18,7 +18,7 @@ from tarsy_scoring.judge.verdict import MissingTool
 from tarsy_scoring.records.session_list import CHAINS_OF_SESSIONS
 
 AS_BROWSER = {"Accept": "text/html,*/*;q=0.8", "X-Forwarded-User": "alice"}
-VOID = {"meta", "link", "input", "br", "hr", "rect", "path"}
+VOID = {"meta", "link", "input", "br", "hr"}
 
 
 class Page(HTMLParser):
@@ -413,6 +413,39 @@ async def test_history_leads_to_what_changed_in_the_criteria(api: Api) -> None:
     assert "- this" in changed.text
     assert "+ that" in changed.text
     assert "ask <b>" in changed.text
+
+
+# --- across sessions ------------------------------------------------------------------------------------
+
+PAGES = ("/trends", "/distribution", "/missing-tools", "/failure-tags")
+
+
+async def test_an_empty_database_says_so(api: Api) -> None:
+    for path in PAGES:
+        html = (await look(api, path)).html
+        assert "in this period" in html
+        assert "<polygon" not in html
+        assert f'href="{path}" aria-current="page"' in html
+
+
+async def test_a_score_is_on_every_page_and_left_out_by_filters(api: Api) -> None:
+    claimed = await api.scoring.claimed("session-1", chain_id="kubernetes")
+    judge = {"judge_fingerprint": "f" * 64, "criteria": "investigation-methodology"}
+    tags = {"failure_tags": ["wrong_conclusion"], "score_breakdown": {"logical_flow": 11}}
+    tools = (MissingTool("<b>read_logs</b>", "they were guessed"),)
+    await api.scoring.store.end(completion(claimed, missing_tools=tools, total_score=42, **judge, **tags))
+    for path, shown in {
+        "/trends": '<td class="number">42.0</td>',
+        "/distribution": '11 <span class="quiet">of 25</span>',
+        "/missing-tools": "&lt;b&gt;read_logs&lt;/b&gt;",
+        "/failure-tags": "Wrong conclusion",
+    }.items():
+        assert shown in (await look(api, path)).html
+        assert shown in (await look(api, f"{path}?chain=kubernetes&criteria=investigation-methodology")).html
+        for query in ("chain=databases", "criteria=investigation-outcome", "since=&until=2020-01-01"):
+            narrowed = (await look(api, f"{path}?{query}")).html
+            assert shown not in narrowed
+            assert "in this period" in narrowed
 
 
 # --- static files --------------------------------------------------------------------------------------

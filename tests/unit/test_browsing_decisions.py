@@ -31,47 +31,32 @@ FILTERS = Filters(chain="kubernetes", labels={"guidance": "v2", "build": "7"}, s
 # --- cursors -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("place", "sort"),
-    [
-        pytest.param(Place(ENDED, "session-1"), "newest", id="time"),
-        pytest.param(Place(0, "session-1"), "score_asc", id="total"),
-        pytest.param(Place(ENDED, "session-1"), "score_desc", id="behind-the-totals"),
-        pytest.param(Place(datetime.max.replace(tzinfo=UTC), "a" * 255), "newest", id="the-last-moment"),
-        pytest.param(Place(datetime.min.replace(tzinfo=UTC), "a:b@c.d-e_f"), "newest", id="the-first-moment"),
-    ],
-)
-def test_a_cursor_tells_its_place(place: Place, sort: Sort) -> None:
+PLACES: list[tuple[Place, Sort]] = [
+    (Place(ENDED, "session-1"), "newest"),
+    (Place(0, "session-1"), "score_asc"),
+    (Place(ENDED, "session-1"), "score_desc"),  # behind the totals
+    (Place(datetime.max.replace(tzinfo=UTC), "a" * 255), "newest"),
+    (Place(datetime.min.replace(tzinfo=UTC), "a:b@c.d-e_f"), "newest"),
+]
+
+
+def test_a_cursor_tells_its_place() -> None:
     """To the microsecond, in characters that addresses leave alone."""
-    cursor = write_cursor(place, FILTERS, sort)
+    for place, sort in PLACES:
+        cursor = write_cursor(place, FILTERS, sort)
+        assert read_cursor(cursor, FILTERS, sort) == place
+        assert len(cursor) <= LONGEST_CURSOR
+        assert cursor.replace("-", "").replace("_", "").isalnum()
 
-    assert read_cursor(cursor, FILTERS, sort) == place
-    assert len(cursor) <= LONGEST_CURSOR
-    assert cursor.replace("-", "").replace("_", "").isalnum()
 
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        pytest.param({"chain": "other"}, id="chain"),
-        pytest.param({"min_score": 1}, id="min-score"),
-        pytest.param({"labels": {"guidance": "v2"}}, id="labels"),
-        pytest.param({"since": None}, id="since"),
-        pytest.param({"prefix": "x"}, id="prefix"),
-    ],
-)
-def test_a_cursor_belongs_to_its_filters(changed: dict[str, Any]) -> None:
+def test_a_cursor_belongs_to_its_list() -> None:
     cursor = write_cursor(Place(ENDED, "session-1"), FILTERS, "newest")
-
-    with pytest.raises(InvalidCursor, match="other filters"):
-        read_cursor(cursor, replace(FILTERS, **changed), "newest")
-
-
-def test_a_cursor_belongs_to_its_sort() -> None:
-    cursor = write_cursor(Place(50, "session-1"), FILTERS, "score_asc")
-
+    changes: list[dict[str, Any]] = [{"chain": "other"}, {"min_score": 1}, {"since": None}, {"prefix": "x"}]
+    for changed in (*changes, {"labels": {"guidance": "v2"}}):
+        with pytest.raises(InvalidCursor, match="other filters"):
+            read_cursor(cursor, replace(FILTERS, **changed), "newest")
     with pytest.raises(InvalidCursor, match="another sort"):
-        read_cursor(cursor, FILTERS, "score_desc")
+        read_cursor(write_cursor(Place(50, "session-1"), FILTERS, "score_asc"), FILTERS, "score_desc")
 
 
 def test_the_same_filters_written_otherwise_have_the_same_cursors() -> None:
@@ -117,12 +102,11 @@ def test_forged_cursors() -> None:
             pytest.fail(f"{name}: {read_cursor(cursor, Filters(), 'newest')}")
 
 
-@pytest.mark.parametrize("total", [-1, 101, True, 1.5, None], ids=str)
-def test_totals_that_do_not_exist(total: Any) -> None:
-    cursor = write_cursor(Place(total, "s"), Filters(), "score_asc")
-
-    with pytest.raises(InvalidCursor):
-        read_cursor(cursor, Filters(), "score_asc")
+def test_totals_that_do_not_exist() -> None:
+    for total in (-1, 101, True, 1.5, None):
+        cursor = write_cursor(Place(total, "s"), Filters(), "score_asc")  # type: ignore[arg-type]
+        with pytest.raises(InvalidCursor):
+            read_cursor(cursor, Filters(), "score_asc")
 
 
 def test_what_is_looked_for_by_prefix_is_no_pattern() -> None:
@@ -138,42 +122,29 @@ def cells(*values: Any) -> list[str]:
     return row
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("=1+1", "+1", "-1", "@SUM(A1)", " =1", "=cmd|' /C calc'!A0", "＝1", "－1"),
-        '=HYPERLINK("http://x","y")',
-    ],
-)
-def test_no_text_is_a_formula(text: str) -> None:
-    assert cells(text) == ["'" + text]
+FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", " =1", "=cmd|' /C calc'!A0", "＝1", "－1", '=HYPERLINK("http://x","y")')
+INSIDE: list[tuple[Any, str]] = [
+    ("a;=1", "a;'=1"),
+    ("a; =1", "a; '=1"),
+    ('a;"=1"', 'a;"\'=1"'),
+    ("a\t@SUM(A1)", "a\t'@SUM(A1)"),
+    ("a\n-1", "a\n'-1"),
+    ("a\r\n+1", "a\r\n'+1"),
+    ("\t=1", "'\t'=1"),
+    ("\n=1", "'\n'=1"),
+    ("x;=1;=2", "x;'=1;'=2"),
+    ("a = b, c-d; e=f", "a = b, c-d; e=f"),
+    ("a\nb - c", "a\nb - c"),
+    ({"guidance": "v2;=1"}, '{"guidance":"v2;\'=1"}'),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("a;=1", "a;'=1"),
-        ("a; =1", "a; '=1"),
-        ('a;"=1"', 'a;"\'=1"'),
-        ("a\t@SUM(A1)", "a\t'@SUM(A1)"),
-        ("a\n-1", "a\n'-1"),
-        ("a\r\n+1", "a\r\n'+1"),
-        ("\t=1", "'\t'=1"),
-        ("\n=1", "'\n'=1"),
-        ("x;=1;=2", "x;'=1;'=2"),
-        ("a = b, c-d; e=f", "a = b, c-d; e=f"),
-        ("a\nb - c", "a\nb - c"),
-        ({"guidance": "v2;=1"}, '{"guidance":"v2;\'=1"}'),
-    ],
-)
-def test_no_formula_begins_inside_a_text(text: Any, written: str) -> None:
-    """Who takes `;` or a tab for the separator finds cells in our cells, and rows behind their line breaks."""
-    assert cells(text) == [written]
-
-
-@pytest.mark.parametrize("text", ["plain", "a=b", "1-2", "'=1", "", "a,b", 'say "so"', "two\nlines", "Ünïcode ✓"])
-def test_other_text_stays_as_it_is(text: str) -> None:
-    assert cells("first", text) == ["first", text]
+def test_no_text_is_a_formula() -> None:
+    """Nor a part of one, for readers that take `;`, a tab or a line break for the end of a cell."""
+    for text, written in [*((text, "'" + text) for text in FORMULAS), *INSIDE]:
+        assert cells(text) == [written]
+    for text in ("plain", "a=b", "1-2", "'=1", "", "a,b", 'say "so"', "two\nlines", "Ünïcode ✓"):
+        assert cells("first", text) == ["first", text]
 
 
 def test_values_that_are_no_text() -> None:

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs/questions").glob("*.md"))
 LINKS = re.compile(r"\]\(([^)\s:]+)\)")
@@ -30,25 +28,19 @@ def leads_somewhere(page: Path, link: str) -> bool:
     return not anchor or anchor in map(anchor_of, headings)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/comparing.md"], ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
-    """To a file that is there, and to a heading in it."""
-    links = LINKS.findall(page.read_text("utf-8"))
+def test_links_lead_somewhere() -> None:
+    """To a file that exists, and to a heading in it."""
+    for page in [*PAGES, ROOT / "docs/comparing.md"]:
+        links = LINKS.findall(page.read_text("utf-8"))
+        assert links, page
+        assert [link for link in links if not leads_somewhere(page, link)] == [], page
 
-    assert links
-    assert [link for link in links if not leads_somewhere(page, link)] == []
 
-
-@pytest.mark.parametrize(("question", "reference"), REFERENCES.items(), ids=list(REFERENCES))
-def test_every_question_is_found_from_the_front_page(question: str, reference: str) -> None:
-    """It stands in the README and in the list of questions, and leads to the page with everything about it."""
+def test_every_question_is_found_from_the_front_page() -> None:
+    """The README and the list of questions have each page of the folder, which leads to its reference."""
     readme, listed = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/questions/README.md"))
-
-    assert f"](docs/questions/{question})" in readme
-    assert f"]({question})" in listed
-    assert f"](../{reference})" in (ROOT / "docs/questions" / question).read_text("utf-8")
-
-
-def test_no_page_is_left_out() -> None:
-    """Every page of the folder is a question that is listed."""
+    for question, reference in REFERENCES.items():
+        assert f"](docs/questions/{question})" in readme
+        assert f"]({question})" in listed
+        assert f"](../{reference})" in (ROOT / "docs/questions" / question).read_text("utf-8")
     assert {page.name for page in PAGES} - {"README.md"} == set(REFERENCES)

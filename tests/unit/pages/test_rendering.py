@@ -19,42 +19,31 @@ def test_times_are_shown_in_utc() -> None:
     assert rendering.when(at) == "2026-03-02 10:00:05 UTC"
 
 
-@pytest.mark.parametrize(
-    ("amount", "shown"),
-    [
-        *((None, "unknown"), (0.0, "$0.00"), (0.0473, "$0.0473"), (1234.5, "$1,234.50")),
-        *((0.00004, "less than $0.0001"), (0.99996, "$1.00"), (0.1 + 0.2, "$0.30"), (0.5001, "$0.50")),
-    ],
-)
-def test_unknown_cost_is_not_nothing(amount: float | None, shown: str) -> None:
-    """Nor is a small one; from ten cents on, cents are enough."""
-    assert rendering.usd(amount) == shown
-
-
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
-        *((None, "–"), (17, "17"), (17.0, "17"), (16.5, "16.5"), (17.3333333, "17.33"), (59.0005, "59")),
-        *((1e6, "1000000"), (-0.0, "0"), (-0.001, "0"), (-2.5, "-2.5")),
-    ],
-)
-def test_points_have_two_decimals_at_most(number: float | None, shown: str) -> None:
-    """And none where they are whole; nothing is not less than nothing."""
-    assert rendering.points(number) == shown
-
-
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [(74.999, "74.999"), (74.4999999, "74.4999999"), (75.0, "75"), (100, "100"), (-0.0, "0"), (1e-7, "0.0000001")],
-)
-def test_entered_numbers_are_not_rounded(number: float, shown: str) -> None:
-    """A rounded number could be in another band."""
-    assert rendering.exactly(number) == shown
-
-
-@pytest.mark.parametrize(("amount", "shown"), [(None, "–"), (1.25, "1.2 s"), (600, "10 min 0 s"), (7260, "2 h 1 min")])
-def test_durations_have_the_unit_that_suits_them(amount: float | None, shown: str) -> None:
-    assert rendering.seconds(amount) == shown
+def test_numbers_as_text() -> None:
+    """Unknown is not zero, points have at most two decimals, and what a user entered is not rounded."""
+    for form, cases in {
+        rendering.usd: {
+            None: "unknown",
+            0.0: "$0.00",
+            0.0473: "$0.0473",
+            1234.5: "$1,234.50",
+            0.00004: "less than $0.0001",
+        },
+        rendering.points: {
+            None: "–",
+            17: "17",
+            16.5: "16.5",
+            17.3333333: "17.33",
+            1e6: "1000000",
+            -0.001: "0",
+            -2.5: "-2.5",
+        },
+        rendering.exactly: {74.4999999: "74.4999999", 75.0: "75", -0.0: "0", 1e-7: "0.0000001"},
+        rendering.seconds: {None: "–", 1.25: "1.2 s", 600: "10 min 0 s", 7260: "2 h 1 min"},
+    }.items():
+        for number, text in cases.items():
+            assert form(number) == text, (form, number)
+    assert [rendering.usd(amount) for amount in (0.99996, 0.1 + 0.2, 0.5001)] == ["$1.00", "$0.30", "$0.50"]
 
 
 @pytest.mark.parametrize("name", sorted(static_files()))
