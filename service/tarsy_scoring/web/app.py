@@ -1,5 +1,7 @@
 """The HTTP application: its routes, and the middleware in front of them."""
 
+from functools import cache
+
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
@@ -54,6 +56,5 @@ def application() -> FastAPI:
         await not_found(scope, receive, send)
 
     app.router.default = no_route
-    document = openapi_document(app)
-    app.openapi = lambda: document  # type: ignore[method-assign]
+    app.openapi = cache(lambda: openapi_document(app))  # type: ignore[method-assign]
     return app
