@@ -4,40 +4,15 @@ import random
 from collections import Counter
 from typing import Any
 
+from tables import table
 from tarsy_scoring.drift.anchors import State, draw_alike, judges_of, state_of
 
 
-def a_row(**changes: Any) -> dict[str, Any]:
-    fresh = {"has_no_judge": False, "judgements": 0, "open": 0, "error_kind": None, "tries": 0, "asked_lately": False}
-    return fresh | changes
-
-
-def test_what_an_anchor_lacks() -> None:
+@table
+def test_what_an_anchor_lacks(row: dict[str, Any], wanted: int, state: State, is_due: bool) -> None:
     """It is requested while it lacks a judgement, none is under way, and tries are left."""
-    cases: list[tuple[dict[str, Any], State, bool]] = [
-        ({}, "lacking", True),
-        ({"has_no_judge": True}, "no_judge", False),
-        ({"judgements": 1}, "judged", False),
-        ({"judgements": 1, "open": 1, "error_kind": "refused"}, "judged", False),
-        ({"open": 1, "tries": 1}, "under_way", False),
-        ({"tries": 1, "asked_lately": True}, "lacking", False),
-        ({"tries": 2, "error_kind": "refused"}, "lacking", True),
-        ({"tries": 3, "error_kind": "refused"}, "given_up", False),
-        ({"tries": 1, "error_kind": "session_not_found"}, "gone", False),
-        ({"open": 1, "error_kind": "session_not_found"}, "under_way", False),
-        ({"judgements": 1, "error_kind": "session_not_found"}, "judged", False),
-    ]
-
-    for changes, state, is_due in cases:
-        assert state_of(a_row(**changes), 1) == (state, is_due), changes
-    # Where three judgements are wanted, there are more tries.
-    for changes, state in (
-        ({"judgements": 2}, "lacking"),
-        ({"judgements": 3}, "judged"),
-        ({"tries": 4}, "lacking"),
-        ({"tries": 5}, "given_up"),
-    ):
-        assert state_of(a_row(**changes), 3)[0] == state
+    fresh = {"has_no_judge": False, "judgements": 0, "open": 0, "error_kind": None, "tries": 0, "asked_lately": False}
+    assert state_of(fresh | row, wanted) == (state, is_due)
 
 
 def test_the_judge_of_a_chain_gave_most_of_its_newest_scores() -> None:

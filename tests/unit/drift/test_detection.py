@@ -2,6 +2,7 @@
 
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from tables import table
 from tarsy_scoring.drift.detection import (
@@ -37,37 +38,10 @@ def in_office(judges: str) -> tuple[str | None, str, int, int]:
 # --- who tenures ----------------------------------------------------------------------------------------
 
 
-def test_who_judges_now_and_who_did_before() -> None:
+@table
+def test_who_judges_now_and_who_did_before(runs: list[tuple[str, int]], expected: list[Any]) -> None:
     """Substitutes found no tenure, and a judge that returns after another judge's tenure is a new one."""
-    cases: list[tuple[str, tuple[str | None, str, int, int]]] = [
-        ("a" * 100, (None, "a", 0, 100)),  # one judge
-        ("a" * 100 + "b" * 50, ("a", "b", 100, 50)),  # another took over
-        ("a" * 100 + "b" * 27, ("a", "b", 100, 27)),  # just took over
-        ("a" * 100 + "b" * 26, (None, "b", 0, 26)),  # not quite
-        ("a" * 100 + "b" * 14, (None, "a", 0, 100)),  # not yet most
-        ("ab" * 200, (None, "a", 0, 200)),  # taking turns
-        ("aaab" * 30 + "b" * 60, (None, "b", 0, 90)),  # a stand in in an outage
-        (("a" * 9 + "b") * 12 + "b" * 60, ("a", "b", 108, 63)),  # few of it before
-        (("a" * 13 + "bb") * 8 + "b" * 60, (None, "b", 0, 76)),  # more than few before
-        ("aaab" * 30 + "cccb" * 30, ("a", "c", 90, 90)),  # a stand in throughout
-        ("a" * 60 + "b" * 5 + "a" * 60, (None, "a", 0, 120)),  # a stand in
-        ("a" * 60 + "b" * 60 + "a" * 60, ("b", "a", 60, 60)),  # back again
-        ("a" * 60 + "b" * 60 + "c" * 60, ("b", "c", 60, 60)),  # three judges
-        ("ab" * 10 + "a" * 60 + "cb" * 5 + "c" * 60, ("a", "c", 70, 65)),  # stand ins of both
-        ("a" * 300 + "b" * 14 + "c" * 320, ("a", "c", 300, 320)),  # a short stand in between
-        ("a" * 300 + "b" * 16 + "c" * 320, ("a", "c", 300, 320)),  # a stand in between
-        ("a" * 300 + "b" * 26 + "c" * 320, ("a", "c", 300, 320)),  # a long stand in between
-        ("a" * 300 + "b" * 29 + "c" * 320, ("a", "c", 300, 320)),  # not quite a tenure between
-        ("a" * 300 + "b" * 30 + "c" * 320, ("b", "c", 30, 320)),  # a tenure between
-        ("a" * 60 + "bc" * 20 + "d" * 60, ("a", "d", 60, 60)),  # two stand ins between
-        ("a" * 60 + "b" * 28 + "a" * 60, (None, "a", 0, 120)),  # back from behind a stand in
-        ("d" * 60 + "a" * 60 + "b" * 28 + "a" * 60, ("d", "a", 60, 120)),  # an older change
-        ("b" * 20 + "c" * 60, (None, "c", 0, 60)),  # nobody tenureed before
-        ("abc" * 100, (None, "a", 0, 100)),  # three in rotation
-    ]
-
-    for judges, expected in cases:
-        assert in_office(judges) == expected, judges
+    assert list(in_office("".join(judges * times for judges, times in runs))) == expected
 
 
 def test_a_few_scores_have_no_judge() -> None:
@@ -161,25 +135,12 @@ def estimate(value: float | None, low: float | None = None, high: float | None =
     return Estimate(value, low, high, 40, 1.0, "a method")
 
 
-EIGHT = estimate(8, 6, 10)
-
-
-def test_a_published_change_is_no_news() -> None:
-    cases: list[tuple[Cause | None, Estimate | None, tuple[Cause | None, Estimate | None] | None, bool]] = [
-        ("judge", EIGHT, None, True),  # the first
-        ("none", None, None, False),  # no change
-        (None, None, ("judge", EIGHT), False),  # cannot be told
-        ("judge", EIGHT, ("judge", EIGHT), False),  # told already
-        ("judge", estimate(9.9, 8, 12), ("judge", EIGHT), False),  # about the same
-        ("judge", estimate(10.1, 8, 12), ("judge", EIGHT), True),  # larger than told
-        ("judge", estimate(5.9, 4, 8), ("judge", EIGHT), True),  # smaller than told
-        ("both", EIGHT, ("judge", EIGHT), True),  # another cause
-        ("judge", EIGHT, ("judge", estimate(8)), True),  # no interval was told
-        ("judge", estimate(None), None, False),  # no size
-    ]
-
-    for cause, size, published, news in cases:
-        assert is_news(cause, size, published) is news
+@table
+def test_a_published_change_is_no_news(
+    cause: Cause | None, size: list[float] | None, published: tuple[Cause, list[float]] | None, news: bool
+) -> None:
+    earlier = published and (published[0], estimate(*published[1]))
+    assert is_news(cause, estimate(*size) if size else None, earlier) is news
 
 
 def test_the_size_is_that_of_the_part_that_is_named() -> None:
