@@ -85,19 +85,6 @@ async def test_every_connection_speaks_tls(proxy: TlsProxy, authority: Authority
             await opened.close()
 
 
-async def test_a_client_certificate_is_shown_to_who_asks(database_url: str, authority: Authority) -> None:
-    context = server_context(authority)
-    context.load_verify_locations(authority.file)
-    context.verify_mode = ssl.CERT_REQUIRED
-    certificate, key = authority.issue("client")
-    async with TlsProxy(database_url, context) as proxy:
-        checked = {"sslmode": "verify-full", "sslrootcert": authority.file}
-
-        assert await one_by(proxy.url(**checked, sslcert=certificate, sslkey=key)) == 1
-        with pytest.raises(DatabaseAway, match="the connection broke"):
-            await one_by(proxy.url(**checked))
-
-
 @pytest.mark.parametrize(
     ("host", "options", "says"),
     [

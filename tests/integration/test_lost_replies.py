@@ -1,6 +1,5 @@
 """A database that goes away in the middle: what was committed without a reply is neither lost nor doubled."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,11 @@ from builders import (
     OTHER_CRITERIA,
     Scoring,
     completion,
-    connected,
     failure,
     open_scoring,
     rescore,
     session_completed,
 )
-from infrastructure import wait_until
 from proxy import DatabaseProxy
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.postgres.database import DatabaseAway
@@ -204,35 +201,3 @@ async def test_take_back(lossy: Lossy) -> None:
     assert await lossy.scoring.take_back() == {}
     assert (await lossy.seen.score(claimed.score_id))["attempts_burned"] == 1
     assert (await lossy.seen.events(claimed.score_id)).count("waiting_retry") == 1
-
-
-# --- connections that are cut --------------------------------------------------------------------------
-
-
-WRITES: dict[str, Callable[[Scoring, ClaimedScore], Awaitable[Any]]] = {
-    "accept": lambda scoring, _: scoring.accept(session_completed()),
-    "end": lambda scoring, claimed: scoring.store.end(completion(claimed)),
-}
-
-
-@pytest.mark.parametrize("name", ["accept", "end"])
-async def test_a_connection_that_is_cut_in_the_middle(database_url: str, name: str) -> None:
-    async with open_scoring(database_url, pool_size=2) as scoring, open_scoring(database_url) as seen:
-        claimed = await scoring.claimed()
-        async with connected(database_url) as somebody, somebody.transaction():
-            await somebody.execute("SELECT FROM sessions, session_scores FOR UPDATE")
-            writing = asyncio.ensure_future(WRITES[name](scoring, claimed))
-            await wait_until(lambda: _cut_whoever_waits(seen), 30, "a connection that waits for the lock")
-            await wait_until(seen.waits_for_a_lock, 30, "the same work on another connection")
-        await asyncio.wait_for(writing, 30)
-
-        added = {"accept": [], "end": ["completed"]}
-        assert await seen.events() == ["queued", "started", "gathering_context", *added[name]]
-        assert len(await seen.dispositions()) == (2 if name == "accept" else 1)
-
-
-async def _cut_whoever_waits(seen: Scoring) -> bool:
-    waiting = await seen.waits_for_a_lock()
-    for pid in waiting:
-        await seen.value("SELECT pg_terminate_backend($1)", pid)
-    return bool(waiting)

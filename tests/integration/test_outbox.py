@@ -51,18 +51,6 @@ async def test_sequence_grows_by_one_whoever_writes(scoring: Scoring) -> None:
     assert [r["sequence"] for r in sequences] == list(range(1, 84))
 
 
-async def test_events_of_several_scores_in_one_write(scoring: Scoring) -> None:
-    await scoring.accept(session_completed("session-1"), session_completed("session-2"))
-    ids = [r["score_id"] for r in await scoring.rows("SELECT score_id FROM session_scores ORDER BY session_id")]
-    events = [progress(ids[n % 2], f"phase-{n}") for n in range(6)]
-
-    await scoring.database.once(lambda c: outbox.emit(scoring.database, c, events))
-
-    assert await scoring.events(ids[0]) == ["queued", "phase-0", "phase-2", "phase-4"]
-    rows = await scoring.rows("SELECT sequence FROM scoring_events WHERE score_id = $1 ORDER BY entry", ids[1])
-    assert [r["sequence"] for r in rows] == [1, 2, 3, 4]
-
-
 async def test_there_is_no_event_about_what_did_not_happen(scoring: Scoring) -> None:
     claimed = await scoring.claimed()
 
