@@ -86,22 +86,6 @@ class TestOrder:
 
 
 class TestEvent:
-    def test_channels(self) -> None:
-        """A session's channel gets all its events; the channel of all sessions those that a list of scores shows."""
-        cases: list[tuple[dict[str, Any], bool]] = [
-            ({"kind": "scoring.started"}, True),
-            ({"kind": "scoring.completed"}, True),
-            ({"kind": "scoring.failed"}, True),
-            ({"kind": "scoring.progress", "phase": "queued"}, True),
-            ({"kind": "scoring.progress", "phase": "waiting_retry"}, True),
-            ({"kind": "scoring.progress", "phase": "storing"}, False),
-            ({"kind": "scoring.completed", "purpose": "shadow"}, False),
-            ({"kind": "scoring.progress", "phase": "queued", "purpose": "consistency"}, False),
-        ]
-        for fields, is_for_all in cases:
-            channels = event_of(event(1, "session-7", **fields), b"").channels
-            assert channels == ("session:session-7", *(["sessions"] if is_for_all else [])), fields
-
     def test_foreign_records_are_skipped(self) -> None:
         """Other producers may write to the topic; no record may end the process."""
         fields = b'"session_id": "a", "purpose": "production", "type": "x"}'
@@ -110,6 +94,13 @@ class TestEvent:
         values.append(b'{"position": 1, "timestamp_us": "x", ' + fields)
         for value in values:
             assert decode(value) is None, value
+
+
+@table
+def test_channels_of_an_event(fields: dict[str, Any], is_for_all: bool) -> None:
+    """A session's channel gets all its events; the channel of all sessions those that a list of scores shows."""
+    channels = event_of(event(1, "session-7", **fields), b"").channels
+    assert channels == ("session:session-7", *(["sessions"] if is_for_all else []))
 
 
 def test_chunks_are_framed_once() -> None:
