@@ -14,33 +14,8 @@ from typing import Any, assert_never
 import re2
 from jsonpath_rfc9535 import JSONPathError, JSONPathQuery
 
-from tarsy_scoring.config.gates import (
-    Assertion,
-    CommandGate,
-    CommandJsonPath,
-    CommandOutputContains,
-    CommandOutputMatches,
-    CommandSucceeds,
-    FileContains,
-    FileExists,
-    FileGate,
-    FileMatches,
-    FinalAnalysisContains,
-    FinalAnalysisMatches,
-    Gate,
-    MaxToolCalls,
-    NestedTooDeeply,
-    NoTranscriptErrors,
-    Script,
-    ToolCalled,
-    ToolNotCalled,
-    compile_path,
-    compile_pattern,
-    json_or_text,
-    parse_assertion,
-    read_json,
-    shown,
-)
+from tarsy_scoring.config import gates as config
+from tarsy_scoring.config.gates import compile_pattern, shown
 from tarsy_scoring.evaluation.outcome import GateResult
 from tarsy_scoring.timeline.model import Event, Timeline, ToolCall
 
@@ -52,14 +27,8 @@ MAX_NODES = 100_000
 _MORE = " (gates.max_output_bytes)"
 
 Decision = tuple[bool, str]
-SearchGate = (
-    FinalAnalysisContains
-    | FinalAnalysisMatches
-    | FileContains
-    | FileMatches
-    | CommandOutputContains
-    | CommandOutputMatches
-)
+ContainsGate = config.FinalAnalysisContains | config.FileContains | config.CommandOutputContains
+MatchesGate = config.FinalAnalysisMatches | config.FileMatches | config.CommandOutputMatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,48 +51,49 @@ class Observed:
 NOT_LOOKED_AT = Observed("the work directory was not looked at")
 
 
-def evaluate_gate(gate: Gate, timeline: Timeline, observed: Observed = NOT_LOOKED_AT) -> GateResult:
+def evaluate_gate(gate: config.Gate, timeline: Timeline, observed: Observed = NOT_LOOKED_AT) -> GateResult:
     """
     Decide one gate. Never raises, whatever the session, the file or the output contain.
 
     Args:
         observed: The observation for a gate on files or commands; other gates need none.
     """
-    if isinstance(gate, CommandGate | FileGate) and observed.problem is not None:
+    if isinstance(gate, config.CommandGate | config.FileGate) and observed.problem is not None:
         passed, message = False, observed.problem
     else:
         passed, message = _decide(gate, timeline, observed)
-    limit = SCRIPT_MESSAGE_CHARACTERS if isinstance(gate, Script) and observed.problem is None else MESSAGE_CHARACTERS
+    is_of_script = isinstance(gate, config.Script) and observed.problem is None
+    limit = SCRIPT_MESSAGE_CHARACTERS if is_of_script else MESSAGE_CHARACTERS
     return GateResult(gate.title, gate.type, passed, shown(message, limit))
 
 
-def _decide(gate: Gate, timeline: Timeline, observed: Observed) -> Decision:
+def _decide(gate: config.Gate, timeline: Timeline, observed: Observed) -> Decision:
     match gate:
-        case NoTranscriptErrors():
+        case config.NoTranscriptErrors():
             return _transcript_errors(timeline)
-        case ToolCalled() | ToolNotCalled():
-            count, is_wanted = _count_calls(timeline, gate.tool), isinstance(gate, ToolCalled)
+        case config.ToolCalled() | config.ToolNotCalled():
+            count, is_wanted = _count_calls(timeline, gate.tool), isinstance(gate, config.ToolCalled)
             wanted = f"{'at least' if is_wanted else 'fewer than'} {gate.min}"
             return (count >= gate.min) is is_wanted, f"calls of {shown(gate.tool)}: {count}, wanted {wanted}"
-        case MaxToolCalls():
+        case config.MaxToolCalls():
             count = sum(event.tool is not None for event in _shown_events(timeline))
             return count <= gate.max, f"tool calls: {count}, wanted at most {gate.max}"
-        case FinalAnalysisContains() | FinalAnalysisMatches():
+        case config.FinalAnalysisContains() | config.FinalAnalysisMatches():
             analysis = timeline.final_analysis or ""
             if not analysis.strip():
                 return False, "the session has no final analysis"
             return _search(gate, "the final analysis", Observed(data=analysis.encode("utf-8", "replace")))
-        case FileExists():
+        case config.FileExists():
             return True, f"{_quoted(gate.path)} is there"
-        case FileContains() | FileMatches():
+        case config.FileContains() | config.FileMatches():
             return _search(gate, _quoted(gate.path), observed)
-        case Script():
+        case config.Script():
             return _of_script(observed)
-        case CommandSucceeds():
+        case config.CommandSucceeds():
             return observed.exit_status == 0, f"the command ended with {_end(observed)}"
-        case CommandOutputContains() | CommandOutputMatches():
+        case config.CommandOutputContains() | config.CommandOutputMatches():
             passed, message = _search(gate, "the output", observed)
-        case CommandJsonPath():
+        case config.CommandJsonPath():
             passed, message = _of_json(gate, observed)
         case _:
             assert_never(gate)
@@ -185,9 +155,9 @@ def _failure_of(event: Event) -> str | None:
 # --- files and commands --------------------------------------------------------------------------------
 
 
-def _search(gate: SearchGate, what: str, observed: Observed) -> Decision:
+def _search(gate: ContainsGate | MatchesGate, what: str, observed: Observed) -> Decision:
     data = observed.data
-    if isinstance(gate, FinalAnalysisContains | FileContains | CommandOutputContains):
+    if isinstance(gate, ContainsGate):
         found, thing = gate.substring.encode() in data, _quoted(gate.substring)
     else:
         found, thing = compile_pattern(gate.pattern).search(data) is not None, f"a match of {_quoted(gate.pattern)}"
@@ -207,16 +177,16 @@ def _end(observed: Observed) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _of_json(gate: CommandJsonPath, observed: Observed) -> Decision:
+def _of_json(gate: config.CommandJsonPath, observed: Observed) -> Decision:
     if observed.is_cut:
         return False, f"the output is longer than {len(observed.data)} bytes, so its JSON cannot be read{_MORE}"
     try:
-        document = read_json(observed.data)
+        document = config.read_json(observed.data)
     except ValueError:
         return False, f"the output cannot be read as JSON: {len(observed.data)} bytes"
     try:
-        nodes, count = _found(compile_path(gate.path), document)
-        passed, message = _holds(parse_assertion(gate.assertion), nodes, count)
+        nodes, count = _found(config.compile_path(gate.path), document)
+        passed, message = _holds(config.parse_assertion(gate.assertion), nodes, count)
     except (JSONPathError, RecursionError):
         return False, f"the output is nested too deeply for {_quoted(gate.path)}"
     found = f"more than {MAX_NODES}" if count > MAX_NODES else str(count)
@@ -235,7 +205,7 @@ def _found(path: JSONPathQuery, document: Any) -> tuple[list[Any], int]:
     return values, count
 
 
-def _holds(assertion: Assertion, values: Sequence[Any], count: int) -> Decision:
+def _holds(assertion: config.Assertion, values: Sequence[Any], count: int) -> Decision:
     if assertion.kind == "exists":
         there = any(value is not None for value in values)
         return there, "" if there or not count else ", all null"
@@ -258,7 +228,7 @@ def _contains(value: Any, wanted: str) -> Decision:
     if isinstance(value, str | dict):
         return wanted in value, ""
     if isinstance(value, list):
-        as_json = json_or_text(wanted)
+        as_json = config.json_or_text(wanted)
         return any(_is_same(item, wanted) or _is_same(item, as_json) for item in value), ""
     return False, f", and {_kind(value)} contains nothing"
 
@@ -289,9 +259,9 @@ def _of_script(observed: Observed) -> Decision:
     end = f"the script ended with {_end(observed)}"
     answer, is_unreadable = None, observed.is_cut
     try:
-        answer = None if observed.is_cut else read_json(observed.data)
+        answer = None if observed.is_cut else config.read_json(observed.data)
     except ValueError as error:
-        is_unreadable = isinstance(error, NestedTooDeeply)
+        is_unreadable = isinstance(error, config.NestedTooDeeply)
     if is_unreadable and observed.data.lstrip().startswith(b"{"):
         return False, f"the answer of the script is too long or nested too deeply to be read{_MORE}; {end}"
     if not isinstance(answer, dict) or not isinstance(answer.get("passed"), bool):
