@@ -101,13 +101,6 @@ async def test_what_may_be_there_later_is_tried_again(
     assert (await service.claim_now()).attempts_burned == 1
 
 
-async def test_the_last_attempt_ends_the_score(service: Service, claimed: ClaimedScore) -> None:
-    await service.attempt(claimed, FakeJudge(JudgeUnavailable("503")), max_attempts=1)
-
-    score = await service.score(claimed.score_id)
-    assert (score["status"], score["error_kind"]) == ("failed", "judge_unavailable")
-
-
 async def test_a_last_attempt_that_ran_out_of_time_is_timed_out(service: Service) -> None:
     """A timed-out attempt is retried like other transient errors; the last one ends in `timed_out`."""
     await service.request()
@@ -333,13 +326,6 @@ async def test_turns_count_when_the_last_worker_is_lost(service: Service, claime
     await service.leases.take_back_expired(0, max_attempts=2, deadline_s=3600)
 
     assert await usage_of(service, claimed.score_id) == ("failed", 1000, 100, 0.01)
-
-
-async def test_a_score_without_turns_used_nothing_that_is_known(service: Service, claimed: ClaimedScore) -> None:
-    """No turn, no sum: null and not zero."""
-    await service.leases.cancel(claimed.score_id, "alice")
-
-    assert await usage_of(service, claimed.score_id) == ("cancelled", None, None, None)
 
 
 async def test_a_turn_of_a_provider_that_is_gone_is_not_continued(service: Service, claimed: ClaimedScore) -> None:

@@ -208,15 +208,13 @@ class OneSampleFails(ScriptedJudge):
         return says(60)
 
 
-@pytest.mark.parametrize("error", [JudgeUnavailable("away"), RateLimited("wait", 60)], ids=["unavailable", "limited"])
-async def test_a_sample_that_may_succeed_later_is_raised_when_the_others_are_done(error: ScoringError) -> None:
+async def test_a_sample_that_may_succeed_later_is_raised_when_the_others_are_done() -> None:
     """The score waits, and what the other samples cost is stored first: the next attempt replays it."""
-    failing = OneSampleFails(error)
+    failing = OneSampleFails(JudgeUnavailable("away"))
 
-    with pytest.raises(type(error)) as raised:
+    with pytest.raises(JudgeUnavailable):
         await judge(failing, 4, is_final=False)
 
-    assert raised.value is error
     assert failing.kinds == ["analysis", "sample", "sample", "sample"]
     assert failing.answered == 3
 

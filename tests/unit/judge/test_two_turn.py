@@ -95,9 +95,8 @@ async def test_a_total_that_fits_the_breakdown_after_all_repairs_it() -> None:
 
 
 async def test_half_points_may_be_rounded_into_the_total() -> None:
-    scripted = ScriptedJudge(answer(f"{ANALYSIS.replace('20/25', '20.5/25')}\n\n68"), NAMED)
-    assert (await judge(scripted)).flags == set()
-    assert scripted.kinds == ["analysis", "missing_tools"]
+    verdict = await judge(ScriptedJudge(answer(f"{ANALYSIS.replace('20/25', '20.5/25')}\n\n68"), NAMED))
+    assert verdict.flags == set()
 
 
 async def test_an_analysis_without_a_breakdown_needs_no_repair() -> None:
@@ -131,10 +130,3 @@ async def test_missing_tools_that_may_succeed_later_are_raised() -> None:
 async def test_a_lost_lease_is_never_a_flag(script: list[Turn]) -> None:
     with pytest.raises(LeaseLost):
         await judge(ScriptedJudge(*script, LeaseLost("gone")))
-
-
-async def test_none_missing_is_a_report_without_rows() -> None:
-    verdict = await judge(ScriptedJudge(SCORED, answer("No critical missing tools identified.\n")))
-    assert verdict.missing_tools_analysis == "No critical missing tools identified."
-    assert verdict.missing_tools == []
-    assert verdict.flags == set()
