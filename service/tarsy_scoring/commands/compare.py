@@ -1,6 +1,5 @@
 """`compare`: two versions of the agents by their sessions, or two criteria on the same sessions."""
 
-import contextlib
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -127,8 +126,7 @@ def _compare_label(
         raise click.UsageError("--values takes two different values")
     found, judgements = run_on_parts(lambda parts: _read_label(parts, label, chain, since), settings)
     chosen = choose_values(label, found, values)
-    console = Console(stderr=True)
-    with console.status("resampling ...") if console.is_terminal else contextlib.nullcontext():
+    with Console(stderr=True).status("resampling ..."):  # prints nothing where stderr is no terminal
         comparison = compare_versions(found, chosen, judgements)
     document = {"label": label, "chain": chain, "since": since} | asdict(comparison)
     print_json(document) if as_json else print_text("versions.txt", document)

@@ -1,6 +1,5 @@
 """`report`: documents that summarise many scores."""
 
-import contextlib
 import sys
 from dataclasses import replace
 from datetime import datetime
@@ -121,8 +120,7 @@ def missing_tools(
             for client in clients.values():
                 await client.close()
 
-    console = Console(stderr=True)
-    with console.status("reading ...") if with_judge and console.is_terminal else contextlib.nullcontext():
+    with Console(stderr=True).status("reading ..."):  # prints nothing where stderr is no terminal
         made = run_on_parts(work, settings)
     for line in left_out_in_words(made):
         click.echo(line, err=True)

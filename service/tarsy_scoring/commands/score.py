@@ -1,6 +1,5 @@
 """`score FILE`: scores one session file."""
 
-import contextlib
 import json
 import sys
 from dataclasses import asdict
@@ -78,8 +77,7 @@ def _score(
             for client in clients.values():
                 await client.close()
 
-    console = Console(stderr=True)
-    with console.status("judging ...") if with_judge and console.is_terminal else contextlib.nullcontext():
+    with Console(stderr=True).status("scoring ..."):  # prints nothing where stderr is no terminal
         return run(work())
 
 
