@@ -71,21 +71,11 @@ def test_every_tag_makes_a_label(render: RenderObjects, tag: str) -> None:
     assert {container["image"].rpartition(":")[2] for _, _, container in chart.containers()} == {tag}
 
 
-@pytest.mark.parametrize(
-    ("version", "is_there"),
-    [
-        pytest.param(None, True, id="a helm that knows no cluster"),
-        pytest.param("1.25.4", False, id="before there was one"),
-        pytest.param("1.26.15-gke.100", False, id="where it is off"),
-        pytest.param("1.27.0-eks-1", True, id="since it is there"),
-        pytest.param("1.33.1", True, id="new"),
-    ],
-)
-def test_eviction_policy_is_said_where_it_is_known(render: RenderObjects, version: str | None, is_there: bool) -> None:
-    chart = render(*MINIMAL, OPEN, *([] if version is None else [f"--kube-version={version}"]))
-    budgets = chart.of("PodDisruptionBudget")
-    assert len(budgets) == 2
-    assert all(("unhealthyPodEvictionPolicy" in item["spec"]) == is_there for item in budgets)
+def test_eviction_policy_is_said_where_the_cluster_knows_it(render: RenderObjects) -> None:
+    for version, is_there in {"1.25.4": False, "1.26.15-gke.100": False, "1.27.0-eks-1": True, "1.33.1": True}.items():
+        budgets = render(*MINIMAL, OPEN, f"--kube-version={version}").of("PodDisruptionBudget")
+        assert len(budgets) == 2
+        assert all(("unhealthyPodEvictionPolicy" in item["spec"]) == is_there for item in budgets), version
 
 
 def test_labels_of_the_house_stand_everywhere(render: RenderObjects) -> None:
@@ -108,18 +98,15 @@ def test_pods_can_leave_the_user_to_the_cluster(render: RenderObjects) -> None:
         assert (spec["securityContext"]["runAsUser"], spec["priorityClassName"]) == (10001, "high")
 
 
-@pytest.mark.parametrize("component", ["worker", "api", "bridge", "insights", "migrations", "prune"])
-def test_everything_can_be_placed(charts: dict[str, Objects], component: str) -> None:
+def test_everything_can_be_placed(charts: dict[str, Objects]) -> None:
     """Whatever makes pods says where they may run, what they carry and mount; migrations and prune are no exception."""
-    found = [
-        (template, template["spec"])
-        for _, template in charts["everything"].templates()
-        if template["metadata"]["labels"]["app.kubernetes.io/component"] == component
-    ]
-    assert found
-    for template, spec in found:
+    placed = set()
+    for _, template in charts["everything"].templates():
+        placed.add(template["metadata"]["labels"]["app.kubernetes.io/component"])
+        spec = template["spec"]
         assert spec["nodeSelector"] == {"disktype": "ssd"}
         assert spec["tolerations"] == [{"key": "dedicated", "operator": "Exists"}]
         assert "nodeAffinity" in spec["affinity"]
         assert template["metadata"]["annotations"]["example.com/team"] == "sre"
         assert {"name": "more", "mountPath": "/more", "readOnly": True} in spec["containers"][0]["volumeMounts"]
+    assert placed == {"worker", "api", "bridge", "insights", "migrations", "prune"}
