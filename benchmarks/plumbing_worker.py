@@ -1,11 +1,10 @@
 """The worker with a judge that answers at once from memory; arguments as for `python -m tarsy_scoring`."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from tarsy_scoring.cli import main
 from tarsy_scoring.judge.llm import JudgeClient
-from tarsy_scoring.judge.verdict import Message, Turn, TurnKind
+from tarsy_scoring.judge.verdict import Question, Turn
 
 _PROSE = "The agent looked at pods, logs and metrics before it concluded, and said what it could not verify. " * 20
 _POINTS = "Logical Flow: 18/25\nConsistency: 17/25\nTool Relevance: 20/25\nSynthesis Quality: 16/25\n71"
@@ -15,16 +14,16 @@ _REPLIES: dict[str, str] = {
 }
 
 
-async def _answer(client: JudgeClient, messages: Sequence[Message], kind: TurnKind, **_: Any) -> Turn:
+async def _answer(client: JudgeClient, question: Question, **_: Any) -> Turn:
     return Turn(
-        kind=kind,
-        reply=_REPLIES[kind],
+        kind=question.kind,
+        reply=_REPLIES[question.kind],
         provider=client.provider,
         model_requested=client.settings.model,
         model_served=client.settings.model,
-        input_tokens=sum(len(m.content) for m in messages) // 4,
+        input_tokens=sum(len(m.content) for m in question.messages) // 4,
         cached_input_tokens=0,
-        output_tokens=len(_REPLIES[kind]) // 4,
+        output_tokens=len(_REPLIES[question.kind]) // 4,
         cost_usd=None,
         latency_ms=0,
         finish_reason="stop",
