@@ -32,6 +32,7 @@ DOUBTFUL_FLAGS = frozenset({"outcome_score_mismatch", "tampering_suspected"})
 Verdict = Literal["higher", "lower", "no difference shown", "too few"]
 PLAIN_METHOD = "plain difference"
 Kind = Literal["total", "outcome", "interaction"]
+Sides = tuple[Sequence[Value], Sequence[Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,52 +270,36 @@ def _is_surer(within: Pairing, parts: Parts) -> bool:
 
 def _show(
     metric: Metric,
-    values: tuple[Sequence[Value], Sequence[Value]],
+    values: Sides,
     pairing: Pairing,
     strata: Sequence[Stratum],
     resamples: int,
     parts: Parts | None = None,
 ) -> MetricComparison:
-    """The comparison of one metric; with parts, its difference is the agents' part."""
-    from tarsy_scoring.statistics.bootstrap import estimate_difference
+    """
+    The comparison of one metric; with parts, its difference is the agents' part.
+
+    Interval and permutation test must both show a difference: unequal variances can mislead the permutation
+    test, unequal sizes of skewed groups the interval. The permutation test ignores the anchors' error, so
+    with parts the larger of the two p-values counts.
+    """
+    from tarsy_scoring.statistics.bootstrap import chance_of, estimate_difference
 
     first, second = (_side(v, compared) for v, compared in zip(values, pairing.compared, strict=True))
     if not pairing.is_fine:
         value = weighted_change(strata) if strata else None
         why = _why_nothing(metric, first, second, strata)
         difference = Estimate(value, None, None, sum(pairing.sizes), None, PLAIN_METHOD, why)
-    else:
-        difference = parts.agents if parts else estimate_difference(strata, resamples=resamples)
-    chance, verdict = _verdict(metric, pairing, strata, difference, resamples, parts)
-    shape = pairing.is_fine, len(pairing.alike) if pairing.is_fine else 0, pairing.left_out
-    return MetricComparison(metric.name, first, second, difference, chance, verdict, *shape)
-
-
-def _verdict(
-    metric: Metric,
-    pairing: Pairing,
-    strata: Sequence[Stratum],
-    difference: Estimate,
-    resamples: int,
-    parts: Parts | None,
-) -> tuple[float | None, Verdict]:
-    """
-    The p-value and the verdict.
-
-    Interval and permutation test must both show a difference: unequal variances can mislead the permutation
-    test, unequal sizes of skewed groups the interval. The permutation test ignores the anchors' error, so
-    with parts the larger of the two p-values counts.
-    """
-    from tarsy_scoring.statistics.bootstrap import chance_of
-
-    if difference.value is None or not pairing.is_fine:
-        return None, "too few"
-    if difference.low is not None and difference.high is not None and difference.low <= 0 <= difference.high:
-        return None, "no difference shown"
-    chance = max(chance_of(strata, resamples), parts.chance if parts else 0.0)
-    if chance > metric.allowed_chance:
-        return chance, "no difference shown"
-    return chance, "higher" if difference.value > 0 else "lower"
+        return MetricComparison(metric.name, first, second, difference, None, "too few", False, 0, pairing.left_out)
+    difference = parts.agents if parts else estimate_difference(strata, resamples=resamples)
+    chance: float | None = None
+    verdict: Verdict = "no difference shown"
+    if difference.low is None or difference.high is None or not difference.low <= 0 <= difference.high:
+        chance = max(chance_of(strata, resamples), parts.chance if parts else 0.0)
+        if chance <= metric.allowed_chance:
+            verdict = "higher" if (difference.value or 0) > 0 else "lower"
+    counts = len(pairing.alike), pairing.left_out
+    return MetricComparison(metric.name, first, second, difference, chance, verdict, True, *counts)
 
 
 def _side(values: Sequence[Value], compared: int) -> Side:
