@@ -39,7 +39,6 @@ class JudgeOnScale:
             judge.
     """
 
-    fingerprint: Fingerprint
     scale: Fingerprint
     shift: Change
 
@@ -73,7 +72,7 @@ def align_judges(
         center = max(remaining, key=lambda c: sum(totals[j] for j in connected[c]))
         for judge in connected[center]:
             if (shift := shifts[center, judge]) is not None:
-                aligned[judge] = JudgeOnScale(judge, center, shift)
+                aligned[judge] = JudgeOnScale(center, shift)
         remaining = [judge for judge in remaining if judge not in aligned]
     return aligned
 
