@@ -104,7 +104,8 @@ class Endpoint:
     """
     The HTTP endpoint of one provider. Safe for concurrent use in one event loop.
 
-    Remembers which parameters the endpoint refused and omits them from later calls.
+    Remembers which parameters the endpoint refused and omits them from later calls. `http` may be replaced by
+    another client of the same interface.
 
     Args:
         api_key: None for an endpoint without keys.
@@ -118,7 +119,7 @@ class Endpoint:
         self.who = f"the judge {settings.model!r} at {provider!r}"
         self.prices = Prices(settings)
         self._provider = provider
-        self._settings = settings
+        self.settings = settings
         self._key = api_key
         # `max_tokens` first: OpenAI's newer models refuse it with an error, while servers that do not know
         # `max_completion_tokens` ignore it and write without a limit.
@@ -128,7 +129,7 @@ class Endpoint:
         _require_header_text(f"providers.{provider}: the key", api_key or "")
         for header, value in settings.extra_headers.items():
             _require_header_text(f"providers.{provider}.extra_headers.{header}", value)
-        self._http = openai.DefaultAioHttpClient(
+        self.http = openai.DefaultAioHttpClient(
             limits=httpx2.Limits(
                 max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
             ),
@@ -141,7 +142,7 @@ class Endpoint:
             api_key=api_key or "none",
             base_url=settings.base_url,
             default_headers=settings.extra_headers,
-            http_client=self._http,
+            http_client=self.http,
         )
         self._headers = httpx2.Headers(client.auth_headers if api_key is not None else {})
         for header, given in client.default_headers.items():  # the operator's own headers override
@@ -151,16 +152,16 @@ class Endpoint:
 
     async def close(self) -> None:
         """Close all connections; safe to call twice."""
-        await self._http.aclose()
+        await self.http.aclose()
 
     # --- the request ----------------------------------------------------------------------------------
 
     def prepare(self, fitted: FittedQuestion) -> PreparedCall:
         """Build the request for a question. Build it again after an outcome without a result."""
         reply_format = fitted.question.reply_format
-        parameters: dict[str, Any] = {"model": self._settings.model, self._limit_parameter: fitted.reply_limit}
-        if self._settings.temperature is not None and self._takes_temperature:
-            parameters["temperature"] = self._settings.temperature
+        parameters: dict[str, Any] = {"model": self.settings.model, self._limit_parameter: fitted.reply_limit}
+        if self.settings.temperature is not None and self._takes_temperature:
+            parameters["temperature"] = self.settings.temperature
         if reply_format is not None and (rung := JSON_LADDER[self._json_rung]) != "text":
             parameters["response_format"] = {"type": rung}
             if rung == "json_schema":
@@ -196,13 +197,13 @@ class Endpoint:
             ends_at: End of the attempt by the clock of the event loop. The result is then a `TimeoutError`.
         """
         started = time.perf_counter()
-        own_end = asyncio.get_running_loop().time() + self._settings.timeout_s
+        own_end = asyncio.get_running_loop().time() + self.settings.timeout_s
         limit = asyncio.timeout_at(min(ends_at, own_end))
         try:
             async with limit:
                 # `chat.completions.create` would build and validate models of request and answer, which takes
                 # 0.85 ms of CPU per call with a prompt of 100 KB. Posting the encoded body takes 0.3 ms.
-                response = await self._http.post(self._url, content=prepared.body, headers=self._headers)
+                response = await self.http.post(self._url, content=prepared.body, headers=self._headers)
         except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
             if limit.expired():
                 return self._silence(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
@@ -214,7 +215,7 @@ class Endpoint:
         """The outcome of a call without an answer in time. A short wait says nothing about the provider."""
         if is_attempt_over:
             return Outcome(_no_answer() if waited_s >= SILENCE_S else None, TimeoutError())
-        reason = f"gave no answer within {self._settings.timeout_s:g} s"
+        reason = f"gave no answer within {self.settings.timeout_s:g} s"
         return Outcome(_no_answer(), JudgeUnavailable(f"{self.who} {reason}"))
 
     def _read(self, response: httpx2.Response, prepared: PreparedCall, latency_ms: int) -> Outcome:
@@ -228,7 +229,7 @@ class Endpoint:
                 billed = {"tokens": 0, "cost_usd": 0.0}
             is_dropped = self._adapt(prepared.parameters, error)
             return Outcome(error.account() | billed, None if is_dropped else self._failure(error))
-        model, cost_usd = self._settings.model, billed["cost_usd"]
+        model, cost_usd = self.settings.model, billed["cost_usd"]
         turn = read_turn(payload, self._provider, model, fitted.question.kind, latency_ms, cost_usd)
         if turn is None:
             return Outcome(_no_answer() | billed, self._unavailable("answered something that is no chat completion"))

@@ -84,8 +84,8 @@ class JudgeClient:
         concurrency = settings.max_concurrency or slots
         self.provider = provider
         self.settings = settings
-        self._endpoint = Endpoint(provider, settings, api_key, concurrency)
-        self.prices = self._endpoint.prices
+        self.endpoint = Endpoint(provider, settings, api_key, concurrency)
+        self.prices = self.endpoint.prices
         self._calls = asyncio.Semaphore(concurrency)
         self._estimates: WeakKeyDictionary[Message, int] = WeakKeyDictionary()
         self._sleep = sleep
@@ -93,7 +93,7 @@ class JudgeClient:
 
     async def close(self) -> None:
         """Close all connections; safe to call twice."""
-        await self._endpoint.close()
+        await self.endpoint.close()
 
     async def ask(
         self, question: Question, *, deadline_s: float, gate: Gate | None = None, token_factor: float = 1.0
@@ -151,7 +151,7 @@ class JudgeClient:
                 return turn
             except TimeoutError:
                 failure: ScoringError = AttemptTimedOut(
-                    f"{self._endpoint.who} had not answered when the attempt's time was up"
+                    f"{self.endpoint.who} had not answered when the attempt's time was up"
                 )
             except TransientError as transient:
                 failure = transient.error
@@ -166,7 +166,7 @@ class JudgeClient:
         least = min(most, max(int(most * LEAST_REPLY_SHARE), LEAST_REPLY_TOKENS))
         if reply_limit < (least if question.reply_limit_factor == 1 else most + 1):
             raise PromptTooLong(
-                f"{self._endpoint.who} was not asked: of its {window} tokens (context_window_tokens) a prompt of about "
+                f"{self.endpoint.who} was not asked: of its {window} tokens (context_window_tokens) a prompt of about "
                 f"{tokens} leaves too few for a reply; shorter answers, or a larger window, would help",
                 window,
                 tokens,
@@ -184,10 +184,10 @@ class JudgeClient:
             await self._calls.acquire()
         try:
             while True:
-                prepared = self._endpoint.prepare(fitted)
+                prepared = self.endpoint.prepare(fitted)
                 async with asyncio.timeout_at(ends_at):
                     permit = await self._admit(gate, prepared, ends_at) if gate else None
-                outcome = await self._endpoint.call(prepared, ends_at)
+                outcome = await self.endpoint.call(prepared, ends_at)
                 if gate and outcome.account is not None:  # outside the deadline, see `Gate.settle`
                     await gate.settle(permit, **outcome.account)
                 if isinstance(outcome.result, Turn):

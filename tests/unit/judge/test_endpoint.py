@@ -42,14 +42,14 @@ class Server:
 @pytest.fixture
 async def endpoint() -> AsyncIterator[Endpoint]:
     endpoint = Endpoint("main", ProviderSettings(model="m"), None, 1)
-    real = endpoint._http
+    real = endpoint.http
     yield endpoint
     await real.aclose()
 
 
 def connect(endpoint: Endpoint, *takes: str) -> Server:
     server = Server(*takes)
-    endpoint._http = server  # type: ignore[assignment]
+    endpoint.http = server  # type: ignore[assignment]
     return server
 
 
@@ -130,7 +130,7 @@ async def test_the_most_that_a_call_may_cost(text: str, is_over_window: bool) ->
         {"model": "m", "context_window_tokens": 4_000, "max_reply_tokens": 500, "prices_usd_per_million_tokens": prices}
     )
     client, purse = JudgeClient("main", provider, None), Purse()
-    real, server = client._endpoint._http, connect(client._endpoint, "text")
+    real, server = client.endpoint.http, connect(client.endpoint, "text")
 
     await client.ask(Question("analysis", [Message("user", text)]), deadline_s=5, gate=purse)
     await real.aclose()

@@ -88,16 +88,16 @@ Connect = Callable[[ProviderSettings, Endpoint], JudgeClient]
 def connect() -> Iterator[Connect]:
     """One client for all, whose making takes far longer than a call."""
     client = JudgeClient("main", ProviderSettings(model="m"), None)
-    called = client._endpoint
+    called = client.endpoint
 
     def connect(provider: ProviderSettings, endpoint: Endpoint) -> JudgeClient:
-        client.settings = called._settings = provider
-        called._http = endpoint  # type: ignore[assignment]
+        client.settings = called.settings = provider
+        called.http = endpoint  # type: ignore[assignment]
         return client
 
-    real = called._http
+    real = called.http
     yield connect
-    called._http = real
+    called.http = real
     asyncio.run(client.close())
 
 
