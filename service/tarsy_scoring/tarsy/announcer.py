@@ -105,7 +105,10 @@ class Announcer:
         wanted = [
             s for s in sessions if not s.is_deleted and (s.ended_at >= bookmark.since or s.session_id in seen_open)
         ]
-        known = await self._known(wanted)
+        if not wanted:
+            return
+        rows = await self._database.fetch(ANNOUNCED, [s.session_id for s in wanted])
+        known = {r["session_id"]: r["event_id"] for r in rows}
         new = await self._announceable({s.session_id: s for s in wanted if known.get(s.session_id) != event_id_of(s)})
         if not new:
             return
@@ -113,9 +116,9 @@ class Announcer:
         done = [s for s, is_done in zip(new, acknowledged, strict=True) if is_done]
         is_whole = len(done) == len(new)
         # A page that is not whole will be read again, so all of its acknowledged events are remembered.
-        await self._remember(
-            [s for s in done if not is_whole or s.session_id in known or s.created_at >= bookmark.remembered_from]
-        )
+        kept = [s for s in done if not is_whole or s.session_id in known or s.created_at >= bookmark.remembered_from]
+        ids, events = [s.session_id for s in kept], [event_id_of(s) for s in kept]
+        await self._database.fetch(REMEMBER, ids, events, [s.created_at for s in kept])
         for s in done:
             self._metrics.bridge_announced.labels(s.status).inc()
         log.info("bridge.announced", sessions=len(done))
@@ -123,20 +126,6 @@ class Announcer:
             raise BrokerAway(
                 f"{len(new) - len(done)} of {len(new)} events for topic {self._topic} were not acknowledged in time; "
                 "check whether its brokers are up and enough replicas are in sync"
-            )
-
-    async def _known(self, sessions: Sequence[EndedSession]) -> dict[str, uuid.UUID | None]:
-        """The event ids that were announced for these sessions, by session."""
-        rows = await self._database.fetch(ANNOUNCED, [s.session_id for s in sessions]) if sessions else []
-        return {r["session_id"]: r["event_id"] for r in rows}
-
-    async def _remember(self, sessions: Sequence[EndedSession]) -> None:
-        if sessions:
-            await self._database.fetch(
-                REMEMBER,
-                [s.session_id for s in sessions],
-                [event_id_of(s) for s in sessions],
-                [s.created_at for s in sessions],
             )
 
     async def _announceable(self, new: dict[str, EndedSession]) -> list[EndedSession]:
