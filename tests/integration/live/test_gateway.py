@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders import Scoring, completion, rescore, session_completed, step
-from infrastructure import Topics, wait_until
+from infrastructure import Kafka, Topics, wait_until
 from live import FakeSocket, connected_to, of_type, records, until
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Settings
@@ -288,6 +288,23 @@ class TestBroker:
             await asyncio.wait_for(ensure_topics(settings, [settings.topic_scoring_events]), 30)
             for n in range(5):
                 await score_and_receive(scoring, socket, f"after-{n}")
+            await followed_again(scoring, socket, metrics)
+
+    async def test_a_broker_that_restarts_is_followed(self, scoring: Scoring, own_kafka: Kafka, topics: Topics) -> None:
+        """Nothing is lost, nothing twice, whatever the broker kept."""
+        if not own_kafka.survives_restart:
+            pytest.skip("this broker cannot be restarted here")
+        async with (
+            running(load_settings(topics.env), scoring.database) as (gateway, metrics),
+            connected_to(gateway, "sessions") as socket,
+        ):
+            await score_and_receive(scoring, socket, "before")
+            await own_kafka.stop()
+            try:
+                await score(scoring, "meanwhile")
+            finally:
+                await own_kafka.start()
+            await score_and_receive(scoring, socket, "after")
             await followed_again(scoring, socket, metrics)
 
 
