@@ -93,7 +93,7 @@ async def run_demo(
             env |= {"SCORING_API_PORT": str(free_port())}
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
             logs = Path(folder)
-            async with _program("worker", env, logs) as worker, _program("api", env, logs) as api:
+            async with program("worker", env, logs) as worker, program("api", env, logs) as api:
                 await _answers(address, api)
                 console.print(f"look at the pages while scores arrive: [bold]{address}[/]\n", highlight=False)
                 limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
@@ -122,7 +122,7 @@ async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
 
 
 @asynccontextmanager
-async def _program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process of the service. It gets SIGTERM at the end, and SIGKILL after `STOP_WITHIN_S` or a second
     signal.
     """

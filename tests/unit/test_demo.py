@@ -28,7 +28,7 @@ async def test_whoever_does_not_wait_leaves_no_program_behind(tmp_path: Path, mo
     started: asyncio.Future[asyncio.subprocess.Process] = asyncio.get_running_loop().create_future()
 
     async def use() -> None:
-        async with demo._program("worker", {"FOLDER": str(tmp_path)}, tmp_path) as process:
+        async with demo.program("worker", {"FOLDER": str(tmp_path)}, tmp_path) as process:
             started.set_result(process)
             await wait_until((tmp_path / "ready").exists, 30, "it runs")
 
