@@ -222,6 +222,17 @@ async def test_a_day_ends(url: str) -> None:
         assert [tuple(d.values()) for d in days] == [(Decimal("0.25"), 0), (1, 1)]
 
 
+async def test_what_a_spent_budget_refuses_waits_for_the_next_day(url: str) -> None:
+    async with open_fleet(url, settings_of(daily_usd=1)) as fleet:
+        await fleet.one.settle(await fleet.one.admit(call_of(usd=1)), Result(cost_usd=1))
+        refused = await refusal(fleet.one, call_of(usd=1))
+        utc = "(now() AT TIME ZONE 'UTC')"
+        left_s = await fleet.value(f"SELECT extract(epoch FROM {utc}::date + 1 - {utc})::float8")
+
+    assert isinstance(refused, BudgetExhausted)
+    assert 0 < refused.due_s - left_s < 3_600
+
+
 async def test_what_a_call_is_charged(url: str) -> None:
     """Its maximum until its cost is known, then that, once; for all chains and for its own alike."""
     table: list[tuple[list[float | None], str, str]] = [
@@ -511,6 +522,21 @@ async def test_a_spent_budget_keeps_scores_from_being_claimed(
     every = standings.by_chain | {"others": standings.others}
     assert [chain for chain, standing in every.items() if standing == Standing("budget")] == held
     assert standings.reason(chain_id) == ("budget" if held else None)
+
+
+async def test_shares_of_budgets(url: str) -> None:
+    """Of all chains, of those that are named or charged, and of scores without a chain; no money is a spent budget."""
+    free = {"daily_budget_usd": None}
+    settings = settings_of(daily_usd=4, defaults={"daily_budget_usd": 2}, a={}, free=free, none={"daily_budget_usd": 0})
+    async with open_fleet(url, settings) as fleet:
+        for chain, usd in (("a", 0.5), ("new", 1.0), ("free", 0.5)):
+            await fleet.one.admit(call_of(chain, usd=usd))
+        await fleet.refresh()
+        shares = fleet.one.budget_shares()
+
+    chains = {chain: share for (scope, chain), share in shares.items() if scope == "chain"}
+    assert shares["all", ""] == 0.5
+    assert chains == {"": 0.0, "a": 0.25, "new": 0.5, "none": 1.0}
 
 
 async def test_a_budget_of_before_midnight_blocks_nobody(url: str) -> None:

@@ -370,6 +370,19 @@ async def test_an_attempts_end_takes_nothing_back(
     assert (len(endpoint.requests), len(ledger.told)) == (1, 1)
 
 
+async def test_a_gate_that_refuses_for_a_moment_is_asked_again_after_it(endpoint: Endpoint, connect: Connect) -> None:
+    refusals = [RateLimited("full", 2.5), RateLimited("full", 1.0)]
+
+    class Full(Ledger):
+        async def admit(self, provider: str, tokens: int, most_usd: float | None) -> int:
+            if refusals:
+                raise refusals.pop(0)
+            return await super().admit(provider, tokens, most_usd)
+
+    assert (await ask(connect(), gate=Full())).reply == "67"
+    assert endpoint.waits == [2.5, 1.0]
+
+
 async def test_a_gate_that_takes_too_long_to_admit_ends_the_attempt(endpoint: Endpoint, connect: Connect) -> None:
     class Closed(Ledger):
         async def admit(self, provider: str, tokens: int, most_usd: float | None) -> int:

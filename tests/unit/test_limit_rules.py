@@ -335,12 +335,14 @@ def test_a_large_call_gets_in_line() -> None:
 
 def test_a_large_call_is_not_passed_for_ever() -> None:
     """Smaller calls go first while there is room for them, until the large one has waited for a whole window."""
-    for first, waited_s, is_admitted in (
-        (uuid.uuid4(), 60, False),
-        (uuid.uuid4(), 59, True),
-        (CALL.score_id, 60, True),
+    for first, waited_s, held_s, is_admitted in (
+        (uuid.uuid4(), 60, 20, False),
+        (uuid.uuid4(), 60, 0.5, False),
+        (uuid.uuid4(), 60, 0, True),
+        (uuid.uuid4(), 59, 20, True),
+        (CALL.score_id, 60, 20, True),
     ):
-        place = {"first_in_line": first, "in_line_since": later(-waited_s), "in_line_until": later(20)}
+        place = {"first_in_line": first, "in_line_since": later(-waited_s), "in_line_until": later(held_s)}
         locked = locked_with(window_of(tokens=10_000), replace(WELL, **place))
 
         answer = locked.decide(Permit(uuid.uuid4(), CALL, is_counted=True))
