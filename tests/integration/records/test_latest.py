@@ -50,6 +50,16 @@ async def test_lists_documents_and_exports(tied: Scoring) -> None:
     assert {page.sessions[0].score.score_id, shown["score_id"], exported.document["score_id"]} == {LATEST}
 
 
+async def test_a_session_has_its_own_latest_score(tied: Scoring) -> None:
+    await store_score(tied, "other", 60, at=NOON + timedelta(hours=2), session=SESSION)
+
+    shown = [await tied.reader.score_of_session(session) for session in ("s", "other")]
+    by_label = await scores_by_label(tied.database, "guidance", None, None)
+
+    assert [document and document["total_score"] for document in shown] == [80, 60]
+    assert sorted(score.total_score or 0 for score in by_label) == [60, 80]
+
+
 async def test_numbers(tied: Scoring) -> None:
     bands = await analytics.distribution(tied.database, Selection(), DEFAULT_BANDS)
     by_judge = await scores_by_judge(tied.database, ["s"], None)
