@@ -1,6 +1,5 @@
 """`pause` and `resume`: stop and restart judging for everything, a chain or a provider."""
 
-import difflib
 from dataclasses import asdict
 
 import click
@@ -13,6 +12,7 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
     settings_of_environment,
 )
+from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.config.settings import Settings
 from tarsy_scoring.limits.rules import Pause
 from tarsy_scoring.wiring import Parts
@@ -86,6 +86,6 @@ def _require_provider(settings: Settings, provider: str | None) -> None:
     """Raises: click.BadParameter: the provider is not configured."""
     known = settings.config.providers
     if provider is not None and provider not in known:
-        close = difflib.get_close_matches(provider, known, n=1)
-        advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
-        raise click.BadParameter(f"no provider is called {provider!r}; {advice}", param_hint="--provider")
+        raise click.BadParameter(
+            f"no provider is called {provider!r}{suggest(provider, known)}", param_hint="--provider"
+        )

@@ -19,7 +19,7 @@ from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.judge.criteria import CriteriaRegistry
 from tarsy_scoring.postgres.url import check_url
 from tarsy_scoring.telemetry.logging import set_up_logging
-from tarsy_scoring.timeline.text import without_invisible
+from tarsy_scoring.timeline.text import one_line, without_invisible
 
 if TYPE_CHECKING:
     from tarsy_scoring.wiring import Parts
@@ -83,13 +83,8 @@ def run_on_parts(work: Callable[["Parts"], Awaitable[T]], settings: Settings | N
     return run(main())
 
 
-def plain(text: str) -> str:
-    """Foreign text as one line without control, colour or direction characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in without_invisible(text)).split())
-
-
 def plain_lines(text: str) -> str:
-    """Like `plain`, but keeps lines and their indentation."""
+    """Untrusted text without control, colour or direction characters; keeps lines and their indentation."""
     return "".join(c if c.isprintable() or c == "\n" else " " for c in without_invisible(text))
 
 
@@ -109,7 +104,7 @@ def print_text(template: str, document: Mapping[str, Any]) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts.filters |= {"plain": plain, "counted": counted, "usd": usd}
+    texts.filters |= {"plain": one_line, "counted": counted, "usd": usd}
     click.echo(plain_lines(texts.get_template(template).render(document)).rstrip("\n"))
 
 

@@ -6,12 +6,13 @@ from typing import TypeVar, cast
 
 import click
 
-from tarsy_scoring.commands.shared import asker, counted, json_option, moment, plain, print_json, run_on_parts
+from tarsy_scoring.commands.shared import asker, counted, json_option, moment, print_json, run_on_parts
 from tarsy_scoring.missing_tools import decisions, ledger
 from tarsy_scoring.missing_tools.decisions import Merge, OneName, SaidState, Saying, UnknownTool
 from tarsy_scoring.missing_tools.ledger import Ledger, LedgerEntry
 from tarsy_scoring.postgres.database import Database
 from tarsy_scoring.records.analytics import Selection
+from tarsy_scoring.timeline.text import one_line
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def say_state(name: str, state: str, since: datetime | None, note: str | None, a
     if as_json:
         print_json(said)
     else:
-        click.echo(f"{plain(said.tool)}: {said.state} since {said.since:%Y-%m-%d %H:%M} UTC")
+        click.echo(f"{one_line(said.tool)}: {said.state} since {said.since:%Y-%m-%d %H:%M} UTC")
 
 
 @tools.command("merge")
@@ -94,8 +95,8 @@ def split(name: str, as_json: bool) -> None:
 
 def _line(entry: LedgerEntry) -> str:
     figures = f"{counted(entry.sessions, 'session')}, {counted(entry.points_lost, 'point')} lost"
-    summary = f"{plain(entry.tool_name)}: {figures}, {entry.state}"
-    names = [plain(s.name) for s in entry.spellings if s.name != entry.tool_name]
+    summary = f"{one_line(entry.tool_name)}: {figures}, {entry.state}"
+    names = [one_line(s.name) for s in entry.spellings if s.name != entry.tool_name]
     return f"{summary} (also {', '.join(names)})" if names else summary
 
 
@@ -103,9 +104,9 @@ def _print_merge(merge: Merge, *, as_json: bool) -> None:
     if as_json:
         print_json(merge)
     elif merge.name == merge.tool:
-        click.echo(f"{plain(merge.name)} is kept apart")
+        click.echo(f"{one_line(merge.name)} is kept apart")
     else:
-        click.echo(f"{plain(merge.name)} is the same tool as {plain(merge.tool)}")
+        click.echo(f"{one_line(merge.name)} is the same tool as {one_line(merge.tool)}")
 
 
 def _on_database(work: Callable[[Database], Awaitable[T]]) -> T:

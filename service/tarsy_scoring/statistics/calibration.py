@@ -6,7 +6,6 @@ ignored. Only `read_labels` reads a file.
 """
 
 import csv
-import difflib
 import io
 import statistics
 from collections import defaultdict
@@ -15,6 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+from tarsy_scoring.config.explain import suggest
 from tarsy_scoring.errors import ConfigurationError
 from tarsy_scoring.events import SESSION_ID_PATTERN
 from tarsy_scoring.statistics.agreement import DEFAULT_BANDS, HALF_WIDTH, Band, Estimate, band_of
@@ -341,10 +341,7 @@ def read_outcome(text: str, band_ids: Collection[str]) -> str | None:
         return None
     if word in OUTCOME_WORDS or word in band_ids:
         return word
-    known = list(dict.fromkeys([*OUTCOME_WORDS, *sorted(band_ids), "unknown"]))
-    close = difflib.get_close_matches(word, known, n=1)
-    advice = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-    raise ValueError(f"{text[:80]!r} is not an outcome; {advice}")
+    raise ValueError(f"{text[:80]!r} is not an outcome{suggest(word, {*OUTCOME_WORDS, *band_ids, 'unknown'})}")
 
 
 def _number(text: str) -> float | None:

@@ -13,7 +13,6 @@ TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled", "timed_out"})
 
 # The judge sees the stages of these types. Stages of unknown types are not shown, and listed as such.
 SHOWN_STAGE_TYPES = frozenset({"investigation", "synthesis", "exec_summary", "action"})
-HIDDEN_STAGE_TYPES = frozenset({"chat", "scoring"})
 
 
 @dataclass(frozen=True, slots=True)
