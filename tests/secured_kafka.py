@@ -58,7 +58,7 @@ class SecuredKafka(EmbeddedKafka):
         # The only command is the one that formats the storage; it also creates users.
         await super()._run([*command, f"--add-scram=SCRAM-SHA-512=[name={USER},password={PASSWORD}]"], what)
 
-    def _settings(self) -> dict[str, str | int]:
+    def _settings(self) -> dict[str, str]:
         certificate, key = self._authority.issue(HOST)
         store = self.directory / "broker.pem"
         store.write_bytes(key.read_bytes() + certificate.read_bytes())

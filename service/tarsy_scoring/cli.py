@@ -7,7 +7,7 @@ A foreseeable error prints one sentence on stderr, never a traceback.
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import click
 
@@ -16,32 +16,32 @@ from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 from tarsy_scoring.postgres.database import DatabaseAway
 
-# Module under `commands`, and the name there, of each command. A command is imported when it is called or
-# listed.
-COMMANDS = {
-    "worker": "worker.worker",
-    "api": "api.api",
-    "bridge": "bridge.bridge",
-    "insights": "insights.insights",
-    "migrate": "migrate.migrate",
-    "check-config": "check_config.check_config",
-    "pause": "pause.pause",
-    "resume": "pause.resume",
-    "dead-letters": "dead_letters.dead_letters",
-    "score": "score.score",
-    "rescore": "rescore.rescore",
-    "backfill": "rescore.backfill",
-    "export": "export.export",
-    "erase": "erase.erase_command",
-    "prune": "prune.prune",
-    "criteria": "criteria.criteria",
-    "compare": "compare.compare",
-    "consistency": "consistency.consistency",
-    "calibrate": "calibrate.calibrate",
-    "anchors": "anchors.anchors",
-    "report": "report.report",
-    "tools": "tools.tools",
-}
+# A command is a function of its name in the module of its name, imported when it is called or listed.
+COMMANDS = (
+    "worker",
+    "api",
+    "bridge",
+    "insights",
+    "migrate",
+    "check-config",
+    "pause",
+    "resume",
+    "dead-letters",
+    "score",
+    "rescore",
+    "backfill",
+    "export",
+    "erase",
+    "prune",
+    "criteria",
+    "compare",
+    "consistency",
+    "calibrate",
+    "anchors",
+    "report",
+    "tools",
+)
+MODULE_OF = {"resume": "pause", "backfill": "rescore"}  # modules of two commands
 # Other distributions register commands in this group. `demo` and `stack` are listed even if they are not
 # installed.
 ENTRY_POINTS = "tarsy_scoring.commands"
@@ -102,9 +102,9 @@ class CommandsOnDemand(click.Group):
             return _lab_command(cmd_name)
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(".")
-        command: click.Command = getattr(import_module(f"tarsy_scoring.commands.{module}"), name)
-        return command
+        name = cmd_name.replace("-", "_")
+        module = import_module(f"tarsy_scoring.commands.{MODULE_OF.get(name, name)}")
+        return cast(click.Command, getattr(module, name))
 
 
 def _lab_command(name: str) -> click.Command:
@@ -112,8 +112,7 @@ def _lab_command(name: str) -> click.Command:
     install it.
     """
     for found in entry_points(group=ENTRY_POINTS, name=name):
-        command: click.Command = found.load()
-        return command
+        return cast(click.Command, found.load())
 
     @click.command(name, add_help_option=False, context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1)

@@ -114,7 +114,7 @@ class WaitFor(_OfScore):
         due_s: Seconds until the next claim, > 0.
     """
 
-    error_kind = "internal"
+    error_kind = "judge_unavailable"
     waiting_for: ClassVar[WaitingFor]
 
     def __init__(self, message: str, due_s: float) -> None:
@@ -140,7 +140,6 @@ class SessionNotReady(WaitFor):
 class RateLimited(WaitFor):
     """The provider demands a longer pause than a worker should sleep."""
 
-    error_kind = "judge_unavailable"
     waiting_for = "rate_limit"
 
 
@@ -154,28 +153,24 @@ class KeyRejected(WaitFor):
 class QuotaExhausted(WaitFor):
     """429 `insufficient_quota`: an operator must pay or raise the quota."""
 
-    error_kind = "judge_unavailable"
     waiting_for = "quota"
 
 
 class CircuitOpen(WaitFor):
     """The provider failed too often in a row; after a pause one call probes it."""
 
-    error_kind = "judge_unavailable"
     waiting_for = "circuit"
 
 
 class BudgetExhausted(WaitFor):
     """The budget of this UTC day is spent or reserved; the work waits for the next day."""
 
-    error_kind = "judge_unavailable"
     waiting_for = "budget"
 
 
 class Paused(WaitFor):
     """An operator paused the chain, the provider, or all judging."""
 
-    error_kind = "judge_unavailable"
     waiting_for = "pause"
 
 

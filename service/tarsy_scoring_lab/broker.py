@@ -21,8 +21,6 @@ from aiokafka.errors import KafkaError
 from tarsy_scoring.errors import StartRefused
 from tarsy_scoring_lab.process import HOST, EmbeddedServer, free_port
 
-BrokerName = Literal["apache-kafka", "tansu"]
-
 KAFKA_VERSION = "4.1.0"
 _JAVA_AT_LEAST = 17  # what brokers of Apache Kafka 4 need
 _DOWNLOAD_TIMEOUT_S = 300
@@ -85,27 +83,15 @@ class EmbeddedKafka(EmbeddedBroker):
         logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         return ["java", *options, logging, "-cp", str(artifacts / "*"), main]
 
-    def _settings(self) -> dict[str, str | int]:
-        return {
-            "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
-            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
-            "controller.listener.names": "CONTROLLER",
+    def _settings(self) -> dict[str, str]:
+        """`kafka.properties`, and what differs between processes."""
+        lines = files("tarsy_scoring_lab").joinpath("kafka.properties").read_text("utf-8").splitlines()
+        listener, controller = f"PLAINTEXT://{HOST}:{self.port}", f"{HOST}:{self._controller_port}"
+        return dict(line.split("=", 1) for line in lines if not line.startswith("#")) | {
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"{listener},CONTROLLER://{controller}",
+            "advertised.listeners": listener,
             "log.dirs": str(self._data),
-            "auto.create.topics.enable": "false",
-            "group.initial.rebalance.delay.ms": 0,
-            # A killed broker may come back when the session of its former life is over: 9 s by default.
-            "broker.session.timeout.ms": 2_000,
-            "broker.heartbeat.interval.ms": 500,
-            # There is one broker.
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            # The default of 50 partitions each is for clusters and delays the first consumer here.
-            "offsets.topic.num.partitions": 4,
-            "transaction.state.log.num.partitions": 4,
         }
 
     @property

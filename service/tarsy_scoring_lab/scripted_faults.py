@@ -18,7 +18,6 @@ FaultKind = Literal[
     "no_score",
     "refusal",
     "content_filter",
-    "empty",
     "tool_calls",  # and no text
     "reply",  # `content` in place of the answer
     "served_model",  # `model` in place of the requested one
@@ -55,7 +54,6 @@ _MESSAGES: dict[FaultKind, dict[str, Any]] = {
     "no_score": {"content": f"{STAND_IN} It was instructed to state no total."},
     "refusal": {"content": None, "refusal": f"{STAND_IN} It was instructed to refuse."},
     "content_filter": {"content": ""},
-    "empty": {"content": ""},
     "tool_calls": {"content": None, "tool_calls": [_TOOL_CALL]},
 }
 _FINISH_REASONS: dict[FaultKind, str] = {

@@ -11,16 +11,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Literal
 
-import yaml
-
+from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.timeline.fence import fence_lines
 from tarsy_scoring.timeline.injection import INSTRUCTION_REMOVED, find_injections
 from tarsy_scoring.timeline.text import encode
 
-_TEXTS = yaml.safe_load(files("tarsy_scoring_lab").joinpath("scripted_texts.yaml").read_text(encoding="utf-8"))
+_TEXTS = packaged_yaml(__package__, "scripted_texts.yaml")
 STAND_IN: str = _TEXTS["stand_in"]
 
 Turn = Literal["analysis", "missing_tools", "reminder", "repair"]

@@ -9,16 +9,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from deploying import (
-    CHART,
-    VALUE_SETS,
-    Object,
-    Objects,
-    Render,
-    known_variables,
-    parse,
-    secret_variables,
-)
+from deploying import CHART, VALUE_SETS, Object, Objects, Render, known_variables, parse, secret_variables
 
 from tarsy_scoring.web.server import LONGEST_STOP_S
 

@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    OTHER_CRITERIA,
-    Scoring,
-    completion,
-    failure,
-    open_scoring,
-    rescore,
-    session_completed,
-)
+from builders import OTHER_CRITERIA, Scoring, completion, failure, open_scoring, rescore, session_completed
 from proxy import DatabaseProxy
 from tarsy_scoring.errors import LeaseLost
 from tarsy_scoring.postgres.database import DatabaseAway

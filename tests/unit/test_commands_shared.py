@@ -7,15 +7,16 @@ import pytest
 from click.testing import CliRunner
 
 from tarsy_scoring.cli import cli, main
-from tarsy_scoring.commands.shared import FiniteRange, plain, plain_lines
+from tarsy_scoring.commands.shared import FiniteRange, plain_lines
+from tarsy_scoring.timeline.text import one_line
 
 HOSTILE = "evil\x1b[31m\x1b]0;title\x07\r\n\u202etxt\u200b"
 
 
 def test_foreign_text_is_harmless() -> None:
     """It moves no cursor, sets no title, hides and turns nothing."""
-    assert plain(HOSTILE) == "evil [31m ]0;title txt"
-    assert plain("  größer   日本 ") == "größer 日本"
+    assert one_line(HOSTILE) == "evil [31m ]0;title txt"
+    assert one_line("  größer   日本 ") == "größer 日本"
     assert plain_lines("  a\n  b\x1b[2J\n") == "  a\n  b [2J\n"
 
 

@@ -4,7 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from tarsy_scoring.commands.erase import erase_command
+from tarsy_scoring.commands.erase import erase
 from tarsy_scoring.commands.prune import prune
 from tarsy_scoring.config.load import load_settings
 from tarsy_scoring.config.settings import Config, RetentionSettings, Settings
@@ -24,9 +24,9 @@ def was_let_through(ended: Result) -> bool:
 @pytest.mark.parametrize(
     ("command", "arguments", "says"),
     [
-        pytest.param(erase_command, [], "Missing argument", id="erase-nothing"),
-        pytest.param(erase_command, [""], "'' is not a session id", id="erase-empty"),
-        pytest.param(erase_command, ["s-1", "a b"], "'a b' is not a session id", id="erase-no-id"),
+        pytest.param(erase, [], "Missing argument", id="erase-nothing"),
+        pytest.param(erase, [""], "'' is not a session id", id="erase-empty"),
+        pytest.param(erase, ["s-1", "a b"], "'a b' is not a session id", id="erase-no-id"),
         pytest.param(prune, ["--deleted-upstream", "--keep", "90d"], "excludes --keep", id="upstream-and-keep"),
         pytest.param(prune, ["--keep", ""], "'' is not a duration", id="keep-empty"),
         pytest.param(prune, ["--keep", "90"], "write days as 90d", id="keep-without-unit"),
@@ -47,7 +47,7 @@ def test_what_cannot_be_meant(command: click.Command, arguments: list[str], says
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        pytest.param(erase_command, ["s-1", "s-2"], id="erase"),
+        pytest.param(erase, ["s-1", "s-2"], id="erase"),
         pytest.param(prune, [], id="prune"),
         pytest.param(prune, ["--keep", "90d"], id="days"),
         pytest.param(prune, ["--keep", "26w", "--yes"], id="weeks"),

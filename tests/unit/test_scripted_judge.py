@@ -249,19 +249,19 @@ async def test_faults_meet_only_calls_that_fit(judge: ScriptedJudge, client: Asy
 async def test_faults_can_be_ordered_over_http(judge: ScriptedJudge, client: AsyncOpenAI) -> None:
     script = f"{judge.base_url.removesuffix('/v1')}/script"
     async with aiohttp.ClientSession() as session:
-        faults = [{"kind": "status", "status": 429, "times": 3}, {"kind": "empty", "times": None}]
+        faults = [{"kind": "status", "status": 429, "times": 3}, {"kind": "refusal", "times": None}]
         async with session.post(script, json={"faults": faults}) as response:
             assert response.status == 200
         with pytest.raises(RateLimitError):
             await ask(client)
         async with session.get(script) as response:
             shown = await response.json()
-        assert shown["faults"] == [{"kind": "status", "status": 429, "times": 2}, {"kind": "empty", "times": None}]
+        assert shown["faults"] == [{"kind": "status", "status": 429, "times": 2}, {"kind": "refusal", "times": None}]
         assert (shown["calls"], shown["faults_met"]) == (1, {"status": 1})
         async with session.delete(script) as response:
             assert (await response.json())["faults"] == []
         # A test whose fault never happens must not pass, so a misspelt script is refused and explained.
-        for misspelt in ({"faults": [{"kind": "explode"}]}, {"faults": [{"kind": "empty", "time": 1}]}, {}, []):
+        for misspelt in ({"faults": [{"kind": "explode"}]}, {"faults": [{"kind": "refusal", "time": 1}]}, {}, []):
             async with session.post(script, json=misspelt) as response:
                 assert response.status == 400
                 assert "no_response_format" in (await response.json())["error"]["message"]

@@ -12,15 +12,16 @@ from tarsy_scoring.commands.shared import (
     run_on_parts,
     sessions_argument,
 )
-from tarsy_scoring.records.erasure import Inventory, erase, inventory
+from tarsy_scoring.records import erasure
+from tarsy_scoring.records.erasure import Inventory, inventory
 from tarsy_scoring.wiring import Parts
 
 
-@click.command("erase")
+@click.command()
 @sessions_argument(required=True)
 @click.option("--yes", is_flag=True, help="Erase; without it, the rows are only counted.")
 @json_option
-def erase_command(sessions: list[str], yes: bool, as_json: bool) -> None:
+def erase(sessions: list[str], yes: bool, as_json: bool) -> None:
     """
     Remove sessions from every table, with their scores, replies, events and requests.
 
@@ -37,7 +38,7 @@ def erase_command(sessions: list[str], yes: bool, as_json: bool) -> None:
         with progress_bar("erasing" if yes else "counting", len(sessions)) as show:
             for session_id in sessions:
                 if yes:
-                    found[session_id] = await erase(parts.database, parts.leases, session_id, by=asker())
+                    found[session_id] = await erasure.erase(parts.database, parts.leases, session_id, by=asker())
                 else:
                     found[session_id] = await inventory(parts.database, session_id)
                 show(len(found))

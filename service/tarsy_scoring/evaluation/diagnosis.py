@@ -7,6 +7,7 @@ Findings inform and decide nothing. The table in `docs/interaction.md` lists the
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.evaluation.interaction import Counts, Interaction, printable
 
 # One of four commands is a quarter already: shares of fewer commands mean nothing.
@@ -39,36 +40,7 @@ class Finding:
     evidence: str
 
 
-CAUSES = {
-    "many errors, little help-seeking": (
-        "The agents think that they know the syntax of {name}: examples of it in the prompt or the tool's "
-        "description may be wrong or missing."
-    ),
-    "many errors despite help": (
-        "The help of {name} does not suffice: add the arguments that fail, with an example that works."
-    ),
-    "much help-seeking, few errors": (
-        "The agents know too little up front, but the help of {name} is good: put what it says into the "
-        "prompt or the tool's description."
-    ),
-    "many retries of one command": (
-        "The error messages and results of {name} do not help: let them say what to do differently, or that"
-        " nothing has changed."
-    ),
-    "long way to the end": (
-        "The commands are described, the workflow is not: say in which order to use them, and when enough is known."
-    ),
-    "the same command in a row": (
-        "The agent is stuck at {name}: its answer to an identical call should say so, or a limit should end it."
-    ),
-    "going round in circles": (
-        "No step of the round leads on: say in the prompt what to do when the results of {name} stay the same."
-    ),
-    "repeating what failed": (
-        "The agents do not learn from the failures of {name}: its errors should name the cause, and whether"
-        " trying again can help."
-    ),
-}
+CAUSES: Mapping[str, str] = packaged_yaml(__package__, "causes.yaml")
 """The likely cause by pattern, in the order of the findings. `{name}` stands for the tools that a finding names."""
 
 

@@ -6,18 +6,15 @@ is one character of the class `X`.
 """
 
 import re
-from importlib import resources
 from typing import Any
 
-import yaml
+from tarsy_scoring.config.packaged import packaged_yaml
 
 FIRST_MARK = 0xF0000  # a private plane, whose characters do not occur in text
 X = f"[{chr(FIRST_MARK)}-\U000ffffd]"
 TERM = re.compile(X)
 
-_FILE: dict[str, dict[str, Any]] = yaml.safe_load(
-    resources.files("tarsy_scoring.judge").joinpath("cues.yaml").read_text(encoding="utf-8")
-)
+_FILE: dict[str, dict[str, Any]] = packaged_yaml(__package__, "cues.yaml")
 _PHRASES = {"x": X, **_FILE["parts"], **_FILE["cues"], **_FILE["behind"]}
 
 

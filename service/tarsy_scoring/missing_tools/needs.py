@@ -7,16 +7,14 @@ analyses of two chains, and all text in questions has passed the `Sanitizer`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
 from typing import Annotated, Any
 from uuid import UUID
 
-import yaml
 from pydantic import BaseModel, Field
 
+from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.errors import RetryLater, Unscorable, WaitFor
 from tarsy_scoring.judge.conversation import Conversation
 from tarsy_scoring.judge.json_reply import Model, object_schema, output_schema, say_json
@@ -284,20 +282,14 @@ class _Questions:
         return replace(need, title=cut(title, LONGEST_TITLE) or UNTITLED, what=cut(what, LONGEST_TEXT))
 
     async def _say(self, ask: Ask, prompt: str, text: str, reply: ReplyFormat, model: type[Model]) -> Model:
+        instructions: str = packaged_yaml(__package__, "prompts.yaml")[prompt]
         opening = [
-            Message("system", _prompts()[prompt].format(schema=output_schema(reply.schema), most=MOST_NEEDS)),
+            Message("system", instructions.format(schema=output_schema(reply.schema), most=MOST_NEEDS)),
             Message("user", fence(text, self._nonce)),
         ]
         conversation = Conversation(ask, opening, reply, max_reminders=self._max_reminders)
         answer, _ = await say_json(conversation, "missing_tools", model)
         return answer
-
-
-@cache
-def _prompts() -> Mapping[str, str]:
-    text = files("tarsy_scoring.missing_tools").joinpath("prompts.yaml").read_text(encoding="utf-8")
-    prompts: Mapping[str, str] = yaml.safe_load(text)
-    return prompts
 
 
 def _labelled(letter: str, texts: Iterable[str]) -> str:

@@ -17,7 +17,13 @@ from asyncpg.pool import PoolConnectionProxy
 
 from tarsy_scoring.postgres.failures import UNAVAILABLE, misconfigured, why_away
 from tarsy_scoring.postgres.listen import listen
-from tarsy_scoring.postgres.transactions import COMMAND_TIMEOUT_S, keep_session, prepare_session, transaction_of
+from tarsy_scoring.postgres.transactions import (
+    COMMAND_TIMEOUT_S,
+    close_pool,
+    keep_session,
+    prepare_session,
+    transaction_of,
+)
 from tarsy_scoring.postgres.url import check_url, place_of
 
 T = TypeVar("T")
@@ -77,14 +83,8 @@ class Database:
         )
 
     async def close(self) -> None:
-        """Close the pool; connections still in use after 5 s are cut."""
-        if self._pool is None:
-            return
-        try:
-            async with asyncio.timeout(5):
-                await self._pool.close()
-        except TimeoutError:
-            self._pool.terminate()
+        """Close the pool; see `close_pool`."""
+        await close_pool(self._pool)
 
     @property
     def place(self) -> str:

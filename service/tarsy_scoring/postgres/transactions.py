@@ -16,6 +16,7 @@ from asyncpg.transaction import Transaction
 from pydantic_core import from_json, to_json
 
 COMMAND_TIMEOUT_S = 30.0
+CLOSE_S = 5.0
 ROLLBACK_S = 1.0  # a caller that gives up must not wait for the server that made it give up
 
 # A worker that freezes in the middle of a transaction keeps its locks, and its scores could not be reclaimed.
@@ -122,3 +123,12 @@ def _close_now(connection: PoolConnectionProxy) -> None:
     """Close the connection without waiting for the server, so that its place in the pool is free."""
     with contextlib.suppress(asyncpg.InterfaceError):  # already lost
         connection.terminate()
+
+
+async def close_pool(pool: asyncpg.Pool | None) -> None:
+    """Close a pool, if there is one; connections still in use after `CLOSE_S` are cut."""
+    if pool is not None:
+        try:
+            await asyncio.wait_for(pool.close(), CLOSE_S)
+        except TimeoutError:
+            pool.terminate()

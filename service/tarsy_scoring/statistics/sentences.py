@@ -4,16 +4,7 @@ The sentences that explain results in words.
 The texts are in `sentences.yaml`, apart from the code that decides which of them hold.
 """
 
-from functools import cache
-from importlib import resources
-
-import yaml
-
-
-@cache
-def _texts() -> dict[str, str]:
-    texts: dict[str, str] = yaml.safe_load(resources.files(__package__).joinpath("sentences.yaml").read_bytes())
-    return texts
+from tarsy_scoring.config.packaged import packaged_yaml
 
 
 def sentence(name: str, **values: object) -> str:
@@ -23,4 +14,5 @@ def sentence(name: str, **values: object) -> str:
     Raises:
         KeyError: There is no such sentence, or one of its values is missing.
     """
-    return _texts()[name].format(**values)
+    text: str = packaged_yaml(__package__, "sentences.yaml")[name]
+    return text.format(**values)

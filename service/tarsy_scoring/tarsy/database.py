@@ -18,7 +18,7 @@ from tarsy_scoring.errors import ScoringError, StartRefused
 from tarsy_scoring.postgres.database import Connection
 from tarsy_scoring.postgres.failures import DRIVER_ERRORS, why_away
 from tarsy_scoring.postgres.listen import listen
-from tarsy_scoring.postgres.transactions import keep_session, transaction_of
+from tarsy_scoring.postgres.transactions import close_pool, keep_session, transaction_of
 from tarsy_scoring.postgres.url import check_url, place_of
 from tarsy_scoring.tarsy.schema import SelectLists, Table, inspect
 
@@ -28,7 +28,6 @@ log = structlog.get_logger()
 
 TIMEOUT_S = 10.0
 LOCK_TIMEOUT_S = 3.0  # while this service waits for a lock, TARSy's own work queues behind it
-CLOSE_TIMEOUT_S = 5.0
 RETRY_S = 2.0
 STANDBY_RETRY_S = 60.0  # the standby may be promoted
 CHANNEL = "sessions"
@@ -162,13 +161,9 @@ class TarsyPool:
         await listen(self._url, {CHANNEL: on_notify}, retry_after=retry_after, contact_s=TIMEOUT_S, on_connect=wake)
 
     async def close(self) -> None:
-        """Close the pool; connections in use are cut after 5 s. Safe to call twice."""
+        """Close the pool; see `close_pool`. Safe to call twice."""
         pool, self._pool = self._pool, None
-        if pool is not None:
-            try:
-                await asyncio.wait_for(pool.close(), CLOSE_TIMEOUT_S)
-            except TimeoutError:
-                pool.terminate()
+        await close_pool(pool)
 
     def refuses_every_row(self, error: Exception) -> TarsyUnfit:
         """The exception for a refusal that is about the schema, so that no other row would fare better."""

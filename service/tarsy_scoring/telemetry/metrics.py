@@ -3,13 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any, get_type_hints
 
-import yaml
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
 
 from tarsy_scoring import __version__
+from tarsy_scoring.config.packaged import packaged_yaml
 
 PREFIX = "tarsy_scoring_"
 OTHER_CHAINS = "other"
@@ -36,8 +35,7 @@ class Declared:
 @cache
 def declarations() -> Mapping[str, Declared]:
     """The declaration of each attribute of `Metrics`, in the order of the file."""
-    text = files("tarsy_scoring.telemetry").joinpath("metrics.yaml").read_text(encoding="utf-8")
-    return {attribute: Declared(**fields) for attribute, fields in yaml.safe_load(text).items()}
+    return {attribute: Declared(**fields) for attribute, fields in packaged_yaml(__package__, "metrics.yaml").items()}
 
 
 class Metrics:

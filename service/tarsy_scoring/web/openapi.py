@@ -5,15 +5,14 @@ A route declares its own answers. For an error it gives a description only; the 
 """
 
 import re
-from functools import cache
-from importlib import resources
+from functools import partial
 from typing import Any
 
-import yaml
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import GenerateJsonSchema
 
+from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.web.access import UNCHANGING_METHODS
 from tarsy_scoring.web.documents import ProblemDocument
 from tarsy_scoring.web.middleware import PROBES
@@ -29,11 +28,7 @@ class _Plain(GenerateJsonSchema):
         return False
 
 
-@cache
-def _written() -> dict[str, Any]:
-    content = resources.files("tarsy_scoring.web").joinpath("openapi.yaml").read_text("utf-8")
-    parts: dict[str, Any] = yaml.safe_load(content)
-    return parts
+_written = partial(packaged_yaml, __package__, "openapi.yaml")
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:

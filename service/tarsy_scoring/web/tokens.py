@@ -23,7 +23,6 @@ log = structlog.get_logger()
 NAME_MAX = 255
 MAX_FILE_BYTES = 1_000_000
 ADVICE = 'make one with: printf %s "$TOKEN" | sha256sum'
-Signature = tuple[int, int, int]
 
 
 def is_name(text: str) -> bool:
@@ -100,7 +99,7 @@ class TokensFile:
         else:
             log.info("api.tokens_reloaded", path=str(self._path), tokens=len(self._tokens))
 
-    def _signature(self) -> Signature | None:
+    def _signature(self) -> tuple[int, int, int] | None:
         try:
             found = os.stat(self._path)
         except OSError:

@@ -252,7 +252,7 @@ WRONG_FILES = {
         ("session_id,outcome", "s-1,corect"),
         "line 2: 'corect' is not an outcome; did you mean 'correct'?",
     ),
-    "strange-outcome": (("session_id,outcome", "s-1,7"), "line 2: '7' is not an outcome; known are wrong, incorrect, "),
+    "strange-outcome": (("session_id,outcome", "s-1,7"), "line 2: '7' is not an outcome \\(known: "),
     "no-number": (("session_id,number", "s-1,high"), "line 2: 'high' is not a number"),
     "number-over-100": (("session_id,number", "s-1,50", "s-2,101"), "line 3: the number is 101; it must be 0-100"),
     "not-a-number": (("session_id,number", "s-1,nan"), "line 2: the number is nan; it must be 0-100"),

@@ -20,16 +20,13 @@ from tarsy_scoring.web.context import AppContext, context_of
 from tarsy_scoring.web.problems import Problem, malformed
 from tarsy_scoring.web.queries import ExportQuery, MissingToolsQuery, SelectionQuery, SessionsQuery, TrendsQuery
 
-router = APIRouter(prefix=PREFIX)
+browsing = APIRouter(tags=["browsing"])
+figures = APIRouter(prefix="/analytics", tags=["analytics"])
 
 EXPORT_RETRY_S = 10
 
 
-@router.get(
-    "/sessions",
-    summary="List sessions with their scores",
-    tags=["browsing"],
-)
+@browsing.get("/sessions", summary="List sessions with their scores")
 async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQuery, Query()]) -> SessionPage:
     """
     Known sessions, each with its latest completed production score and the state of its newest one.
@@ -59,10 +56,9 @@ async def _one_of_few(request: Request) -> AsyncIterator[None]:
         yield
 
 
-@router.get(
+@browsing.get(
     "/export",
     summary="Export scores",
-    tags=["browsing"],
     response_class=StreamingResponse,
     dependencies=[Depends(_one_of_few)],
     responses={
@@ -103,11 +99,7 @@ async def _joined(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> Asyn
 # --- analytics -----------------------------------------------------------------------------------------
 
 
-@router.get(
-    "/analytics/trends",
-    summary="Totals per day",
-    tags=["analytics"],
-)
+@figures.get("/trends", summary="Totals per day")
 async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery, Query()]) -> Trends:
     """
     Average, lowest and highest total and number of scores, per UTC day and judge fingerprint.
@@ -119,11 +111,7 @@ async def read_trends(request: Request, _: Reading, query: Annotated[TrendsQuery
     return await analytics.trends(context_of(request).reader.database, query.selection(), query.day_of)
 
 
-@router.get(
-    "/analytics/distribution",
-    summary="Totals by band",
-    tags=["analytics"],
-)
+@figures.get("/distribution", summary="Totals by band")
 async def read_distribution(request: Request, _: Reading, query: Annotated[SelectionQuery, Query()]) -> Distribution:
     """
     Number of totals in 0-49, 50-74 and 75-100, and the averages of each category per band.
@@ -135,11 +123,7 @@ async def read_distribution(request: Request, _: Reading, query: Annotated[Selec
     return await analytics.distribution(context.reader.database, query.selection(), bands_for(context, query.criteria))
 
 
-@router.get(
-    "/analytics/missing-tools",
-    summary="Tools to build next",
-    tags=["analytics"],
-)
+@figures.get("/missing-tools", summary="Tools to build next")
 async def read_missing_tools(
     request: Request, _: Reading, query: Annotated[MissingToolsQuery, Query()]
 ) -> MissingTools:
@@ -158,11 +142,7 @@ async def read_missing_tools(
     return MissingTools([*wanted[: query.limit]], left_out, ledger.spellings_left_out)
 
 
-@router.get(
-    "/analytics/failure-tags",
-    summary="Failure tags",
-    tags=["analytics"],
-)
+@figures.get("/failure-tags", summary="Failure tags")
 async def read_failure_tags(request: Request, _: Reading, query: Annotated[SelectionQuery, Query()]) -> FailureTags:
     """
     Number and share of scores with each failure tag, in total and per chain.
@@ -175,3 +155,8 @@ async def read_failure_tags(request: Request, _: Reading, query: Annotated[Selec
 def bands_for(context: AppContext, criteria: str | None) -> tuple[Band, ...]:
     """The bands of the criteria, if they are known and have bands; else those of the badges."""
     return bands_of(context.registry.get(criteria).bands if criteria and criteria in context.registry else {})
+
+
+router = APIRouter(prefix=PREFIX)
+router.include_router(browsing)
+router.include_router(figures)

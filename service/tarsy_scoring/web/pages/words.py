@@ -6,16 +6,13 @@ An unknown identifier is shown as words, because the lists may grow before these
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Literal
 
-import yaml
+from tarsy_scoring.config.packaged import packaged_yaml
 
 GOOD_FROM, FAIR_FROM = 75, 50  # of 100 points; a lower total is weak
 
-_TEXTS: Mapping[str, Mapping[str, str]] = yaml.safe_load(
-    resources.files("tarsy_scoring.web.pages").joinpath("words.yaml").read_text("utf-8")
-)
+_TEXTS: Mapping[str, Mapping[str, str]] = packaged_yaml(__package__, "words.yaml")
 PHASES = _TEXTS["phases"]
 STATUSES = _TEXTS["statuses"]
 WAITING_FOR = _TEXTS["waiting_for"]
