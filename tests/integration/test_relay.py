@@ -65,6 +65,27 @@ class Faulty(Publisher):
         return [a and n not in places for n, a in enumerate(acknowledged)]
 
 
+async def test_a_relay_waits_where_nothing_is_left_and_flushes_when_it_is_stopped(
+    scoring: Scoring, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, stopping, passes = Relay(settings, scoring.database, Metrics()), asyncio.Event(), list[int]()
+    run_once = relay.run_once
+
+    async def counted() -> int:
+        passes.append(await run_once())
+        return passes[-1]
+
+    async def wait(*_: Any) -> None:
+        await finish(scoring, "session-0")
+        stopping.set()
+
+    monkeypatch.setattr(relay, "run_once", counted)
+    monkeypatch.setattr(scoring.database, "wait_notified", wait)
+    await asyncio.wait_for(relay.run(stopping), 60)
+
+    assert passes == [0, len(await published(settings)), 0]
+
+
 async def test_every_event_goes_out_once_and_in_order(scoring: Scoring, settings: Settings) -> None:
     await finish(scoring, *SESSIONS)
 
