@@ -139,7 +139,8 @@ def clean(data: bytes) -> bytes:
     """
     if _DIRT.search(data) is None:
         return data
-    data = data.replace(b"\r\n", b"\n")
+    # NUL goes first: sources drop it before, and it must hide no line end and no escape sequence.
+    data = data.replace(b"\0", b"").replace(b"\r\n", b"\n")
     for line_end in (b"\r", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe2\x80\xa9"):
         data = data.replace(line_end, b"\n")
     data = _ESCAPE.sub(b"", data).translate(None, _CONTROLS)
