@@ -7,6 +7,7 @@ from typing import Any, Literal
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
+from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring_lab.scripted_replies import STAND_IN, Turn
 
 FaultKind = Literal[
@@ -61,14 +62,7 @@ _FINISH_REASONS: dict[FaultKind, str] = {
     "content_filter": "content_filter",
     "tool_calls": "tool_calls",
 }
-_NO_RESPONSE_FORMAT = {
-    "error": {
-        "message": "Unsupported parameter: this response_format type is unavailable with this model.",
-        "type": "invalid_request_error",
-        "param": "response_format",
-        "code": "unsupported_parameter",
-    }
-}
+_NO_RESPONSE_FORMAT = packaged_yaml(__package__, "scripted_texts.yaml")["no_response_format"]
 
 
 async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault) -> web.StreamResponse:

@@ -72,12 +72,8 @@ class Stack:
                 raise group.exceptions[0] from None  # the others were cancelled for it, or failed besides
             self.env = self._environment()
             settings = load_settings(self.env)
-            topics = (
-                settings.topic_session_completed,
-                settings.topic_rescore_requested,
-                settings.topic_scoring_events,
-                settings.topic_dead_letters,
-            )
+            topics = [settings.topic_session_completed, settings.topic_rescore_requested]
+            topics += [settings.topic_scoring_events, settings.topic_dead_letters]
             # `ensure_topics` waits for a broker as long as it takes; ours answered a moment ago.
             await _naming("topics", asyncio.wait_for(ensure_topics(settings, topics), START_TIMEOUT_S))
             self._started = started.pop_all()
@@ -114,4 +110,4 @@ async def _naming(part: str, starting: Coroutine[Any, Any, object]) -> None:
     try:
         await starting
     except (StartRefused, OSError, asyncpg.PostgresError) as error:
-        raise StartRefused(f"{part} did not start: {error}") from error
+        raise StartRefused(f"{part} did not start: {str(error) or 'no answer in time'}") from error

@@ -91,6 +91,15 @@ def test_the_wheel_is_whole() -> None:
     assert wanted <= copied
 
 
+def test_the_labs_wheel_has_its_data() -> None:
+    lab = REPOSITORY / "service" / "tarsy_scoring_lab"
+    project = tomllib.loads((lab / "pyproject.toml").read_text())
+    patterns = [pattern.lstrip("/") for pattern in project["tool"]["hatch"]["build"]["targets"]["wheel"]["include"]]
+    for file in lab.iterdir():
+        if file.name not in ("__pycache__", "pyproject.toml"):
+            assert any(fnmatch.fnmatch(file.name, pattern) for pattern in patterns), file
+
+
 def test_nobody_is_root() -> None:
     user, group = argument("USER").split(":")
     assert int(user) > 0

@@ -55,6 +55,11 @@ def test_consistency(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert "band flips          100% of pairs" in lines
     assert lines[-2:] == ["cost                unknown", "no total: refused"]
+    unbound = {"criteria_hash": None, "cost_in_words": "unknown", "flags": {"ungrounded": 2, "cut": 1}}
+    assert shown(capsys, "consistency.txt", document | unbound)[0].endswith(
+        "under investigation-outcome no hash: 3 judgements"
+    )
+    assert "flags               ungrounded 2, cut 1" in shown(capsys, "consistency.txt", document | unbound)
     assert "spread              unknown: " in "\n".join(
         shown(capsys, "consistency.txt", consistency.document_of(uuid.uuid4(), judgements[2:]) | {"cost_in_words": ""})
     )
@@ -90,9 +95,9 @@ def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
     comparison = compare_versions(sessions, ("v1", "v\n2"), [])
     lines = shown(capsys, "versions.txt", {"label": "guidance"} | asdict(comparison))
     assert lines[0] == "guidance: v 2 (20 sessions) minus v1 (20 sessions)"
-    [total] = [line for line in lines if line.startswith("  total_score ")]
-    assert "49.5 (n=20) -> 69.5 (n=20); difference +20.0, 95 % interval +" in total
-    assert total.endswith("; higher")
+    assert lines[1].split() == ["metric", "v1", "v", "2", "difference", "95", "%", "interval", "shown"]
+    [total] = [line.split() for line in lines if line.startswith("total_score ")]
+    assert [*total[:6], total[-1]] == ["total_score", "49.5", "(n=20)", "69.5", "(n=20)", "+20.0", "higher"]
 
 
 def test_calibration(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,11 +127,11 @@ def test_estimate(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_anchors(capsys: pytest.CaptureFixture[str]) -> None:
-    anchor = {"session_id": "s-1", "chain_id": None, "alert_type": "Pod", "judgements": 1, "error_kind": "refused"}
+    anchor = {"session_id": "s-1", "chain_id": None, "alert_type": "P\nod", "judgements": 1, "error_kind": "refused"}
     judges = [{"chain_id": "k", "fingerprint": "f" * 64, "criteria": "m"}]
     document = {"anchors": [anchor | {"state": "given_up"}], "judges": judges, "states": STATES}
     assert shown(capsys, "anchors.txt", document) == [
-        "s-1  no chain  Pod  1 judgement  given up after several tries (refused)",
+        "s-1  no chain  P od  1 judgement  given up after several tries (refused)",
         "judge of k: ffffffffffff under m",
     ]
 

@@ -1,5 +1,6 @@
 """`check-config`: shows the settings in force and reports errors in them."""
 
+import json
 import os
 import re
 from typing import Any
@@ -42,7 +43,8 @@ def check_config(as_json: bool) -> None:
         "criteria": {c.name: c.criteria_hash for c in load_criteria(settings.config.criteria_dirs)},
         "unknown_variables": list(settings.unknown_variables),
     }
-    print_json(document) if as_json else print_text("settings.txt", document)
+    text = {"config_text": json.dumps(document["config"], indent=2)}
+    print_json(document) if as_json else print_text("settings.txt", document | text)
 
 
 # --- settings without secrets --------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from typing import Any
 
 import click
 
-from tarsy_scoring.commands.shared import check_database_urls, settings_of_environment
+from tarsy_scoring.commands.shared import settings_of_environment
 from tarsy_scoring.postgres.migrate import migrate as migrate_tables
+from tarsy_scoring.postgres.url import check_url
 
 
 @click.command()
@@ -21,7 +22,7 @@ def migrate(phase: Any, down: str | None) -> None:
         raise click.UsageError("--phase and --down exclude each other")
     settings = settings_of_environment()
     database_url = settings.require_database()
-    check_database_urls(settings)
+    check_url(database_url, "SCORING_DATABASE_URL")
     done = migrate_tables(database_url, settings.database_schema, phase=phase, down=down)
     what = "undone" if down else "applied"
     click.echo(f"{what}: {', '.join(done)}" if done else "nothing to do: the tables are up to date")

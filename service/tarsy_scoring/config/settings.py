@@ -128,10 +128,10 @@ class ProviderSettings(_Frozen):
     """An OpenAI-compatible endpoint and the judge model there."""
 
     base_url: JudgeUrl = Field(DEFAULT_BASE_URL, description="Base URL of the API, usually ending in `/v1`.")
-    api_key_env: str | None = Field("OPENAI_API_KEY", description="Variable of the key; `null`: no key.")
+    api_key_env: str | None = Field("OPENAI_API_KEY", description="Variable with the key; `null`: without key.")
     api_key_file: Path | None = Field(None, description="File that holds the key, instead of a variable.")
     model: str = Field(DEFAULT_MODEL, min_length=1, description="Model name at the endpoint.")
-    context_window_tokens: int = Field(128_000, ge=4_000, description="Prompt and reply together.")
+    context_window_tokens: int = Field(128_000, ge=4_000, description="The model's window: prompt and reply.")
     max_reply_tokens: int = Field(8_000, ge=256, description="Tokens reserved for the reply.")
     temperature: float | None = Field(None, ge=0, le=2, description="`null`: not sent.")
     timeout_s: Positive = Field(300, description="Deadline of one call.")
@@ -174,14 +174,14 @@ class ChainSettings(_Frozen):
     enabled: bool = Field(True, description="Score finished sessions automatically.")
     criteria: str = Field("investigation-methodology", description="Name of the criteria.")
     providers: tuple[str, ...] = Field((), description="Providers that may receive its data, tried in this order.")
-    auto_score_statuses: Statuses = Field(("completed",), description="Statuses scored automatically.")
+    auto_score_statuses: Statuses = Field(("completed",), description="Session statuses that are scored automatically.")
     sample_rate: Share = Field(1.0, description="Share of sessions scored automatically, by a hash of the session id.")
     samples: Samples = Field(1, description="Judgements per score: a number, or `adaptive`.")
     max_reminders: int = Field(2, ge=0, le=10, description="Reminders to a judge whose answer holds no total.")
     judge: JudgeSettings = Field(JudgeSettings(), description="`{enabled: false}`: metrics and gates without a judge.")
     pass_threshold: Total | None = Field(None, description="Least `total_score` that passes, 0-100.")
     daily_budget_usd: Usd | None = Field(None, description="Per UTC day; `null`: no limit.")
-    command_pattern: CommandPattern | None = Field(None, description="RE2 for commands in shell arguments.")
+    command_pattern: CommandPattern | None = Field(None, description="RE2 that finds the commands of a shell tool.")
     shell_tools: tuple[NotBlank, ...] = Field((), description="Tools (`server.tool`) whose argument is a command line.")
     gates: tuple[Gate, ...] = Field((), description="Pass/fail checks, in order: see [gates](gates.md).")
     # Annotated, so that the generated page shows one key instead of one for each weight.
@@ -206,7 +206,9 @@ class BudgetSettings(_Frozen):
 
 
 class EvidenceSettings(_Frozen):
-    max_missing_share: Share = Field(0.0, description="Largest share of the evidence that may be missing.")
+    max_missing_share: Share = Field(
+        0.0, description="Share of the declared evidence that may be missing; above it a session is not scored."
+    )
 
 
 class GateSettings(_Frozen):
@@ -221,8 +223,10 @@ class RetentionSettings(_Frozen):
     prune`.
     """
 
-    replies_days: Days | None = Field(None, description="Days to keep replies; `null`: as long as scores.")
-    events_days: Days | None = Field(None, description="Days to keep events; `null`: as long as scores.")
+    replies_days: Days | None = Field(None, description="Days to keep full replies; `null`: as long as scores.")
+    events_days: Days | None = Field(
+        None, description="Days to keep published events for clients that catch up; `null`: as long as scores."
+    )
     records_days: Annotated[int, Field(ge=30, le=36_500)] | None = Field(
         None,
         description="Days to keep requests, changes and charges: at least 30, and longer than Kafka keeps its topics. "
@@ -239,7 +243,9 @@ class Config(_Frozen):
     budget: BudgetSettings = Field(BudgetSettings(), description="`{daily_usd}`: over all chains.")
     criteria_dirs: tuple[Path, ...] = Field((), description="Folders with your own criteria files.")
     evidence: EvidenceSettings = Field(EvidenceSettings(), description="`{max_missing_share}`: 0-1.")
-    max_event_age_s: Positive | None = Field(86_400, description="Age above which events are `stale`.")
+    max_event_age_s: Positive | None = Field(
+        86_400, description="Age above which a `session-completed` record is `stale`; `null`: no limit."
+    )
     gates: GateSettings = Field(GateSettings(), description="Limits for gates that run commands or read files.")
     retention: RetentionSettings = Field(
         RetentionSettings(), description="Retention that differs from that of scores; see [operations](operations.md)."
@@ -265,7 +271,7 @@ class Settings(_Frozen):
     )
     kafka_bootstrap_servers: Brokers | None = Field(None, description="`host:port,...`.")
     kafka_group: NotBlank = Field("tarsy-scoring", description="Consumer group of the intake.")
-    kafka_session_timeout_s: Positive = Field(15, description="Silence after which a member leaves the group.")
+    kafka_session_timeout_s: Positive = Field(15, description="Time after which brokers remove a silent member.")
     kafka_security_protocol: Security = Field("PLAINTEXT", description="TLS and login at the brokers.")
     kafka_sasl_mechanism: SaslMechanism = Field("PLAIN", description="SASL mechanism.")
     kafka_sasl_username: str | None = Field(None, description="SASL user.")
@@ -289,35 +295,43 @@ class Settings(_Frozen):
     timeline_database_url: DatabaseUrl | None = Field(None, description="TARSy's PostgreSQL, a read-only role.")
     timeline_api_url: HttpUrl | None = Field(None, description="TARSy's REST API.")
     timeline_api_token: SecretStr | None = Field(None, description="Bearer token for TARSy's API.")
-    timeline_api_token_file: Path | None = Field(None, description="File with that token, read at each call.")
+    timeline_api_token_file: Path | None = Field(None, description="File with the bearer token, read for each call.")
     timeline_api_ca_file: Path | None = Field(None, description="CA of TARSy's API.")
     timeline_dir: Path | None = Field(None, description="Folder of session files.")
     timeline_grace_s: float = Field(120, ge=0, description="How long to wait for the session of an event.")
-    bridge_overlap_s: float = Field(86_400, ge=3600, description="Longest delay of a commit in TARSy.")
-    bridge_sweep_s: Positive = Field(300, description="Interval at which the bridge sweeps.")
+    bridge_overlap_s: float = Field(
+        86_400, ge=3600, description="Longest time between creation and commit of a TARSy session, for the bridge."
+    )
+    bridge_sweep_s: Positive = Field(300, description="Interval at which the bridge reads that time again.")
     write_back: bool = Field(False, description="Write finished scores into TARSy's own tables, for its dashboard.")
-    write_back_database_url: DatabaseUrl | None = Field(None, description="TARSy's PostgreSQL, to write to.")
+    write_back_database_url: DatabaseUrl | None = Field(
+        None, description="TARSy's PostgreSQL, with a role that may insert scores, stages and events."
+    )
     judge_model: str | None = Field(None, description=f"Model of the default provider; default `{DEFAULT_MODEL}`.")
     slots: int = Field(16, ge=1, le=10_000, description="Scores judged at once in one worker.")
     lease_s: float = Field(60, ge=1, description="Time after which the score of a silent worker is taken back.")
     attempt_timeout_s: Positive = Field(600, description="Time limit of one attempt.")
-    max_attempts: int = Field(5, ge=1, description="Failed or lost attempts before the score fails.")
+    max_attempts: int = Field(5, ge=1, description="Attempts that may fail or be lost before the score fails.")
     deadline_s: Positive = Field(3600, description="Time limit of one score: its attempts and their backoff, added up.")
     drain_timeout_s: float = Field(180, ge=0, description="Time for running attempts after SIGTERM.")
     max_pending: int = Field(100_000, ge=1, description="Number of due scores above which intake pauses.")
-    retention_days: Days | None = Field(None, description="Days to keep scores; default: for ever.")
-    anchors_every_h: Positive = Field(24, description="Hours between requests for missing anchor scores.")
-    anchors_judgements_each: int = Field(1, ge=1, le=3, description="Judgements of an anchor by each judge.")
+    retention_days: Days | None = Field(None, description="Days to keep scores (`prune`); default: for ever.")
+    anchors_every_h: Positive = Field(24, description="Hours between requests for scores that anchors lack.")
+    anchors_judgements_each: int = Field(
+        1, ge=1, le=3, description="Judgements of each anchor by each judge; more for a judge that varies much."
+    )
     api_host: str = Field("127.0.0.1", description="Address that the API listens on.")
     api_port: Port = Field(8080, description="Port of the API.")
-    metrics_port: Port = Field(9090, description="Port of the worker's metrics and probes; 0: any free port.")
+    metrics_port: Port = Field(9090, description="Port of the worker's `/metrics`, `/healthz` and `/readyz`; 0: any.")
     trusted_proxies: str = Field("", description="Comma-separated CIDRs whose forwarded headers count.")
     api_rate_per_minute: int = Field(60, ge=1, description="Changing requests per minute and caller.")
     api_tokens_file: Path | None = Field(None, description="File with the bearer tokens of the API.")
     api_open: bool = Field(False, description="Let the API listen beyond loopback without access control.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
     log_format: LogFormat | None = Field(None, description="Default: `console` on a terminal, else `json`.")
-    traces: bool | None = Field(None, description="Export traces; default: if an `OTEL_*` endpoint is set.")
+    traces: bool | None = Field(
+        None, description="Export traces (`OTEL_*`); default: if `OTEL_EXPORTER_OTLP_ENDPOINT` is set."
+    )
     config: Config = Config()
     unknown_variables: tuple[str, ...] = Field((), description="`SCORING_*` variables without a meaning.")
 

@@ -123,7 +123,7 @@ UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY 
 
 
 async def chains(database: Database) -> dict[str, datetime]:
-    """Chains with scores, and the time of the newest score of each. Raises: DatabaseAway."""
+    """Chains of known sessions that have scores, and the time of the newest score of each. Raises: DatabaseAway."""
     known = await chains_of_sessions(database, MOST_CHAINS)
     rows = await database.once(lambda c: c.fetch(database.sql(NEWEST), known))
     return {r["chain_id"]: r["newest_at"] for r in rows}

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from rapidfuzz import process
 from rapidfuzz.distance import OSA, Indel
 
+from tarsy_scoring.config.packaged import packaged_yaml
 from tarsy_scoring.timeline.text import without_invisible
 
 # A typing error is accepted in a long word only: two neighbouring letters swapped, or, in a still longer
@@ -30,21 +31,7 @@ _SEPARATORS = re.compile(r"[\s_-]+")
 _WORD_BREAKS = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])")
 _DIGITS = re.compile(r"\d+")
 
-# Short forms and verbs with one meaning. Ambiguous ones (`auth`, `read`) are not in the table.
-SAME_WORD = {
-    "k8s": "kubernetes",
-    "prom": "prometheus",
-    "pg": "postgresql",
-    "postgres": "postgresql",
-    "db": "database",
-    "dbs": "databases",
-    "config": "configuration",
-    "configs": "configurations",
-    "repo": "repository",
-    "repos": "repositories",
-    "fetch": "get",
-    "retrieve": "get",
-}
+SAME_WORD: Mapping[str, str] = packaged_yaml(__package__, "same_words.yaml")
 
 
 @dataclass(frozen=True, slots=True)

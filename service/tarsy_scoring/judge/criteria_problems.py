@@ -60,11 +60,13 @@ def locate_keys(root: yaml.Node | None) -> tuple[dict[tuple[str, ...], int], lis
             children = [(str(place), item, item) for place, item in enumerate(node.value)]
         elif isinstance(node, yaml.MappingNode):
             children = [(str(key.value), key, value) for key, value in node.value]
+        here: dict[str, int] = {}
         for name, key, value in children:
             inner, line = (*path, name), key.start_mark.line + 1
-            if inner in lines:
-                reason = f"is given twice, first in line {lines[inner]}"
+            if name in here:
+                reason = f"is given twice, first in line {here[name]}"
                 repeated.append(CriteriaProblem(reason, ".".join(inner), line))
+            here.setdefault(name, line)
             lines.setdefault(inner, line)
             waiting.append((inner, value))
     return lines, repeated

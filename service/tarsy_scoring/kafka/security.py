@@ -183,6 +183,8 @@ def _load_context(settings: Settings) -> ssl.SSLContext:
             context.load_cert_chain(certificate, key, password)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigurationError(_why_unusable(certificate, key, error)) from None
+        except OSError as error:  # a file vanished between check and use
+            raise ConfigurationError(f"cannot read {certificate} and {key}: {error.strerror}") from None
     return context
 
 

@@ -209,9 +209,14 @@ class Tail:
             raise BrokerAway(f"cannot follow the topic: {error!r}") from error
         return [Record.of(r) for records in batches.values() for r in records]
 
-    async def follow(self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event) -> None:
+    async def follow(
+        self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event, gather_s: float = 0.0
+    ) -> None:
         """
-        Start, pass records to `take` as they arrive until `stopping` is set, and stop.
+        Start, pass records to `take` as they arrive, or none at least every `TAKE_S`, until `stopping` is set; stop.
+
+        Args:
+            gather_s: Pause after each batch, in which records gather for one call.
 
         Raises:
             BrokerAway: This tail cannot go on; create a new one.
@@ -220,6 +225,7 @@ class Tail:
             await self.start()
             while not stopping.is_set():
                 take(await self.take(TAKE_S))
+                await asyncio.sleep(gather_s)
         finally:
             await self.stop()
 

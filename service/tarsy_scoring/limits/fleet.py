@@ -104,7 +104,7 @@ class Limits:
 
     Args:
         least_usd: Lower cost bound of a call (its reserved reply), by provider. A chain whose budget has less
-            than this left is not claimed.
+            than this left is not claimed. Default: 0, which claims until nothing is left.
     """
 
     def __init__(self, database: Database, settings: Settings, *, least_usd: Mapping[str, float] | None = None) -> None:

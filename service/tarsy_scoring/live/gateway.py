@@ -84,11 +84,6 @@ class Gateway:
         """Whether there is no room for another client."""
         return len(self._clients) >= self._limits.clients
 
-    @property
-    def has_place(self) -> bool:
-        """Whether it knows the position after which events are live. Clients wait for that."""
-        return self._has_place.is_set()
-
     def has_enough(self, caller: Hashable) -> bool:
         """Whether this caller has as many connections as one caller may have."""
         return self._callers[caller] >= self._limits.clients_per_caller

@@ -34,6 +34,7 @@ FINDING_KEPT_S = 30 * 86_400
 MOST_MESSAGES, MOST_BYTES = 500, 512 * 1024
 LONGEST_BYTES = 16 * 1024
 MOST_AHEAD_S = 3600  # a message dated further ahead would stay the newest whatever comes
+GATHER_S = 0.25  # only the newest message per chain of a round is sent
 RETRY_S = 10.0
 
 
@@ -159,7 +160,7 @@ class LiveInsights:
         while not stopping.is_set():
             try:
                 if await has_topic(options, topic):
-                    await Tail(options, topic).follow(self.take_records, stopping)
+                    await Tail(options, topic).follow(self.take_records, stopping, GATHER_S)
                 else:
                     self._log_silence(f"there is no topic {topic}, or it may not be read")
             except BrokerAway as error:

@@ -33,8 +33,8 @@ UNAVAILABLE = (
     asyncpg.InternalClientError,
 )
 
-# Type, description and advice; the first match counts. Without a description the error's own text is used.
 _BROKEN = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+# Type, description and advice; the first match counts. Without a description the error's own text is used.
 _DESCRIPTIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str | None, str], ...] = (
     (TimeoutError, "no answer in time", "is it running and the network open?"),
     (ConnectionRefusedError, "connection refused", "start PostgreSQL there, or correct SCORING_DATABASE_URL"),

@@ -452,6 +452,7 @@ class Inbox:
         decisions = _Decisions()
         for row in waiting:
             request = Request(**{name: row[name] for name in REQUEST_COLUMNS})
+            states[request.session_id].deferred = None  # it is this request
             decisions.add(request, admit(request, states[request.session_id], self.policy))
         await self._add(connection, decisions)
         for request_id, decision in decisions.by_request.items():

@@ -137,7 +137,7 @@ def _hash(policy: Policy, where: str, chain: ChainSettings) -> str:
 async def never_scored(database: Database, listed: AsyncIterator[FoundSession]) -> list[FoundSession]:
     """
     The listed sessions without a production score, oldest first; sessions without an end come before all
-    others.
+    others. Holds all listed sessions at once.
 
     Raises:
         DatabaseAway: See `Database.once`.

@@ -4,6 +4,7 @@ Score one session without Kafka and without a database, for pipelines and for au
 Timeline rules, context, judge and document are those of a worker. Nothing is stored.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -109,7 +110,7 @@ async def score_offline(
     criteria = registry.get(chain.criteria)
     started = datetime.now(UTC)
     turns: list[Turn] = []
-    deadline = time.monotonic() + settings.attempt_timeout_s
+    deadline = math.inf  # runs from the first question, since gates have a limit of their own
 
     def ask_of(provider: str, _context: FittedContext) -> Ask:
         async def ask(question: Question) -> Turn:
@@ -128,6 +129,7 @@ async def score_offline(
         gates = settings.config.gates
         layers = await check_gates(layers, timeline, chain, gates, deadline_s=settings.attempt_timeout_s)
         if with_judge and chain.judge.enabled:
+            deadline = time.monotonic() + settings.attempt_timeout_s
             judges = Judges(settings.config.providers, ask_of)
             # There is no later attempt, so every error of an optional turn is final.
             judgement = await judge(timeline, new_nonce(), chain, criteria, judges, lambda _error: True)

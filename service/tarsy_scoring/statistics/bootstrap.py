@@ -82,13 +82,17 @@ def chance_of(strata: Sequence[Stratum], shuffles: int = RESAMPLES) -> float:
     for first, second in sorted((sorted(s.first), sorted(s.second)) for s in strata):
         weight = Stratum(first, second).weight / whole
         pool = np.sort(np.array([*first, *second], dtype=float))
-        # A permutation's second group is its first len(second) values.
-        drawn = [rng.permuted(np.tile(pool, (rows, 1)), axis=1) for rows in blocks(shuffles, len(pool))]
-        sums = np.concatenate([block[:, : len(second)].sum(axis=1) for block in drawn])
+        sums = np.concatenate([_permuted_sums(rng, pool, len(second), rows) for rows in blocks(shuffles, len(pool))])
         differences += weight * (sums / len(second) - (pool.sum() - sums) / len(first))
     # Permutations that repeat the observed difference must not fall below it through the last bit of a sum.
     at_least = abs(weighted_change(strata)) * (1 - 1e-9) - 10.0**-_DECIMALS
     return float((1 + np.count_nonzero(np.abs(differences) >= at_least)) / (1 + shuffles))
+
+
+def _permuted_sums(rng: np.random.Generator, pool: np.ndarray, size: int, rows: int) -> np.ndarray:
+    """The sums of the second group in that many permutations: the first `size` values of each."""
+    sums: np.ndarray = rng.permuted(np.tile(pool, (rows, 1)), axis=1)[:, :size].sum(axis=1)
+    return sums
 
 
 def blocks(rows: int, width: int, most: int = _MOST_DRAWN_AT_ONCE) -> Iterator[int]:

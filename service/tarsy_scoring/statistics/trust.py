@@ -158,7 +158,8 @@ def _on_z(found: Measured, n: int, effective: float, fewest: int, method: str, w
     if why_none or value is None:
         return Estimate(None, None, None, n, None, method, reason)
     if abs(value) > 1 - 1e-9:
-        reason = f"perfect {'agreement' if value > 0 else 'disagreement'} leaves no error to measure"
+        what = "order" if method == SPEARMAN_METHOD else "agreement" if value > 0 else "disagreement"
+        reason = f"perfect {what} leaves no error to measure"
     elif n < fewest:
         reason = f"{_sessions(n)} are too few for an interval; it takes {fewest}"
     elif _is_below(effective, fewest):

@@ -102,10 +102,13 @@ class SessionFiles:
         return await asyncio.to_thread(self._agent_models)
 
     def _agent_models(self) -> frozenset[str]:
-        sizes = [(path.stat(), path) for path in self._paths()]
-        small = sorted((-s.st_mtime, path) for s, path in sizes if s.st_size <= _LARGE_FILE_BYTES)
+        small = []
+        for path in self._paths():
+            with contextlib.suppress(OSError):  # it may be gone, or a link to nothing
+                if (found := path.stat()).st_size <= _LARGE_FILE_BYTES:
+                    small.append((-found.st_mtime, path))
         models: frozenset[str] = frozenset()
-        for _, path in small[:_RECENT_FILES]:
+        for _, path in sorted(small)[:_RECENT_FILES]:
             with contextlib.suppress(OSError, NotASessionFile, SessionNotFound, SessionNotTerminal):
                 models |= _read(path).agent_models
         return models

@@ -3,25 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_RANGES = (
-    (0x00AD, 0x00AD),  # soft hyphen
-    (0x034F, 0x034F),  # combining grapheme joiner
-    (0x061C, 0x061C),  # Arabic letter mark
-    (0x115F, 0x1160),  # Hangul fillers
-    (0x180B, 0x180F),  # Mongolian variation selectors and vowel separator
-    (0x200B, 0x200F),  # blanks and joiners without width, direction marks
-    (0x202A, 0x202E),  # direction embeddings and overrides
-    (0x2060, 0x206F),  # word joiner, invisible operators, direction isolates
-    (0x3164, 0x3164),  # Hangul filler
-    (0xFE00, 0xFE0F),  # variation selectors
-    (0xFEFF, 0xFEFF),  # byte order mark
-    (0xFFA0, 0xFFA0),  # halfwidth Hangul filler
-    (0xFFF9, 0xFFFB),  # marks of annotations
-    (0x1BCA0, 0x1BCA3),  # controls of shorthand
-    (0x1D173, 0x1D17A),  # controls of musical notation
-    (0xE0000, 0xE01FF),  # tags and further variation selectors
-)
-"""Ranges of code points. Line separators and control characters are handled by `fence.clean`."""
+from tarsy_scoring.config.packaged import packaged_yaml
+
+_RANGES: list[tuple[int, int]] = packaged_yaml(__package__, "invisible.yaml")
 
 INVISIBLE = tuple(chr(point) for first, last in _RANGES for point in range(first, last + 1))
 _NOTHING: Mapping[int, None] = dict.fromkeys(map(ord, INVISIBLE))

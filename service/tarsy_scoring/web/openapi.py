@@ -65,8 +65,8 @@ def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]
     """The answers of a route and those that every route may give, by status."""
     shared: dict[str, str] = {}
     if path not in PROBES:
-        of_all, of_changes = _written()["shared_answers"].values()
-        shared = of_all if method in UNCHANGING_METHODS else of_all | of_changes
+        texts = _written()["shared_answers"]
+        shared = texts["all"] if method in UNCHANGING_METHODS else texts["all"] | texts["changes"]
     answers = {status: dict(answer) for status, answer in declared.items()}
     for status, description in shared.items():
         answer = answers.setdefault(status, {"description": description})

@@ -223,7 +223,6 @@ async def running(
             group.create_task(Relay(settings, database, Metrics()).run(stopping))
         group.create_task(gateway.run(stopping))
         try:
-            await until(lambda: gateway.has_place, "the gateway's place")
             yield gateway, metrics
         finally:
             stopping.set()

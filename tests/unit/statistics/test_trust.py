@@ -134,8 +134,8 @@ def test_a_card_without_a_value_or_an_interval_says_why() -> None:
         (MIXED[:2], None, "2 sessions cannot show agreement; it takes 3", "2 sessions cannot be ranked"),
         (table((9, 30, 5), (0,) * 3, (0,) * 3), None, f"every label is {LOW!r}", "one side gives every session the"),
         (rated((LOW, HIGH, 9), (HIGH, HIGH, 9)), None, f"every judgement is {HIGH!r}", "one side gives every session"),
-        (table((20, 0, 0), (0, 7, 0), (0, 0, 3)), 1, perfect, perfect),
-        (table((0, 0, 20), (0,) * 3, (20, 0, 0)), -1, "perfect disagreement leaves no", "perfect disagreement leaves"),
+        (table((20, 0, 0), (0, 7, 0), (0, 0, 3)), 1, perfect, "perfect order leaves no error"),
+        (table((0, 0, 20), (0,) * 3, (20, 0, 0)), -1, "perfect disagreement leaves no", "perfect order leaves"),
         (MIXED[4:13], None, "9 sessions are too few for an interval; it takes 20", "9 sessions are too few for an int"),
         ([*MIXED, *heavy], None, "41 labels of unequal weight are worth 9, too few for", "41 labels of unequal weight"),
     ]
