@@ -103,6 +103,7 @@ def check(events: list[Event]) -> None:
         validator(name).validate(event)
         validator(name, FROZEN).validate(event)
         OUTGOING[name].model_validate_json(json.dumps(event), strict=True)
+        assert event["timestamp_us"] == round(datetime.fromisoformat(event["timestamp"]).timestamp() * 1_000_000)
         by_score[event["score_id"]].append(event)
     assert [e["position"] for e in events] == list(range(1, len(events) + 1))
     assert len({e["event_id"] for e in events}) == len(events)
