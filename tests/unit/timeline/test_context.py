@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sessions import NONCE, PLENTY, call, event, execution, of_events, stage, timeline
 
+from cpu import cpu_s
 from tarsy_scoring.errors import ContextTooLong
 from tarsy_scoring.timeline.context import FittedContext, build_context, estimate_tokens
 from tarsy_scoring.timeline.model import AvailableTool, Evidence, Timeline
@@ -331,9 +331,7 @@ def test_size_costs_in_proportion() -> None:
     def took(times: int) -> float:
         session = of_events(*(call(LOG * 20, number=n, arguments=f'{{"n": {n}}}') for n in range(times)))
         session = replace(session, final_analysis="end")
-        started = time.process_time()
-        context(session, 20_000)
-        return time.process_time() - started
+        return cpu_s(lambda: context(session, 20_000))
 
     took(8)
 
