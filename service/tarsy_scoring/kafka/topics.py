@@ -172,7 +172,7 @@ async def _connected(client: Any, options: Mapping[str, Any], purpose: str) -> A
 
 class Tail:
     """
-    Follows all partitions of a topic: for the demo's table and the gateway.
+    Follows all partitions of a topic: for the demo and the gateway.
 
     Survives a broker that restarts and a topic that is created again. Started at `now`, it may miss records
     that are written during the start, or to a new partition before it is seen: use another source for those.
