@@ -16,7 +16,7 @@ from tarsy_scoring.commands.shared import ASKED_WRONGLY, FAILED, plain_lines
 from tarsy_scoring.errors import ConfigurationError, ScoringError
 from tarsy_scoring.postgres.database import DatabaseAway
 
-# A command is a function of its name in the module of its name, imported when it is called or listed.
+# A command `name` is the function `name` of the module `commands.name`, imported when it is called or listed.
 COMMANDS = (
     "worker",
     "api",
@@ -41,7 +41,7 @@ COMMANDS = (
     "report",
     "tools",
 )
-MODULE_OF = {"resume": "pause", "backfill": "rescore"}  # modules of two commands
+MODULE_OF = {"resume": "pause", "backfill": "rescore"}  # these two share a module with another command
 # Other distributions register commands in this group. `demo` and `stack` are listed even if they are not
 # installed.
 ENTRY_POINTS = "tarsy_scoring.commands"

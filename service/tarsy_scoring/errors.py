@@ -24,6 +24,8 @@ The exception tree. Each branch is one reaction, so a caller catches the branch 
     │   └── Refused, ContentFiltered, JudgeRejectedRequest
     └── LeaseLost               the lease was lost: stop quietly
 
+Errors that stay within one room, such as `BrokerAway` of `kafka`, are defined there.
+
 A message names the action, its object, the reason and a remedy. It never contains a prompt, a transcript, an
 answer of the judge or a secret, because messages are stored, logged and published.
 """
@@ -47,10 +49,10 @@ class StartRefused(ScoringError):
 
 class InvalidMessage(ScoringError):
     """
-    A Kafka message that cannot be decoded, now or later.
+    A Kafka message that can never be processed: it cannot be decoded, stored or replayed.
 
     Args:
-        reason: Value of the header `scoring-error`, from a closed set.
+        reason: From a closed set; the value of the header `scoring-error` of a dead letter.
         message: Explanation without any value from the Kafka message.
     """
 
@@ -59,13 +61,13 @@ class InvalidMessage(ScoringError):
         self.reason = reason
 
 
-class _OfScore(ScoringError):
+class _AttemptError(ScoringError):
     """An error with which an attempt can end; `error_kind` is stored with the score."""
 
     error_kind: ClassVar[str]
 
 
-class RetryLater(_OfScore):
+class RetryLater(_AttemptError):
     """Transient: a later attempt may succeed. Burns an attempt."""
 
     error_kind = "internal"
@@ -106,7 +108,7 @@ class AttemptTimedOut(RetryLater):
     error_kind = "attempt_timed_out"
 
 
-class WaitFor(_OfScore):
+class WaitFor(_AttemptError):
     """
     The score has to wait for something outside of it and loses no attempt.
 
@@ -138,32 +140,32 @@ class SessionNotReady(WaitFor):
 
 
 class RateLimited(WaitFor):
-    """The provider demands a longer pause than a worker should sleep."""
+    """The provider asks for a longer wait than a worker should sleep, or its configured rate is used up."""
 
     waiting_for = "rate_limit"
 
 
 class KeyRejected(WaitFor):
-    """401 or 403: an operator must replace the key."""
+    """The provider answered 401 or 403: an operator must replace the key."""
 
     error_kind = "judge_auth"
     waiting_for = "key"
 
 
 class QuotaExhausted(WaitFor):
-    """429 `insufficient_quota`: an operator must pay or raise the quota."""
+    """The provider answered 402 or `insufficient_quota`: an operator must pay or raise the quota."""
 
     waiting_for = "quota"
 
 
 class CircuitOpen(WaitFor):
-    """The provider failed too often in a row; after a pause one call probes it."""
+    """The provider failed too often in a row; after a cool-down one call probes it."""
 
     waiting_for = "circuit"
 
 
 class BudgetExhausted(WaitFor):
-    """The budget of this UTC day is spent or reserved; the work waits for the next day."""
+    """The budget of this UTC day is spent or reserved; the score waits for released money or the next day."""
 
     waiting_for = "budget"
 
@@ -174,7 +176,7 @@ class Paused(WaitFor):
     waiting_for = "pause"
 
 
-class Unscorable(_OfScore):
+class Unscorable(_AttemptError):
     """Permanent: every attempt would end the same way."""
 
     error_kind = "internal"
@@ -214,19 +216,19 @@ class PromptTooLong(ContextTooLong):
 
 
 class UnknownCriteria(Unscorable):
-    """The request names criteria that do not exist."""
+    """The score is to be judged under criteria that do not exist."""
 
     error_kind = "unknown_criteria"
 
 
 class NoScoreInAnswer(Unscorable):
-    """No total on the last line, even after all reminders."""
+    """The answer has no total on its last line, even after all reminders."""
 
     error_kind = "no_score_in_answer"
 
 
 class InvalidStructuredAnswer(Unscorable):
-    """No JSON that matches the schema, even after all reminders."""
+    """The answer holds no JSON that matches the schema, even after all reminders."""
 
     error_kind = "invalid_structured_answer"
 

@@ -39,7 +39,7 @@ _DATABASE_REFUSALS = {
     asyncpg.InvalidCatalogNameError: "there is no such database",
     asyncpg.InsufficientPrivilegeError: "the user lacks a permission",
 }
-# Claims, heartbeats, batches of steps, ends, permits and accounts, intake, relay, drift: at most two
+# Claims, lease renewals, batches of steps, ends, permits and settlements, intake, relay, drift: at most two
 # connections each.
 POOL_SIZE = 16
 GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
@@ -89,7 +89,7 @@ async def open_parts(settings: Settings, metrics: Metrics | None = None) -> Asyn
 
 
 def _replies_usd(settings: Settings) -> dict[str, float]:
-    """The least cost of a call by provider, which is its reserved reply. Empty without any budget."""
+    """Cost of a full reply in USD by provider: the least that a call reserves. Empty if no budget is set."""
     config = settings.config
     if not any((config.budget.daily_usd, *(c.daily_budget_usd for c in (config.defaults, *config.chains.values())))):
         return {}
@@ -142,7 +142,9 @@ async def require_migrated(database: Database, *, wait: bool) -> None:
 
 def check_settings(settings: Settings, roles: tuple[Role, ...], environ: Mapping[str, str]) -> None:
     """
-    Check that these roles have the settings they need, before anything is started; warn of unlikely ones.
+    Check that these roles have the settings they need, before anything is started.
+
+    Settings that are allowed but probably a mistake are logged as warnings.
 
     Raises:
         ConfigurationError: Naming the setting and the remedy.
