@@ -1,8 +1,8 @@
 """
 Kafka messages: their models, their decoding and their identity.
 
-Version 1 of each. Both sides ignore unknown fields, so producers and consumers can be upgraded independently.
-A field is only ever added, with a default.
+Every message has version 1. Both sides ignore unknown fields, so producers and consumers can be upgraded
+independently. A field is only ever added, with a default.
 """
 
 import re
@@ -42,7 +42,7 @@ class SessionCompleted(_Incoming):
     status: Annotated[str, Field(max_length=255)] | None = Field(
         "completed", description="`completed`, `failed`, `cancelled` or `timed_out`; others are recorded, not scored."
     )
-    chain_id: Name = Field(None, description="Decides criteria and settings; else what is known of the session.")
+    chain_id: Name = Field(None, description="Decides criteria and settings; null: the session's stored chain does.")
     alert_type: Name = None
     completed_at: datetime | None = None
     labels: dict[str, str] | None = Field(None, description='For comparisons, e.g. `{"guidance": "v2"}`.')
@@ -80,7 +80,7 @@ Phase = Literal[
 # Read by rolling windows, which must see the same time as queries over the table.
 Ended = Annotated[
     datetime | None,
-    Field(description="`completed_at` of the score, some milliseconds before; null in events of older versions."),
+    Field(description="`completed_at` of the score, just before `timestamp`; null in events of older versions."),
 ]
 
 
@@ -114,7 +114,7 @@ class _Outgoing(BaseModel):
 
     event_id: str = Field(description="Drop an event whose id was seen: delivery is at least once.")
     sequence: int = Field(ge=1, description="Grows by one within a score.")
-    position: int = Field(ge=1, description="Grows by one over all events; what `last_event_id` means.")
+    position: int = Field(ge=1, description="Grows by one over all events; the `last_event_id` of the gateway.")
     purpose: Literal["production", "consistency", "anchor", "shadow"]
     score_id: str
     session_id: str
@@ -139,7 +139,7 @@ class ScoringProgress(_Outgoing):
 
 
 class ScoringCompleted(_Outgoing):
-    """The score is stored. Each score ends in one of this and `scoring.failed`."""
+    """A completed score was stored. Each score ends with this event or with `scoring.failed`."""
 
     type: Literal["scoring.completed"]
     total_score: int | None = Field(ge=0, le=100, description="Null where the chain has no judge.")
@@ -151,9 +151,9 @@ class ScoringCompleted(_Outgoing):
     flags: list[str]
     usage: Usage
     composite_score: float | None = Field(None, ge=0, le=100, description="Only where the chain declares weights.")
-    gates_passed: int | None = Field(None, ge=0, description="Of `gates_total`; null in events of older versions.")
+    gates_passed: int | None = Field(None, ge=0, description="Gates that passed; null in events of older versions.")
     gates_total: int | None = Field(None, ge=0)
-    interaction: InteractionTotals | None = Field(None, description="In all; the score has them per tool as well.")
+    interaction: InteractionTotals | None = Field(None, description="Over all tools; the score also has it per tool.")
     score_triggered_by: str
     alert_type: str | None
     labels: dict[str, str]
@@ -161,7 +161,7 @@ class ScoringCompleted(_Outgoing):
 
 
 class ScoringFailed(_Outgoing):
-    """There is no score and there will be none from this request."""
+    """The score ended without a result; its request is not scored again."""
 
     type: Literal["scoring.failed"]
     status: Literal["failed", "timed_out", "cancelled"]
@@ -171,19 +171,19 @@ class ScoringFailed(_Outgoing):
 
 
 class WindowFigures(BaseModel):
-    """Scores of the purpose `production` that ended on a chain from `start` on and before `end`."""
+    """Figures over the production scores of a chain that ended at or after `start` and before `end`."""
 
     start: datetime
-    end: datetime = Field(description="The first moment after the window; ahead until the window moves.")
+    end: datetime = Field(description="The first moment after the window; in the future until the window moves.")
     scores: int = Field(ge=0, description="Completed scores.")
-    scored: int = Field(ge=0, description="Those with a total.")
-    mean: float | None = Field(description="Of their totals; null: there is none.")
+    scored: int = Field(ge=0, description="Completed scores with a total.")
+    mean: float | None = Field(description="Mean of these totals; null: there is none.")
     under_threshold: int = Field(ge=0, description="Totals below `threshold`.")
     threshold: float = Field(ge=0, le=100, description="The chain's `pass_threshold`; 50 where it has none.")
-    share_under_threshold: float | None = Field(ge=0, le=1, description="Of those with a total; null: there is none.")
-    failures: dict[str, int] = Field(description="Scores that ended without a number, by `error_kind`.")
-    failure_tags: dict[str, int] = Field(description="Completed scores that have the tag.")
-    cost_usd: float | None = Field(description="Of completed scores whose cost is known; null: of none it is.")
+    share_under_threshold: float | None = Field(ge=0, le=1, description="`under_threshold` / `scored`; null if none.")
+    failures: dict[str, int] = Field(description="Number of scores that did not complete, by `error_kind`.")
+    failure_tags: dict[str, int] = Field(description="Number of completed scores by failure tag.")
+    cost_usd: float | None = Field(description="Sum over completed scores whose cost is known; null: of none.")
 
 
 class Windows(BaseModel):
@@ -197,39 +197,40 @@ class _Insight(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     chain_id: str | None
-    timestamp: datetime = Field(description="When this was found. Of two messages with a key the later one counts.")
+    timestamp: datetime = Field(description="When this was found. Of messages with the same key the latest counts.")
     timestamp_us: int = Field(description="The same moment in microseconds since 1970.")
 
 
 class ScoringWindows(_Insight):
-    """Rolling figures of one chain; each message takes the place of the one before."""
+    """Rolling figures of one chain; each message replaces the one before."""
 
     type: Literal["scoring.windows"]
     windows: Windows = Field(description="The current windows, by the clock of the database.")
 
 
 class DriftDetected(_Insight):
-    """The scores of a chain have changed, and whose change it is."""
+    """The scores of a chain have changed, because the judge changed, the agents, or both."""
 
     type: Literal["scoring.drift_detected"]
     event_id: str
     criteria_hash: str
     cause: Literal["judge", "agents", "both"]
-    is_clear: bool = Field(description="False: it is likely, and not yet beyond doubt.")
+    is_clear: bool = Field(description="False: neither part is significant by itself; `cause` is the likelier one.")
     old_fingerprint: str | None
     new_fingerprint: str
-    size_points: float | None = Field(description="Of the change, in points of the total; negative: lower than before.")
-    interval: tuple[float, float] | None = Field(description="Of the size.")
-    judge: dict[str, Any] = Field(description="The judge's part, and what it was found in.")
-    agents: dict[str, Any] = Field(description="The agents' part, likewise.")
+    size_points: float | None = Field(description="Change in points of the total; negative: lower than before.")
+    interval: tuple[float, float] | None = Field(description="Confidence interval of `size_points`.")
+    judge: dict[str, Any] = Field(description="Estimate of the judge's part, with interval and method.")
+    agents: dict[str, Any] = Field(description="Estimate of the agents' part, with interval and method.")
     began_at: datetime | None
-    meaning: list[str] = Field(description="The same in sentences for people.")
+    meaning: list[str] = Field(description="The finding in sentences for people.")
 
 
 # --- decoding ------------------------------------------------------------------------------------------
 
 M = TypeVar("M", bound=_Incoming)
-_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # after an even number of backslashes
+# The JSON escape of NUL. After an odd number of backslashes `u0000` is plain text.
+_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def decode_session_completed(value: bytes | None) -> SessionCompleted:
@@ -300,9 +301,9 @@ def request_id_without_event_id(kind: str, session_id: str, origin: Origin, valu
 
 def cloudevents_headers(payload: Mapping[str, Any]) -> list[tuple[str, bytes]]:
     """
-    CloudEvents 1.0 attributes in binary mode; the subject is the session, if the event is about one.
+    Kafka headers with the CloudEvents 1.0 attributes of an event; the subject is its session, if it has one.
 
-    Source: Kafka protocol binding for CloudEvents 1.0.2, section 3.2.
+    Source: Kafka protocol binding for CloudEvents 1.0.2, section 3.2 (binary mode).
     """
     at = payload["timestamp"]
     headers = [
