@@ -12,7 +12,7 @@ from tarsy_scoring.config.settings import Config
 
 def explain(error: ValidationError, spell: Callable[[str], str] | None = None) -> str:
     """
-    One clause per fault. Never quotes a value: it may be a secret.
+    Describe each fault in one clause. Never quotes a value, which may be a secret.
 
     Args:
         spell: Turns the name of a top-level field into the name that the operator uses.
@@ -44,9 +44,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _index_of_gate_type(parts: list[str]) -> int | None:
-    """pydantic inserts the type of a gate into the path of a fault inside of it. The YAML has no such key
-    there.
-    """
+    """Position of the gate type in the path of a fault; None if the fault is not inside of a gate."""
+    # pydantic inserts the type behind the index of the gate, where the YAML has no key.
     chain = {"defaults": 1, "chains": 2}.get(parts[0] if parts else "")
     return chain + 2 if chain and len(parts) > chain + 2 and parts[chain] == "gates" else None
 

@@ -30,7 +30,7 @@ def shown(text: str, limit: int = TITLE_CHARACTERS) -> str:
 
 def compile_pattern(pattern: str) -> "re2._Regexp":
     """
-    An RE2, whose search takes time linear in the text.
+    Compile an RE2 pattern. A search takes time linear in the text.
 
     Searches `str` and UTF-8 `bytes` alike; use bytes for a text that may hold lone surrogates.
 
@@ -65,7 +65,7 @@ class _LinearMatch(Match):
 
 
 class _LinearSearch(_LinearMatch):
-    """`search()` of RFC 9535, likewise."""
+    """`search()` of RFC 9535 by RE2."""
 
     whole = False
 
@@ -78,7 +78,7 @@ class _Environment(JSONPathEnvironment):
 
 def compile_path(path: str) -> JSONPathQuery:
     """
-    A JSONPath of RFC 9535 whose `match` and `search` use RE2.
+    Compile a JSONPath of RFC 9535; its `match` and `search` use RE2.
 
     Raises:
         ValueError: Not a JSONPath; with the reason and the position.
@@ -96,7 +96,7 @@ class NestedTooDeeply(ValueError):
 
 def read_json(text: str | bytes) -> Any:
     """
-    Parse JSON by RFC 8259: UTF-8, without `NaN` and `Infinity`.
+    Parse JSON by RFC 8259: UTF-8 with or without a byte order mark, no `NaN`, no `Infinity`.
 
     Raises:
         NestedTooDeeply: Too deep for the parser.
@@ -163,7 +163,7 @@ def json_or_text(text: str) -> Any:
 
 
 def not_blank(text: str) -> str:
-    """The text. Raises: ValueError: It is blank, or holds NUL."""
+    """Return the text unchanged. Raises: ValueError: It is blank, or holds NUL."""
     if not text.strip():
         raise ValueError("must not be blank")
     if "\0" in text:
@@ -274,7 +274,7 @@ class ToolNotCalled(ToolGate):
 
 
 class MaxToolCalls(AnyGate):
-    """All tool calls together are at most `max`."""
+    """The session has at most `max` tool calls, over all tools."""
 
     type: Literal["max_tool_calls"]
     max: Annotated[int, Field(ge=0)]
@@ -301,7 +301,7 @@ class CommandSucceeds(CommandGate):
 
     @property
     def title(self) -> str:
-        """Of the command only the program: its arguments may hold a secret."""
+        """The name, or the type and the program of the command; its arguments may hold a secret."""
         words = (word for word in self.command.split() if "=" not in word)
         return self.name or shown(f"{self.type} {PurePosixPath(next(words, '')).name}")
 
@@ -351,7 +351,7 @@ class FileMatches(FileGate):
 
 
 class Script(CommandGate):
-    """A script of the operator reports whether it passed, and why."""
+    """A script of the operator reports whether the gate passed, and why."""
 
     type: Literal["script"]
     description: Annotated[str, AfterValidator(not_blank)]

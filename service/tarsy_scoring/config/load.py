@@ -31,7 +31,7 @@ _NOT_FROM_ENVIRONMENT = {"config", "unknown_variables"}
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """
-    Read environment and YAML.
+    Read the settings from the environment and the YAML file.
 
     An empty variable counts as not set: compose files and charts leave such variables behind.
 
@@ -150,5 +150,5 @@ def _require_known_providers(config: Config, where: str) -> None:
 
 
 def _with_providers(chain: ChainSettings, config: Config) -> ChainSettings:
-    """A chain that lists no providers may use all of them, in the order of the file."""
+    """Give a chain that lists no providers all of them, in the order of the file."""
     return chain if chain.providers else chain.model_copy(update={"providers": tuple(config.providers)})

@@ -33,7 +33,7 @@ _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 def _is_plain_http(url: str) -> bool:
-    """Host and path only: a user, a password or a query would be lost, or break each call."""
+    """Whether a URL is host and path only: a user, a password or a query would be lost or break calls."""
     try:
         place = urlsplit(url)
         return _HTTP_URL.fullmatch(url) is not None and bool(place.hostname) and place.port != 0
@@ -57,7 +57,7 @@ def _judge_url(value: str) -> str:
 
 
 def _postgresql_url(value: SecretStr) -> SecretStr:
-    """A malformed URL would look like a database that never answers."""
+    """Reject a malformed database URL at start; later it would look like a database that never answers."""
     if not _POSTGRESQL_URL.match(value.get_secret_value()):
         raise ValueError("expected postgresql://user:password@host:5432/database")
     return value
@@ -235,7 +235,7 @@ class RetentionSettings(_Frozen):
 
 
 class Config(_Frozen):
-    """The YAML file."""
+    """The contents of the YAML file; each section that the file omits has its defaults."""
 
     providers: dict[str, ProviderSettings] = Field(default_factory=dict, description="Judges by name.")
     defaults: ChainSettings = Field(ChainSettings(), description="For every chain, unless it sets its own value.")
@@ -360,7 +360,7 @@ class Settings(_Frozen):
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        """A topic that is both read and written would feed on itself, such as dead letters of dead letters."""
+        """Reject a topic that two settings name: we could read what we write, such as dead letters."""
         taken: dict[str, str] = {}
         for field in TOPICS:
             name, variable = getattr(self, field), variable_of(field)
@@ -374,7 +374,7 @@ class Settings(_Frozen):
         return self.config.chains.get(chain_id or "", self.config.defaults)
 
     def require_database(self) -> str:
-        """Raises: ConfigurationError: `SCORING_DATABASE_URL` is not set."""
+        """The URL of our database. Raises: ConfigurationError: `SCORING_DATABASE_URL` is not set."""
         if self.database_url is None:
             raise ConfigurationError(
                 "SCORING_DATABASE_URL is not set: give the PostgreSQL that holds the scores, "
@@ -383,7 +383,7 @@ class Settings(_Frozen):
         return self.database_url.get_secret_value()
 
     def require_kafka(self) -> str:
-        """Raises: ConfigurationError: `SCORING_KAFKA_BOOTSTRAP_SERVERS` is not set."""
+        """The brokers. Raises: ConfigurationError: `SCORING_KAFKA_BOOTSTRAP_SERVERS` is not set."""
         if self.kafka_bootstrap_servers is None:
             raise ConfigurationError("SCORING_KAFKA_BOOTSTRAP_SERVERS is not set: give the brokers as host:port,...")
         return self.kafka_bootstrap_servers

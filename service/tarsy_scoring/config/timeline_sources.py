@@ -19,11 +19,12 @@ class RegisteredSource:
     Args:
         factory: `package.module:function`. The function takes the settings and returns a `TimelineSource`
             that has connected to nothing yet; it raises `ConfigurationError` where the settings can never
-            work. A path and not the function itself: settings must not import the layers above them, nor a
-                client library that is not used.
+            work.
         requires: Fields of the settings that must be set, each with what its value has to be.
     """
 
+    # A path and not the function itself: settings must not import the layers above them, nor a client library
+    # that is not used.
     factory: str
     requires: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,7 +46,7 @@ SOURCES: dict[str, RegisteredSource] = {
 
 
 def source_names() -> str:
-    """The names of all sources, as a sentence lists them."""
+    """The names of all sources for a sentence: `a, b or c`."""
     *others, last = SOURCES
     return f"{', '.join(others)} or {last}" if others else last
 
