@@ -1,4 +1,4 @@
-"""Many callers, few transactions: items that arrive during a write share the next one."""
+"""Shares transactions between callers: items that arrive during a write are written by the next one."""
 
 import asyncio
 import contextvars
@@ -31,7 +31,12 @@ class Batcher(Generic[Item, Result]):
         self._writers: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: Item) -> Result:
-        """Write `item` together with others; returns its result after the commit."""
+        """
+        Write `item` together with others; returns its result after the commit.
+
+        Raises:
+            Exception: The error of `write`, if it also fails for this item alone.
+        """
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if len(self._writers) < WRITERS:

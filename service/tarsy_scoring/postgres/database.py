@@ -32,8 +32,8 @@ Channel = Literal["scores", "events"]
 
 log = structlog.get_logger()
 
-# Deadline for getting a connection and its first answer, which no load makes slow. Includes the wait for one
-# of PgBouncer's server connections.
+# Deadline for getting a connection and its first answer, which are quick even under load. Includes the wait
+# for one of PgBouncer's server connections.
 CONTACT_S = 10.0
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 NOTIFY_EVERY_S = 0.05  # a NOTIFY per transaction halves commit throughput (Source: own measurement)
@@ -114,7 +114,7 @@ class Database:
 
         Raises:
             DatabaseAway: The database cannot be used right now.
-            ConfigurationError: It was never reached, and its URL can never work.
+            ConfigurationError: The database was never reached, and its URL can never work.
         """
         try:
             async with self.transaction() as connection:
@@ -140,10 +140,12 @@ class Database:
 
     async def persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """
-        Run `work` in a transaction, and again until the database is available; only a cancel ends the
-        waiting.
+        Run `work` in a transaction, and repeat it without a time limit while the database is away.
 
         `work` must be idempotent: it is repeated after a commit whose reply was lost.
+
+        Raises:
+            ConfigurationError: See `once`.
         """
         wait_s = RETRY_MIN_S
         while True:

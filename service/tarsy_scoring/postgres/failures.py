@@ -71,6 +71,7 @@ def misconfigured(url: str, error: asyncpg.ClientConfigurationError) -> Configur
 
 
 def _own_text(error: Exception) -> str:
+    """The text of TLS or of the operating system for an error; the type of any other error."""
     if isinstance(error, ssl.SSLError):
         reason = (getattr(error, "reason", None) or "").replace("_", " ").lower()
         return f"TLS: {getattr(error, 'verify_message', None) or reason or error.strerror}"

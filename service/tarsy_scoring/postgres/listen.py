@@ -23,8 +23,8 @@ async def listen(
     """
     Call a function for every notification, until cancelled.
 
-    Notifications may be lost at any time: they are sent at most once, nothing is heard while the connection
-    is down, PgBouncer forwards none and a standby has none. Every listener must also poll.
+    Notifications may be lost at any time: they are sent at most once, none arrives while the connection is
+    down, PgBouncer forwards none and a standby has none. Every listener must also poll.
 
     Args:
         on_notify: By channel; called with the payload.

@@ -81,5 +81,5 @@ async def _read_revision(database_url: str, schema: str) -> str | None:
 
 
 def _height(numbers: list[str], revision: str | None) -> int:
-    """How many revisions a database at this one has."""
+    """Number of revisions that a database at `revision` has; 0 for None and for an unknown one."""
     return numbers.index(revision) + 1 if revision in numbers else 0

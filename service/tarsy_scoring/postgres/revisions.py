@@ -19,9 +19,8 @@ class Revision(NamedTuple):
 
 
 def revisions() -> list[Revision]:
-    """All revisions of this version, oldest first. Alembic would load every file for that, and SQLAlchemy
-    with it.
-    """
+    """All revisions of this version, oldest first."""
+    # By the names of the files: Alembic would load every file, and SQLAlchemy with it.
     names = sorted(path.name for path in (migrations_dir() / "versions").iterdir())
     return [Revision(*found.groups()) for name in names if (found := _FILE_NAME.fullmatch(name))]
 

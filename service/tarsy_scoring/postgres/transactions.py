@@ -2,7 +2,7 @@
 One transaction on a pooled connection, ended in bounded time even if the server stops answering.
 
 A server that stands still closes nothing, so an open connection says nothing about it. Every step here has a
-deadline, and a connection that misses its deadline is closed without a goodbye.
+deadline, and a connection that misses its deadline is closed without waiting for the server.
 """
 
 import asyncio
