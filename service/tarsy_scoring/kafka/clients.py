@@ -60,7 +60,8 @@ QUIET_S = 15.0
 # often.
 CHECK_EVERY_S = 60.0
 WATCH_S = 1.0
-# Intake pauses for as long as it has to. A loop that died ends the process, so this second watchdog is off.
+# Turns off the client's own watchdog over calls of `getmany`: intake pauses for as long as it has to, and a
+# loop that died ends the process anyway.
 NO_POLL_WATCHDOG_MS = 2**31 - 1
 MAX_REQUEST_BYTES = 1_048_576
 STOP_TIMEOUT_S = 5.0
@@ -93,13 +94,13 @@ class Record:
 
     @classmethod
     def of(cls, read: Any) -> "Record":
-        """From the library's `ConsumerRecord`."""
+        """Convert the library's `ConsumerRecord`."""
         return cls(read.topic, read.partition, read.offset, read.timestamp, read.key, read.value, tuple(read.headers))
 
 
 class Consumer:
     """
-    Records of some topics for this member of the group. Used by one task.
+    Reads records of some topics as one member of the group. Used by one task.
 
     While the brokers are away, `take` waits for partitions and `commit` for its answer, without a limit.
     After a cancellation of either, `stop` is the only call allowed.
@@ -235,7 +236,8 @@ class Consumer:
         Commit the offsets behind `records`.
 
         Returns:
-            False: The group has moved on; the member that has the partition now gets the records again.
+            False: Nothing was committed: the group has moved on, or the request failed. The next member that
+                gets the partition gets the records again, unless a later commit covers them.
         """
         assert self._consumer is not None, "start() comes first"
         offsets: dict[TopicPartition, int] = {}
@@ -328,11 +330,9 @@ class Publisher:
 
     async def _explain_silence(self, timeout_s: float) -> NoReturn:
         """
-        Earlier messages got no answer.
+        Raise the reason why earlier messages got no answer.
 
-        Brokers that let us in while the producer gets no answer mean that the producer has failed: it is
-        replaced. One at a time, since a topic without a leader looks the same, and each abandoned producer
-        goes on asking for it.
+        A producer that gets no answer from brokers that let us in has failed, and is abandoned.
 
         Raises:
             BrokerAway: Always, with the reason.
@@ -343,6 +343,8 @@ class Publisher:
             if self._is_news(away):
                 log_away(away, "publisher")
             raise away
+        # One at a time: a topic without a leader looks the same, and each abandoned producer goes on asking
+        # for it.
         if not self._stopping:
             await self.stop()
         raise BrokerAway(f"the brokers let us in, and did not answer earlier messages within {timeout_s:g} s")
@@ -386,7 +388,7 @@ class Publisher:
             For each message whether it was acknowledged in time. One that was not may still arrive later.
 
         Raises:
-            TooLarge: One message can never be sent; none of those after it was sent.
+            TooLarge: One message can never be sent. Others may have been sent.
             BrokerAway: Nothing was sent: the brokers cannot be reached, or did not answer earlier messages.
         """
         await self.start(timeout_s)

@@ -66,10 +66,9 @@ async def start_client(client: Any, options: Mapping[str, Any]) -> None:
 async def end_client(client: Any) -> None:
     """
     Close the connections of a client that was started; a consumer leaves its group.
-
-    A consumer is unsubscribed first. Its `stop` otherwise lets the cancellation of a failing fetch out, as if
-    it were ours, and leaves a task behind that asks for metadata until the process ends.
     """
+    # Otherwise `stop` of a consumer raises the cancellation of a failing fetch as if it were ours, and leaves
+    # a task behind that asks for metadata until the process ends.
     if isinstance(client, AIOKafkaConsumer):
         client.unsubscribe()
         for _ in range(TURNS_TO_UNSUBSCRIBE):
@@ -85,14 +84,12 @@ async def _close(client: Any) -> None:
         if task is None or task.cancelling():
             raise
         log.debug("kafka.client_not_closed", reason="a fetch was under way")
-    except (KafkaError, *UNREADABLE_LOGIN) as error:  # the error that ended one of its tasks comes out once more
+    except (KafkaError, *UNREADABLE_LOGIN) as error:  # the error that ended one of its tasks comes once more
         log.debug("kafka.client_not_closed", reason=repr(error))
 
 
 async def why_away(options: Mapping[str, Any], error: Exception) -> BrokerAway:
-    """The reason for a failed connection. The library's own error names the brokers it tried, without a
-    reason.
-    """
+    """Find the reason for a failed connection; the library's own error only names the brokers it tried."""
     obstacle = await find_obstacle(options)
     if obstacle is None:
         return BrokerAway(
@@ -115,7 +112,7 @@ async def raise_if_away(options: Mapping[str, Any], error: Exception | None) -> 
 
 
 def away_by(obstacle: Obstacle) -> BrokerAway:
-    """The error for an obstacle."""
+    """The error to raise for an obstacle: `BrokerRefuses` for a refusal, else `BrokerAway`."""
     kind = BrokerRefuses if obstacle.is_refusal else BrokerAway
     return kind(f"the brokers cannot be used: {obstacle.reason}")
 

@@ -89,6 +89,7 @@ async def _ask_all(places: Collection[_Place], login: Mapping[str, Any]) -> dict
 
 
 async def _ask(place: _Place, login: Mapping[str, Any]) -> Obstacle | set[_Place]:
+    """Log in to one broker and ask which brokers the cluster has; return these, or the obstacle."""
     host, port = place
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -54,11 +54,10 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 
 def check_login(settings: Settings) -> None:
     """
-    Check login and TLS as far as possible without a connection; warn of settings that are allowed but
-    unlikely.
+    Check login and TLS without a connection; warn of a login in clear text and of settings without effect.
 
     Raises:
-        ConfigurationError: It can never work. Names the variable and the file.
+        ConfigurationError: The settings can never work. Names the variable and the file.
     """
     connection_options(settings)
     protocol, mechanism = settings.kafka_security_protocol, settings.kafka_sasl_mechanism
@@ -90,7 +89,7 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
         self._path = path
 
     async def token(self) -> str:
-        """Raises: NoToken: The file holds none; the client treats that like any failed login."""
+        """The token. Raises: NoToken: The file holds none; the client treats that like any failed login."""
         try:
             return await asyncio.to_thread(self._read)
         except (OSError, ValueError) as error:
@@ -121,9 +120,9 @@ class _ReloadingContext(ssl.SSLContext):
 
     Certificates expire sooner than workers restart. Files that cannot be used, for example a new certificate
     whose key is not written yet, change nothing: the files loaded before stay in use.
-
-    A new client for each change would do the same, at the price of a rebalance of the group.
     """
+
+    # A new client for each change was rejected: it would cost a rebalance of the group.
 
     def __new__(cls, _settings: Settings) -> "_ReloadingContext":
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
@@ -189,7 +188,8 @@ def _load_context(settings: Settings) -> ssl.SSLContext:
 
 
 def _why_unusable(certificate: Path, key: Path, error: Exception) -> str:
-    """OpenSSL reports most of these alike, so the files are read to tell them apart."""
+    """Explain why a certificate and its key cannot be loaded."""
+    # OpenSSL reports most causes alike, so the files are read to tell them apart.
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return f"SCORING_KAFKA_KEY_FILE: {key} is not the key of the certificate in {certificate}"
     if b"-----BEGIN CERTIFICATE-----" not in certificate.read_bytes():

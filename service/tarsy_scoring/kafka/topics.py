@@ -23,10 +23,10 @@ from tarsy_scoring.kafka.security import connection_options
 
 log = structlog.get_logger()
 
-COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # only closed segments are compacted
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # Kafka compacts closed segments only
 FOLLOW_METADATA_MS = 5_000  # delay until a tail sees new partitions, or a topic that was created again
 SILENCE_S = 30.0  # longest wait for the next record while a topic is read to its end
-TAKE_S = 0.5  # at most so late `Tail.follow` sees that it should stop
+TAKE_S = 0.5  # longest delay until `Tail.follow` notices that it should stop
 
 
 async def ensure_topics(settings: Settings, topics: Sequence[str], compacted: Sequence[str] = ()) -> None:
@@ -126,7 +126,7 @@ async def read_topic(settings: Settings, topic: str) -> AsyncIterator[Record]:
 
 
 async def _position(reader: AIOKafkaConsumer, partition: TopicPartition) -> int:
-    """The next offset to read. The client waits for brokers that are away to learn the first one."""
+    """The next offset to read. Raises: KafkaTimeoutError: The brokers did not answer with the first one."""
     try:
         async with asyncio.timeout(SILENCE_S):
             return int(await reader.position(partition))
@@ -213,9 +213,10 @@ class Tail:
         self, take: Callable[[Sequence[Record]], None], stopping: asyncio.Event, gather_s: float = 0.0
     ) -> None:
         """
-        Start, pass records to `take` as they arrive, or none at least every `TAKE_S`, until `stopping` is set; stop.
+        Start, pass records to `take` as they arrive until `stopping` is set, then stop.
 
         Args:
+            take: Called with an empty list where no record arrived within `TAKE_S`.
             gather_s: Pause after each batch, in which records gather for one call.
 
         Raises:
