@@ -53,7 +53,7 @@ class Request:
     A wish to have a session scored.
 
     Args:
-        request_id: Hash of the request's identity.
+        request_id: Identity of the request; a repeated request has the same id.
         session_status: Considered for `session-completed` only.
         is_stale: Decided from the age of the Kafka record.
         purpose: With another purpose than `production` the score is made beside the session's own score: it
@@ -151,9 +151,9 @@ class Policy:
         Name and hash of the criteria for a new score; (None, None) while neither the request nor a chain
         names them.
 
-        Unknown criteria have a name and no hash: the score then fails with `unknown_criteria`. Rejecting the
-        request was considered, but the sender of an event would not see the rejection.
+        Unknown criteria have a name and no hash: the score then fails with `unknown_criteria`.
         """
+        # Rejecting the request was considered, but the sender of an event would not see the rejection.
         name = wanted or (self.chain(chain_id).criteria if chain_id is not None else None)
         return name, self.hashes.get(name) if name else None
 
@@ -209,8 +209,8 @@ def admit(request: Request, state: SessionState, policy: Policy) -> Decision:
     if request.purpose != "production":
         return Decision("accepted", uuid.uuid4(), chain_id, name, wanted_hash)
     if state.open is not None:
-        # The criteria of the open score are known, so its session was read: if the chain is still unknown,
-        # the session has none, and the default criteria apply.
+        # If the criteria of the open score are known, its session was read. A chain that is still unknown
+        # then means that the session has none, so the default criteria apply.
         wanted = policy.resolve_criteria(
             chain_id, name or policy.chain(chain_id).criteria if state.open.criteria else name
         )

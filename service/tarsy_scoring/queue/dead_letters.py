@@ -1,5 +1,5 @@
 """
-Messages that cannot be decoded: kept whole with the reason, and replayed on request.
+Messages that cannot be decoded or stored: kept whole with the reason, and replayed on request.
 
 A dead letter holds the original bytes, key and headers, plus `scoring-error`, `scoring-error-message`,
 `scoring-failed-at` and the original position (`scoring-original-*`). If the message is too large for the

@@ -109,8 +109,8 @@ async def find_answer(database: Database, connection: Connection, key: Key) -> K
     reverse.
 
     Raises:
-        KeyErased: There was an answer. Nothing new is made under the key, or a repeat would restore the
-            session.
+        KeyErased: The session of the request under this key was erased. Nothing new is made under the key,
+            because a repeat would restore the session.
     """
     await connection.execute(LOCK_KEY, f"{database.schema}\x1f{key.caller}\x1f{key.key}")
     row = await connection.fetchrow(database.sql(ANSWER), key.caller, key.key)
@@ -126,11 +126,8 @@ async def find_answer(database: Database, connection: Connection, key: Key) -> K
 async def keep_answer(
     database: Database, connection: Connection, key: Key, outcome: str, score_id: UUID, request_id: UUID
 ) -> None:
-    """
-    Keep an answer, and delete some expired ones.
-
-    In this order: the insert may wait for a deletion of the same key, and a deletion skips locked rows.
-    """
+    """Keep an answer, and delete some expired ones, in the caller's transaction."""
+    # In this order: the insert may wait for a deletion of the same key, and a deletion skips locked rows.
     await connection.execute(
         database.sql(KEEP_ANSWER), key.caller, key.key, key.asked_hash, outcome, score_id, request_id
     )
@@ -151,7 +148,7 @@ async def complete_answer(database: Database, key: Key, request_id: UUID, answer
     Store the text of a kept answer unless there is one; returns the stored text.
 
     Raises:
-        DatabaseAway: A repeated request under the key completes it.
+        DatabaseAway: The text may be missing; a repeated request under the key stores it.
     """
     stored: str | None = await database.once(
         lambda c: c.fetchval(database.sql(COMPLETE_ANSWER), key.caller, key.key, request_id, answer)

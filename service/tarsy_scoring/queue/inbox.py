@@ -265,7 +265,7 @@ class Inbox:
         its id as their event id.
 
         Args:
-            run_id: Of the command that orders.
+            run_id: Id of the run of the command that orders.
 
         Returns:
             The score of each order, without orders whose session was erased since.
@@ -372,9 +372,7 @@ class Inbox:
         return {r["request_id"] for r in await connection.fetch(self.database.sql(KNOWN_REQUESTS), ids)}
 
     async def _lock_sessions_of(self, connection: Connection, requests: list[Request]) -> dict[str, SessionState]:
-        """Insert or lock the sessions of these requests, store what the requests say about them, read their
-        states.
-        """
+        """Insert or lock the sessions of these requests, store what the requests say, read their states."""
         by_session: dict[str, dict[str, Any]] = {}
         for r in requests:
             row = by_session.setdefault(
@@ -388,8 +386,7 @@ class Inbox:
         ids = sorted(by_session)
         columns = [[by_session[i][c] for i in ids] for c in ("chain", "alert", "labels", "status", "at")]
         rows = await connection.fetch(self.database.sql(UPSERT_SESSIONS), ids, *columns)
-        # Requests of one session name the same chain, so the newest value may decide about earlier requests,
-        # too.
+        # Requests of one session name the same chain, so the newest value may also decide about earlier ones.
         return await self._states(connection, {r["session_id"]: r["chain_id"] for r in rows})
 
     async def _states(self, connection: Connection, chains: Mapping[str, str | None]) -> dict[str, SessionState]:

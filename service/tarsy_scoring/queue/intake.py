@@ -1,9 +1,9 @@
 """
 Turn Kafka messages into stored requests or dead letters, and commit their offsets afterwards.
 
-No offset waits for a judgement. A message that cannot be decoded becomes a dead letter. If the dead-letter
-topic cannot be written, intake stops and drops nothing. Over `max_pending` due scores intake stops asking for
-records, until the queue has shrunk to 80 % of that.
+No offset waits for a judgement. A message that cannot be decoded or stored becomes a dead letter. If the
+dead-letter topic cannot be written, intake stops and drops nothing. Over `max_pending` due scores intake
+stops asking for records, until the queue has shrunk to 80 % of that.
 """
 
 import asyncio

@@ -1,6 +1,5 @@
 """
-The right to run a score: claim it under a lease, renew the lease, put the score back, take it back, cancel
-it.
+The right to run a score: claim it under a lease, renew, put it back, take it back, cancel it.
 
 Laws. A lease is renewed and returned by its token; if no row matches, the lease is lost. Sessions are locked
 before scores, and scores in the order of their ids. The database's clock decides leases and due times. A

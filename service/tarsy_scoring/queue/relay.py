@@ -46,7 +46,7 @@ class Relay:
     The relay of this process: at work, or on standby while another process relays.
 
     Args:
-        publisher: In place of one made from the settings; stopped at the end of `run`.
+        publisher: Used in place of one made from the settings; stopped at the end of `run`.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Relay:
 
         Raises:
             DatabaseAway, BrokerAway: Only acknowledged events are marked.
+            TooLarge: An event can never be sent; nothing is marked, so the others are repeated.
         """
 
         async def publish(connection: Connection) -> int:
@@ -91,7 +92,7 @@ class Relay:
 
         if not await self._assign_positions():
             return 0
-        # Outside of a transaction, which must not wait for a broker.
+        # Connect before the transaction begins, so that it is open only while events are published.
         await self.assign_positions_during(self._publisher.start(PUBLISH_TIMEOUT_S))
         return await self._database.once(publish)
 

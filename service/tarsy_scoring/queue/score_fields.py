@@ -41,15 +41,15 @@ class ScoreField:
     A field of the score document, or a column of `session_scores`, or both.
 
     Args:
-        type: Of the value in the document, as pydantic reads it; its description goes into the schemas.
-        is_column: Stored under this name in `session_scores`; False: found out when the document is made.
+        type: Type of the value in the document, for pydantic; its description goes into the schemas.
+        is_column: Stored under this name in `session_scores`; False: computed when the document is made.
         is_set_at_end: The statement that ends a score stores the value that the attempt found.
-        is_list: Empty is `[]` and not null.
-        is_shown: In the document.
-        is_always_there: False: the document has the field only while it says something.
-        csv: Where the field stands in a row of CSV; None: nowhere. A new field takes the next number, so that
-            readers who count columns read on.
-        csv_members: Members of the object that are a cell each, in place of the whole object.
+        is_list: A list: an attempt that found nothing stores `[]` and not null.
+        is_shown: The document has the field.
+        is_always_there: False: the document omits the field where it has no value.
+        csv: Place of the field in a row of CSV, from 1; None: not exported. A new field takes the next
+            number, so that columns which readers count do not move.
+        csv_members: Members of the object that become one cell each, in place of the whole object.
     """
 
     name: str
@@ -64,16 +64,17 @@ class ScoreField:
 
 
 def _result(name: str, type_: Any, csv: int | None = None, **more: Any) -> ScoreField:
-    """A field that an attempt finds out."""
+    """A field whose value an attempt finds; the end of the score stores it."""
     return ScoreField(name, type_, is_set_at_end=True, csv=csv, **more)
 
 
 def _derived(name: str, type_: Any, csv: int | None = None, **more: Any) -> ScoreField:
-    """A field that is no column."""
+    """A field that is computed for the document and is no column."""
     return ScoreField(name, type_, is_column=False, csv=csv, **more)
 
 
 def _about(type_: Any, description: str, **more: Any) -> Any:
+    """The type with a description for the schemas."""
     return Annotated[type_, Field(description=description, **more)]
 
 
@@ -81,7 +82,7 @@ def _about(type_: Any, description: str, **more: Any) -> Any:
 SCORE_FIELDS = (
     ScoreField("score_id", str, csv=1),
     ScoreField("session_id", str, csv=2),
-    ScoreField("request_id", _about(str | None, "Null for a score that nothing was stored about.")),
+    ScoreField("request_id", _about(str | None, "Null for a score made offline, which is not stored.")),
     ScoreField("chain_id", str | None, csv=3),
     ScoreField("purpose", Literal["production", "consistency", "anchor", "shadow"], csv=4),
     ScoreField("status", Status, csv=5),
@@ -142,5 +143,5 @@ SHOWN_COLUMNS = tuple(f.name for f in SCORE_FIELDS if f.is_column and f.is_shown
 
 
 def no_results() -> dict[str, Any]:
-    """The fields that an attempt finds out, of an attempt that found nothing."""
+    """The fields that the end of a score stores, without results: null, or `[]` for lists."""
     return {field.name: [] if field.is_list else None for field in SCORE_FIELDS if field.is_set_at_end}

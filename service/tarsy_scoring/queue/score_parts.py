@@ -109,7 +109,7 @@ class Sample(Part):
 
 
 class Grounding(Part):
-    """Citations in the analysis that the evidence holds up."""
+    """Number of citations in the analysis that were checked, and of those that hold."""
 
     checked: Count
     held: Count
@@ -117,21 +117,21 @@ class Grounding(Part):
 
 
 class IdenticalRun(Part):
-    """The same call over and over, nothing else in between."""
+    """The same call repeated, with no other call in between."""
 
     tool: str
     length: Count
 
 
 class Cycle(Part):
-    """The same few calls over and over, in the same order."""
+    """The same few calls repeated in the same order."""
 
     tools: list[str]
     repetitions: Count
 
 
 class AgentTokens(Part):
-    """What the judged agents used, not the judge."""
+    """Tokens that the judged agents used; those of the judge are in `usage`."""
 
     input: Count
     output: Count
@@ -151,7 +151,7 @@ class Interaction(Part):
     first_try_success_rate: Share | None
     iteration_ratio: Share | None
     completed: bool
-    error_basis: dict[str, Count] = Field({}, description="How many commands were judged by what.")
+    error_basis: dict[str, Count] = Field({}, description="Number of commands by the field that reported their end.")
     longest_identical_run: IdenticalRun | None = None
     cycles: list[Cycle] = []
     duration_s: Annotated[float, Field(ge=0)] | None = Field(None, description="Null where the times are not real.")
@@ -179,7 +179,7 @@ class Gate(Part):
 
 
 class Coverage(Part):
-    """How much of the session the judge was shown, and the ids of what was cut."""
+    """Share of the session that the judge was shown, and the ids of shortened entries."""
 
     shown_share: Share
     cut_entries: list[str]

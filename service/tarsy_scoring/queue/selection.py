@@ -149,7 +149,7 @@ async def never_scored(database: Database, listed: AsyncIterator[FoundSession]) 
 
 
 async def _look_up(database: Database, statement: str, ids: Sequence[str]) -> list[asyncpg.Record]:
-    """The rows of a statement about these sessions, some of them at a time."""
+    """Run a statement about these sessions, `_BATCH` of them at a time; returns all rows."""
     rows: list[asyncpg.Record] = []
     for at in range(0, len(ids), _BATCH):
         some = ids[at : at + _BATCH]
