@@ -252,8 +252,8 @@ class Scorer:
 
     def _is_final(self, attempt: Attempt) -> IsFinal:
         """
-        Whether a failed optional turn is given up, because its error is permanent or no attempt or time is
-        left.
+        Return the test whether a failed optional turn is given up: its error is permanent, or no attempt or
+        time is left.
 
         True wherever `_retry` or `_wait` would end the score: the total is already known and must not be
         lost.

@@ -36,7 +36,13 @@ PHASE_OF_TURN: Mapping[TurnKind, str] = {
 
 @dataclass(slots=True)
 class Attempt:
-    """The state of an attempt; code that ends the attempt early reads how far it came."""
+    """
+    The state of an attempt; code that ends the attempt early reads how far it came.
+
+    Args:
+        started, deadline: Seconds of the monotonic clock.
+        on_judged: Called when only the end is left to be stored.
+    """
 
     claimed: ClaimedScore
     started: float

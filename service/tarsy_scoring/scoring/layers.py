@@ -31,7 +31,7 @@ class Layers:
     gates: Sequence[GateResult] | None = None
 
     def columns(self) -> dict[str, Any]:
-        """As columns of `session_scores`."""
+        """Metrics, diagnosis and gate results as columns of `session_scores`."""
         gates = self.gates
         return {
             "interaction": self.interaction.document(),

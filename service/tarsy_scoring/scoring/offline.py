@@ -38,7 +38,7 @@ class DryRun:
     Args:
         tokens: Estimated tokens of the first turn.
         calls: Most calls that the plan makes; reminders and repairs are not counted.
-        cost_usd: Of these calls with answers of full length and nothing cached; None where a price is
+        cost_usd: Cost of these calls with answers of full length and nothing cached; None where a price is
             unknown.
     """
 
@@ -52,15 +52,14 @@ class DryRun:
 
 def dry_run(settings: Settings, registry: CriteriaRegistry, timeline: Timeline, chain_id: str | None) -> DryRun:
     """
-    The masked prompt of the first turn for the chain's first provider, and the cost of all planned calls
-    there.
+    Build the masked prompt of the first turn for the chain's first provider, and add up the planned calls.
 
     The plan counts one call for each sample (for adaptive samples the most there can be), one with suspicious
     text masked where there is such text, and one follow-up where the strategy has one. A chain without a
     judge has no calls.
 
     Raises:
-        Unscorable, RetryLater: Why there is nothing to send.
+        Unscorable, RetryLater: The session cannot be judged; the error says why.
     """
     chain = settings.chain(chain_id or timeline.chain_id)
     criteria, provider = registry.get(chain.criteria), settings.config.providers[chain.providers[0]]
@@ -100,7 +99,7 @@ async def score_offline(
     with_judge: bool,
 ) -> dict[str, Any]:
     """
-    Score one session and give its document; where there is no score, `error_kind` says why.
+    Score one session and return its document; where there is no score, `error_kind` says why.
 
     Raises:
         UnknownCriteria: The chain's criteria do not exist.

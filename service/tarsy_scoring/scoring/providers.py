@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 # Rendering blocks the event loop, on which leases are renewed; larger sessions are rendered in a thread.
 INLINE_RENDER_CHARACTERS = 300_000
-# A provider whose tokenizer counts more than the estimate refuses the prompt; each refusal takes a quarter
-# off.
+# A provider whose tokenizer counts more than the estimate refuses the prompt. Each refusal takes off a
+# quarter.
 OVERFLOW_STEP, OVERFLOW_TRIES = 0.75, 6
 # Room for repeated reminders and the message envelope, which no prompt counts.
 OVERHEAD_TOKENS = 600
@@ -47,7 +47,7 @@ TRUNCATED_SHARE, TRUNCATED_FROM_TOKENS = 1 / 3, 2_000
 _DATES = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|latest))+$")
 
 # Errors after which the next provider of the chain is asked.
-_ANOTHER_MAY = (WaitFor, JudgeUnavailable, Refused, ContentFiltered, JudgeRejectedRequest, ContextTooLong)
+_TRY_NEXT = (WaitFor, JudgeUnavailable, Refused, ContentFiltered, JudgeRejectedRequest, ContextTooLong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ async def judge(
             return await _judge_at(provider, timeline, nonce, chain, criteria, judges, is_final)
         except (RetryLater, WaitFor, Unscorable) as error:
             failures.append(error)
-            if not isinstance(error, _ANOTHER_MAY):
+            if not isinstance(error, _TRY_NEXT):
                 break
             if len(chain.providers) > 1:
                 log.warning("judge.provider_failed", provider=provider, reason=str(error))
@@ -160,9 +160,7 @@ def context_budget(
 def smaller_budget(
     budget: int, context_tokens: int, error: PromptTooLong, provider: ProviderSettings, criteria: Criteria
 ) -> int:
-    """The budget after a refusal: what the numbers of the endpoint leave, and at least a quarter less than
-    before.
-    """
+    """The budget after a refusal: what the endpoint's numbers leave, at least a quarter less than before."""
     step = int(min(budget, context_tokens) * OVERFLOW_STEP)
     if error.window_tokens is None and error.prompt_tokens is None:
         return step
@@ -172,9 +170,7 @@ def smaller_budget(
 
 
 def most_hopeful(failures: Sequence[ScoringError]) -> ScoringError:
-    """The error to report when every provider failed: the shortest wait, else one that may pass, else the
-    first.
-    """
+    """The error to raise if no provider gave a score: the shortest wait, else a retry, else the first."""
     waits = [f for f in failures if isinstance(f, WaitFor)]
     if waits:
         return min(waits, key=lambda w: w.due_s)

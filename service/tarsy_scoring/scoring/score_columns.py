@@ -63,9 +63,7 @@ def judgement_columns(
     criteria: Criteria,
     providers: Mapping[str, ProviderSettings],
 ) -> dict[str, Any]:
-    """The columns of a completed score that the judge decides. A chain without a judge has no verdict and no
-    number.
-    """
+    """The columns of a completed score that the judge decides; without a judge, the total is null."""
     flags = set(context.flags) if context else set()
     judges = {model for t in turns for model in (t.model_requested, t.model_served)}
     if timeline is not None and is_self_judged(judges, timeline.agent_models):
@@ -100,9 +98,7 @@ def sum_usage(turns: Iterable[Turn]) -> dict[str, int | float | None]:
 
 
 def judge_fingerprint(criteria_hash: str, provider: ProviderSettings, turn: Turn) -> str:
-    """SHA-256 of what makes judges comparable. Scores with different fingerprints must not be compared
-    directly.
-    """
+    """SHA-256 of what defines who answered; scores with different fingerprints are not comparable."""
     who = {
         "criteria": criteria_hash,
         "provider": turn.provider,

@@ -110,9 +110,8 @@ class Worker:
                 await self._database.wait_notified("scores", POLL_S)
 
     def _free_slots(self) -> int:
-        """Slots without a judgement. None while as many ends as slots wait for a slow database: more would
-        pile up.
-        """
+        """Number of slots for further attempts; 0 or less if there is none."""
+        # At most two attempts per slot, ends included: ends that wait for a slow database would pile up.
         slots = self.settings.slots
         judging = sum(r.is_judging for r in self._running.values())
         self.metrics.slots_busy.set(judging)
@@ -123,12 +122,12 @@ class Worker:
         Claim up to `limit` due scores and start an attempt at each.
 
         Raises:
-            DatabaseAway: Scores that were claimed before are under way.
+            DatabaseAway: Scores that this call had already claimed are under way.
         """
         known = self.limits.standings()
         trying = 0
-        # First: other chains may fill every slot for hours, and the paused provider would never be tried
-        # again. Not where one of their scores runs here.
+        # Probes come first: other chains may fill every slot for hours, and a provider with an open circuit
+        # would never be tried again. One score at a time probes in this worker.
         may_probe = known.others.may_probe or any(s.may_probe for s in known.by_chain.values())
         if may_probe and not any(known.of(r.claimed.chain_id).may_probe for r in self._running.values()):
             trying = await self._claim_of(ChainFilter.of(known, lambda s: s.may_probe), 1)
@@ -137,9 +136,8 @@ class Worker:
         return trying + await self._claim_of(ChainFilter.of(known, lambda s: s.reason is None), limit - trying)
 
     async def _claim_of(self, chains: ChainFilter, limit: int) -> int:
-        """Claim up to `limit` due scores of these chains and start them at once: an untracked lease would
-        expire.
-        """
+        """Claim up to `limit` due scores of these chains and start them at once."""
+        # No await after the claim: an untracked lease would expire.
         claimed = await self.leases.claim_due(self.owner, limit, self.settings.lease_s, chains)
         for score in claimed:
             topic = self._topics.get(score.source)
@@ -152,9 +150,9 @@ class Worker:
 
     async def _attempt(self, claimed: ClaimedScore, trace: AttemptTrace) -> None:
         with trace.current():
-            await self._see_through(claimed)
+            await self._run_attempt(claimed)
 
-    async def _see_through(self, claimed: ClaimedScore) -> None:
+    async def _run_attempt(self, claimed: ClaimedScore) -> None:
         """Run one attempt from claim to end. The only place that survives an unforeseen error."""
         running = self._running[claimed.lease_token]
 
@@ -323,9 +321,8 @@ async def _first_to_end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel and wait for a limited time: a task may be unable to store its last turn while the database is
-    away.
-    """
+    """Cancel tasks, and wait for them for a limited time."""
+    # While the database is away, a task may be unable to store its last turn.
     for task in tasks:
         task.cancel()
     if tasks:
