@@ -103,8 +103,9 @@ class Limits:
     nothing blocks.
 
     Args:
-        least_usd: Lower cost bound of a call (its reserved reply), by provider. A chain whose budget has less
-            than this left is not claimed. Default: 0, which claims until nothing is left.
+        least_usd: The least that a call reserves (the cost of a full reply), by provider. Scores of a chain
+            whose budget has less than this left are not claimed. Default: 0, which claims until nothing is
+            left.
     """
 
     def __init__(self, database: Database, settings: Settings, *, least_usd: Mapping[str, float] | None = None) -> None:
@@ -179,8 +180,11 @@ class Limits:
     # --- pauses ------------------------------------------------------------------------------------------
 
     async def pause(self, chain: str | None, provider: str | None, by: str, reason: str | None) -> None:
-        """Add a pause; an existing one stays unchanged. Workers see it at their next refresh. Raises:
-        DatabaseAway.
+        """
+        Add a pause; an existing one stays unchanged. Workers see it at their next refresh.
+
+        Raises:
+            DatabaseAway: The pause may or may not have been added.
         """
         await self._database.once(lambda c: c.execute(self._database.sql(PAUSE), chain, provider, by, reason))
 
@@ -256,7 +260,7 @@ class Limits:
             await self._learn_factor(permit.call.provider, result.estimated_tokens, result.read_tokens)
 
     def _refuse_at_once(self, call: Call) -> None:
-        """Raises: WaitFor: a known pause or provider state blocks the call."""
+        """Refuse a call without the database. Raises: WaitFor: A known pause or provider state blocks it."""
         pause = next((p for p in self._pauses if p.covers(call.chain_id, call.provider)), None)
         if pause is not None:
             raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
@@ -339,8 +343,7 @@ class Limits:
                 self._full_until.pop(permit.call.provider, None)  # the call used less than it reserved
         return [None for _ in settled]
 
-    # --- the last refresh
-    # ------------------------------------------------------------------------------------
+    # --- the last refresh --------------------------------------------------------------------------------
 
     def _now(self) -> datetime:
         """The database's time, extrapolated since the last read."""
@@ -392,7 +395,7 @@ class Limits:
         return Standing(state.kind, may_probe=True) if state and state.kind is not None else Standing()
 
     def _is_spent(self, scope: str, chain_id: str, limit: float | None, chain: ChainSettings) -> bool:
-        """Whether less is left than the cheapest call of the chain costs."""
+        """Whether less is left than the cheapest call of the chain reserves."""
         least = min(self._least_usd.get(p, 0.0) for p in chain.providers)
         charged = self._charged.get((scope, chain_id), Decimal())
         return limit is not None and exact_usd(limit) - charged < exact_usd(least)

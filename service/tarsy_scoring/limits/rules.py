@@ -31,12 +31,13 @@ FAILURES_TO_OPEN = 5
 COOL_DOWN_S, MOST_COOL_DOWN_S = 30.0, 300.0
 PROBE_DUE_S = 30.0  # longest wait for a running probe, which may answer long before its timeout
 WINDOW = timedelta(seconds=60)
-# A call refused for a full window gets priority over smaller ones; the reservation expires after GRACE.
+# A call that is refused because of its size becomes first in line. After PATIENCE smaller calls wait for it.
+# It loses its place GRACE after the window should have room.
 PATIENCE, GRACE = timedelta(seconds=60), timedelta(seconds=20)
 LONGEST_BLOCK_S = 3600.0  # caps a nonsensical Retry-After header
 SHORTEST_DUE_S = 0.05
 NEVER = datetime.fromtimestamp(0, UTC)
-FREED_DUE_S = 30.0
+FREED_DUE_S = 30.0  # wait for running calls, which may cost less than they reserve
 SETTLED_WITHIN_S = 60.0  # after the call deadline; an older reservation was abandoned and is unlikely to be released
 
 # --- records -------------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ class Result:
         failed: Counts towards opening the circuit: 5xx, timeout, unreachable.
         is_refused: A 429 or a rejected request. It leaves the failure count unchanged.
         opens: The key was rejected or the quota is used up: the circuit opens at once.
-        blocked_s: Pause in seconds that the provider asked for.
+        blocked_s: Wait in seconds that the provider asked for.
         tokens: Tokens used; None if unknown, and the estimate stays counted.
         cost_usd: Cost; None if unknown, and the reservation stays charged at its maximum.
         reason: A few words for people, without text from the provider.
@@ -201,7 +202,7 @@ class ProviderState:
         return max(_seconds(self.open_until, now), _seconds(self.probe_until, now))
 
     def blocked_for_s(self, now: datetime) -> float:
-        """Seconds left of the pause that the provider asked for."""
+        """Seconds left of the wait that the provider asked for."""
         return _seconds(self.blocked_until, now)
 
 
@@ -378,6 +379,7 @@ class LockedState:
         return refusal or self._admit(permit)
 
     def _over_rate(self, call: Call) -> RateLimited | None:
+        """The refusal if the call exceeds the rate limits; may put the call first in line."""
         state, window = self.states[call.provider], self.windows[call.provider]
         now = state.read_at
         is_others = state.first_in_line is not None and state.first_in_line != call.score_id
@@ -398,6 +400,7 @@ class LockedState:
         return _too_fast(call.provider, _seconds(free_at, now))
 
     def _over_budget(self, call: Call) -> BudgetExhausted | None:
+        """The refusal if a budget of the call has less left than the call may cost."""
         usd = exact_usd(call.most_usd or 0.0)
         budgets = self._budgets_of(call)
         lacking = next((p for p in budgets if p.left < usd), None)

@@ -1,5 +1,5 @@
 """
-SQL of the limits: locks, reads and writes the tables within a transaction of `Limits`.
+SQL of the limits: locks, reads and writes their tables within a transaction of `Limits`.
 
 Locks are taken in one order, providers by name and then days with all chains first, so transactions cannot
 deadlock. A reservation is charged at its maximum until it is settled, and is settled once.

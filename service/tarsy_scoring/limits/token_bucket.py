@@ -23,9 +23,7 @@ class TokenBucket:
         self._filled_at = now
 
     def take(self, now: float) -> float:
-        """Take one token if there is one: 0.0; otherwise take nothing and return the seconds until there is
-        one.
-        """
+        """Take one token and return 0.0, or take nothing and return the seconds until there is one."""
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._per_s)
         self._filled_at = now
         if self._tokens >= 1:
