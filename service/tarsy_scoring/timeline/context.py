@@ -25,7 +25,7 @@ _BLANK, _LOWER, _OTHER = 8, 28, 72
 _LOWER_LETTERS = bytes(range(ord("a"), ord("z") + 1))
 
 _KEPT_CHARACTERS = 600  # kept of a text in the first round of shortening: enough for an error and the last line
-_HEAD_SHARE = 2 / 3
+_HEAD_SHARE = 2 / 3  # of the kept characters; the tail gets the rest
 _MIN_SLICE = 16  # the search for a cut stops at this many characters: another step would gain a token or so
 
 
@@ -78,14 +78,14 @@ def build_context(
     timeline: Timeline, nonce: str, budget_tokens: int, *, mask_injections: bool = False
 ) -> FittedContext:
     """
-    Render, mask, fence and shorten until it fits.
+    Render a timeline as masked, fenced text that is short enough for the judge's window.
 
     Shortened first are raw results of summarised tool calls, then other tool results, then reasoning, then
     the rest, each oldest first. All of them keep head and tail before any is left out whole. The alert, final
     analyses, tool names and arguments are never shortened.
 
     Args:
-        nonce: The fence's nonce (`fence.new_nonce`), the same for every call of a score.
+        nonce: The fence's nonce, the same for every call of a score.
         budget_tokens: Room for alert and conversation together, by `estimate_tokens`.
         mask_injections: Replace text that tries to steer the judge by a marker.
 
@@ -148,7 +148,7 @@ def _cost(text: str) -> int:
 
 
 def _join(parts: list[Part], offset: int, spans: dict[str, tuple[int, int]]) -> str:
-    """Concatenate the parts, and add the position of each entry to `spans`."""
+    """Concatenate the parts, and add start and end of each entry to `spans`; the text starts at `offset`."""
     for part in parts:
         end = offset + len(part.text)
         if part.entry:
@@ -187,7 +187,7 @@ def _shorten_oldest(parts: list[Part], excess: int, budget_tokens: int) -> tuple
                 cut.add(part.entry)
     if excess > 0:
         raise ContextTooLong(
-            f"what is never dropped (alert, final analyses, tool names and arguments) takes about "
+            "the parts that are never shortened (alert, final analyses, tool names and arguments) take about "
             f"{budget_tokens + _in_tokens(excess)} tokens, the judge has room for {max(budget_tokens, 0)}: "
             "score this session with a model that has a larger window"
         )
@@ -227,7 +227,11 @@ def _shorten(part: Part, kept_characters: int, excess: int, listing: int) -> int
 
 
 def _longest(text: str, room: int) -> int:
-    """How many leading characters cost at most `room`; linear, because each step halves the remaining text."""
+    """
+    The number of leading characters that cost at most `room`; at most `_MIN_SLICE` below the true maximum.
+
+    Linear, because each step halves the text that is still to be weighed.
+    """
     low, high = 0, len(text)
     while high - low > _MIN_SLICE:
         middle = (low + high) // 2

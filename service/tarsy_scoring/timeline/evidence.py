@@ -1,8 +1,8 @@
 """
 Compares the evidence that a source declares with the evidence that could be read.
 
-A thing is missing when the source declares it and it could not be read, or was read with an error.
-Something that an agent did not do is not missing: the judge has to see it as it is.
+Evidence is missing when the source declares it and it could not be read, or was read with an error. A step
+that an agent did not take is not missing: the judge has to see that the agent did not take it.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tarsy_scoring.errors import EvidenceIncomplete
 from tarsy_scoring.timeline.model import SHOWN_STAGE_TYPES, Event, Evidence, Stage, Timeline
 
-# In stages with such a status, agents may never have been started, so the declared number does not bind.
+# In a stage with one of these statuses, some of the declared agents may never have been started.
 _MAY_LACK_AGENTS = frozenset({"pending", "cancelled"})
 
 
@@ -40,9 +40,9 @@ def take_stock(
     declared_calls: Mapping[str, int] | None = None,
 ) -> Evidence:
     """
-    Count the evidence in the stages that the judge sees.
+    Count the evidence that the source declares in shown stages, and how much of it could be read.
 
-    Declared are: a stage's number of agents, each event, the result of each tool call, a final analysis
+    The source declares a stage's number of agents, each event, the result of each tool call, a final analysis
     where the session or an agent wrote one, and the parent that a sub-agent names. An event that is still
     `streaming` in a terminal session is incomplete.
 
@@ -50,8 +50,8 @@ def take_stock(
         losses: Things that the source could not read at all.
         unread_calls: Event ids of tool calls whose tool and arguments could not be read.
         unread_results: Event ids of tool calls whose result could not be read.
-        declared_calls: Tool calls per execution id by a second record of the source; more of them than
-            events means that events are missing.
+        declared_calls: Number of tool calls per execution id, from a second record of the source. More of
+            them than tool-call events means that events are missing.
     """
     shown = [s for s in stages if s.stage_type in SHOWN_STAGE_TYPES]
     expected, read = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
@@ -147,8 +147,10 @@ def _summary(missing: list[str]) -> str:
 
 
 def _lacking_agents(stage: Stage) -> int:
-    """Declared agents that were not read. Sub-agents are not declared, nor is the holder of a stage's own
-    events.
+    """
+    The number of declared agents that could not be read.
+
+    A declared number counts neither sub-agents nor the nameless execution that holds a stage's own events.
     """
     if stage.status in _MAY_LACK_AGENTS:
         return 0

@@ -32,8 +32,10 @@ MODEL_REMOVED = "[model]"
 
 
 def new_nonce() -> str:
-    """16 random hexadecimal digits; made once per score, stored with it, and used for all its calls of the
-    judge.
+    """
+    Make a nonce of 16 random hexadecimal digits, for text that belongs to no stored score.
+
+    PostgreSQL makes the nonce of a stored score, which all calls of that score use.
     """
     return secrets.token_hex(8)
 
@@ -44,7 +46,7 @@ def fence_lines(nonce: str) -> tuple[str, str]:
 
 
 def fence(text: str, nonce: str) -> str:
-    """Quote text; it must come from `Sanitizer`, since other text may hold a delimiter."""
+    """Enclose text in fence lines. It must come from `Sanitizer`: other text may contain a fence line."""
     begin, end = fence_lines(nonce)
     return f"{begin}\n{text}\n{end}"
 
@@ -196,10 +198,9 @@ class Sanitizer:
 
     def texts(self, texts: Sequence[tuple[str, str]]) -> list[str]:
         """
-        `text` for many pairs of entry and text at once.
+        Sanitize many pairs of entry and text at once; the result is that of `text` for each pair.
 
-        One search over all of them finds the texts that may need a change; the others are returned as they
-        are.
+        One search over all texts finds those that may need a change; the others are returned as they are.
 
         Source: 154 of the 8,140 texts of 91 recorded sessions needed one.
         """
@@ -213,7 +214,7 @@ class Sanitizer:
         return safe
 
     def _suspicious(self, texts: Sequence[bytes]) -> list[int]:
-        """The sorted indices of the texts that `text` may change or find injections in; a superset."""
+        """The sorted indices of all texts that `text` changes or finds injections in, and of some others."""
         joined = _SEPARATOR.join(texts)
         ends = [end - 1 for end in accumulate(len(text) + 1 for text in texts)]  # the separator's place after each text
         found: set[int] = set()
@@ -255,7 +256,7 @@ class Sanitizer:
         return self._without_injections(entry, data).decode()
 
     def _without_injections(self, entry: str, data: bytes) -> bytes:
-        """Record the injections, and mask them if `mask` is set."""
+        """Record the injections of a text, and mask them if `mask` is set."""
         spans = find_injections(data)
         for span in spans:
             excerpt = data[span.start : span.end].decode("utf-8", "ignore").strip()[:_EXCERPT_CHARACTERS]
@@ -263,7 +264,7 @@ class Sanitizer:
         return mask_injections(data, spans) if self._mask and spans else data
 
     def line(self, entry: str, text: str) -> str:
-        """A safe name on one line."""
+        """Sanitize a name and put it on one line."""
         known = self._short.get(text)
         if known is None:
             safe = self.text(entry, text)
@@ -274,7 +275,7 @@ class Sanitizer:
         return known
 
     def composed(self, entry: str, line: str) -> str:
-        """A line composed of safe names, defused if the names join to a fence line."""
+        """Defuse a line that is composed of safe names, in case they join to a fence line."""
         data = line.encode()
         if not imitates_fence(data):
             return line

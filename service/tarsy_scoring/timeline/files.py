@@ -1,8 +1,8 @@
 """
 The timeline source `files`: one session per JSON file, for demos, tests and scoring without a database.
 
-Absent optional keys are accepted. An entry of the wrong shape is left out and listed as missing evidence;
-its content is never guessed.
+Absent optional keys are accepted. A stage, execution or event of the wrong shape is left out and listed as
+missing evidence; its content is never guessed.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class SessionFiles:
                 yield _found(timeline)
 
     async def recent_agent_models(self) -> frozenset[str]:
-        """See `TimelineSource`. Reads the newest files, and of these only small ones."""
+        """See `TimelineSource`. Reads the `_RECENT_FILES` newest of the files that are not large."""
         return await asyncio.to_thread(self._agent_models)
 
     def _agent_models(self) -> frozenset[str]:
@@ -120,11 +120,16 @@ class SessionFiles:
             raise TimelineUnavailable(f"cannot list {self._directory}: {error.strerror}") from error
 
     async def close(self) -> None:
-        """Holds no connection."""
+        """Do nothing: this source holds no connection."""
 
 
 def open_session_files(settings: Settings) -> TimelineSource:
-    """The source of these settings. Raises: ConfigurationError: The folder does not exist."""
+    """
+    Open the folder that `SCORING_TIMELINE_DIR` names.
+
+    Raises:
+        ConfigurationError: The folder does not exist.
+    """
     assert settings.timeline_dir is not None
     if not settings.timeline_dir.is_dir():
         raise ConfigurationError(f"SCORING_TIMELINE_DIR: {settings.timeline_dir} is not a folder")
@@ -178,7 +183,7 @@ def _parse_tolerantly(content: bytes) -> object:
 
 def parse_session(session: object) -> Timeline:
     """
-    The timeline of a session in the neutral JSON shape.
+    Build the timeline of a session from the JSON of a session file.
 
     Raises:
         NotASessionFile: A required key is absent or of the wrong type.
@@ -222,7 +227,7 @@ def _required(raw: dict[str, Any], key: str, kind: type[_T]) -> _T:
 
 
 class _Parser:
-    """Parses the stages of a session, and collects the losses."""
+    """Parses the stages of a session, and collects the evidence that could not be read."""
 
     def __init__(self) -> None:
         self.losses: list[Loss] = []

@@ -37,10 +37,10 @@ class Span:
 
 def find_injections(data: bytes) -> list[Span]:
     """
-    The spans of a UTF-8 text that try to steer the judge, in order and without overlap; linear.
+    Find the spans of a UTF-8 text that try to steer the judge, in order and without overlap; linear.
 
     Args:
-        data: Text from `fence.clean`: a zero-width space would hide a word.
+        data: Text that `fence.clean` returned; in other text a zero-width space could hide a word.
     """
     if _ANY_INJECTION.search(data) is None:
         return []
@@ -86,8 +86,10 @@ def mask_injections(data: bytes, spans: list[Span]) -> bytes:
 
 
 def _around(data: bytes, floor: int, span: Span) -> tuple[int, int]:
-    """The range from the end of the previous sentence to the end of this one, or of the line, if they are
-    near.
+    """
+    The range that masking a span replaces: its sentence, or its sentence and the rest of the line.
+
+    An end that is farther than `_NEAR_BYTES` from the span does not count. No range begins before `floor`.
     """
     earliest = max(floor, span.start - _NEAR_BYTES)
     ends = [m.end() for m in _SENTENCE_END.finditer(data, earliest, span.start)]

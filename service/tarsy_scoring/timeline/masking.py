@@ -23,50 +23,55 @@ _PLACEHOLDER = re.compile(
 )
 
 
-def _spare_strong(keep: bytes, value: bytes, after: bytes) -> bool:
+def _is_harmless_password(keep: bytes, value: bytes, after: bytes) -> bool:
+    """Whether the value behind a name such as `password` or `api_key` is a directory or a word of prose."""
     if keep.lower().endswith(b"pwd=") and value.lstrip(b"\\\"'").startswith(b"/"):
         return True  # the shell's working directory
     # `invalid password: user not found` is prose; `password: hunter2` is not.
     return keep.rstrip(b" \t").endswith(b":") and value.isalpha() and value.islower() and after == b" "
 
 
-def _spare_weak(keep: bytes, value: bytes, after: bytes) -> bool:
-    """`secret` and `token` are ordinary words: the value must look random, which `token: expired` does not."""
+def _is_harmless_token(keep: bytes, value: bytes, after: bytes) -> bool:
+    """
+    Whether the value behind `secret`, `token` or `credential` does not look random, as in `token: expired`.
+
+    These names are ordinary words, so only a value that looks random is a secret.
+    """
     bare = value.strip(b"\\\"'")
     made_up = any(c in b"0123456789" for c in bare) or (not bare.islower() and not bare.isupper()) or len(bare) >= 24
-    return len(bare) < 6 or bare.isdigit() or not made_up or _spare_strong(keep, value, after)
+    return len(bare) < 6 or bare.isdigit() or not made_up or _is_harmless_password(keep, value, after)
 
 
-def _spare_words(_keep: bytes, value: bytes, _after: bytes) -> bool:
-    """`basic NetworkPolicy`, `basic functionality-test`: only letters, or no digit, upper case or padding."""
+def _is_prose(_keep: bytes, value: bytes, _after: bytes) -> bool:
+    """Whether the value is prose (`basic NetworkPolicy`): letters only, or no digit, capital or padding."""
     return value.isalpha() or (value.islower() and not any(c in b"0123456789+/=" for c in value))
 
 
-# By the `spare` of a rule: which values are harmless beside references, booleans and masks.
-_SPARED: dict[str, Callable[[bytes, bytes, bytes], bool]] = {
+# By the `unless` of a rule: the check for values that are no secret, beside references, booleans and masks.
+_HARMLESS: dict[str, Callable[[bytes, bytes, bytes], bool]] = {
     "placeholders": lambda *_: False,
-    "strong": _spare_strong,
-    "weak": _spare_weak,
-    "words": _spare_words,
+    "harmless_password": _is_harmless_password,
+    "harmless_token": _is_harmless_token,
+    "prose": _is_prose,
     "numbers": lambda _, value, __: value.isdigit(),  # `-u 1000:1000` names a user and a group
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A rule of `secrets.yaml`."""
+    """A rule of `secrets.yaml`, where the keys are explained."""
 
     kind: str
     secret: str
     keep: str = ""
-    spare: str | None = None
+    unless: str | None = None
     after: str = ""
 
-    def spares(self, keep: bytes, value: bytes, after: bytes) -> bool:
-        """Whether the value in the place of a secret is none."""
-        if self.spare is None:
+    def is_harmless(self, keep: bytes, value: bytes, after: bytes) -> bool:
+        """Whether the value that stands where a secret would stand is no secret."""
+        if self.unless is None:
             return False
-        return _PLACEHOLDER.fullmatch(value) is not None or _SPARED[self.spare](keep, value, after)
+        return _PLACEHOLDER.fullmatch(value) is not None or _HARMLESS[self.unless](keep, value, after)
 
 
 _RULES = [_Rule(**rule) for rule in read_rules("secrets.yaml", "rules")]
@@ -94,7 +99,7 @@ def mask_secrets(text: str) -> str:
 
 
 def mask_bytes(data: bytes) -> bytes:
-    """`mask_secrets` over UTF-8; returns the same object if there is nothing to mask."""
+    """Do the same as `mask_secrets` for UTF-8; returns the same object if there is nothing to mask."""
     if _ANY_SECRET.search(data) is None:
         return data
     if _MANIFEST.search(data) is not None:
@@ -106,7 +111,7 @@ def mask_bytes(data: bytes) -> bytes:
         rule = _RULES[secret_group // 2 - 1]
         start, end = match.span(secret_group)
         value = data[start:end].removesuffix(rule.after.encode())
-        if rule.spares(data[match.start() : start], value, data[end : end + 1]):
+        if rule.is_harmless(data[match.start() : start], value, data[end : end + 1]):
             continue
         opening = value[: len(value) - len(value.lstrip(b"\\\"'"))]
         pieces += (data[position:start], opening, f"[REDACTED:{rule.kind}]{rule.after}".encode())

@@ -132,8 +132,8 @@ class Timeline:
     """
     Everything that happened in one terminal session, in order.
 
-    `created_at` is the time of the request, `started_at` the time when work began. Without `has_real_times`
-    the times are synthetic: they give an order and no duration.
+    `created_at` is the time when the session was created, `started_at` the time when work on it began.
+    Without `has_real_times` the times are synthetic: they give an order and no duration.
     """
 
     session_id: str
@@ -172,9 +172,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class FoundSession:
-    """A terminal session as a source lists it; `completed_at` is None where the source has no time of the
-    end.
-    """
+    """A terminal session as a source lists it; `completed_at` is None where the source has no end time."""
 
     session_id: str
     chain_id: str | None
@@ -219,10 +217,10 @@ class TimelineSource(Protocol):
         """
         List the terminal sessions that ended at `since` or later, each once, in no particular order.
 
-        A session without a time of the end counts by its creation. Holds one page in memory at a time.
+        A session without an end time counts by the time of its creation. Holds one page in memory at a time.
 
         Args:
-            since: With its time zone.
+            since: A time with its time zone.
 
         Raises:
             TimelineUnavailable: The source cannot be read right now; sessions listed before are valid.

@@ -1,8 +1,8 @@
 """
 Converts loosely typed JSON or rows of a session into the records of `model`; shared by the sources.
 
-All names and texts come out storable, because they end up in columns, keys and messages. An absent id or index
-of an entry is replaced by its place in the session.
+All names and texts come out storable, because they end up in columns, keys and messages. A stage, execution
+or event without an id or an index gets its place in the session instead: `where` or `position`.
 """
 
 import json
@@ -76,7 +76,7 @@ def model_names(execution: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
-    """The call that a tool event's metadata describes; recorded argument strings stay unchanged."""
+    """Build the call that a tool event's metadata describes; a recorded argument string stays unchanged."""
     arguments = metadata.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
@@ -94,7 +94,7 @@ def tool_call(metadata: Mapping[str, Any]) -> ToolCall:
 def event_of(
     raw: Mapping[str, Any], tool: ToolCall | None, skill_name: object, where: str = "", position: int = 0
 ) -> Event:
-    """An event whose `event_type` is text."""
+    """Build an event from a mapping whose `event_type` is text."""
     return Event(
         event_id=text_or_none(raw.get("event_id")) or where,
         sequence_number=_index(raw.get("sequence_number"), position),
@@ -114,7 +114,7 @@ def execution_of(
     where: str = "",
     position: int = 0,
 ) -> Execution:
-    """An execution; `tokens` are those of its input and of its output."""
+    """Build an execution; `tokens` are the recorded sums of its input and of its output."""
     return Execution(
         execution_id=text_or_none(raw.get("execution_id")) or where,
         agent_name=text_or_none(raw.get("agent_name")) or "(unnamed)",
@@ -131,7 +131,11 @@ def execution_of(
 
 
 def stage_of(raw: Mapping[str, Any], executions: Sequence[Execution], where: str = "", position: int = 0) -> Stage:
-    """A stage whose `stage_type` is text; without a declared number of agents it declares those that are there."""
+    """
+    Build a stage from a mapping whose `stage_type` is text.
+
+    A stage without a declared number of agents declares the agents that could be read.
+    """
     stage_type = storable(raw["stage_type"])
     declared = whole_number(raw.get("expected_agent_count"))
     if declared is None:
@@ -156,7 +160,7 @@ def timeline_of(
     labels: dict[str, str],
     evidence: Evidence,
 ) -> Timeline:
-    """The timeline of a session whose `session_id`, `status` and `alert_data` are text."""
+    """Build the timeline of a session whose `session_id`, `status` and `alert_data` are text."""
     return Timeline(
         session_id=session["session_id"],
         status=session["status"],

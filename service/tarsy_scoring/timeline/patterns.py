@@ -11,7 +11,7 @@ _FRAGMENT = re.compile(r"\{([A-Z_]+)\}")
 
 
 def compile_bytes(pattern: str, *, capture: bool = True) -> "re2._Regexp":
-    """An RE2 over UTF-8 bytes; without captures it always runs in the DFA."""
+    """Compile an RE2 pattern over UTF-8 bytes; without captures it always runs in the DFA."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1  # bytes in, bytes out: no offsets to convert
     options.max_mem = 32 << 20  # room for the DFA; when it runs out RE2 gets slower, not wrong

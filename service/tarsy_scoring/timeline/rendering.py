@@ -86,7 +86,7 @@ class Rendering:
         self._render_conclusion("Final analysis", timeline.final_analysis, Rank.KEPT)
         self._render_conclusion("Executive summary", timeline.executive_summary, Rank.REST)
         self._list_not_shown()
-        self._check_lines_of_names()
+        self._defuse_lines_of_names()
         self._fill_bodies()
 
     # --- writing ---------------------------------------------------------------------------------------
@@ -112,10 +112,8 @@ class Rendering:
         for (part, _), safe in zip(self._bodies, safe_texts, strict=True):
             part.text = safe if safe.endswith("\n") else safe + "\n"
 
-    def _check_lines_of_names(self) -> None:
-        """Check the lines that names form together: each name is safe, but two of them may join to a fence
-        line.
-        """
+    def _defuse_lines_of_names(self) -> None:
+        """Defuse each line in which names that are safe by themselves join to a fence line."""
         parts = self.alert + self.conversation
         together = "".join(part.text for part in parts) + "\n".join(self.not_shown)
         if not imitates_fence(together.encode()):
@@ -257,7 +255,7 @@ class Rendering:
             self._conclusions[text] = (entry, rank)
 
     def _render_call(self, event: Event, summaries: list[Event]) -> None:
-        """A call, its summaries and its raw result are one entry. Failed summaries are left out."""
+        """Render a call, its summaries and its raw result as one entry. Failed summaries are left out."""
         tool = event.tool
         name = self._label(tool.name) if tool else "(unnamed)"
         failed = tool is not None and bool(tool.is_error or tool.exit_code)
@@ -282,9 +280,7 @@ class Rendering:
 
 
 def _parents_first(executions: tuple[Execution, ...]) -> Iterable[tuple[Execution, Execution | None]]:
-    """Each execution once, sub-agents after their parent; an execution with an unknown parent counts as a
-    root.
-    """
+    """Yield each execution once with its parent, parents first; an unknown parent counts as none."""
     by_id = {e.execution_id: e for e in executions}
     children: dict[str, list[Execution]] = defaultdict(list)
     waiting = []

@@ -1,4 +1,4 @@
-"""Text that can be stored, and characters that a reader does not see."""
+"""Makes text storable in UTF-8 and PostgreSQL, and removes characters that a reader does not see."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from tarsy_scoring.config.packaged import packaged_yaml
 _RANGES: list[tuple[int, int]] = packaged_yaml(__package__, "invisible.yaml")
 
 INVISIBLE = tuple(chr(point) for first, last in _RANGES for point in range(first, last + 1))
-_NOTHING: Mapping[int, None] = dict.fromkeys(map(ord, INVISIBLE))
+_INVISIBLE_TO_NONE: Mapping[int, None] = dict.fromkeys(map(ord, INVISIBLE))
 
 
 def encode(text: str) -> bytes:
-    """UTF-8. Two halves of a surrogate pair are joined, a single half becomes U+FFFD."""
+    """Encode as UTF-8: two halves of a surrogate pair are joined, a single half becomes U+FFFD."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -20,14 +20,14 @@ def encode(text: str) -> bytes:
 
 
 def storable(text: str) -> str:
-    """Text that PostgreSQL and UTF-8 can hold: without NUL, and with U+FFFD for half of a surrogate pair."""
+    """Make text storable in PostgreSQL and UTF-8: without NUL, with U+FFFD for half of a surrogate pair."""
     # Most texts are long and ASCII, which `isascii` knows without a look at the characters.
     kept = text if text.isascii() else encode(text).decode()
     return kept.replace("\0", "")
 
 
 def storable_json(value: Any) -> Any:
-    """JSON in which every text is storable."""
+    """Make every key and text of a JSON value storable."""
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, list):
@@ -39,11 +39,11 @@ def storable_json(value: Any) -> Any:
 
 def without_invisible(text: str) -> str:
     """The text without invisible characters."""
-    return text if text.isascii() else text.translate(_NOTHING)
+    return text if text.isascii() else text.translate(_INVISIBLE_TO_NONE)
 
 
 def one_line(text: str) -> str:
-    """Untrusted text as one line without control, colour or direction characters."""
+    """Put untrusted text on one line, without control, colour or direction characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in without_invisible(text)).split())
 
 
