@@ -1,5 +1,5 @@
 """
-The steps of a judgement: one sample, further samples, one with suspicious text masked, then the follow-up.
+Judges one session: a first sample, further samples, a sample with suspicious text masked, then the follow-up.
 """
 
 import asyncio
@@ -21,13 +21,16 @@ from tarsy_scoring.timeline.context import FittedContext
 Samples = int | Literal["adaptive"]
 
 TAMPERING_POINTS = 10
+# The rule of `samples: adaptive`; see `is_doubtful` for its measured gain.
 MOST_ADAPTIVE_SAMPLES = 5
 NEAR_EDGE_POINTS, FAR_APART_POINTS = 3, 8
-EDGES_WITHOUT_BANDS = (50, 75)
+EDGES_WITHOUT_BANDS = (50, 75)  # those of `statistics.agreement.DEFAULT_BANDS`
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
+    """One sample: its conversation, the verdict read out of it, and the context that was judged."""
+
     conversation: Conversation
     verdict: Verdict
     context: FittedContext
@@ -101,7 +104,7 @@ async def assess(
 async def _further_samples(
     sample: Callable[[], Awaitable[_Reading | None]], first: _Reading, wanted: Samples, at_edges: Sequence[int]
 ) -> list[_Reading]:
-    """The samples after the first. A sample that fails for good is left out."""
+    """Take the samples after the first. One that fails for good is left out, and ends adaptive sampling."""
     if wanted != "adaptive":
         found = await asyncio.gather(*(sample() for _ in range(wanted - 1)), return_exceptions=True)
         for error in (f for f in found if isinstance(f, BaseException)):

@@ -31,7 +31,7 @@ class Conversation:
     the evidence stays byte for byte. A cancelled turn leaves it unchanged as well.
 
     Args:
-        reply_format: Of every answer; None for text.
+        reply_format: The JSON that every answer must be; None for text.
         max_reminders: How often a reply that does not follow the form may be asked for again.
         is_final: Whether a failed optional turn is given up; other errors of it are raised.
     """
@@ -62,7 +62,7 @@ class Conversation:
         Raises:
             Refused, ContentFiltered, AnswerCut, EmptyAnswer: The answer is not usable.
             ContextTooLong: Not even the opening and the last reply fit.
-            RetryLater, WaitFor, Unscorable: As `ask` raises them.
+            RetryLater, WaitFor, Unscorable, LeaseLost: As `ask` raises them.
         """
         asked, kept = [Message("user", prompt)] if prompt else [], self._exchanges
         try:
@@ -82,6 +82,7 @@ class Conversation:
 
         Raises:
             RetryLater, WaitFor: Another attempt may succeed.
+            LeaseLost: The score belongs to another worker now.
         """
         try:
             return await self.say(kind, prompt)
@@ -91,7 +92,7 @@ class Conversation:
             return None
 
     async def _ask_whole(self, kind: TurnKind, messages: list[Message]) -> Turn:
-        """Ask, and ask the same question once more with a larger limit where the answer is cut."""
+        """Ask, and ask the same question once more with a larger reply limit where the answer is cut."""
         question = Question(kind, messages, self._format)
         turn = await self._ask(question)
         if turn.finish_reason != "length" or turn.refusal:

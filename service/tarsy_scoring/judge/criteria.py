@@ -1,5 +1,5 @@
 """
-Criteria files become frozen definitions that are addressed by their content.
+Reads criteria files into frozen definitions that are addressed by their content.
 
 The shipped files work without configuration; operators put their own beside them. The hash of a criteria
 covers everything that the judge is asked, including the texts that code adds to the prompts of the file.
@@ -124,6 +124,8 @@ class CriteriaRegistry:
 
     def get(self, name: str) -> Criteria:
         """
+        Find the criteria of this name.
+
         Raises:
             UnknownCriteria: No loaded criteria have this name.
         """

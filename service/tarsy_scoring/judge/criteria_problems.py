@@ -32,7 +32,7 @@ class CriteriaProblem:
 
 
 def syntax_problem(error: yaml.YAMLError, text: str) -> CriteriaProblem:
-    """The problem of a text that is not YAML."""
+    """Turn the error of the YAML parser into a problem with its line."""
     if isinstance(error, yaml.reader.ReaderError):
         reason = f"not YAML: the character {error.character:#x} is not allowed"
         return CriteriaProblem(reason, line=text.count("\n", 0, error.position) + 1)
@@ -79,7 +79,7 @@ def explain(
     error: ValidationError, loaded: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]
 ) -> Iterator[CriteriaProblem]:
     """
-    The problems that validation found.
+    Turn each error of the validation into a problem with its key and line.
 
     Args:
         loaded: The file as Python values.

@@ -1,8 +1,8 @@
 """
-The words of `failure_tags` as patterns: cues that deny, question or only mention a term, and the ends of their scope.
+Patterns for `failure_tags`: cues that deny, question or only mention a term, and words that end their scope.
 
-The phrases are in `cues.yaml`; this module says how they combine. All patterns read lower-case text in which each term
-is one character of the class `X`.
+The phrases are in `cues.yaml`; this module combines them. All patterns read lower-case text in which each
+term is one character of the class `X`.
 """
 
 import re
@@ -30,7 +30,7 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(_FILE["words"][name].split())
 
 
-_CLAUSE = (  # the begin of another clause
+_CLAUSE = (  # the beginning of another clause
     rf"(?:, (?:and )?(?:then )?|(?<!\w)(?:and|then) )(?:{_pattern('subject')})(?![\w'-])|, (?:the|his|their) (?!{X})\w+"
     rf"|(?<!\w)and (?:\w{{1,30}}ed(?!\w)|(?:the|an?|his|their) (?!{X}))"
 )

@@ -35,6 +35,7 @@ from tarsy_scoring.judge.response import Usage, read_turn
 from tarsy_scoring.judge.verdict import Question, Turn
 
 SHORTEST_RATE_LIMIT_DUE_S = 10.0  # a provider that sends 429 with a wait of zero must not make the queue spin
+# A score whose key was rejected, or whose quota is used up, is due again after this time.
 KEY_DUE_S = 60.0
 QUOTA_DUE_S = 300.0
 CONNECT_TIMEOUT_S = 10.0
@@ -171,9 +172,7 @@ class Endpoint:
         return PreparedCall(fitted, parameters, to_json({**parameters, "messages": messages}))
 
     def _adapt(self, parameters: dict[str, Any], error: ErrorResponse) -> bool:
-        """Drop a parameter that the endpoint reports as unsupported from all later calls; whether there was
-        one.
-        """
+        """Drop the parameter that the error calls unsupported from later calls; False where there is none."""
         refused = error.unsupported_parameter(parameters.keys() & {"temperature", "max_tokens", "response_format"})
         if refused == "temperature":
             self._takes_temperature = False
@@ -194,7 +193,8 @@ class Endpoint:
         Call once, for at most `timeout_s`. A cancellation closes the connection.
 
         Args:
-            ends_at: End of the attempt by the clock of the event loop. The result is then a `TimeoutError`.
+            ends_at: End of the attempt by the clock of the event loop. Without an answer by then, the result
+                is a `TimeoutError`.
         """
         started = time.perf_counter()
         own_end = asyncio.get_running_loop().time() + self.settings.timeout_s
@@ -206,13 +206,13 @@ class Endpoint:
                 response = await self.http.post(self._url, content=prepared.body, headers=self._headers)
         except (httpx2.HTTPError, aiohttp.ClientError, OSError) as error:  # the timeout of `limit` is an OSError
             if limit.expired():
-                return self._silence(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
+                return self._timed_out(time.perf_counter() - started, is_attempt_over=ends_at < own_end)
             reason = f"could not be reached, or broke off ({type(error.__cause__ or error).__name__})"
             return Outcome(_no_answer(), self._unavailable(reason))
         return self._read(response, prepared, latency_ms=round((time.perf_counter() - started) * 1000))
 
-    def _silence(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
-        """The outcome of a call without an answer in time. A short wait says nothing about the provider."""
+    def _timed_out(self, waited_s: float, *, is_attempt_over: bool) -> Outcome:
+        """The outcome of a call without an answer in time; a short wait is not held against the provider."""
         if is_attempt_over:
             return Outcome(_no_answer() if waited_s >= SILENCE_S else None, TimeoutError())
         reason = f"gave no answer within {self.settings.timeout_s:g} s"

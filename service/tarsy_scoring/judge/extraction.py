@@ -150,11 +150,11 @@ def extract_outcome(reply: str, outcomes: Iterable[str]) -> str | None:
     """
     The outcome on the last line that states one (`Outcome: partial`, decorated or not), or None.
 
-    Args:
-        outcomes: Ids that may be stated, in lower case.
-
     The range of totals may follow, copied from the prompt (`Outcome: correct (60-100)`). A line with another
     word or with several outcomes (`Outcome: correct or partial`) states none.
+
+    Args:
+        outcomes: Ids that may be stated, in lower case.
     """
     known = set(outcomes)
     for line in reversed(reply.splitlines()) if known else ():
@@ -224,7 +224,7 @@ def _statements_of(category_id: str, max_points: int) -> re.Pattern[str]:
 # --- the missing tools ---------------------------------------------------------------------------------
 
 _NONE_MISSING = re.compile(r"\W*(?:1[.)]\W*)?no\s+(?:critical\s+)?missing\s+tools", re.IGNORECASE)
-_ITEM = re.compile(  # of a line without trailing space
+_ITEM = re.compile(  # for a line without trailing space
     r"(?P<indent>[ \t]*)(?:#{1,6}[ \t]+)?(?P<open>[*_]{0,3})"
     r"(?P<number>[0-9]{1,3})[.)][ \t]*(?P<close>[*_]{0,3})[ \t]*(?P<rest>\S.*)"
 )
@@ -239,7 +239,7 @@ _MARKS = " \t*_`\"'“”:"
 
 def extract_missing_tools(text: str) -> list[MissingTool]:
     """
-    The numbered list of missing tools: a name and why, per item.
+    Read the numbered list of missing tools: the name and the reason of each item.
 
     Reads `1. **read-file**: why`, `1) read-file - why`, and a name on a line of its own with the reason
     below. Lines and bullets below an item belong to its reason. An item without a recognisable name gives no

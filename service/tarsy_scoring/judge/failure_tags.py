@@ -1,9 +1,8 @@
 """
-Which failures of a vocabulary an analysis asserts, as opposed to failures that it denies, asks about or only
-names.
+Finds the failures that an analysis asserts, as opposed to those that it denies, asks about or only names.
 
-Cue and scope, as in NegEx: a cue in front of a term (`no sign of X`) denies it as far as the scope of the cue
-reaches, and an answer behind a term (`X: none`, `X was ruled out`) denies that term. Only the form of a
+It reads cues and their scopes, as NegEx does: a cue (`no sign of X`) denies the terms behind it as far as its
+scope reaches. An answer behind a term (`X: none`, `X was ruled out`) denies that term. Only the form of a
 sentence is read: an explanation that refutes a term without a cue is not recognised.
 
 Source: Chapman et al., A Simple Algorithm for Identifying Negated Findings and Diseases in Discharge
@@ -79,11 +78,11 @@ def _mark_terms(analysis: str, marks: dict[str, str]) -> str:
 class _Sentence:
     text: str
     lead: str = ""
-    """The line that leads in to it: `Not observed:`."""
+    """The line that introduces it, such as `Not observed:`."""
     is_beside: bool = False
-    """An item or a cell: no answer to the sentence in front of it."""
+    """Whether it is a list item or a table cell, and so no answer to the sentence in front of it."""
     next: str = ""
-    """The sentence behind it, where that may be its answer: `X:` and then `None found.`"""
+    """The sentence behind it, where that may be its answer, as `None found.` behind `X:`."""
 
 
 def _sentences(text: str) -> list[_Sentence]:
@@ -128,7 +127,7 @@ def _cells(row: str) -> Iterator[_Sentence]:
 @dataclass(slots=True)
 class _Scope:
     """
-    What a cue denies, while a sentence is read from left to right.
+    The reach of a cue, and what has been read within it. A sentence is read from left to right.
 
     A `far` scope ends with its clause. A `none` one passes verbs as well: `None of the claims is X`. A `near`
     one ends at a word that is not in `CARRYING`, and an `all` one (`if`) with the sentence.
@@ -140,7 +139,7 @@ class _Scope:
     """A word outside of `CARRYING` was read; the cue denies that word."""
     has_terms: bool = False
     is_suspended: bool = False
-    """By a comma behind substance, until `or` shows that the list goes on."""
+    """Whether a comma behind substance has suspended the denial, until `or` shows that the list goes on."""
     last_word: str = ""
 
     @property
@@ -177,7 +176,7 @@ def _asserted_runs(sentence: _Sentence) -> Iterator[str]:
 
 
 def _read_on(text: str, scope: _Scope | None, *, is_start: bool) -> _Scope | None:
-    """The scope that is open behind a text without terms."""
+    """Read a text without terms; returns the scope that is open at its end."""
     has_subject = not is_start
     outside: list[_Scope | None] = []  # the scopes around the brackets that are open
     position = 0
@@ -226,7 +225,7 @@ def _pass_word(scope: _Scope, word: str) -> _Scope | None:
 
 
 def _pass_mark(scope: _Scope, kind: str, rest: str) -> _Scope | None:
-    """The scope behind punctuation, a conjunction or the begin of a clause; None where that ends it."""
+    """The scope behind punctuation, a conjunction or the beginning of a clause; None where that ends it."""
     if kind == "end" or (kind == "colon" and not scope.leads_on):
         return None
     if scope.reach == "all":
@@ -243,7 +242,7 @@ def _pass_mark(scope: _Scope, kind: str, rest: str) -> _Scope | None:
 
 
 def _denied_behind(text: str, run: re.Match[str], following: str) -> tuple[bool, int]:
-    """Whether the words behind a run deny it, and where to read on."""
+    """Whether the words behind a run of terms deny it, and the position from which to read on."""
     end = run.end()
     if cues.QUIET_BEHIND.match(text, end):
         return False, end

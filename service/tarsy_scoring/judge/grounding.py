@@ -1,5 +1,5 @@
 """
-Check the citations of an analysis against the evidence that the judge saw.
+Checks the citations of an analysis against the evidence that the judge saw.
 
 Only the form is checked: that an entry exists and that a quotation occurs in it. Whether the entry supports
 the claim is not checked.
@@ -59,7 +59,7 @@ def is_ungrounded(grounding: Grounding) -> bool:
 @dataclass(slots=True)
 class _Sentence:
     ids: dict[str, None] = field(default_factory=dict)
-    """In order and once."""
+    """The entry ids of the sentence, each once, in order."""
     quotations: list[str] = field(default_factory=list)
     suggests: bool = False
     """Whether code that comes next is a suggestion, as the words in front of it indicate."""
@@ -124,8 +124,10 @@ def _sentences(analysis: str) -> Iterator[_Sentence]:
 
 
 def _tokens(text: str) -> Iterator[re.Match[str]]:
-    """Ids, quotations, words of suggestion, ends of sentences. Other text in quotation marks is searched for
-    them.
+    """
+    Yield ids, quotations, words of suggestion and ends of sentences.
+
+    Text in quotation marks that is no quotation is searched for them, too.
     """
     pattern = _TOKEN_AROUND_CODE if "`" in text else _TOKEN
     position, closing_ticks = 0, -1
@@ -155,7 +157,7 @@ def _leads_on(text: str, end: int, suggests: bool, items_suggest: bool) -> bool:
 
 
 def _is_quotation(token: re.Match[str]) -> bool:
-    """Whether it is long enough, and opened and closed like a quotation. A single word is in scare quotes."""
+    """Whether a token is long enough, and opened and closed like a quotation; scare quotes are too short."""
     kind = token.lastgroup or ""
     text = token[kind]
     if kind == "straight" and (text[-1].isspace() or _WORD_CHARACTER.match(token.string, token.end())):
@@ -171,7 +173,7 @@ _USED_AS_WORD = re.compile(rf"(?<![\w.-])E{_NUMBER}(?![\w)\]-])")
 
 
 class _Shown:
-    """The evidence, with each part normalised once."""
+    """The evidence that the judge saw, with each part normalised once."""
 
     def __init__(self, evidence: FittedContext) -> None:
         self._evidence = evidence
@@ -203,7 +205,7 @@ class _Shown:
 
     @cached_property
     def _everything(self) -> Sequence[str]:
-        """Cut at the headings, because a quotation may not span entries."""
+        """All entries; the text is cut at their headings, because a quotation may not span entries."""
         texts = (self._evidence.alert, self._evidence.conversation)
         return [_normalised(part) for text in texts for part in re.split(r"(?m)^(?=\[E[0-9]+\] )", text)]
 

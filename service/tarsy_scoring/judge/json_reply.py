@@ -1,5 +1,5 @@
 """
-JSON replies: how they are asked for, and how the object is extracted from a reply that wraps it.
+Asks for JSON replies, and extracts the object from a reply that wraps it.
 
 The object may be the whole reply, the content of a code fence, or surrounded by words. A reply with several
 different objects among its words counts as a reply without one. Extraction is linear in the length of the
@@ -29,7 +29,7 @@ before it and nothing after it. Change nothing else in it."""
 
 
 def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """An object for OpenAI's strict mode: every property is required and no others are allowed."""
+    """The schema of an object for OpenAI's strict mode: every property is required, and no others allowed."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -103,7 +103,8 @@ def extract_object(reply: str) -> dict[str, Any] | None:
 
 
 def _object_of(text: str) -> dict[str, Any] | None:
-    # The JSON of an endpoint may escape half of a surrogate pair. One letter is not worth a reminder.
+    # The JSON of an endpoint may escape half of a surrogate pair. `encode` replaces it: one letter is not
+    # worth a reminder.
     try:
         found = from_json(encode(text), allow_inf_nan=False)
     except ValueError:
@@ -123,7 +124,7 @@ def _fenced(text: str) -> Iterator[str]:
 
 
 def _objects_in(text: str) -> list[dict[str, Any]]:
-    """Outermost objects among words, none where the last one is cut. Braces inside strings do not count."""
+    """The outermost objects among words; none where the last is cut. Braces inside strings do not count."""
     found = []
     depth, start, in_string, escaped = 0, 0, False, False
     for position, character in enumerate(text):

@@ -34,10 +34,12 @@ _log = structlog.get_logger()
 
 
 class Gate(Protocol):
-    """Grants single calls and books their outcome: limits and money of the whole fleet."""
+    """Grants permits for single calls and books their outcomes, under the limits of the fleet."""
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Any:
         """
+        Grant one call, and reserve its tokens and money; returns the permit for `settle`.
+
         Args:
             tokens: Estimated input plus the reply limit.
             most_usd: Upper bound of the cost; None where prices are unknown.
@@ -113,7 +115,7 @@ class JudgeClient:
             token_factor: Real tokens of the model per estimated one, >= 1.
 
         Returns:
-            The answer. Refusals and cut answers are returned too; the strategy reacts to them.
+            The answer. Refusals and cut answers are returned too; `Conversation` reacts to them.
 
         Raises:
             JudgeUnavailable: Unreachable, 408, 409, 5xx, or no chat completion, 4 times; or no answer within
@@ -158,7 +160,12 @@ class JudgeClient:
             raise failure  # outside `except`, so that the provider's free text does not become its cause
 
     def _fit(self, question: Question, token_factor: float) -> FittedQuestion:
-        """Raises: PromptTooLong: The window leaves no room for a reply."""
+        """
+        Fit the reply limit into the part of the window that the prompt leaves.
+
+        Raises:
+            PromptTooLong: The prompt leaves too few tokens for a reply.
+        """
         most, window = self.settings.max_reply_tokens, self.settings.context_window_tokens
         estimated = sum(self._estimate(message) for message in question.messages)
         tokens = math.ceil(estimated * token_factor)
@@ -198,6 +205,7 @@ class JudgeClient:
             self._calls.release()
 
     async def _admit(self, gate: Gate, prepared: PreparedCall, ends_at: float) -> Any:
+        """Obtain a permit; a pause that ends soon enough is slept through."""
         # An upper bound of the cost: a token has at least one byte, and the model reads at most its window.
         fitted, most_read = prepared.fitted, min(len(prepared.body), self.settings.context_window_tokens)
         most_usd = self.prices.cost_usd(most_read, 0, fitted.reply_limit)
@@ -236,6 +244,7 @@ def create_clients(
 
 
 def _wait_s(state: RetryCallState) -> float:
+    """The wait before the next call, with jitter: the one that the provider asked for, or else our own."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.after_s if isinstance(error, TransientError) else None
     spread = random.random()  # noqa: S311  # jitter needs no secure source

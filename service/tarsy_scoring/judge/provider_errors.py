@@ -1,5 +1,5 @@
 """
-Error responses of an endpoint, in the spellings of OpenAI, vLLM, llama.cpp, FastAPI and gateways.
+Interprets error responses of endpoints, in the spellings of OpenAI, vLLM, llama.cpp, FastAPI and gateways.
 
 Reads status, headers and body of a response without an answer, and the rate limits that any response reports.
 """
@@ -16,7 +16,8 @@ Meaning = Literal["too_long", "quota", "filtered", "key", "pause", "unavailable"
 LONGEST_WAIT_S = 30.0  # for a longer wait the score goes back to the queue, so that no worker sleeps
 LONGEST_RATE_LIMIT_DUE_S = 3600.0  # a header with a nonsense value must not park a score forever
 _RATE_LIMITED = 429
-# A gateway gave up waiting while the model may still be writing: 502, 504, and Cloudflare's own codes.
+# With these statuses a gateway gave up waiting while the model may still be writing: 408, 502, 504, and
+# Cloudflare's own 520-527.
 _GIVEN_UP_ON = frozenset({408, 502, 504, *range(520, 528)})
 _NO_QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 _TOO_LONG_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"})
@@ -99,7 +100,7 @@ class ErrorResponse:
         return "pause" if is_pause else "unavailable"
 
     def account(self) -> dict[str, Any]:
-        """What the response says about the provider, as keywords of `limits.rules.Result`."""
+        """The facts about the provider that the response gives, as keywords of `limits.rules.Result`."""
         meaning = self.meaning
         account: dict[str, Any] = {"reason": f"HTTP {self.status}"}
         if meaning in ("key", "quota"):
@@ -115,7 +116,11 @@ class ErrorResponse:
         return self.status < 300 or self.status in _GIVEN_UP_ON
 
     def says_prompt_is_too_long(self) -> bool:
-        """Some servers send it as a 500. A 429 about "tokens" is a rate limit instead."""
+        """
+        Whether the error says that the prompt exceeds the window.
+
+        Some servers send it as a 500. A 429 about "tokens" is a rate limit instead.
+        """
         if self.words & _TOO_LONG_CODES:
             return True
         return self.status not in (401, 403, 429) and _TOO_LONG.search(self._text) is not None

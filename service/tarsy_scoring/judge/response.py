@@ -1,7 +1,7 @@
 """
 The content of an endpoint's answer: its text, how it ended, and the tokens it took.
 
-Whether the answer is usable is decided by the strategy.
+`Conversation` decides whether the answer is usable.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints
 TurnKind = Literal["analysis", "reminder", "repair", "sample", "masked", "missing_tools"]
 Role = Literal["system", "user", "assistant"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-"""Checked where JSON is read."""
+"""Text that is not blank. Pydantic checks this where JSON is read; a dataclass checks nothing by itself."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Turn:
 
     @property
     def judge(self) -> str:
-        """The judge that was asked, for messages."""
+        """Model and provider that were asked, as words for a message."""
         return f"the judge {self.model_requested!r} at {self.provider!r}"
 
 
@@ -85,7 +85,7 @@ class Grounding:
 
     @property
     def share(self) -> float | None:
-        """0-1; None where nothing was cited."""
+        """The share of the checked citations that hold, 0-1; None where nothing was cited."""
         return self.held / self.checked if self.checked else None
 
 

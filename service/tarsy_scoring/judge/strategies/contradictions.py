@@ -1,4 +1,4 @@
-"""Numbers of a verdict that do not agree with each other, and the one request to repair them."""
+"""Finds numbers of a verdict that do not agree with each other, and asks the judge once to repair them."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ async def repair(
     conversation: Conversation, verdict: Verdict, bands: Bands, prompt: str, take: Callable[[Turn], None]
 ) -> None:
     """
-    Ask once for numbers that agree where they do not, and flag what still does not agree then.
+    Ask once for a repair where numbers do not agree, and flag those that still do not agree afterwards.
 
     A repair that fails for good costs a flag and not the score. No number is ever clamped.
 
@@ -31,7 +31,7 @@ async def repair(
 
 def contradictions(verdict: Verdict, bands: Bands) -> set[str]:
     """
-    Flags for numbers that do not agree.
+    The flags for the numbers of a verdict that do not agree; empty where all agree.
 
     A total may round half points of the breakdown; whole points must match it. A missing outcome contradicts
     nothing.

@@ -17,12 +17,14 @@ from tarsy_scoring.judge.verdict import ReplyFormat, RubricReading, TurnKind, Ve
 
 
 class Rubric(Strategy):
-    """Values from the judge, weights from the file, the sum from code."""
+    """The judge gives the values, the criteria file gives the weights, and code computes the weighted sum."""
 
     name = "rubric"
 
     def check(self, definition: Definition) -> None:
         """
+        Check that the file has a rubric whose weights add up to 1.
+
         Raises:
             ValueError: There is no rubric, or its weights do not add up to 1.
         """

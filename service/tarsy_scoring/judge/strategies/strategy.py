@@ -28,7 +28,8 @@ class Strategy(ABC):
         Check that a criteria file has the keys that the strategy needs, and none that contradict it.
 
         Raises:
-            ValueError: With the reason. It names the keys, so that the line in the file can be found.
+            ValueError: A key is missing or contradicts the strategy. The message names the key, so that its
+                line in the file can be found.
         """
         if definition.rubric:
             raise ValueError(f"the strategy {self.name} has no rubric")
@@ -52,7 +53,7 @@ class Strategy(ABC):
 
         Args:
             conversation: Opened with the prompts of the criteria; nothing has been asked yet.
-            kind: Of the first turn.
+            kind: The kind that the first turn is stored with; it says what the sample is for.
 
         Raises:
             Unscorable: There is no score; each strategy documents its own errors.
@@ -60,7 +61,7 @@ class Strategy(ABC):
         """
 
     def follow_up_prompt(self, definition: Definition) -> str | None:
-        """What `follow_up` asks, for estimates of cost; None where it asks nothing."""
+        """The question that `follow_up` asks, for estimates of cost; None where it asks nothing."""
         return None
 
     async def follow_up(self, conversation: Conversation, definition: Definition, verdict: Verdict) -> None:  # noqa: B027

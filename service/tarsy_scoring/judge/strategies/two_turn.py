@@ -27,6 +27,8 @@ class TwoTurn(Strategy):
 
     def check(self, definition: Definition) -> None:
         """
+        Check that the file has a follow-up prompt, a reminder prompt and no rubric.
+
         Raises:
             ValueError: A prompt of the file is missing, or the file has a rubric.
         """
@@ -35,7 +37,7 @@ class TwoTurn(Strategy):
         super().check(definition)
 
     def added_prompts(self, definition: Definition) -> Mapping[str, str]:
-        """The form of the answer, and the request for a repair."""
+        """The form that an answer must have, and the request for a repair."""
         return {
             "output_schema": output_schema(definition.max_points, definition.bands),
             "repair_prompt": repair_prompt(definition.bands),
@@ -135,7 +137,15 @@ def output_schema(max_points: Mapping[str, int], bands: Bands) -> str:
 
 
 async def _obtain_total(conversation: Conversation, definition: Definition, kind: TurnKind) -> Verdict:
-    """The analysis of the first whole reply, and the total of the first reply that contains one."""
+    """
+    Ask, and remind the judge of the form until a reply contains a total or no reminder is left.
+
+    The analysis is that of the first reply with any text beside the total.
+
+    Raises:
+        NoScoreInAnswer: The last reply contains no total.
+        RetryLater, WaitFor, Unscorable: As `Conversation.say` raises them.
+    """
     turn = await conversation.say(kind)
     analysis, replies = analysis_of(turn.reply), [turn.reply]
     for _ in range(conversation.max_reminders):
