@@ -1,1 +1,1 @@
-"""Deterministic pass/fail checks: what they need, how they decide, how commands run."""
+"""Deterministic pass/fail checks of a session, its work directory and the output of commands."""

@@ -1,5 +1,5 @@
 """
-Decide gates: pass or fail with a message, from the timeline and from observations of the work directory.
+Decides gates: pass or fail with a message, from the timeline and from observations of the work directory.
 
 A message contains the operator's own configuration, numbers, and names of stages, agents and tools, but never
 content of a session, a file or an output. The exception is the message of a `script`, which is meant to be
@@ -37,9 +37,10 @@ class Observed:
     An observation of the work directory for one gate.
 
     Args:
-        problem: Why there is no observation, as text for people. The other fields are then ignored.
+        problem: The reason why there is no observation, as the message of the gate. The other fields are then
+            ignored.
         data: Content of the file or output of the command; only its beginning where `is_cut`.
-        exit_status: Of the command; negative for the signal that ended it.
+        exit_status: Exit status of the command; minus the number of the signal that ended it.
     """
 
     problem: str | None = None
@@ -250,7 +251,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _of_script(observed: Observed) -> Decision:
     """
-    The answer of the script, or else its exit status.
+    Decide by the JSON answer of the script, or else by its exit status.
 
     An answer never overrules a failing exit status. An answer that cannot be read completely does not pass,
     because it may end with `"passed": false`.

@@ -1,5 +1,5 @@
 """
-Run gates on a session: observe its work directory, with a deadline for every step and without leaving the
+Runs gates on a session: observes its work directory, with a deadline for every step and without leaving the
 directory.
 
 Commands come only from the operator's configuration. They receive the session id in an environment variable
@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 SHELL = "/bin/sh"
 THREAD_NAME = "gate"
-# Per process. A thread that waits for a dead network share stays until the share is back.
+# Threads per process, and the time between looks for a free one. A thread that waits for a dead network share
+# stays until the share is back.
 MOST_THREADS, THREAD_POLL_S = 32, 0.05
 _CHUNK_BYTES = 65_536
 _PLACEHOLDER = "{session_id}"
@@ -50,15 +51,15 @@ async def run_gates(
 
     A missing directory, a hanging command and an unreadable file are results that did not pass, with a
     message, and never exceptions. The same command in several gates runs once. A cancellation kills the
-    running command with its process group and leaves nothing behind.
+    running command with its process group; a thread that reads a file or decides a gate finishes alone.
 
     Args:
         settings: `timeout_s` limits each command and each read of a file.
         deadline_s: Time for all gates together; later commands do not run and did not pass. None: no limit.
     """
     ends_at = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
-    visit = _Visit(timeline.session_id, settings, ends_at)
-    return [await _decide(gate, timeline, await visit.observe(gate), settings.timeout_s) for gate in gates]
+    observer = _Observer(timeline.session_id, settings, ends_at)
+    return [await _decide(gate, timeline, await observer.observe(gate), settings.timeout_s) for gate in gates]
 
 
 async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s: float) -> GateResult:
@@ -72,8 +73,8 @@ async def _decide(gate: Gate, timeline: Timeline, observed: Observed, timeout_s:
 
 
 @dataclass(slots=True)
-class _Visit:
-    """The work directory of one session during one list of gates."""
+class _Observer:
+    """Observes the work directory of one session for one list of gates; runs each command once."""
 
     session_id: str
     settings: GateSettings
@@ -81,7 +82,7 @@ class _Visit:
     outputs: dict[str, Observed] = field(default_factory=dict)
 
     async def observe(self, gate: Gate) -> Observed:
-        """The observation that the gate needs; nothing is looked at for a gate on the transcript."""
+        """The observation that the gate needs: `NOT_LOOKED_AT` for a gate on the transcript."""
         if not isinstance(gate, CommandGate | FileGate):
             return NOT_LOOKED_AT
         if isinstance(gate, CommandGate) and not self.settings.allow_commands:
@@ -102,7 +103,12 @@ class _Visit:
         return observed
 
     async def _look(self, gate: CommandGate | FileGate, work_dir: str, left_s: float, limit: str) -> Observed:
-        """Args: limit: The setting behind `left_s`, for the message."""
+        """
+        Read the file or run the command; a failure and the end of the time are observations with a problem.
+
+        Args:
+            limit: The setting that `left_s` comes from, as words for the message.
+        """
         try:
             async with asyncio.timeout(left_s):
                 root = await _in_thread(find_work_dir, work_dir, self.session_id)
@@ -145,7 +151,7 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
 
 
 class _NotUsable(Exception):
-    """Why a path in the work directory cannot be used, as text for people; never leaves this module."""
+    """A path in the work directory cannot be used. Stays in this module; its text is the gate's message."""
 
 
 # --- files ---------------------------------------------------------------------------------------------
@@ -153,7 +159,7 @@ class _NotUsable(Exception):
 
 def find_work_dir(template: str, session_id: str) -> Path:
     """
-    The real path of a session's work directory.
+    Find the real path of a session's work directory.
 
     The part before `{session_id}` belongs to the operator. An agent may have created the rest, so no link in
     the rest may lead out of the operator's part.
@@ -199,7 +205,7 @@ def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
         real = Path(os.path.realpath(root / path, strict=True))
         if not real.is_relative_to(root):
             raise _NotUsable(f"{name} leads out of the work directory")
-        with _holder(root, real) as (directory, last):
+        with _open_parent(root, real) as (directory, last):
             found = os.stat(last, dir_fd=directory, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode) and max_bytes is None:
                 return Observed()
@@ -216,8 +222,8 @@ def look_at(root: Path, path: str, max_bytes: int | None) -> Observed:
 
 
 @contextlib.contextmanager
-def _holder(root: Path, real: Path) -> Iterator[tuple[int, str]]:
-    """The parent directory of `real`, opened without following links, and the name in it."""
+def _open_parent(root: Path, real: Path) -> Iterator[tuple[int, str]]:
+    """Open the parent of `real` without following links; yields its descriptor and the name in it."""
     *parents, last = real.relative_to(root).parts or (".",)
     directory = os.open(root, _DIRECTORY)
     try:
@@ -285,7 +291,7 @@ async def run_command(command: str, root: Path, session_id: str, max_bytes: int)
         start_new_session=True,
     )
     with cast("io.FileIO", process.stdout) as pipe, contextlib.ExitStack() as cleanup:
-        cleanup.callback(_end, process)  # no await between the start and this line
+        cleanup.callback(_kill_group, process)  # no await between the start and this line
         output = _Output(pipe, max_bytes)
         # Reports the end without reaping. An unreaped leader keeps the number of the group from being reused.
         watched = os.pidfd_open(process.pid)
@@ -303,7 +309,7 @@ async def run_command(command: str, root: Path, session_id: str, max_bytes: int)
     return Observed(data=bytes(output.kept), is_cut=output.is_cut, exit_status=process.wait())
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the group and reap its leader. A thread reaps a leader that hangs in the kernel, on a dead share."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -312,7 +318,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Output:
-    """Keeps the first bytes of the output."""
+    """Reads the output of a command without blocking, and keeps its first `max_bytes`."""
 
     def __init__(self, pipe: io.FileIO, max_bytes: int) -> None:
         self._pipe = pipe
