@@ -1,5 +1,5 @@
 """
-Findings from interaction metrics, as advice for the author of a prompt or a tool, each with its numbers.
+Derives findings from interaction metrics: advice for the author of a prompt or a tool, with the numbers.
 
 Findings inform and decide nothing. The table in `docs/interaction.md` lists the same rules.
 """
@@ -104,9 +104,7 @@ def _ignored_failures(interaction: Interaction) -> Iterator[tuple[str, str, str]
 
 
 def _ranked(interaction: Interaction, number: Callable[[Counts], int]) -> list[tuple[str, Counts]]:
-    """The few subcommands with the highest number, or tools where no subcommands are known, with display
-    names.
-    """
+    """The `_NAMED` subcommands with the highest number, or tools where no subcommands are known."""
     parts: Mapping[str, Counts] = interaction.by_subcommand or interaction.by_tool
     worst = sorted(parts.items(), key=lambda part: (-number(part[1]), part[0]))
     return [(_display_name(name), counts) for name, counts in worst[:_NAMED]]

@@ -1,6 +1,5 @@
 """
-Interaction metrics: how agents used their tools, counted from the timeline. Failures, repetition, help,
-loops, time.
+Counts interaction metrics from the timeline: failures, repetition, help, loops and time of the tool calls.
 
 Linear in the size of the session. Each execution is counted separately and every map is sorted by name, so
 the order of stages and executions does not change the result. `docs/interaction.md` defines each number.
@@ -356,7 +355,7 @@ def _end(data: bytes, start: int, stop: int, *, sought_from: int) -> int:
 
 
 def _quotes(data: bytes) -> Iterator[tuple[int, int]]:
-    """Begin and end of the inside of each quoted part."""
+    """Start and end of each quoted part, without its quotes."""
     for lexeme in _LEXEME.finditer(data):
         if lexeme[0][0] in b"\"'":
             yield lexeme.start() + 1, lexeme.end() - (lexeme.lastindex is not None)
@@ -378,15 +377,17 @@ def _longest_run(lines: Sequence[_Line]) -> Run | None:
 
 def _cycles(line: _Line) -> Iterator[Cycle]:
     """
-    The longest stretches in which a round of 2-8 commands, not all equal, occurs three times or more in a
-    row.
+    Find the longest stretches in which a round of 2-8 commands occurs three times or more in a row.
 
-    In a stretch of a period, each command equals the one a period before it. A stretch has a shorter period
-    as well only if its first round is itself a repetition (Fine and Wilf), and is then reported for the
-    shorter one.
+    The commands of a round are not all equal; the same command in a row is a `Run`. A stretch has a shorter
+    period as well only if its first round is itself a repetition. It is then reported for the shorter period.
+
+    Source:
+        The theorem of Fine and Wilf about two periods of one sequence.
     """
     identities = line.identities
     for period in range(2, _LONGEST_PERIOD + 1):
+        # In a stretch of this period, each command equals the one a period before it.
         equal = bytes(map(eq, identities, identities[period:]))
         for stretch in re.finditer(rb"\x01{%d,}" % ((_FEWEST_ROUNDS - 1) * period), equal):
             start, end = stretch.span()

@@ -1,5 +1,5 @@
 """
-Combine gates and judge: pass or fail with the reason, and the composite score where a chain declares weights.
+Combines gates and judge into an outcome with its reason, and into a composite score for chains with weights.
 
 Interaction metrics inform; they never decide an outcome.
 """
@@ -92,7 +92,7 @@ def composite_score(
     weights: Mapping[str, float], gates: Sequence[GateResult], total_score: int | None, interaction: Counts | None
 ) -> float | None:
     """
-    100 times the weighted mean of gates, judge and interaction. Parts that do not exist are left out.
+    Compute 100 times the weighted mean of gates, judge and interaction. Parts that do not exist are left out.
 
     The parts are gates passed / gates, total / 100, and the mean of 1 - error rate, first-try success rate
     and iteration ratio. None where no part with a weight exists.

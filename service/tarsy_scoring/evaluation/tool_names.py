@@ -1,5 +1,5 @@
 """
-Merge spellings of tool names that mean the same tool.
+Merges spellings of tool names that mean the same tool.
 
 Merging is cautious: a wrong merge hides a missing tool, while a missed merge only lists a tool twice.
 """
@@ -104,7 +104,7 @@ def _visible(name: str) -> str:
 
 
 def _root(key: str, tool_of: Mapping[str, str]) -> str:
-    """The end of a chain of decisions; of a circle, the first name in alphabetical order."""
+    """The name at the end of a chain of decisions; of a circle, the first name in alphabetical order."""
     path = [key]
     while (following := tool_of.get(path[-1], path[-1])) not in path:
         path.append(following)
@@ -136,10 +136,10 @@ def _leader(words: str, known: Mapping[int, str]) -> int | None:
 
 def _is_same_word(first: str, second: str) -> bool:
     short, long = sorted((first, second), key=len)
-    return short == long or _is_plural(short, long) or _is_slip(short, long)
+    return short == long or _is_plural(short, long) or _is_typing_error(short, long)
 
 
-def _is_slip(short: str, long: str) -> bool:
+def _is_typing_error(short: str, long: str) -> bool:
     if len(short) == len(long):
         are_swapped = sorted(short) == sorted(long) and OSA.distance(short, long, score_cutoff=1) == 1
         return are_swapped and len(short) >= SHORTEST_SWAPPED
