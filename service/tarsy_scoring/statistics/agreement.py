@@ -52,9 +52,9 @@ class Estimate:
     why.
 
     Args:
-        n: Number of sessions it rests on.
-        standard_error: Of the value itself, not of a transformation; None without an interval.
-        method: Name of the method of value and interval.
+        n: Number of sessions that the value rests on.
+        standard_error: Standard error of the value itself, not of a transformation; None without an interval.
+        method: Name of the method that gave value and interval.
     """
 
     value: float | None
@@ -108,7 +108,7 @@ def confusion(rows: Iterable[tuple[str, str]], categories: Sequence[str]) -> Con
     return Confusion(tuple(categories), tuple(tuple(seen[a, b] for b in categories) for a in categories))
 
 
-HALF_WIDTH = 0.10  # of the interval of kappa that the labels are for
+HALF_WIDTH = 0.10  # half the width of the interval of kappa for which labels are collected
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,9 @@ class Spread:
     reason.
 
     Args:
-        median: The lower one for an even number.
+        median: The lower of the two middle totals when their number is even.
         width: Highest minus lowest, like the column `spread` of a score.
-        standard_deviation: Of the sample (n - 1).
+        standard_deviation: Standard deviation of the sample, with the divisor n - 1.
     """
 
     n: int

@@ -1,5 +1,5 @@
 """
-Estimate a mean, or a difference of means within strata, by resampling; no distribution is assumed.
+Estimates a mean, or a difference of means within strata, by resampling; no distribution is assumed.
 
 All results are deterministic and independent of the order of the input. `comparison` imports this module inside
 functions, so that a worker, which needs only its constants, does not load numpy.

@@ -1,5 +1,5 @@
 """
-Compare a judge's scores with labels of people or oracles, per criteria and judge fingerprint.
+Compares a judge's scores with labels of people or oracles, per criteria and judge fingerprint.
 
 Labels that were picked as interesting, with unknown probability, enter no estimate. Undecided labels are
 ignored. Only `read_labels` reads a file.
@@ -60,8 +60,8 @@ class Label:
     Args:
         outcome: A word of `OUTCOME_WORDS` or the id of a band; None: not given or undecided.
         number: 0-100, like a total; None: not given.
-        is_random: The session was drawn with a known probability. False: it was picked with an unknown
-            probability and does not represent other sessions.
+        is_random: Whether the session was drawn with a known probability. A session that was picked with an
+            unknown one does not represent other sessions.
         inclusion_probability: Probability that the session would be labelled, relative to the others.
     """
 
@@ -129,7 +129,7 @@ def calibrate(
     people labelled it.
 
     Args:
-        scores: Of several with the same session, criteria hash and fingerprint, the last counts.
+        scores: The last one counts among those with the same session, criteria hash and fingerprint.
         bands_by_hash: Bands of the criteria, lowest first; `DEFAULT_BANDS` for an unknown hash.
 
     Returns:

@@ -1,6 +1,7 @@
 """
-Changes of a mean with Student's t, which keep the components of their variance, so that one change can be
-subtracted from another.
+Estimates changes of a mean with Student's t, and subtracts one change from another.
+
+Each change keeps the components of its variance, from which the interval of a difference is computed.
 
 Source:
     Unequal variances: B. L. Welch, Biometrika 34 (1947), 28-35. Degrees of freedom: F. E. Satterthwaite,
@@ -89,7 +90,7 @@ def paired_change(changes: Sequence[float], confidence: float, least_variance: f
     The mean change of sessions that were judged twice; no interval for fewer than `FEWEST_FOR_AN_INTERVAL`.
 
     Args:
-        least_variance: Floor for the variance of one change: what rounding hides in its two totals.
+        least_variance: Floor for the variance of one change: the variance that rounding hides in two totals.
     """
     n = len(changes)
     if n < FEWEST_FOR_AN_INTERVAL:
@@ -189,7 +190,7 @@ def shares_of(strata: Sequence[Stratum]) -> list[float]:
 
 
 def less(whole: Change, judge: Change, confidence: float) -> Change:
-    """The whole change minus the judge's part; the variances add up. No value when either has no interval."""
+    """Subtract the judge's part from the whole change; variances add up. No value if one has no interval."""
     n, value, subtracted = whole.estimate.n, whole.estimate.value, judge.estimate.value
     if value is None or subtracted is None or not judge.components:
         reason = whole.estimate.reason or judge.estimate.reason

@@ -1,5 +1,5 @@
 """
-Compare the sessions of two versions metric by metric: totals, outcomes and how the agents worked.
+Compares the sessions of two versions metric by metric: totals, outcomes and how the agents worked.
 
 Where anchors measure how much the judges differ, that part is subtracted. The data is observational:
 incidents were not assigned to versions at random, so the version is only one explanation of a difference.
@@ -57,8 +57,8 @@ class Metric:
     A number of every session.
 
     Args:
-        allowed_chance: Significance level: share of comparisons without a difference in which it may show
-            one.
+        allowed_chance: Significance level: the share of comparisons of equal versions in which the metric may
+            show a difference.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Side:
 
     Args:
         n: Sessions that have the metric; `mean` is over all of them.
-        compared: Those that the verdict rests on; the others have no counterpart in the other version.
+        compared: Sessions that the verdict rests on; the others have no counterpart in the other version.
     """
 
     n: int
@@ -129,8 +129,8 @@ class MetricComparison:
             Its 95 % interval is not adjusted for the number of metrics; there is none without pairing.
         chance: p-value of the permutation test (see `chance_of`), at least that of the agents' part; None
             when the verdict did not need it.
-        is_paired: The difference is within strata of chain and alert type. False: it may be due to these
-            alone, and the verdict is `too few`.
+        is_paired: Whether the difference is within strata of chain and alert type. A difference that is not
+            may be due to these alone, so the verdict is `too few`.
         strata: Number of strata that the verdict rests on.
         strata_left_out: Number of strata with too few sessions of one version.
     """
@@ -236,7 +236,7 @@ def _compare(
 ) -> MetricComparison:
     values = metric.values(first), metric.values(second)
     pairing = pair_values(*values)
-    return _show(metric, values, pairing, pairing.strata(), resamples)
+    return _metric_comparison(metric, values, pairing, pairing.strata(), resamples)
 
 
 def _compare_totals(
@@ -252,8 +252,8 @@ def _compare_totals(
         parts = take_apart(across, scales)
         if not _is_surer(within, parts):
             strata = across.strata(lambda v: v.number - scales[v.judge].points)
-            return _show(TOTAL, values, across, strata, resamples, parts), parts
-    return _show(TOTAL, values, within, within.strata(), resamples), None
+            return _metric_comparison(TOTAL, values, across, strata, resamples, parts), parts
+    return _metric_comparison(TOTAL, values, within, within.strata(), resamples), None
 
 
 def _is_surer(within: Pairing, parts: Parts) -> bool:
@@ -268,7 +268,7 @@ def _is_surer(within: Pairing, parts: Parts) -> bool:
     return (error or 0.0) <= (parts.agents.standard_error or 0.0)
 
 
-def _show(
+def _metric_comparison(
     metric: Metric,
     values: Sides,
     pairing: Pairing,
@@ -277,7 +277,7 @@ def _show(
     parts: Parts | None = None,
 ) -> MetricComparison:
     """
-    The comparison of one metric; with parts, its difference is the agents' part.
+    Compare one metric within strata; with `parts`, the difference is the agents' part.
 
     Interval and permutation test must both show a difference: unequal variances can mislead the permutation
     test, unequal sizes of skewed groups the interval. The permutation test ignores the anchors' error, so

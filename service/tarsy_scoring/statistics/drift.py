@@ -1,5 +1,5 @@
 """
-Decide whether scores changed because the agents changed or because the judge did.
+Decides whether scores changed because the agents changed or because the judge did.
 
 When the judge changed, anchors (sessions that both judges judged) separate its part from the agents'. Under
 one judge every change is the agents'.
@@ -31,8 +31,8 @@ Cause = Literal["judge", "agents", "both", "none"]
 # Share of quiet changes of judge, or of quiet years of daily looks, that may raise an alarm. The documented
 # limit is 5 %; with exactly that, every other series of 100 would exceed it.
 FALSE_ALARMS = 0.04
-# Two tests share it (Bonferroni), so each gets half. Equivalent to: the interval of this confidence excludes
-# 0.
+# Two tests share the alarms (Bonferroni), so each gets half. A test at that level is significant when the
+# interval of this confidence excludes 0.
 CONFIDENCE_OF_EACH = 1 - FALSE_ALARMS / 2
 
 LOOKS = 365
@@ -52,8 +52,8 @@ class OrdinaryScore:
     The total of an ordinary session.
 
     Args:
-        at: When the session ended.
-        stratum: What makes sessions comparable, such as chain and alert type.
+        at: Time when the session ended.
+        stratum: Properties that make sessions comparable, such as chain and alert type.
     """
 
     at: datetime
@@ -85,9 +85,10 @@ class Drift:
         judge: The judge's part: the change of the same sessions' totals. Exactly 0 under one judge.
         whole: The change of ordinary sessions within strata.
         agents: `whole` minus `judge`.
-        began_at: End of the first session after the change; None when no change is shown under one judge.
+        began_at: Under one judge, the end of the first session after the change; None when no change is
+            shown. With a new judge, the end of the first session that it scored; None without one.
         anchors: Number of anchors that both judges judged.
-        anchors_missing: Number that only one of them judged.
+        anchors_missing: Number of anchors that only one of them judged.
         compared: Ordinary sessions before and after that `whole` rests on.
         meaning: What may be concluded and what not, in plain sentences.
     """
@@ -132,9 +133,9 @@ def explain_new_judge(
     less than a tenth, and it is wrong for anchors that were picked by hand.
 
     Args:
-        scores: Those of other judges are ignored. None: test the anchors alone.
-        anchors: Likewise. They should be a sample like the ordinary sessions: a judge that became stricter
-            only on hard sessions is detected only by hard anchors.
+        scores: Scores of other judges are ignored. None: test the anchors alone.
+        anchors: Judgements of other judges are ignored. Anchors should be a sample like the ordinary
+            sessions: a judge that became stricter only on hard sessions is detected only by hard anchors.
         old, new: Fingerprints, which differ.
         chain: The chain in question. Anchors of other chains count as far as the chains are alike.
 
@@ -208,7 +209,7 @@ def find_change(scores: Iterable[OrdinaryScore], *, looks: int = LOOKS) -> Drift
     The size is measured at the turning point found, and is therefore slightly overestimated.
 
     Args:
-        scores: Of one judge, in any order.
+        scores: Scores by one judge, in any order.
         looks: Number of looks that share `FALSE_ALARMS`; 365 is daily for a year.
 
     Source:
@@ -276,7 +277,7 @@ class AnchorChanges:
     Args:
         by_chain: The change of each anchor that both judged.
         missing: Anchors that only one of the two judged.
-        least_variance: What rounding hides in a change of two totals.
+        least_variance: The variance that rounding hides in a change of two totals.
     """
 
     by_chain: Mapping[str | None, Sequence[float]]

@@ -1,5 +1,5 @@
 """
-Put the totals of several judges on one scale, and split a difference of totals into the judges' and the
+Puts the totals of several judges on one scale, and splits a difference of totals into the judges' and the
 agents' part.
 
 Anchors, sessions that two judges have both judged, show how much milder one is than the other. The standard
@@ -160,7 +160,7 @@ def take_apart(pairing: Pairing, judges: Mapping[Fingerprint, JudgeOnScale]) -> 
     anchors. When each group met a single judge, it equals the agents' part of `explain_new_judge`.
 
     Args:
-        pairing: Of totals as stored; fine, and with all totals of a stratum on one scale.
+        pairing: A fine pairing of totals as stored, in which all totals of a stratum are on one scale.
     """
     whole = change_within(pairing.strata(), CONFIDENCE).estimate
     rest = change_within(pairing.strata(lambda v: v.number - judges[v.judge].points), CONFIDENCE)

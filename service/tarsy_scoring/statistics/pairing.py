@@ -1,4 +1,4 @@
-"""Strata: groups of sessions that are comparable because they share a judge, a chain and an alert type."""
+"""Sorts sessions into strata: groups that are comparable because they share judge, chain and alert type."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -65,7 +65,7 @@ class Value:
 
     Args:
         judge: Fingerprint of the judge that gave it; None when it is unknown or no judge was involved.
-        circumstances: What else makes sessions comparable, such as chain and alert type.
+        circumstances: Other properties that make sessions comparable, such as chain and alert type.
     """
 
     number: float
@@ -81,7 +81,7 @@ class Pairing:
     Args:
         alike: The values of the first and of the second group, stratum by stratum.
         left_out: Strata dropped because one group has too few values in them; without a verdict, all of them.
-        is_fine: The strata separate circumstances and hold enough values for a verdict. When False,
+        is_fine: Whether the strata separate circumstances and hold enough values for a verdict. Otherwise
             circumstances were pooled, and a difference may be due to them alone.
     """
 

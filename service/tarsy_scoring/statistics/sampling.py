@@ -1,5 +1,5 @@
 """
-Choose the scores that people should label: a random sample, which represents all scores, and the most
+Chooses the scores that people should label: a random sample, which represents all scores, and the most
 suspicious ones.
 
 The same seed picks the same scores, independent of the order of the input.
@@ -28,8 +28,8 @@ class Candidate:
 
     Args:
         spread: Highest minus lowest total of its samples; None for a single sample.
-        is_contradictory: Facts of the score contradict each other, as a total outside the band of the stated
-            outcome does, or passing gates with a failing judge.
+        is_contradictory: Whether facts of the score contradict each other, such as a total outside the band
+            of the stated outcome, or gates that pass and a judge that fails the session.
     """
 
     score_id: str
@@ -45,11 +45,11 @@ class Pick:
     A score to review.
 
     Args:
-        is_random: Part of the random sample; False: picked as informative.
+        is_random: Whether the score is part of the random sample; the others were picked as informative.
         inclusion_probability: Probability, before the draw, that the score would be picked either way. Labels
             are weighted by its inverse.
-        reasons: Why it is informative. May be empty: for random picks, and when fewer scores have a reason
-            than are to be picked.
+        reasons: Reasons why the score is informative. May be empty for a random pick, and where fewer scores
+            have a reason than are to be picked.
     """
 
     score_id: str

@@ -1,7 +1,7 @@
 """
-The sentences that explain results in words.
+Fills in the sentences that explain results in words.
 
-The texts are in `sentences.yaml`, apart from the code that decides which of them hold.
+The texts are in `sentences.yaml`; the code that decides which of them hold is with each result.
 """
 
 from tarsy_scoring.config.packaged import packaged_yaml

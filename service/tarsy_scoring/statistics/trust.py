@@ -1,5 +1,5 @@
 """
-How far a judge can be trusted, measured against labels of people: agreement over bands, rank correlation and
+Measures how far a judge can be trusted, against labels of people: agreement over bands, rank correlation and
 bias.
 
 Every label is weighted by the inverse of the probability with which its score came to be labelled, so that
@@ -62,9 +62,9 @@ class Rating:
     Args:
         said: Band of the label.
         judged: Band of the judge.
-        number: 0-100, of the label; None: not given.
-        inclusion_probability: Probability, above 0 and at most 1, that this score would be labelled. Only the
-            ratio to that of the others matters.
+        number: Number of the label, 0-100; None: not given.
+        inclusion_probability: Probability, above 0 and at most 1, that this score would be labelled. Only its
+            ratio to the probabilities of other scores matters.
     """
 
     said: str
@@ -90,7 +90,7 @@ class TrustCard:
         needed: Total number of labels for an interval of kappa within `HALF_WIDTH`, if further ones are
             chosen alike.
         still_needed: `needed` minus the existing labels; None when it cannot be computed.
-        is_supposed: The plan rests on `ASSUMED_KAPPA`, because there are too few labels.
+        is_supposed: Whether `needed` rests on `ASSUMED_KAPPA`, because there are too few labels.
     """
 
     matched: int
@@ -110,7 +110,7 @@ def trust_card(ratings: Sequence[Rating], bands: Sequence[Band], *, resamples: i
     Compare judgements with labels.
 
     Args:
-        bands: Of the criteria, lowest first; those of every rating are among them.
+        bands: The bands of the criteria, lowest first; the bands of every rating are among them.
     """
     n, place = len(ratings), {band.id: i for i, band in enumerate(bands)}
     table = confusion(((r.said, r.judged) for r in ratings), list(place))
@@ -153,7 +153,7 @@ def trust_card(ratings: Sequence[Rating], bands: Sequence[Band], *, resamples: i
 
 
 def _on_z(found: Measured, n: int, effective: float, fewest: int, method: str, why_none: str | None) -> Estimate:
-    """A correlation or a kappa with its interval; `why_none`: the labels allow no value."""
+    """A correlation or kappa with its interval on Fisher's z; no value where `why_none` gives a reason."""
     (value, error), reason = found, why_none
     if why_none or value is None:
         return Estimate(None, None, None, n, None, method, reason)
@@ -243,11 +243,11 @@ def labels_needed(kappa: float, error_of_one: float, half_width: float = HALF_WI
     """
     The smallest number of labels for which half the interval of kappa is at most `half_width`.
 
-    At least `FEWEST_FOR_A_KAPPA_INTERVAL`.
+    The result is never below `FEWEST_FOR_A_KAPPA_INTERVAL`.
 
     Args:
-        kappa: Measured or assumed; above -1 and below 1.
-        error_of_one: Its standard error times sqrt(n).
+        kappa: Measured or assumed kappa; above -1 and below 1.
+        error_of_one: The standard error of kappa times sqrt(n).
         half_width: In units of kappa, between 0 and 1.
 
     Source:
@@ -288,7 +288,7 @@ def assumed_error(kappa: float, bands: int) -> float:
 
 def _bootstrap(weights: np.ndarray, resamples: int, *estimates: Callable[[np.ndarray], np.ndarray]) -> list[Measured]:
     """
-    Values with their standard errors; none of these for very few labels.
+    Estimate values with their standard errors; no errors for fewer than `FEWEST_FOR_AN_INTERVAL` labels.
 
     Args:
         estimates: Each computes a value for every row of a matrix of weights, NaN for a row without one. A
@@ -303,7 +303,7 @@ def _bootstrap(weights: np.ndarray, resamples: int, *estimates: Callable[[np.nda
 
 
 def _weighted(estimates: np.ndarray) -> Measured:
-    """Value of the first row and standard deviation of the others."""
+    """The estimate of the first row, and the standard deviation of those of the other rows as its error."""
     value, resampled = float(estimates[0]), estimates[1:]
     valid = resampled[~np.isnan(resampled)]
     error = float(valid.std(ddof=1)) if len(valid) > len(resampled) / 2 else None
