@@ -49,13 +49,13 @@ async def may_read(connection: HTTPConnection) -> Caller:
 
 
 async def may_score(connection: HTTPConnection) -> Caller:
-    """The caller of a change. Raises: Problem: 403, this caller may only read."""
+    """The caller, who may request changes. Raises: Problem: 403, this caller may only read."""
     caller = cast(Caller, connection.state.caller)
     _require_scope(caller)
     return caller
 
 
-# For the parameter of a route.
+# Parameter types of routes: FastAPI passes the admitted caller.
 Reading = Annotated[Caller, Depends(may_read)]
 Scoring = Annotated[Caller, Depends(may_score)]
 
@@ -117,6 +117,7 @@ class Access:
         return caller
 
     def _caller(self, connection: HTTPConnection, user: str | None, is_proxied: bool) -> Caller:
+        """Apply the rules of the class to one request. Raises: Problem: 401; 403 for another host name."""
         if self._tokens is not None:
             token = bearer_token(connection.headers)
             if token is None and user is not None:
@@ -141,6 +142,7 @@ class Access:
         return Caller(ANONYMOUS, ALL_SCOPES, str(peer_address(connection)))
 
     def _limit_rate(self, identity: str) -> None:
+        """Count a change of this caller. Raises: Problem: 429, with the seconds to wait."""
         wait_s = self._rates.take(identity)
         if wait_s > 0:
             seconds = max(1, math.ceil(wait_s))
@@ -171,7 +173,7 @@ class Rates:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def take(self, identity: str) -> float:
-        """Take a token of this caller: 0.0; where there is none, the seconds until there is one."""
+        """Take a token of this caller. Returns 0.0, or the seconds until the next token if there is none."""
         now = self._monotonic()
         bucket = self._buckets.pop(identity, None) or TokenBucket(self.per_minute / 60, self.per_minute, now)
         self._buckets[identity] = bucket
@@ -287,10 +289,13 @@ def _require_same_site(connection: HTTPConnection, is_proxied: bool) -> None:
     Refuse requests that a page of another site makes a browser send (CSRF).
 
     Programs that are not browsers send neither `Sec-Fetch-Site` nor `Origin`, and pass. Browsers send the
-    first on secure connections, and the second with every change and every WebSocket. `Sec-Fetch-Site` is
-    preferred, since it needs no knowledge of our own host name, except for WebSockets, where some browsers
-    set it wrongly.
+    first on secure connections, and the second with every change and every WebSocket.
+
+    Raises:
+        Problem: 403, a page of another site sent the request.
     """
+    # `Sec-Fetch-Site` is preferred, since it needs no knowledge of our own host name, except for WebSockets,
+    # where some browsers set it wrongly.
     headers = connection.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if connection.scope["type"] == "websocket" and origin is not None:
@@ -320,6 +325,9 @@ def _require_local_name(connection: HTTPConnection) -> None:
     Refuse host names other than those of loopback (DNS rebinding).
 
     A site can make its own name resolve to our address. Its pages would then have the same origin as ours.
+
+    Raises:
+        Problem: 403, the request names another host.
     """
     host = connection.headers.get("host")
     if host is None:

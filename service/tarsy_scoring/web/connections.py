@@ -1,8 +1,8 @@
 """
 Connections of the HTTP server, bounded in number and in time.
 
-uvicorn parses HTTP and WebSocket, and leaves open how long a peer may send half a request, or leave an answer
-unread. `Connection` stands between asyncio and uvicorn's protocol: it sees bytes, pauses and closes, and cuts
+uvicorn parses HTTP and WebSocket, but does not limit how long a peer may take to send a request or to read an
+answer. `Connection` stands between asyncio and uvicorn's protocol: it sees bytes, pauses and closes, and cuts
 the peer off when a limit is exceeded. It neither subclasses nor patches uvicorn: uvicorn gets it as its
 `http` class, it hands a wrapped transport on to uvicorn's own protocol, and `watched` tells it where requests
 begin and end.
@@ -29,28 +29,28 @@ from tarsy_scoring.web.problems import MEDIA_TYPE, REFUSALS, UPGRADE_HEADERS, Pr
 log = structlog.get_logger()
 
 HEAD_TIMEOUT_S = 10.0
-# Without the transport's buffer becoming nearly empty: a reader needs about 3 KB/s, kernel buffers not
-# counted.
+# Longest time in which a full buffer of the transport does not become nearly empty. A reader needs about
+# 3 KB/s, kernel buffers not counted.
 STALL_TIMEOUT_S = 30.0
-# For a WebSocket peer to take the last bytes and to answer the close frame.
+# Time for a WebSocket peer to take the last bytes and to answer the close frame.
 CLOSE_S = 5.0
-# Twice the backlog of the listening socket: honest peers of one burst, all accepted before one of them is
-# read, do not cut each other off.
+# Twice the backlog of the listening socket. A burst of honest peers may all be accepted before the first of
+# them is read, and must not displace each other.
 MAX_WITHOUT_HEAD = 4_096
 MAX_IDLE = 4_096
 # The kernel would buffer up to 4 MB for each WebSocket peer that does not read; this holds a second of
 # events.
 SEND_BUFFER_BYTES = 131_072
-NO_LINGER = struct.pack("ii", 1, 0)
+NO_LINGER = struct.pack("ii", 1, 0)  # `struct linger`: a close resets the connection and drops unsent bytes
 _STATE_KEY = "tarsy_scoring.connection"
 
 
 class Waiting:
     """
-    Connections without a request, in the order in which they began to wait; beyond `limit` the first is cut
-    off.
+    Connections that have not sent a request, in the order in which they began to wait.
 
-    A peer in earnest sends its request at once, so that a flood of silent connections displaces itself.
+    Beyond `limit` the first in line is cut off. Honest peers send their requests at once and leave the line,
+    so a flood of silent connections mostly displaces itself.
     """
 
     def __init__(self, limit: int) -> None:
@@ -108,8 +108,8 @@ class Connection(asyncio.Protocol):
     WebSocket within `CLOSE_S`. A peer that exceeds a limit is reset, and what was not sent is dropped.
 
     Args:
-        options: What uvicorn calls its protocol classes with: `config`, `server_state`, `app_state` and
-            `_loop`.
+        app_state, options: Arguments that uvicorn gives its protocol classes; the options are `config`,
+            `server_state` and `_loop`.
 
     Attributes:
         transport: The transport of asyncio.
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._is_refused = False
         self._is_websocket = False
         self._unparsed_bytes = 0
-        # Of WebSockets alone, made with the handshake.
+        # None until `handshake_began`; only WebSockets have them.
         self._writable: asyncio.Event | None = None
         self._ended: asyncio.Event | None = None
         self._takes_frames = False
@@ -179,8 +179,8 @@ class Connection(asyncio.Protocol):
         self._connections.closing.discard(self)
         self._expect_nothing()
         self._cancel_end()
-        # Has an effect once: `cut_off` calls this before asyncio does. Dropping the references that form a
-        # circle frees the connection without the garbage collector.
+        # A second call has no effect: `cut_off` calls this before asyncio does. Breaking the reference cycle
+        # frees the connection without the garbage collector.
         protocol, self._protocol = self._protocol, asyncio.Protocol()
         self._state.pop(_STATE_KEY, None)
         # None whatever the reason: with an error uvicorn would keep its keep-alive timer, and with it the
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
     # --- what uvicorn does with its transport ----------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Pass bytes of uvicorn on. A request that it refuses by itself is answered with a problem document."""
+        """Pass bytes of uvicorn on. A refusal that uvicorn makes itself is replaced by a problem document."""
         if self._is_refused:
             return
         if not self._has_answer and data.startswith(b"HTTP/1.1 4"):
@@ -233,23 +233,24 @@ class Connection(asyncio.Protocol):
         return self._is_refused
 
     def request_began(self) -> None:
-        """A whole head has arrived."""
+        """Record that a whole head has arrived; its deadline no longer applies."""
         self._has_request = True
         self._unparsed_bytes = 0
         self._expect_nothing()
 
     def answer_began(self) -> None:
-        """From now on the application answers, and not uvicorn by itself."""
+        """Record that the application answers, so that `write` leaves its 4xx answers unchanged."""
         self._has_answer = True
 
     def answer_ended(self) -> None:
-        """The last byte of an answer was handed over. uvicorn may have begun with the next request already."""
+        """Record that uvicorn has taken the last byte of an answer; a connection that stays open is idle."""
         self._has_request = self._has_answer = False
+        # uvicorn may have begun a handshake that followed the request already.
         if not self._is_websocket and not self._has_handshake and not self.transport.is_closing():
             self._connections.idle.add(self)
 
     def handshake_began(self) -> None:
-        """A head asks for a WebSocket, and uvicorn is about to look at it."""
+        """Prepare for a WebSocket that a head asks for; uvicorn checks the handshake after this."""
         self._expect_nothing()
         self._cancel_end()
         self._has_handshake = True
@@ -259,7 +260,7 @@ class Connection(asyncio.Protocol):
         self._set_option(socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
     def frames_end(self) -> None:
-        """A close frame is about to be sent: no frame may follow it, and the peer has `CLOSE_S` to answer."""
+        """Take no more frames, because a close frame follows; the peer has `CLOSE_S` to answer it."""
         self._takes_frames = False
         self._expect_end(CLOSE_S, "the WebSocket does not close")
 
@@ -307,11 +308,13 @@ class Connection(asyncio.Protocol):
     # --- limits ----------------------------------------------------------------------------------------
 
     def _expect_head(self) -> None:
+        """Start the deadline of the next head, unless it runs already."""
         if self._head_timer is None:
             self._connections.without_head.add(self)
             self._head_timer = self._loop.call_later(HEAD_TIMEOUT_S, self.cut_off, "the request's head took too long")
 
     def _expect_nothing(self) -> None:
+        """Leave both lines of waiting connections, and stop the deadline of the head."""
         self._connections.without_head.discard(self)
         self._connections.idle.discard(self)
         if self._head_timer is not None:
@@ -328,8 +331,8 @@ class Connection(asyncio.Protocol):
             self._end_timer = None
 
     def _bound_closing(self) -> None:
-        # A closing transport waits for its buffer to empty, which a peer that does not read puts off for
-        # ever.
+        """Start the deadline of a transport that is closing; do nothing if it is not, or if it has ended."""
+        # A closing transport waits for its buffer to empty, which never happens if the peer does not read.
         if _STATE_KEY in self._state and self.transport.is_closing():
             self._expect_nothing()
             self._connections.closing.add(self)
@@ -337,9 +340,7 @@ class Connection(asyncio.Protocol):
 
 
 class _Transport:
-    """asyncio's transport as uvicorn gets it: writes, closes and a change of protocol pass through the
-    connection.
-    """
+    """asyncio's transport for uvicorn; writes, closes and protocol changes go through the connection."""
 
     def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
         self._transport = transport
@@ -358,7 +359,7 @@ def connection_of(scope: Scope) -> Connection | None:
 
 
 def watched(app: ASGIApp) -> ASGIApp:
-    """The application, which tells its connection where requests and answers begin and end."""
+    """Wrap an application so that each connection learns where its requests and answers begin and end."""
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         connection = connection_of(scope)
@@ -400,6 +401,6 @@ async def _watch_websocket(app: ASGIApp, connection: Connection, scope: Scope, r
 
     await app(scope, receive, send_watched)
     if is_denied:
-        # uvicorn takes an application that denied the handshake and returns at once for a broken one, and
-        # logs it.
+        # uvicorn logs an application that denies the handshake and returns before the connection ends as
+        # broken.
         await connection.ended()

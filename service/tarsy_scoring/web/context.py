@@ -1,4 +1,4 @@
-"""What every route works with: the parts of the service, and the caller."""
+"""The two objects that routes share: the parts of the service (`AppContext`) and the caller of a request."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -67,7 +67,8 @@ class Caller:
 
     @property
     def identity(self) -> str:
-        """Unique per caller: the name, for anonymous callers with their address. A name holds no line break."""
+        """Key that is unique per caller: the name, or for an anonymous caller the name and the address."""
+        # A name holds no line break, so no named caller can have the key of an anonymous one.
         return self.name if self.address is None else f"{self.name}\n{self.address}"
 
 

@@ -1,5 +1,5 @@
 """
-The middleware that every request passes, whichever route it is for.
+The middleware that every request passes, whatever its route.
 
 On the way in: a request id, limits, access. On the way out: security headers, one log line, metrics, and a
 500 without a cause for an unexpected error. It works on ASGI messages, so that streamed answers stay
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 MAX_HEAD_BYTES = 32 * 1024  # cookies of an authenticating proxy take up to 8 KiB each
 MAX_BODY_BYTES = 64 * 1024
-PIECE_BYTES = 32 * 1024
+PIECE_BYTES = 32 * 1024  # see `_send_body`
 BODY_TIMEOUT_S = 30.0
 GO_AWAY_S = 1.0
 # More than the pool has connections: a further request would only wait for those before it.
@@ -124,6 +124,12 @@ class RequestMiddleware:
                 self._record(exchange)
 
     async def _answer(self, exchange: "_Exchange") -> None:
+        """
+        Check the request and call the application; answer a refusal or an error in its place.
+
+        Raises:
+            AnswerCut: The application failed after its answer had begun.
+        """
         connection = HTTPConnection(exchange.scope)
         is_admitted = False
         try:
@@ -150,6 +156,7 @@ class RequestMiddleware:
             await problem_response(connection, failed())(exchange.scope, exchange.receive, exchange.send)
 
     def _admit(self, connection: HTTPConnection, exchange: "_Exchange") -> None:
+        """Identify the caller and check the limits. Raises: Problem: 400, 401, 403, 413, 429 or 503."""
         retry = {"Retry-After": str(BUSY_RETRY_S)}
         if self._lifecycle.is_stopping:
             raise Problem(503, "Stopping", "this server is stopping: try again", headers=retry)
@@ -162,6 +169,7 @@ class RequestMiddleware:
             raise database_away()
 
     def _record(self, exchange: "_Exchange") -> None:
+        """Count a finished request in the metrics, and write its line to the log."""
         duration_s = time.monotonic() - exchange.began
         route = getattr(exchange.scope.get("route"), "path_format", UNMATCHED)
         method = exchange.method
@@ -258,7 +266,7 @@ class _Exchange:
         reader of a large body empties it within the stall timeout of `connections`.
         """
         if not self._has_body:
-            # Once. The rest is dropped, and a stream sees a disconnect and ends.
+            # End the answer to a HEAD request once. A stream then sees a disconnect and ends.
             if not self._is_whole:
                 self._is_whole = True
                 await self._send({"type": message["type"], "body": b"", "more_body": False})
@@ -279,7 +287,7 @@ class _Exchange:
 
 def _in_origin_form(scope: Scope) -> Scope:
     """
-    A scope whose target is a path. The host of an absolute URL replaces the header.
+    The scope with a path as its target. If the target was an absolute URL, its host replaces the header.
 
     Source: RFC 9112, 3.2.2.
     """

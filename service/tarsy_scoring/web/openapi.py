@@ -22,39 +22,39 @@ _REFERENCE = "#/components/schemas/{model}"
 
 
 class _Plain(GenerateJsonSchema):
-    """Without titles generated from field names."""
+    """JSON Schema without titles generated from field names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
-_written = partial(packaged_yaml, __package__, "openapi.yaml")
+_openapi_yaml = partial(packaged_yaml, __package__, "openapi.yaml")
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """The document of the application's routes; deterministic."""
+    """The OpenAPI document of the application's routes; the same routes give the same document."""
     document = get_openapi(
         title=app.title,
         version=app.version,
-        description=_written()["description"],
+        description=_openapi_yaml()["description"],
         routes=app.routes,
         separate_input_output_schemas=app.separate_input_output_schemas,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
     )
-    document["components"]["securitySchemes"] = _written()["security_schemes"]
+    document["components"]["securitySchemes"] = _openapi_yaml()["security_schemes"]
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     problem = ProblemDocument.model_json_schema(ref_template=_REFERENCE, schema_generator=_Plain)
     schemas |= problem.pop("$defs") | {"ProblemDocument": problem}
-    for name, examples in _written()["model_examples"].items():
+    for name, examples in _openapi_yaml()["model_examples"].items():
         schemas[name]["examples"] = examples
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             operation["responses"] = _answers(path, method.upper(), operation["responses"])
             if path not in PROBES:
                 operation["security"] = [{"bearer": []}, {}]
-    for name, example in _written()["answer_examples"].items():
+    for name, example in _openapi_yaml()["answer_examples"].items():
         method, path, status = name.split()
         answer = document["paths"][path][method.lower()]["responses"][status]
         answer["content"]["application/json"]["example"] = example
@@ -62,10 +62,10 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
 
 
 def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]:
-    """The answers of a route and those that every route may give, by status."""
+    """The answers that a route declares, and those that every route may give, by status."""
     shared: dict[str, str] = {}
     if path not in PROBES:
-        texts = _written()["shared_answers"]
+        texts = _openapi_yaml()["shared_answers"]
         shared = texts["all"] if method in UNCHANGING_METHODS else texts["all"] | texts["changes"]
     answers = {status: dict(answer) for status, answer in declared.items()}
     for status, description in shared.items():
@@ -82,5 +82,5 @@ def _answers(path: str, method: str, declared: dict[str, Any]) -> dict[str, Any]
             if status in shared or not answer.get("content"):
                 answer["content"] = answer.get("content", {}) | problem
             if status in ("429", "503"):
-                answer.setdefault("headers", _written()["retry_after"])
+                answer.setdefault("headers", _openapi_yaml()["retry_after"])
     return dict(sorted(answers.items()))

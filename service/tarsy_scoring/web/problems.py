@@ -83,7 +83,7 @@ def malformed(where: Sequence[str | int], why: str, title: str = "Malformed requ
     return Problem(422, title, why, extra={"errors": [{"loc": list(where), "msg": why}]})
 
 
-# RFC 9110 and RFC 6455 want these with a 426.
+# RFC 9110 and RFC 6455 require these with a 426.
 UPGRADE_HEADERS = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
 ProblemPage = Callable[[HTTPConnection, Problem, str], Response]
 
@@ -135,7 +135,7 @@ def request_id(connection: HTTPConnection) -> str:
 
 
 def failed() -> Problem:
-    """500, without the cause."""
+    """500 for an unexpected error, without its cause."""
     return Problem(
         500,
         "Internal error",
@@ -199,16 +199,16 @@ def _methods_at(connection: HTTPConnection) -> list[str]:
     routes = connection.app.router.routes
 
     def is_known(method: str) -> bool:
-        # Without what the routes of the request itself have stored in the scope.
+        # Leave out the keys that the request's own route has stored in the scope.
         scope = {k: v for k, v in connection.scope.items() if k not in ("fastapi", "route", "path_params")}
         return any(r.matches(dict(scope, method=method))[0] is Match.FULL for r in routes)
 
     known = {method for method in METHODS if is_known(method)}
-    return sorted(known | ({"HEAD"} if "GET" in known else set()))  # see `_Exchange`
+    return sorted(known | ({"HEAD"} if "GET" in known else set()))  # the middleware serves it
 
 
 def _fault(fault: Mapping[str, Any], *, is_json: bool) -> dict[str, Any]:
-    """Place and message of a validation error. Of names that the caller made up only plain ones are repeated."""
+    """Place and message of a validation error. Names that the caller chose are shown only if plain."""
     loc = [part if isinstance(part, int) or _PLAIN_NAME.fullmatch(part) else "?" for part in fault["loc"]]
     msg = str(fault["msg"]).removeprefix("Value error, ")
     if loc == ["body"] and not is_json and fault["type"] != "missing":

@@ -61,7 +61,7 @@ def _labels(pairs: list[str]) -> list[str]:
 Moment = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 Word = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")]
 Total = Annotated[int, Field(ge=0, le=100)]
-# Of parameters that may be left out; the schema does not mention null, which no address can hold.
+# Types of parameters that may be left out. The schema does not mention null, which no address can hold.
 OptionalMoment = Moment | SkipJsonSchema[None]
 OptionalTotal = Total | SkipJsonSchema[None]
 OptionalWord = Word | SkipJsonSchema[None]
@@ -83,7 +83,7 @@ class _Range(_Parameters):
     until: OptionalMoment = Field(None, description="Before this time (RFC 3339).")
 
     @model_validator(mode="after")
-    def _ends_after_it_began(self) -> Self:
+    def _require_since_before_until(self) -> Self:
         if self.since and self.until and self.since >= self.until:
             raise ValueError("`since` must be before `until`")
         return self
@@ -103,7 +103,7 @@ class _ScoreFilters(_Range):
     q: OptionalWord = Field(None, description="Beginning of the session id or the alert type, without regard to case.")
 
     @model_validator(mode="after")
-    def _has_a_range_of_totals(self) -> Self:
+    def _require_min_not_above_max(self) -> Self:
         if self.min_score is not None and self.max_score is not None and self.min_score > self.max_score:
             raise ValueError("`min_score` must not be above `max_score`")
         return self
@@ -137,7 +137,7 @@ class ExportQuery(_ScoreFilters):
     latest: bool = Field(False, description="Only the latest completed score of each session.")
 
     @model_validator(mode="after")
-    def _is_latest_of_something(self) -> Self:
+    def _require_completed_for_latest(self) -> Self:
         if self.latest and self.status != "completed":
             raise ValueError("`latest` needs the status completed")
         return self
@@ -152,7 +152,7 @@ class SelectionQuery(_Range):
 
 
 class TrendsQuery(SelectionQuery):
-    """Filters of scores, and which time makes their day."""
+    """Filters of scores, and the time that gives each score its day."""
 
     day_of: DayOf = Field(
         "scored",
@@ -204,14 +204,13 @@ class TrustQuery(_Parameters):
 
 async def known_parameters_once(request: Request) -> None:
     """
-    For `Depends` of every route under `/api/v1/scoring`.
-
-    The framework ignores parameters of a route that declares none, and takes the last of two values, so it
-    would answer another question than the caller meant. A query model refuses unknown parameters itself.
+    Refuse repeated and unknown query parameters; a dependency of every route under `/api/v1/scoring`.
 
     Raises:
         RequestValidationError: A parameter other than `label` appears twice, or the route has no parameters.
     """
+    # The framework ignores parameters of a route that declares none, and takes the last of two values, so it
+    # would answer another question than the caller meant. A query model refuses unknown parameters itself.
     has_model = bool(request.scope["route"].dependant.query_params)
     times = Counter(name for name, _ in request.query_params.multi_items())
     faults = [
@@ -235,11 +234,11 @@ DAYS = ("since", "until")
 @dataclass(frozen=True, slots=True)
 class Form(Generic[Q]):
     """
-    A form that a page was asked for.
+    The form of a page as read from its address.
 
     Args:
         values: Text of each field as given, to fill the form again; "" where it is empty or missing.
-        query: The same as a query of the API; None where there are faults.
+        query: The fields as a query of the API; None if there are faults.
         faults: Errors for the user, one sentence per field.
     """
 
@@ -287,7 +286,7 @@ def read_form(query_string: bytes, model: type[Q], fields: Mapping[str, str]) ->
         messages: dict[str, str] = {}
         for found in error.errors(include_url=False, include_input=False):
             where = form_names.get(str(found["loc"][0]), "") if found["loc"] else ""
-            # One error per alternative of an optional field; the last one, about None, is of no use.
+            # An optional field gives one error per alternative. Keep the first: the last one is about None.
             messages.setdefault(where, str(found["msg"]).removeprefix("Value error, "))
         faults += [f"{where}: {message}" if where else message for where, message in messages.items()]
         return Form(values, None, faults)

@@ -1,8 +1,8 @@
 """
-Ask for a score on behalf of an HTTP caller: the one place where an HTTP request becomes a request of the
-queue.
+Request a score on behalf of an HTTP caller.
 
-The API, TARSy's spelling of it and the form of the pages all call `request_score`.
+Only `request_score` turns an HTTP request into a request of the queue. The API, the routes at TARSy's
+addresses and the form of the pages call it.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class Requested:
 
     Args:
         outcome: As in `on_demand.Answer`.
-        request_id: Of the first request under the key; without a key of this request.
+        request_id: Id of the first request under the key; without a key, that of this request.
         key: None where the caller sent none.
         first_answer: JSON text that was sent for the first request under the key; None: not stored yet.
     """
@@ -79,15 +79,16 @@ async def request_score(
     Find or make the score that answers a request: a new one, the open one, or a completed one.
 
     Args:
-        http: Gives the trace that the caller is in.
+        http: Source of the context, the headers of the key, and the caller's trace.
         key: The caller's idempotency key. A repeat under the key finds the first score again.
 
     Raises:
-        Problem: 400 the session has not ended, 404 there is none, or what was asked under the key has been
-            erased, 409 another score runs, 422 there are no such criteria or other things were asked under
-            this key, 503 the source cannot say whether the session has ended.
-        RequestValidationError: There are several keys.
-        DatabaseAway: Asking again under the same key is safe.
+        Problem: 400, the session has not ended; 404, it does not exist, or the session of the key's first
+            request was erased; 409, another score is under way; 422, the criteria are unknown, a text cannot
+            be stored, or the key belongs to a different request; 503, the source cannot say whether the
+            session has ended.
+        RequestValidationError: The request has several keys.
+        DatabaseAway: Repeating the request under the same key is safe.
     """
     if len(http.headers.getlist(IDEMPOTENCY_KEY)) > 1:
         fault = {"type": "repeated", "loc": ("header", IDEMPOTENCY_KEY), "msg": "given more than once"}
@@ -105,8 +106,8 @@ async def request_score(
         priority=Priority.PEOPLE,
         traceparent=read_traceparent(http.headers.getlist(TRACEPARENT)),
     )
-    # Stored with a hash of what was asked, which is the same for every spelling of the same request. A change
-    # of its names would refuse repeats across a rolling upgrade.
+    # The key is stored with this hash, which is the same for every spelling of the same request. With other
+    # names in `wanted`, repeats across a rolling upgrade would be refused.
     wanted = {"force_rescore": force, "criteria": criteria, "reason": reason}
     asked = hashlib.sha256(to_json([session_id, wanted])).hexdigest()
     stored_key = None if key is None else Key(caller.identity, key, asked)
@@ -118,10 +119,13 @@ async def request_score(
 
 async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer | KeptAnswer:
     """
-    Ask the queue, and the source where the queue needs to know the session.
+    Request the score from the queue, after checking the session at its source if the queue requires that.
 
-    The source is asked only where a score would be made, and outside of the transaction that locks the
+    The source is read only if a new score would be made, and outside of the transaction that locks the
     session's row.
+
+    Raises:
+        Problem: See `request_score`.
     """
     try:
         answer = await context.inbox.request_score(request, key, is_verified=False)
@@ -154,6 +158,7 @@ async def _ask(context: AppContext, request: Request, key: Key | None) -> Answer
 
 
 def _busy(request: Request, answer: Answer) -> Problem:
+    """409 while an open score prevents the requested one."""
     if answer.outcome == "busy_otherwise":
         detail = (
             f"a score of the session {request.session_id} is under way under other criteria than {request.criteria}: "
@@ -216,7 +221,7 @@ def _unknown(session_id: str) -> Problem:
 
 
 def _unreadable(session_id: str) -> Problem:
-    """503 without `Retry-After`: the file has to be repaired first."""
+    """503 for a broken session file; without `Retry-After`, because the file must be repaired first."""
     return Problem(
         503,
         "Session unreadable",

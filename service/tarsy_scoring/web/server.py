@@ -20,7 +20,7 @@ from tarsy_scoring.web.middleware import MAX_HEAD_BYTES
 
 KEEP_ALIVE_S = 75  # proxies keep an idle connection for 60 s; if we closed it first, a request could be lost
 LONGEST_STOP_S = 30.0
-NOT_OURS = (errno.EADDRNOTAVAIL, socket.EAI_NONAME)
+NOT_OURS = (errno.EADDRNOTAVAIL, socket.EAI_NONAME)  # this machine lacks the address; the name does not exist
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -61,10 +61,11 @@ async def serve(
     connections: Connections | None = None,
 ) -> None:
     """
-    Serve until `stopping` is set. Then refuse new requests, close WebSockets with 1001, and let running
-    requests end.
+    Serve until `stopping` is set, and then drain.
 
-    A cancel aborts running requests. The socket is closed in either case.
+    Draining refuses new requests, closes WebSockets with 1001, and waits for running requests: for the drain
+    timeout of the settings, at most `LONGEST_STOP_S`. A cancel aborts running requests. The socket is closed
+    in either case.
 
     Args:
         listening: From `listen`; this function closes it.
@@ -77,7 +78,7 @@ async def serve(
     server = _Server(
         uvicorn.Config(
             watched(app),
-            # Documented as classes; uvicorn only calls them.
+            # uvicorn documents these two as classes, but only calls them.
             http=cast(type[asyncio.Protocol], connections.http),
             ws=cast(type[asyncio.Protocol], connections.websocket),
             lifespan="off",
@@ -108,7 +109,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own (`telemetry.health` has them)."""
+    """uvicorn without signal handlers of its own; `telemetry.health` installs them."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)

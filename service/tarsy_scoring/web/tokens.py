@@ -30,13 +30,13 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= NAME_MAX and text.isprintable() and text.strip() == text == without_invisible(text)
 
 
-def _named(text: str) -> str:
+def _valid_name(text: str) -> str:
     if not is_name(text):
         raise ValueError(f"expected 1-{NAME_MAX} visible characters")
     return text
 
 
-def _digest(text: str) -> str:
+def _valid_digest(text: str) -> str:
     digest = text.lower()
     if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
         raise ValueError(f"expected 64 hexadecimal digits; {ADVICE}")
@@ -44,16 +44,17 @@ def _digest(text: str) -> str:
 
 
 class Token(BaseModel):
-    """One entry of the file."""
+    """One entry of the tokens file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    name: Annotated[str, AfterValidator(_named)]
-    sha256: Annotated[str, AfterValidator(_digest)] = Field(repr=False)
+    name: Annotated[str, AfterValidator(_valid_name)]
+    sha256: Annotated[str, AfterValidator(_valid_digest)] = Field(repr=False)
     scope: Scope
 
     @property
     def scopes(self) -> frozenset[Scope]:
+        """All scopes of the token: `score` includes `read`."""
         return frozenset({"read", "score"} if self.scope == "score" else {"read"})
 
 
@@ -77,7 +78,7 @@ class TokensFile:
         self._tokens = self._read()
 
     def find(self, token: bytes) -> Token | None:
-        """The entry of a token, or None. The time does not depend on the entry's place, nor on its digest."""
+        """The entry of a token, or None. The time taken reveals neither the entry's place nor its digest."""
         self._reload_if_changed()
         digest = hashlib.sha256(token).hexdigest()
         found = None
@@ -100,6 +101,7 @@ class TokensFile:
             log.info("api.tokens_reloaded", path=str(self._path), tokens=len(self._tokens))
 
     def _signature(self) -> tuple[int, int, int] | None:
+        """Modification time, size and inode of the file; they change with its content. None: stat failed."""
         try:
             found = os.stat(self._path)
         except OSError:
@@ -107,6 +109,7 @@ class TokensFile:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _read(self) -> tuple[Token, ...]:
+        """Read and check the file. Raises: ConfigurationError: it is missing or invalid; quotes no value."""
         where = f"SCORING_API_TOKENS_FILE: {self._path}"
         try:
             with self._path.open("rb") as file:

@@ -44,8 +44,8 @@ async def read_sessions(request: Request, _: Reading, query: Annotated[SessionsQ
     return await list_sessions(context.reader, context.policy.hashes, filters, query.sort, after, query.limit)
 
 
-async def _one_of_few(request: Request) -> AsyncIterator[None]:
-    """Count an export until its last byte has been sent. Raises: Problem: 503, too many are under way."""
+async def _export_slot(request: Request) -> AsyncIterator[None]:
+    """Hold a slot for an export until its last byte has been sent. Raises: Problem: 503, no slot is free."""
     exports = context_of(request).exports
     if exports.locked():
         retry = {"Retry-After": str(EXPORT_RETRY_S)}
@@ -60,7 +60,7 @@ async def _one_of_few(request: Request) -> AsyncIterator[None]:
     "/export",
     summary="Export scores",
     response_class=StreamingResponse,
-    dependencies=[Depends(_one_of_few)],
+    dependencies=[Depends(_export_slot)],
     responses={
         200: {
             "description": "One score document per line, or CSV with a header. Incomplete if the connection breaks.",
@@ -84,13 +84,13 @@ async def export(request: Request, _: Reading, query: Annotated[ExportQuery, Que
     first, _count = await anext(parts)  # before the answer begins, so that a database outage is a 503
     disposition = f'attachment; filename="scores-{date.today():%Y-%m-%d}.{query.format}"'
     return StreamingResponse(
-        _joined(first, parts),
+        _with_first(first, parts),
         media_type="text/csv; charset=utf-8; header=present" if query.format == "csv" else "application/x-ndjson",
         headers={"Content-Disposition": disposition, "Cache-Control": "no-store"},
     )
 
 
-async def _joined(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> AsyncIterator[bytes]:
+async def _with_first(first: bytes, parts: AsyncIterator[tuple[bytes, int]]) -> AsyncIterator[bytes]:
     yield first
     async for text, _ in parts:
         yield text

@@ -51,7 +51,7 @@ class LabelRequest(BaseModel):
     reason: str | None = Field(None, max_length=MAX_REASON, pattern=PLAIN_TEXT)
 
     @model_validator(mode="after")
-    def _says_one_thing(self) -> Self:
+    def _require_agreement_or_values(self) -> Self:
         has_own = self.outcome is not None or self.number is not None
         if self.agrees and has_own:
             raise ValueError("set either `agrees`, or `outcome` and `number`, not both")

@@ -65,7 +65,11 @@ async def read_ledger(request: Request, _: Reading, query: Annotated[MissingTool
 
 
 async def look_up(request: Request, selection: Selection, sort: ToolSort, limit: int) -> Ledger:
-    """The ledger; with many scores it may be some minutes old."""
+    """
+    Read the ledger of missing tools.
+
+    Its counts of many scores may be up to ten minutes old (see `ToolRequestsCache`); decisions are current.
+    """
     context = context_of(request)
     return await ledger.read_ledger(context.reader.database, selection, sort, limit, context.tool_requests.read)
 
@@ -79,7 +83,7 @@ async def look_up(request: Request, selection: Selection, sort: ToolSort, limit:
 )
 async def set_state(request: Request, caller: Scoring, said: SayingRequest) -> Saying:
     """
-    Stored with its author and time. Earlier states stay in the history, and the newest counts.
+    Store a state of a tool with its author and time. Earlier states stay in the history; the newest counts.
 
     Names that were merged into this tool by their spelling stay merged from then on. Only `since` together
     with `built` changes the measurement.
@@ -110,8 +114,8 @@ async def merge_names(request: Request, caller: Scoring, wanted: MergeRequest) -
     """
     Merge a name in all its spellings into a tool, or, without `tool`, separate it from similar names.
 
-    Names merged into it by their spelling move with it. Stored with its author and time. Earlier decisions
-    stay in the history, and the newest counts.
+    Names merged into it by their spelling move with it. The decision is stored with its author and time.
+    Earlier decisions stay in the history, and the newest counts.
     """
     context = context_of(request)
     with _as_problems():

@@ -51,7 +51,7 @@ async def not_upgraded() -> None:
 
 
 class _Socket:
-    """The connection of a client: frames go to the transport, and a peer that does not read can be cut off."""
+    """The socket of a client for the gateway: frames go straight to the transport of the connection."""
 
     def __init__(self, websocket: WebSocket, connection: Connection) -> None:
         self._websocket = websocket
@@ -78,8 +78,8 @@ class _Socket:
             pass
 
 
-# For `uvicorn.Config`. No compression: its window would be most of a client's memory, and frames could not be
-# shared.
+# Options for `uvicorn.Config`. Compression is off: its window would be most of a client's memory, and frames
+# could not be shared between clients.
 UVICORN_OPTIONS: dict[str, Any] = {
     "ws_max_size": DEFAULT_LIMITS.message_bytes,
     "ws_per_message_deflate": False,

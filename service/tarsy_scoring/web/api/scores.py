@@ -31,7 +31,7 @@ from tarsy_scoring.web.score_requests import SOURCE_API, IdempotencyKey, request
 
 router = APIRouter(prefix=PREFIX, tags=["scores"])
 
-_PLACE = TypeAdapter(tuple[Time, UUID])  # of a score in the history of its session
+_PLACE = TypeAdapter(tuple[Time, UUID])  # time and id of the score after which a page of the history begins
 MAX_REQUESTS_SHOWN = 1000
 # `:path`: an encoded slash makes a malformed id (422), and not another address.
 SESSION = "/sessions/{session_id:path}"

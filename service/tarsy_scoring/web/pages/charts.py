@@ -1,7 +1,7 @@
 """
-The geometry of the pictures of numbers; `charts.html` draws them as inline SVG.
+Geometry of the charts, which `charts.html` draws as inline SVG.
 
-The page has a table with the same numbers.
+Each page with a chart has a table with the same numbers.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,13 +23,13 @@ LETTER = 6.4  # upper estimate of the width of a small letter, in units of the p
 WIDTH = 720.0  # of every picture
 
 _MOST_DATES = 8
-_STEPS_DAYS = (1, 2, 7, 14, 28, 91, 182, 364)
+_STEPS_DAYS = (1, 2, 7, 14, 28, 91, 182, 364)  # between two dates below the picture
 _WIDEST_BAR = 14.0
 _LONGEST_LABEL = 28
 
 
 def draw(picture: str, **values: Any) -> Markup:
-    """A macro of `charts.html`, which escapes every value."""
+    """Render a picture with its macro in `charts.html`, which escapes every value."""
     macro = getattr(templates().get_template("charts.html").module, picture)
     drawn: Markup = macro(**values)
     return drawn
@@ -117,7 +117,7 @@ def describe_trend(days: Sequence[TrendPoint]) -> str:
     runs = split_into_runs(days)
     numbers = number_judges(days)
     count = sum(d.count for d in days)
-    sentences = [f"{_some(count, 'score')} from {runs[0].days[0].day} to {max(d.day for d in days)}."]
+    sentences = [f"{_counted(count, 'score')} from {runs[0].days[0].day} to {max(d.day for d in days)}."]
     for run in runs:
         who, first, last = f"Judge {numbers[run.judge]}", run.days[0], run.days[-1]
         if first is last:
@@ -192,7 +192,10 @@ def _count_bars(days: Iterable[TrendPoint], numbers: Mapping[str, int], scale: _
 
 def _beginnings(runs: Sequence[Run], numbers: Mapping[str, int], scale: _Scale) -> list[dict[str, Any]]:
     """
-    Where judges begin: `line`, except on the first day, and `text` at `x` where there is room for it.
+    Marks of the days on which judges begin.
+
+    `line` is the place of the dashed line, None on the first day of the picture. `text` stands at `x`; it is
+    empty where the text before leaves no room.
     """
     by_day: dict[date, list[int]] = {}
     for run in runs:
@@ -238,5 +241,5 @@ def shorten(label: str) -> str:
     return words if len(words) <= _LONGEST_LABEL else words[: _LONGEST_LABEL - 1] + "…"
 
 
-def _some(count: int, what: str) -> str:
+def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Stored criteria key by key, and the changes between two contents."""
+"""Values of the page of criteria: their content key by key, and its changes since earlier criteria."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ import yaml
 MAX_LINES = 2_000  # per key; comparing takes quadratic time in the worst case
 
 Line = tuple[str, str, str]
-_LOOKS = {"+": "added", "-": "gone", "@": "place", " ": ""}
+_CSS_CLASSES = {"+": "added", "-": "gone", "@": "place", " ": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Change:
 
 
 def in_sections(content: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Keys and texts of a content, without the name and the hashes of prompts."""
+    """The keys of stored criteria with their texts, without the name and the hashes of prompts."""
     sections = {key: value for key, value in content.items() if key not in ("prompt_hashes", "added_by_code", "name")}
     sections |= {f"added by code: {key}": text for key, text in content.get("added_by_code", {}).items()}
     return [(key, _as_text(value)) for key, value in sections.items()]
@@ -41,7 +41,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
 def _compare(before: str, after: str) -> Iterator[Line]:
     old, new = before.splitlines()[:MAX_LINES], after.splitlines()[:MAX_LINES]
     for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]:
-        yield _LOOKS.get(line[:1], ""), line[:1], line[1:]
+        yield _CSS_CLASSES.get(line[:1], ""), line[:1], line[1:]
 
 
 def _as_text(value: Any) -> str:

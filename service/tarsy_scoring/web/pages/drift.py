@@ -28,7 +28,7 @@ _LEAST_SCALE = 5.0  # points; a smaller scale would make a change of one point l
 
 @router.get(PAGE)
 async def drift_page(request: Request, _: Reading) -> HTMLResponse:
-    """Findings, their meaning, and the totals per day of the chosen chain, else of that of the newest finding."""
+    """Findings, their meaning, and totals per day of the chosen chain, else of the newest finding's chain."""
     form = requested_period(request)
     if form.faults:
         return await period_page(request, "drift.html", form)

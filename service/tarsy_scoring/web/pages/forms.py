@@ -32,10 +32,10 @@ def form_fields(body: bytes) -> dict[str, str]:
 
 def read_as(model: type[T], fields: Mapping[str, Any]) -> T:
     """
-    The fields of a form as a request of the API.
+    Validate the fields of a form with a model of the API.
 
     Raises:
-        Problem: 422, names the first wrong field without its value.
+        Problem: 422 for the first wrong field; its value is not quoted.
     """
     try:
         return model.model_validate(fields)

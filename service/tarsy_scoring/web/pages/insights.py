@@ -1,6 +1,4 @@
-"""The pages of trends, the distribution and failure tags: the numbers of the analytics API as pictures and
-tables.
-"""
+"""The pages of trends, distribution and failure tags: numbers of the analytics API as pictures and tables."""
 
 from typing import cast
 

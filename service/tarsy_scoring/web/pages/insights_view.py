@@ -1,4 +1,4 @@
-"""Numbers of the pages of trends and the distribution, as pictures and rows of tables."""
+"""Values of the pages of trends, distribution and failure tags: pictures, and rows of tables."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from tarsy_scoring.web.pages.words import band_of
 @dataclass(frozen=True, slots=True)
 class TrendView:
     """
-    The page of trends.
+    Values of the page of trends.
 
     Args:
         judges: `number`, `fingerprint`, `criteria` and `count` of each judge of the picture.
@@ -82,7 +82,7 @@ class CategoryRow:
 
 @dataclass(frozen=True, slots=True)
 class DistributionView:
-    """The page of the distribution. Categories are grouped by criteria, because criteria cannot be compared."""
+    """Values of the distribution page, with categories grouped by criteria, which are not comparable."""
 
     picture: Markup
     bands: list[BandRow]

@@ -82,8 +82,8 @@ def page(template: str, status: int = 200, *, headers: Mapping[str, str] | None 
 
     Args:
         template: Name of a template that extends `frame.html`.
-        values: Values of the template, and of the frame `here` (path of the page in the navigation) and
-            `live`.
+        values: Values of the template. `here` (the page's path in the navigation) and `live` are for the
+            frame.
     """
     frame = {"here": "", "live": None, "pages": registry.PAGES}
     html = templates().get_template(template).render(frame | values)
@@ -117,7 +117,7 @@ def exactly(number: float) -> str:
 
 
 def usd(amount: float | None) -> str:
-    """Dollars, rounded to cents from ten cents on. Unknown is not zero."""
+    """Dollars: from ten cents on rounded to cents; None is "unknown" and not zero."""
     if amount is None:
         return "unknown"
     if 0 < amount < 0.0001:
@@ -150,7 +150,7 @@ def capitalize_first(sentence: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Applied to every value that a template prints."""
+    """A value without invisible characters; Jinja applies this to every value that a template prints."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else markdown.legible(value)
 
 

@@ -25,7 +25,7 @@ def cited(document: Mapping[str, Any]) -> list[str]:
 
 
 def cut_entries(document: Mapping[str, Any]) -> list[str]:
-    """Ids of the entries that were shortened for the judge. A score without a judged session has no coverage."""
+    """Ids of the entries that were shortened for the judge; empty for a score without coverage."""
     coverage = document["coverage"]
     return list(coverage["cut_entries"]) if coverage else []
 
@@ -42,7 +42,7 @@ def session_facts(row: Mapping[str, Any] | None, session: ShownSession | Unreada
 
 
 def with_changes(history: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str | None]]:
-    """Each score with the hash of the one before under the same criteria name; None if the hash is the same."""
+    """Each score with the criteria hash of the score before it under that name; None if it did not change."""
     shown: list[tuple[Mapping[str, Any], str | None]] = []
     for place, score in enumerate(history):
         older = (d for d in history[place + 1 :] if d["criteria_hash"] and d["criteria"] == score["criteria"])

@@ -29,7 +29,7 @@ class Entry:
     An entry of the session under the id that the judge cites.
 
     Args:
-        was_cut: It was shortened for the judge.
+        was_cut: Whether it was shortened for the judge.
         left_out: Number of characters at its end that the page leaves out.
     """
 

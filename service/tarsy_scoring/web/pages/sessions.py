@@ -1,4 +1,4 @@
-"""The page of sessions: its form and its list."""
+"""The page of sessions: a form of filters, and the list of the sessions found."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -27,7 +27,7 @@ OPEN = frozenset({"pending", "in_progress"})
 @dataclass(frozen=True, slots=True)
 class Badge:
     """
-    A score at a glance.
+    The badge of a score: its state or band in a word, with a colour.
 
     Args:
         look: CSS class. `text` says the same in words.
@@ -45,7 +45,7 @@ class Badge:
 
 
 def band_of(total: float) -> Literal["good", "fair", "weak"]:
-    """`good`, `fair` or `weak`."""
+    """The band of a total on the badges, whatever the bands of its criteria."""
     return "good" if total >= GOOD_FROM else "fair" if total >= FAIR_FROM else "weak"
 
 
@@ -82,7 +82,7 @@ def badge_of(document: Mapping[str, Any]) -> Badge:
 
 
 def every_badge() -> list[Badge]:
-    """One badge of each state, which `live.js` copies. It replaces the number."""
+    """One badge of each state, for `live.js` to copy; the script writes the total of the score into it."""
     phases = [badge("in_progress", phase=p) for p in PHASES if p not in ("queued", "waiting_retry")]
     waiting = Badge("queued", PHASES["waiting_retry"], "waiting_retry")
     ended = [badge(status) for status in ("completed", "failed", "timed_out", "cancelled")]
