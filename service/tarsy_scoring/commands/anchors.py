@@ -27,7 +27,7 @@ from tarsy_scoring.wiring import Parts
 
 # States that a manual run retries. A session that is gone from the source would fail again.
 WANTED: tuple[State, ...] = ("lacking", "given_up")
-_MOST_NAMED = 10
+_MOST_SHOWN = 10
 MAX_NOTE = 4000  # characters; the limit of a label's reason
 
 
@@ -62,8 +62,8 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
 
     async def work(parts: Parts) -> tuple[list[str], list[str]]:
         if refused := await anchor_sessions.unfit(parts.database, sessions):
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:_MOST_NAMED])
-            more = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:_MOST_SHOWN])
+            more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
             raise click.ClickException(f"no session was added: {reasons}{more}")
         chosen = sessions if sample is None else await anchor_sessions.draw(parts.database, sample, chain=chain)
         return chosen, await anchor_sessions.add(parts.database, chosen, by=asker(), note=note)
@@ -78,6 +78,7 @@ def add(sessions: list[str], sample: int | None, chain: str | None, note: str | 
 
 
 def _left_out(sample: int | None, chosen: Sequence[str], added: Sequence[str]) -> str:
+    """End of a sentence that explains why fewer anchors were added than requested; empty if all were."""
     if sample is not None and len(chosen) < sample:
         return f": only {len(chosen)} scored sessions of the last 90 days were not anchors yet"
     return f", {len(chosen) - len(added)} were anchors already" if len(added) < len(chosen) else ""
@@ -129,7 +130,7 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
         wanted = [a for a in found.anchors if a.state in WANTED]
         estimate = await estimate_of(parts.database, {a.session_id: a.chain_id for a in wanted})
         lacking = sum(settings.anchors_judgements_each - a.judgements for a in wanted)
-        estimate = _times(estimate, lacking / max(len(wanted), 1))
+        estimate = _scale_amounts(estimate, lacking / max(len(wanted), 1))
         if not as_json:
             _print_plan(found.anchors, estimate, lacking)
         made: list[Judgement] = []
@@ -142,7 +143,9 @@ def run_anchors(yes: bool, timeout_s: float, as_json: bool) -> None:
     sys.exit(run_on_parts(work, settings))
 
 
-def _times(estimate: Estimate, factor: float) -> Estimate:
+def _scale_amounts(estimate: Estimate, factor: float) -> Estimate:
+    """The estimate with its tokens and cost multiplied by `factor`."""
+
     def amount(of: Amount) -> Amount:
         return replace(of, about=None if of.about is None else of.about * factor)
 

@@ -1,4 +1,4 @@
-"""`api`: HTTP, WebSocket and pages."""
+"""`api`: serves the HTTP API, live events over WebSocket, and the pages."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def api() -> None:
 
 async def run_api(settings: Settings, access: "Access", stopping: asyncio.Event) -> None:
     """
-    Serve until `stopping`. While the database is away, probes answer and every other request gets 503.
+    Serve until `stopping`. While the database is away, probes answer, and every other request gets 503.
 
     Raises:
         ConfigurationError, StartRefused: The start is refused.

@@ -14,8 +14,8 @@ from tarsy_scoring.tarsy.sessions import open_tarsy_sessions
 from tarsy_scoring.telemetry.health import run_until_signalled
 
 
-def _start(text: str) -> datetime:
-    """The type of --since. Raises: click.BadParameter."""
+def _parse_since(text: str) -> datetime:
+    """Parse --since: a time, or `beginning`. Raises: click.BadParameter: it is no time, or in the future."""
     start = BEGINNING if text == "beginning" else moment(text)
     if start > datetime.now(UTC):
         raise click.BadParameter(f"{text!r} is in the future: no session would be announced")
@@ -25,7 +25,7 @@ def _start(text: str) -> datetime:
 @click.command()
 @click.option(
     "--since",
-    type=_start,
+    type=_parse_since,
     metavar="TIME",
     help="Announce sessions that ended since then, or `beginning`. Default: its last place; at the first start, now.",
 )

@@ -1,4 +1,4 @@
-"""`compare`: two versions of the agents by their sessions, or two criteria on the same sessions."""
+"""`compare`: compares two versions of the agents by their sessions, or two criteria on the same sessions."""
 
 import sys
 from collections import Counter
@@ -37,14 +37,14 @@ from tarsy_scoring.statistics.comparison import ScoredSession, compare_versions
 from tarsy_scoring.statistics.drift import AnchorJudgement
 from tarsy_scoring.wiring import Parts
 
-# Options of each of the two modes.
-_OF_LABEL = {"values": "--values", "chain": "--chain", "since": "--since"}
-_OF_CRITERIA = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
+# Options that only one of the two modes has: parameter of `compare`, and its name at the command line.
+_LABEL_OPTIONS = {"values": "--values", "chain": "--chain", "since": "--since"}
+_CRITERIA_OPTIONS = {"sessions": "SESSION", "timeout_s": "--timeout", "run_id": "--run"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One session under both criteria."""
+    """The judgements of one session under both criteria."""
 
     first: Judgement
     second: Judgement
@@ -97,15 +97,23 @@ def compare(
     if (label is None) == (criteria is None):
         raise click.UsageError("choose a comparison: --label NAME, or --criteria A B SESSION...")
     if label is not None:
-        _refuse_strangers(context, "--criteria", _OF_CRITERIA)
+        _refuse_options(context, "--criteria", _CRITERIA_OPTIONS)
         _compare_label(settings, label, values, chain, since, as_json)
     elif criteria is not None:
-        _refuse_strangers(context, "--label", _OF_LABEL)
+        _refuse_options(context, "--label", _LABEL_OPTIONS)
         _compare_criteria(settings, criteria, sessions, timeout_s, run_id, as_json)
 
 
-def _refuse_strangers(context: click.Context, owner: str, options: Mapping[str, str]) -> None:
-    """Raises: click.UsageError: an option belongs to the other mode."""
+def _refuse_options(context: click.Context, owner: str, options: Mapping[str, str]) -> None:
+    """
+    Refuse options of the other mode.
+
+    Args:
+        owner: The option that chooses the other mode.
+
+    Raises:
+        click.UsageError: Naming the first such option.
+    """
     for name, written in options.items():
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE and context.params[name]:
             raise click.UsageError(f"{written} goes with {owner}")
@@ -157,8 +165,8 @@ def choose_values(label: str, sessions: Sequence[ScoredSession], wanted: tuple[s
     Choose the two values to compare: the requested ones, else the only two, in order of appearance.
 
     Raises:
-        click.BadParameter: A requested value has no session, or there are more than two values and none is
-            requested.
+        click.BadParameter: A requested value has no session.
+        click.UsageError: There are more than two values, and none is requested.
         ScoringError: There is only one value.
     """
     counts = Counter(s.value for s in sessions)  # keeps the order of appearance

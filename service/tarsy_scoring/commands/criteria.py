@@ -59,7 +59,7 @@ def list_criteria(as_json: bool) -> None:
             "is_default": located.criteria.name == settings.config.defaults.criteria,
             "chains": [name for name, c in settings.config.chains.items() if c.criteria == located.criteria.name],
         }
-        for located in _all_of(settings)
+        for located in _configured_criteria(settings)
     ]
     if as_json:
         print_json(documents)
@@ -97,7 +97,7 @@ def show_criteria(name: str, only_prompt: bool, as_json: bool) -> None:
         print_json(content | added)
         return
     del added["name"]
-    click.echo(f"# The file ({found.source}):\n{_as_yaml(_of_file(found.criteria))}")
+    click.echo(f"# The file ({found.source}):\n{_as_yaml(_file_content(found.criteria))}")
     click.echo(f"# Added by code, and the hashes of all of it:\n{_as_yaml(added)}", nl=False)
 
 
@@ -150,7 +150,8 @@ def validate_criteria(files: tuple[Path, ...], as_json: bool) -> None:
     sys.exit(0 if all(d["is_valid"] for d in documents) else ASKED_WRONGLY)
 
 
-def _all_of(settings: Settings) -> list[_Located]:
+def _configured_criteria(settings: Settings) -> list[_Located]:
+    """Shipped criteria and those of `criteria_dirs`. Raises: ConfigurationError: see `load_criteria`."""
     directories = settings.config.criteria_dirs
     registry = load_criteria(directories)
     own = {c.name: file for directory in directories for file, c in read_criteria_folder(directory)}
@@ -158,8 +159,14 @@ def _all_of(settings: Settings) -> list[_Located]:
 
 
 def _locate(wanted: str, argument: str) -> _Located:
-    """Find criteria by name, else read the file at this path."""
-    known = _all_of(load_settings())
+    """
+    Find criteria by name, else read the file at this path.
+
+    Raises:
+        click.BadParameter: Neither criteria nor a file have this name.
+        ConfigurationError: The file, or the criteria of the settings, cannot be read or are not valid.
+    """
+    known = _configured_criteria(load_settings())
     for located in known:
         if located.criteria.name == wanted:
             return located
@@ -187,11 +194,11 @@ def _changes(first: _Located, second: _Located, a: str, b: str) -> list[dict[str
 
 
 def _comparable(of: Criteria) -> dict[str, Any]:
-    """The instructions of the judge, by key; the hashes follow from them."""
-    return _of_file(of) | {f"added_by_code.{key}": text for key, text in of.added_by_code.items()}
+    """The instructions of the judge, by key; without the hashes, which follow from them."""
+    return _file_content(of) | {f"added_by_code.{key}": text for key, text in of.added_by_code.items()}
 
 
-def _of_file(of: Criteria) -> dict[str, Any]:
+def _file_content(of: Criteria) -> dict[str, Any]:
     """The keys of a criteria file in documented order, without defaults."""
     return {key: of.content[key] for key in Criteria.model_fields if key in of.content}
 

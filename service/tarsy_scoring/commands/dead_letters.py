@@ -18,8 +18,8 @@ from tarsy_scoring.kafka.topics import has_topic, read_topic
 from tarsy_scoring.queue.dead_letters import Body, DeadLetter, load_body, preview, read_dead_letter, replay
 from tarsy_scoring.wiring import open_parts
 
-_PLACE = re.compile(r"\d+:\d+")
-_UNREACHABLE = ("KafkaConnectionError", "NodeNotReadyError")
+_PLACE = re.compile(r"\d+:\d+")  # PARTITION:OFFSET in the dead-letter topic
+_UNREACHABLE = ("KafkaConnectionError", "NodeNotReadyError")  # errors of aiokafka when no broker answers
 
 
 @click.group("dead-letters")
@@ -120,6 +120,9 @@ def _naming_brokers(settings: Settings, what: str) -> Iterator[None]:
     """
     Replace the client's error by one that names the brokers and a remedy.
 
+    Args:
+        what: The attempt that failed; the message continues with "topic NAME at the brokers".
+
     Raises:
         BrokerAway: In place of the original one.
     """
@@ -139,7 +142,7 @@ def _naming_brokers(settings: Settings, what: str) -> Iterator[None]:
 
 
 async def _body_of(settings: Settings, letter: DeadLetter) -> Body | None:
-    """The message kept in PostgreSQL; None if the letter carries it itself, or if it is gone."""
+    """The message that PostgreSQL keeps; None if the letter carries it itself, or if it has been deleted."""
     if letter.body_id is None:
         return None
     async with open_parts(settings) as parts:
@@ -147,13 +150,14 @@ async def _body_of(settings: Settings, letter: DeadLetter) -> Body | None:
 
 
 def _require_places(places: Sequence[str]) -> None:
-    """Raises: click.BadParameter: one of them is not a place."""
+    """Refuse malformed places. Raises: click.BadParameter: one of them is not PARTITION:OFFSET."""
     for place in places:
         if not _PLACE.fullmatch(place):
             raise click.BadParameter(f"{place!r} is not a place; write PARTITION:OFFSET, as 0:12", param_hint="PLACE")
 
 
 def _find(letters: Sequence[DeadLetter], places: Sequence[str]) -> list[DeadLetter]:
+    """The letters at these places. Raises: click.BadParameter: there is none at one of them."""
     by_place = {letter.place: letter for letter in letters}
     for place in places:
         if place not in by_place:

@@ -50,8 +50,12 @@ def export(since: datetime | None, until: datetime | None, **options: Any) -> No
 
 
 def _query(options: dict[str, Any]) -> "ExportQuery":
-    """The options as the query model of the API, with its checks. Raises: click.BadParameter,
-    click.UsageError.
+    """
+    Check the options with the query model of the API.
+
+    Raises:
+        click.BadParameter: The value of an option is invalid.
+        click.UsageError: Two options contradict each other.
     """
     from tarsy_scoring.web.queries import ExportQuery
 

@@ -1,4 +1,4 @@
-"""`insights`: publish rolling figures of every chain."""
+"""`insights`: publishes rolling figures of every chain."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ def insights() -> None:
 
 
 def require_faust() -> None:
-    """Raises: ConfigurationError: It is not installed; names the command that installs it."""
+    """Require faust-streaming. Raises: ConfigurationError: names the command that installs it."""
     try:
         import faust  # noqa: F401
     except ImportError as error:

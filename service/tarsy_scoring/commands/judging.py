@@ -1,7 +1,8 @@
 """
-Judgements that a command orders beside the score of a session, and follows until they end. Workers make them.
+Judgements that a command orders besides the score of a session and follows until they end.
 
-A run has an id. Repeating a run orders nothing new and shows the state of its judgements.
+Workers make the judgements. A run of a command has an id; repeating a run orders nothing new and shows the
+state of its judgements.
 """
 
 import asyncio
@@ -70,8 +71,11 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Tokens and cost of the ended judgements that report them; None if none does. `unknown` counts the
-    others.
+    """
+    Tokens and cost of judgements that have ended.
+
+    Each is the sum over the judgements that report it, and None if none does. `unknown` is the number of
+    ended judgements without a known cost.
     """
 
     tokens: int | None
@@ -139,10 +143,10 @@ def run_options(command: Any) -> Any:
 
 async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, Judgement]:
     """
-    Order the judgements of a run and follow them until all have ended or time is up. Prints problems on
-    stderr.
+    Order the judgements of a run and follow them until all have ended or `timeout_s` is over.
 
-    However it ends, workers continue with the ordered judgements.
+    Prints on stderr which judgements are outstanding and how to see them later. However it ends, workers
+    continue with the ordered judgements.
 
     Raises:
         DatabaseAway: The database was away at the start or at the end.
@@ -171,10 +175,10 @@ async def follow(settings: Settings, run: Run, timeout_s: float) -> dict[Order, 
 
 async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dict[UUID, Judgement]:
     """
-    Wait until all judgements have ended or time is up; returns their states. Prints a hint on stderr if none
-    begins.
+    Wait until all judgements have ended or `timeout_s` is over; returns their states.
 
-    Waits for a database that is away while time remains.
+    Prints the likely reason on stderr if none begins. While time remains, also waits for a database that is
+    away.
 
     Raises:
         DatabaseAway: The database is still away at the end.
@@ -189,7 +193,7 @@ async def wait_for(reader: Reader, ids: Sequence[UUID], timeout_s: float) -> dic
                 outstanding = [j for j in judgements.values() if j.is_outstanding]
                 show(len(ids) - len(outstanding))
                 if not has_hinted and (is_last or waited_s >= PICK_UP_S) and len(outstanding) == len(ids):
-                    has_hinted = await _hint(reader.database, outstanding, waited_s)
+                    has_hinted = await _print_hint(reader.database, outstanding, waited_s)
                 if not outstanding or is_last:
                     return judgements
             except DatabaseAway:
@@ -203,7 +207,7 @@ async def _read(reader: Reader, ids: Sequence[UUID]) -> dict[UUID, Judgement]:
     return {r["score_id"]: Judgement(**{name: r[name] for name in Judgement.__slots__}) for r in rows}
 
 
-async def _hint(database: Database, outstanding: Sequence[Judgement], waited_s: float) -> bool:
+async def _print_hint(database: Database, outstanding: Sequence[Judgement], waited_s: float) -> bool:
     """Print why no judgement has begun; False if one has."""
     if any(j.attempt for j in outstanding):
         return False

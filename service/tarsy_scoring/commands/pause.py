@@ -83,7 +83,7 @@ def resume(chain: str | None, provider: str | None, as_json: bool) -> None:
 
 
 def _require_provider(settings: Settings, provider: str | None) -> None:
-    """Raises: click.BadParameter: the provider is not configured."""
+    """Refuse an unknown provider. Raises: click.BadParameter: it is not configured."""
     known = settings.config.providers
     if provider is not None and provider not in known:
         raise click.BadParameter(

@@ -65,7 +65,7 @@ def prune(keep: str | None, deleted_upstream: bool, yes: bool, as_json: bool) ->
 
 
 def _days(text: str) -> int:
-    """Raises: click.BadParameter."""
+    """Parse --keep, such as 90d or 26w, as days. Raises: click.BadParameter: it is not such a duration."""
     match = _DURATION.fullmatch(text)
     days = int(match[1]) * (7 if match[2] == "w" else 1) if match else 0
     if not 0 < days <= _LONGEST_DAYS:
@@ -74,6 +74,7 @@ def _days(text: str) -> int:
 
 
 async def _follow_deletions(parts: Parts, *, yes: bool) -> Mapping[str, int]:
+    """Erase the sessions that TARSy has deleted, or only count them; returns their number."""
     sessions = open_tarsy_sessions(parts.settings)
     number = 0
     try:

@@ -33,7 +33,7 @@ from tarsy_scoring.timeline.model import FoundSession
 from tarsy_scoring.timeline.sources import open_timeline_source
 from tarsy_scoring.wiring import Parts
 
-_SENT_AT_ONCE = 500
+_REQUESTS_PER_BATCH = 500
 
 
 @click.command()
@@ -106,7 +106,7 @@ def rescore(
             for session in (await select(parts) if is_selection else sessions)
         ]
         if is_selection:
-            await _offer(parts, requests, yes=yes, as_json=as_json)
+            await _show_or_send(parts, requests, yes=yes, as_json=as_json)
         else:
             _print_sent(requests, await _send(parts, requests), None, as_json=as_json)
 
@@ -144,12 +144,13 @@ def backfill(since: datetime, chain: str | None, yes: bool, as_json: bool) -> No
             )
             for session in await _never_scored_since(parts, since, chain)
         ]
-        await _offer(parts, requests, yes=yes, as_json=as_json)
+        await _show_or_send(parts, requests, yes=yes, as_json=as_json)
 
     run_on_parts(work)
 
 
 async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) -> list[FoundSession]:
+    """Sessions of the source that `backfill` selects."""
     source = open_timeline_source(parts.settings)
 
     async def wanted() -> AsyncIterator[FoundSession]:
@@ -170,8 +171,8 @@ async def _never_scored_since(parts: Parts, since: datetime, chain: str | None) 
 # --- selections ----------------------------------------------------------------------------------------
 
 
-async def _offer(parts: Parts, requests: Sequence[Request], *, yes: bool, as_json: bool) -> None:
-    """Show the estimated cost of a selection; send it if `yes` is set."""
+async def _show_or_send(parts: Parts, requests: Sequence[Request], *, yes: bool, as_json: bool) -> None:
+    """Show the estimated cost of a selection, and send its requests only if `yes` is set."""
     estimate = await estimate_of(parts.database, {r.session_id: r.chain_id for r in requests})
     if not as_json:
         show_estimate(estimate)
@@ -186,9 +187,9 @@ async def _send(parts: Parts, requests: Sequence[Request]) -> Counter[str]:
     """Store requests in batches; returns the number of each disposition."""
     counts: Counter[str] = Counter()
     with progress_bar("asking", len(requests)) as show:
-        for start in range(0, len(requests), _SENT_AT_ONCE):
-            counts.update((await parts.inbox.accept(requests[start : start + _SENT_AT_ONCE])).values())
-            show(min(start + _SENT_AT_ONCE, len(requests)))
+        for start in range(0, len(requests), _REQUESTS_PER_BATCH):
+            counts.update((await parts.inbox.accept(requests[start : start + _REQUESTS_PER_BATCH])).values())
+            show(min(start + _REQUESTS_PER_BATCH, len(requests)))
     return counts
 
 
@@ -202,7 +203,7 @@ def _print_sent(requests: Sequence[Request], counts: Counter[str], estimate: Est
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
-    """For programs."""
+    """JSON document of an estimate; chains are sorted by name."""
     by_name = sorted(estimate.chains.items(), key=lambda counted: counted[0] or "")
     chains = [{"chain_id": chain, "sessions": n} for chain, n in by_name]
     tokens = asdict(estimate.tokens)

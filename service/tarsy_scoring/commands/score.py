@@ -84,7 +84,7 @@ def _score(
 def _failed_document(
     settings: Settings, registry: CriteriaRegistry, file: Path, chain: str | None, error: Unscorable
 ) -> dict[str, Any]:
-    """Score document of a session without a readable timeline or without criteria."""
+    """Score document of a session that could not be scored, with the kind and the message of the error."""
     session = _fields_of(file)
     chain_id = chain or text_or_none(session.get("chain_id"))
     criteria = settings.chain(chain_id).criteria

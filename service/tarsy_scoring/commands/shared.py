@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
-FAILED, ASKED_WRONGLY = 1, 2
+FAILED, ASKED_WRONGLY = 1, 2  # exit statuses; click ends with 2 for wrong usage as well
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 
@@ -56,7 +56,7 @@ def settings_of_environment() -> Settings:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a new event loop."""
+    """Run a coroutine to its end in a new event loop of uvloop."""
     import uvloop
 
     return uvloop.run(work)
@@ -134,7 +134,7 @@ def asker() -> str:
 
 
 def session_id(name: str) -> str:
-    """The type of an argument: a well-formed session id. Raises: click.BadParameter."""
+    """Require a well-formed session id; for `type` of an argument. Raises: click.BadParameter."""
     if not SESSION_ID_PATTERN.fullmatch(name):
         raise click.BadParameter(f"{name!r} is not a session id", param_hint="SESSION")
     return name
@@ -169,7 +169,7 @@ def require_criteria(registry: CriteriaRegistry, name: str, also: Iterable[str] 
 
 
 def moment(text: str) -> datetime:
-    """The type of an option: an ISO 8601 time; without a zone it is UTC. Raises: click.BadParameter."""
+    """Parse an ISO 8601 time, UTC without a zone; for `type` of an option. Raises: click.BadParameter."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -178,21 +178,26 @@ def moment(text: str) -> datetime:
 
 
 def not_blank(text: str) -> str:
-    """The type of an option: not the empty text of an unset variable in a script. Raises: click.BadParameter."""
+    """
+    Require a text that is not blank; for `type` of an option.
+
+    Raises:
+        click.BadParameter: The text is blank.
+    """
+    # A script passes an empty text where a variable is not set.
     if not text.strip():
         raise click.BadParameter("it is empty; to apply no such limit, leave the option out")
     return text
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 session`, `2 sessions`."""
+    """A number with its noun, such as `1 session` or `2 sessions`."""
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def check_database_urls(settings: Settings) -> None:
-    """Raises: ConfigurationError: a URL can never work. A connection attempt would report a database that is
-    away.
-    """
+    """Reject malformed database URLs. Raises: ConfigurationError: a URL can never work."""
+    # Without this check, a connection attempt would fail as if the database were away, and be repeated.
     for name in ("database_url", "timeline_database_url", "write_back_database_url"):
         if (url := getattr(settings, name)) is not None:
             check_url(url.get_secret_value(), variable_of(name))

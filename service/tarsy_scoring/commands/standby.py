@@ -1,4 +1,4 @@
-"""A process with one loop of which a single instance works while others stand by: `bridge` and `insights`."""
+"""Runs the loop of `bridge` or `insights`: of several processes one works, and the others stand by."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ POOL_SIZE = 3  # one connection holds the lock of the instance that works
 
 
 class Loop(Protocol):
-    """`lacking` names the part that the loop waits for; it is None while the loop works."""
+    """A loop for `run_loop`. `lacking` names the part that it waits for, and is None while it works."""
 
     @property
     def lacking(self) -> str | None: ...
@@ -41,7 +41,7 @@ async def run_loop(
 
     Args:
         topics: Topics that must exist, or are created where the settings allow it.
-        compacted: The same, for topics of which Kafka keeps the newest message per key.
+        compacted: More such topics, of which Kafka keeps the newest message per key.
 
     Raises:
         StartRefused: Topics are missing, or the database is not migrated.

@@ -110,7 +110,12 @@ def _print_merge(merge: Merge, *, as_json: bool) -> None:
 
 
 def _on_database(work: Callable[[Database], Awaitable[T]]) -> T:
-    """Raises: click.ClickException: the tool does not exist, or both names are the same tool."""
+    """
+    Run `work` on the migrated database.
+
+    Raises:
+        click.ClickException: No score names the tool, or both names are the same tool.
+    """
     try:
         return run_on_parts(lambda parts: work(parts.database))
     except UnknownTool:

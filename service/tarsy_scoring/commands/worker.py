@@ -99,6 +99,7 @@ async def run_worker(settings: Settings, roles: tuple[Role, ...], stopping: asyn
 
 
 async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stopping: asyncio.Event) -> None:
+    """Run the loops of these roles on a migrated database; ends when all of them have ended."""
     intake = Intake(parts.settings, parts.inbox, parts.metrics) if "intake" in roles else None
     relay = Relay(parts.settings, parts.database, parts.metrics) if "relay" in roles else None
     write_back = None
@@ -146,7 +147,7 @@ async def _run_roles(parts: Parts, roles: tuple[Role, ...], health: Health, stop
 
 
 def _tracing(settings: Settings) -> Tracing:
-    """Raises: ConfigurationError: Traces are wanted and cannot be exported."""
+    """Tracing of judging, `OFF` if not configured. Raises: ConfigurationError: traces cannot be exported."""
     if not wants_traces(settings, os.environ):
         return OFF
     from tarsy_scoring.telemetry.otel import open_spans
@@ -155,6 +156,7 @@ def _tracing(settings: Settings) -> Tracing:
 
 
 async def _judge(parts: Parts, stopping: asyncio.Event, tracing: Tracing) -> None:
+    """Judge due scores until `stopping`, and drain; closes the judge's clients and the source in any case."""
     source = open_timeline_source(parts.settings)
     clients = create_clients(parts.settings, tracing=tracing)
     try:
@@ -194,9 +196,9 @@ async def warn_of_self_judging(settings: Settings, source: TimelineSource) -> No
     """
     Warn once of judge models that also work as agents: their scores carry the flag `self_judged`.
 
-    Runs beside the work for at most 30 s, and ignores a source that cannot be read. Reads no timeline: one
-    that kills its reader must not keep a worker from starting.
+    Runs beside the work for at most 30 s, and ignores a source that cannot be read.
     """
+    # Reads no timeline: a timeline that kills the process that reads it must not keep a worker from starting.
     agents: frozenset[str] = frozenset()
     try:
         async with asyncio.timeout(AGENT_MODELS_TIMEOUT_S):
@@ -224,7 +226,7 @@ def topics_of(settings: Settings, roles: tuple[Role, ...]) -> list[str]:
 
 
 async def _watch_backlog(parts: Parts) -> None:
-    """Keep the metrics of database and outbox up to date."""
+    """Keep the metrics of the database and the outbox up to date; runs until it is cancelled."""
     while True:
         try:
             unpublished = await unpublished_events(parts.database)
@@ -237,8 +239,10 @@ async def _watch_backlog(parts: Parts) -> None:
 
 
 def _watch_readiness(health: Health, database: Database, intake: Intake | None) -> None:
-    """Ready while the database answers, and once intake has joined its group. A broker outage shows in
-    metrics.
+    """
+    Add the conditions of readiness: the database answers, and intake has joined its consumer group once.
+
+    A broker outage does not end readiness; it shows in the metrics.
     """
 
     async def database_answers() -> str | None:
