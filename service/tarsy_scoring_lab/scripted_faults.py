@@ -1,4 +1,4 @@
-"""Faults of the scripted judge: which can be ordered, and how each changes an answer."""
+"""Faults that a test can order from the scripted judge, and the change that each makes to an answer."""
 
 import asyncio
 import json
@@ -19,20 +19,21 @@ FaultKind = Literal[
     "no_score",
     "refusal",
     "content_filter",
-    "tool_calls",  # and no text
+    "tool_calls",  # a tool call and no text
     "reply",  # `content` in place of the answer
     "served_model",  # `model` in place of the requested one
     "breakdown_mismatch",  # a breakdown, or a weighted score, that does not add up to the total
     "no_response_format",  # 400 for calls whose `response_format` has the type `match`, or any where that is null
-    "truncated_input",  # usage tells of a fifth of the prompt
+    "truncated_input",  # usage reports a fifth of the prompt's tokens
 ]
 
 
 class Fault(BaseModel):
     """
-    Something to go wrong in calls that fit, instead of or before the answer.
+    A fault that the scripted judge produces in matching calls.
 
-    A call meets the first fault that fits it and is not used up, after any that are mere `latency`.
+    A call meets the first fault that matches it and has `times` left. After a `latency` it looks for a fault
+    again, and may meet the same one.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -50,7 +51,7 @@ class Fault(BaseModel):
 
 
 _TOOL_CALL = {"id": "call_1", "type": "function", "function": {"name": "read-file", "arguments": "{}"}}
-# Changes of the message by kind; the finish reason follows the kind where OpenAI names one for it.
+# Changes of the message, and the finish reasons that OpenAI gives for these kinds of answers.
 _MESSAGES: dict[FaultKind, dict[str, Any]] = {
     "no_score": {"content": f"{STAND_IN} It was instructed to state no total."},
     "refusal": {"content": None, "refusal": f"{STAND_IN} It was instructed to refuse."},
@@ -66,7 +67,7 @@ _NO_RESPONSE_FORMAT = packaged_yaml(__package__, "scripted_texts.yaml")["no_resp
 
 
 async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault) -> web.StreamResponse:
-    """Send the answer as the fault changes it, or the response that the fault puts in its place."""
+    """Send the answer as the fault changes it, or the response that replaces it."""
     choice, usage = answer["choices"][0], answer["usage"]
     message = choice["message"]
     message |= _MESSAGES.get(fault.kind, {})
@@ -94,6 +95,7 @@ async def send_spoilt(request: web.Request, answer: dict[str, Any], fault: Fault
 
 
 async def _drop(request: web.Request, answer: dict[str, Any]) -> web.StreamResponse:
+    """Send half of the announced body, and reset the connection."""
     payload = json.dumps(answer).encode()
     response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(payload))})
     await response.prepare(request)
@@ -106,6 +108,6 @@ async def _drop(request: web.Request, answer: dict[str, Any]) -> web.StreamRespo
 def error_response(
     status: int, message: str, headers: dict[str, str] | None = None, body: dict[str, Any] | None = None
 ) -> web.Response:
-    """An error as OpenAI's endpoints answer it, with another body where one is given."""
+    """An error in the shape of OpenAI's endpoints, or with `body` if it is given."""
     error = {"error": {"message": message, "type": "scripted", "param": None, "code": None}}
     return web.json_response(error if body is None else body, status=status, headers=headers)

@@ -1,8 +1,8 @@
 """
 A stand-in for the judge: an OpenAI-compatible endpoint that answers by a script and judges nothing.
 
-Answers depend only on the bytes of the transcript, so the same session gets the same answer, and each
-answer states that it is made up. Faults are ordered in the process or over HTTP (`/script`).
+Answers depend only on the conversation, so the same session gets the same answer, and each answer states
+that it is made up. Faults are ordered by `ScriptedJudge.script` or over HTTP (`POST /script`).
 """
 
 import argparse
@@ -29,7 +29,7 @@ _LARGEST_BODY = 64 * 2**20
 
 
 class _Script(BaseModel):
-    """An order over HTTP: further faults."""
+    """Body of `POST /script`: further faults."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,6 +38,8 @@ class _Script(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    """A request for a completion: the bytes of its body, the parsed body, and what they ask for."""
+
     raw: bytes
     body: dict[str, Any]
     messages: Messages
@@ -46,12 +48,13 @@ class _Call:
 
 class ScriptedJudge:
     """
-    The endpoint, on a loopback port.
+    The endpoint of the scripted judge, on a loopback port.
 
-    `requests` holds the last request bodies, `calls_by_turn` and `faults_met` count what happened.
+    `requests` holds the last 256 request bodies. `calls_by_turn` counts the calls of each turn, and
+    `faults_met` the faults of each kind that calls have met.
 
     Args:
-        port: 0 takes a free one.
+        port: 0 takes a free port.
         latency_s: Wait before each answer.
     """
 
@@ -70,19 +73,21 @@ class ScriptedJudge:
 
     @property
     def calls(self) -> int:
-        """Calls that arrived so far, whatever they met."""
+        """Number of well-formed calls so far, whether they met a fault or not."""
         return self.calls_by_turn.total()
 
     def script(self, *faults: Fault) -> None:
-        """Order further faults; earlier ones come first."""
+        """Order further faults; calls meet those ordered earlier first."""
         self.faults += [fault.model_copy() for fault in faults]
 
     def clear(self) -> None:
-        """Order no fault any more; calls that already hang go on hanging."""
+        """Remove all faults. Calls that hang already continue to hang."""
         self.faults.clear()
 
     async def start(self) -> None:
         """
+        Serve on the port. The port that was chosen for 0 is kept after `stop`.
+
         Raises:
             OSError: The port is taken.
         """
@@ -96,7 +101,7 @@ class ScriptedJudge:
                 web.delete("/script", self._clear_script),
             ]
         )
-        # A call that hangs ends with its client, and at the latest with us.
+        # A call that hangs ends when its client gives up, and at the latest with `stop`.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=1024)
@@ -104,7 +109,7 @@ class ScriptedJudge:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """End, with open connections. The port stays for another `start`. Safe to call twice."""
+        """Stop serving and close connections. The port is kept for another `start`. Safe to call twice."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -118,7 +123,7 @@ class ScriptedJudge:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         try:
-            call = _understand(await request.read())
+            call = _parse_call(await request.read())
         except (ValueError, KeyError, TypeError, StopIteration):
             return error_response(400, "the body is no chat completion with a message of the user")
         if call.body.get("stream"):
@@ -126,10 +131,10 @@ class ScriptedJudge:
         self.calls_by_turn[call.task.turn] += 1
         self.requests.append(call.body)
         await asyncio.sleep(self.latency_s)
-        fault = self._meet_fault(call)
+        fault = self._take_fault(call)
         while fault is not None and fault.kind == "latency":
             await asyncio.sleep(fault.seconds)
-            fault = self._meet_fault(call)
+            fault = self._take_fault(call)
         reply = write_reply(call.task, contradictory=fault is not None and fault.kind == "breakdown_mismatch")
         answer = {
             "id": f"chatcmpl-{self.calls}",
@@ -149,8 +154,9 @@ class ScriptedJudge:
         }
         return web.json_response(answer) if fault is None else await send_spoilt(request, answer, fault)
 
-    def _meet_fault(self, call: _Call) -> Fault | None:
-        fault = next((f for f in self.faults if _fits(f, call)), None)
+    def _take_fault(self, call: _Call) -> Fault | None:
+        """The first fault that matches the call; counts it, and removes it after its last time."""
+        fault = next((f for f in self.faults if _matches(f, call)), None)
         if fault is None:
             return None
         self.faults_met[fault.kind] += 1
@@ -185,8 +191,13 @@ class ScriptedJudge:
         return await self._show_script(request)
 
 
-def _understand(raw: bytes) -> _Call:
-    """Raises: ValueError, KeyError, TypeError, StopIteration: It is no request for a chat completion."""
+def _parse_call(raw: bytes) -> _Call:
+    """
+    Parse the body of a request.
+
+    Raises:
+        ValueError, KeyError, TypeError, StopIteration: It is no request for a chat completion.
+    """
     body = json.loads(raw)
     messages = [(m["role"], _text_of(m["content"])) for m in body["messages"]]
     return _Call(raw, body, messages, read_task(messages, body.get("response_format")))
@@ -196,7 +207,7 @@ def _text_of(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-def _fits(fault: Fault, call: _Call) -> bool:
+def _matches(fault: Fault, call: _Call) -> bool:
     if fault.turn not in ("any", call.task.turn):
         return False
     if fault.kind == "no_response_format":
@@ -209,7 +220,11 @@ def _fits(fault: Fault, call: _Call) -> bool:
 
 
 def _usage(messages: Messages, reply: str) -> dict[str, Any]:
-    """Tokens by length; messages before the last answer were sent in the call before and come from a cache."""
+    """
+    Usage as a provider reports it, at four characters per token.
+
+    Messages before the last answer count as cached: the call before has sent them.
+    """
     tokens = [len(content) // 4 + 4 for _, content in messages]
     answered = [number for number, (role, _) in enumerate(messages) if role == "assistant"]
     written = len(reply) // 4 + 1

@@ -1,7 +1,7 @@
 """
-Replies of the scripted judge: numbers from a checksum of the transcript, sentences written in advance.
+Replies of the scripted judge: totals from a checksum of the transcript, sentences from `scripted_texts.yaml`.
 
-It reads only the messages that a language model would get, and has no other knowledge of the service.
+The scripted judge reads only the messages that a language model would get.
 """
 
 import functools
@@ -36,7 +36,8 @@ class Transcript:
     """
     The message with the evidence, as the stand-in reads it.
 
-    `asked` is the part outside of the fences. Entries and tools are those of the evidence.
+    `asked` is the text outside of the fences: the instructions. `entries` are up to three entry ids of the
+    evidence, to be cited, and `tools` the names of the available tools.
     """
 
     asked: str
@@ -46,12 +47,12 @@ class Transcript:
 
     @property
     def total(self) -> int:
-        """From 20 to 95, by the checksum."""
+        """Total of the answer, 20 to 95, from the checksum."""
         return 20 + self.checksum[0] % 76
 
     @property
     def missing_tools(self) -> dict[str, str]:
-        """Up to three names with a rationale, by the checksum."""
+        """Missing tools of the answer with their rationales, up to three, from the checksum."""
         tools = list(_TEXTS["missing_tools"].items()) * 2
         start = self.checksum[10] % len(_TEXTS["missing_tools"])
         return dict(tools[start : start + self.checksum[11] % 4])
@@ -66,20 +67,23 @@ _BEGIN = re.compile(fence_lines(r"(\w+)")[0])
 _ENTRY_ID = re.compile(r"\bE\d+\b")
 _TOOLS_HEADING = "\n## Available tools\n"
 _TOOL = re.compile(r"^- (\S+?)(?::|$)", re.MULTILINE)
-_ARGUMENTS = "\nArguments: "  # what follows is a text of its own, whose beginning is one of a line
+_ARGUMENTS = "\nArguments: "  # the arguments after it are a text of their own, which begins a line
 
 
 @functools.lru_cache(maxsize=256)
 def read_transcript(message: str) -> Transcript:
     """
-    Read the message that carries the evidence: the same session gives the same checksum.
+    Read the message that contains the evidence. The same session gives the same checksum.
 
-    The nonce of the fence is new for each score and left out of the checksum. So are lines that try to steer
-    the judge, or that stand for one which was masked: an honest judge gives both the same total.
+    The checksum leaves out the nonce of the fence, which is new for each score. It also leaves out lines that
+    try to steer the judge, and lines in which such text was masked.
     """
+    # Without steering lines, the total of the original and of the masked context is equal, as it is for an
+    # honest judge.
     opening = _BEGIN.search(message)
     nonce = opening[1] if opening else ""
-    # Every second piece is evidence. Fences with another nonce were forged and divide nothing.
+    # Fences divide the message: instructions, fence, evidence, fence, instructions ... A fence with another
+    # nonce is forged and divides nothing.
     fences = "|".join(map(re.escape, fence_lines(nonce)))
     pieces = re.split(f"({fences})", message) if opening else [message]
     asked = "".join(pieces[0::4]).replace(nonce, "")
@@ -118,10 +122,10 @@ def _without_steering(data: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Task:
     """
-    What an answer must hold.
+    The task of one answer.
 
-    `categories` are highest points by title, `bands` ranges of totals by outcome. Without a `schema` the
-    answer is text.
+    `categories` are the highest points by title, `bands` the ranges of totals by outcome. Without a `schema`
+    the answer is text.
     """
 
     turn: Turn
@@ -133,7 +137,7 @@ class Task:
 
     @property
     def outcome(self) -> str | None:
-        """The band that holds the total, or is nearest to it; None where none is asked for."""
+        """The band of the total, or the band nearest to it; None if no outcome is requested."""
         total = self.transcript.total
         if not (self.bands and self.wants_outcome):
             return None
@@ -141,7 +145,7 @@ class Task:
 
     @property
     def can_contradict(self) -> bool:
-        """Whether the answer states numbers that could fail to add up to the total."""
+        """Whether the answer has parts of a total, which can contradict it."""
         if self.schema is None:
             return self.turn in ("analysis", "repair") and bool(self.categories)
         return bool({"weighted_score", "score_breakdown"} & self.schema["properties"].keys())
@@ -158,14 +162,14 @@ _JSON_FENCE = re.compile(r"```json[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL)
 
 def read_task(messages: Messages, response_format: Mapping[str, Any] | None = None) -> Task:
     """
-    What the last message of a conversation asks for.
+    Read the task that the last message of a conversation sets.
 
     Outside of the evidence a line `Outcome: correct (60-100)` names a band, one `Logical Flow: X/25` a
     category, and a ```json fence the schema, where `response_format` holds none.
 
     Raises:
-        KeyError, TypeError: `response_format` is not made as OpenAI's is, or its schema is for no object.
-        StopIteration: There is no message of the user.
+        KeyError, TypeError: `response_format` differs from OpenAI's, or its schema is not one of an object.
+        StopIteration: The conversation has no message of the user.
     """
     transcript = read_transcript(next(content for role, content in messages if role == "user"))
     schema = _schema_in(transcript.asked)
@@ -180,7 +184,7 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
         turn=turn,
         transcript=transcript,
         wants_outcome=schema is not None or turn != "reminder" or "Outcome:" in messages[-1][1],
-        # A prompt with bands and no categories wants none; a prompt without any form gets the default's.
+        # A prompt with bands alone wants no categories; one with neither gets those of the default criteria.
         categories=categories if categories or bands else _CATEGORIES,
         bands=bands,
         schema=schema,
@@ -188,18 +192,22 @@ def read_task(messages: Messages, response_format: Mapping[str, Any] | None = No
 
 
 def turn_of(messages: Messages) -> Turn:
-    """After an answer: numbers that agree, missing tools, or else the same once more."""
+    """
+    The kind of the turn that a conversation asks for.
+
+    Without an answer so far it is `analysis`. Later the last message of the user decides, by its words.
+    """
     if not any(role == "assistant" for role, _ in messages):
         return "analysis"
     asked = next((content for role, content in reversed(messages) if role == "user"), "").lower()
     if re.search(r"\brestate", asked) and re.search(r"\bagree", asked):
         return "repair"
-    # Not `missing_tools`: that is a key of an answer in JSON.
+    # Two separate words, because a reminder may contain `missing_tools`, a key of an answer in JSON.
     return "missing_tools" if re.search(r"\bmissing\b", asked) and re.search(r"\btools?\b", asked) else "reminder"
 
 
 def _bands_of(outcome: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """The bands that the property `outcome` of a schema describes."""
+    """The bands in the description of a schema's property `outcome`."""
     bands = {}
     for name in outcome.get("enum", ()):
         if found := re.search(_SCHEMA_BAND.format(name), outcome.get("description", "")):
@@ -208,6 +216,7 @@ def _bands_of(outcome: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _schema_in(text: str) -> dict[str, Any] | None:
+    """The first JSON Schema of an object in a fenced block of the text; None if there is none."""
     for block in _JSON_FENCE.findall(text):
         try:
             schema = json.loads(block)
@@ -226,7 +235,7 @@ def write_reply(task: Task, *, contradictory: bool = False) -> str:
     if task.schema is not None:
         return json.dumps(_json_answer(task, task.schema, contradictory), indent=2)
     total = task.transcript.total
-    points = _points(task.categories, _off(total) if contradictory else total)
+    points = _points(task.categories, _wrong_sum(total) if contradictory else total)
     outcome = [f"Outcome: {task.outcome}", ""] if task.outcome else []
     breakdown = [f"{name}: {points[name]}/{limit}" for name, limit in task.categories.items()]
     match task.turn:
@@ -242,12 +251,13 @@ def write_reply(task: Task, *, contradictory: bool = False) -> str:
             return "\n".join([STAND_IN, "", *(gaps or ["No critical missing tools identified."])])
 
 
-def _off(total: int) -> int:
+def _wrong_sum(total: int) -> int:
+    """A sum of parts that contradicts the total, within 0-100."""
     return total - _OFF_BY if total >= 50 else total + _OFF_BY
 
 
 def _points(limits: Mapping[str, int], total: int) -> dict[str, int]:
-    """`total` points over the categories in proportion to their limits."""
+    """Distribute a total over the categories in proportion to their limits; the points add up to it."""
     whole = sum(limits.values())
     points, limits_so_far, given = {}, 0, 0
     for name, limit in limits.items():
@@ -264,22 +274,22 @@ def _analysis(task: Task, limits: Mapping[str, int]) -> str:
 
 
 def _json_answer(task: Task, schema: dict[str, Any], contradictory: bool) -> dict[str, Any]:
-    """All properties of the schema, in its order; one that no strategy asks for is empty."""
+    """The answer with all properties of the schema, in its order; a property of no strategy is empty."""
     properties: dict[str, Any] = schema["properties"]
     transcript, total = task.transcript, task.transcript.total
-    limits = _limits(properties.get("score_breakdown", {}).get("properties", {}))
+    limits = _highest_points(properties.get("score_breakdown", {}).get("properties", {}))
     reasoning = _analysis(task, limits)
     if task.outcome and "outcome" not in properties:
         reasoning += f"\n\nOutcome: {task.outcome}"
     known: dict[str, Any] = {
         "total_score": total,
-        "score_breakdown": _points(limits, _off(total) if contradictory else total),
+        "score_breakdown": _points(limits, _wrong_sum(total) if contradictory else total),
         "score_reasoning": reasoning,
         "missing_tools": [{"tool_name": name, "rationale": why} for name, why in transcript.missing_tools.items()],
         "alternative_approaches": _alternatives(transcript),
         # Equal values add up to the total under any weights.
         "scores": dict.fromkeys(properties.get("scores", {}).get("properties", {}), total / 100),
-        "weighted_score": (_off(total) if contradictory else total) / 100,
+        "weighted_score": (_wrong_sum(total) if contradictory else total) / 100,
         "confidence": 0.0,  # no model judged
         "issues": [f"{STAND_IN} The values were computed from a checksum of the transcript."],
         "highlights": [f"{transcript.citation}."],
@@ -292,7 +302,7 @@ def _json_answer(task: Task, schema: dict[str, Any], contradictory: bool) -> dic
 _EMPTY: dict[Any, Any] = {"string": STAND_IN, "integer": 0, "number": 0.0, "boolean": False, "array": [], "object": {}}
 
 
-def _limits(categories: Mapping[str, Any]) -> dict[str, int]:
+def _highest_points(categories: Mapping[str, Any]) -> dict[str, int]:
     """Highest points by category: the range in its description, else an equal share of 100."""
     limits = {}
     for id_, sub in categories.items():
@@ -302,7 +312,7 @@ def _limits(categories: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _alternatives(transcript: Transcript) -> list[dict[str, Any]]:
-    """Up to three, of tools that the transcript lists as available; none where it lists none."""
+    """Up to three alternative approaches, with steps of tools that the transcript lists as available."""
     tools = transcript.tools
     count = min(transcript.checksum[12] % 4, len(tools))
     return [

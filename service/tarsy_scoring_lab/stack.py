@@ -1,6 +1,4 @@
-"""Everything the service needs around it, started together on loopback: PostgreSQL, a broker, a scripted
-judge.
-"""
+"""Starts the servers that the service needs on loopback: PostgreSQL, a broker and a scripted judge."""
 
 import asyncio
 import contextlib
@@ -21,14 +19,15 @@ from tarsy_scoring_lab.scripted_judge import MODEL, ScriptedJudge
 
 class Stack:
     """
-    A context that holds all three; they start at the same time, and `env` points the service at them.
+    A context in which PostgreSQL, a broker and a scripted judge run.
 
-    The two databases, `scoring` and `tarsy`, are empty; the caller migrates and fills them.
-    Leaving the context, or the death of this process, removes everything except the content of `directory`.
+    They start at the same time. `env` has the settings with which the service uses them. The two databases,
+    `scoring` and `tarsy`, begin empty; the caller migrates and fills them. Leaving the context, or the death
+    of this process, removes everything except the content of `directory`.
 
     Args:
         broker: `auto` is Apache Kafka where it can run, else Tansu, which keeps nothing in `directory`.
-        directory: Where data is kept between runs; None: nowhere.
+        directory: Directory that keeps the data between runs; None: no data is kept.
         judge_latency_s: Wait of the judge before each answer.
     """
 
@@ -36,7 +35,7 @@ class Stack:
     kafka: EmbeddedBroker
     judge: ScriptedJudge
     broker_reason: str
-    """Why it is this broker, for people."""
+    """Why this broker was chosen, in words for people."""
     env: dict[str, str]
 
     def __init__(
@@ -59,23 +58,25 @@ class Stack:
 
     async def __aenter__(self) -> Self:
         """
+        Start all parts and create the topics.
+
         Raises:
             StartRefused: Naming the part that did not start; the others are stopped again.
         """
         async with contextlib.AsyncExitStack() as started:
             try:
                 async with asyncio.TaskGroup() as parts:
-                    parts.create_task(_naming("PostgreSQL", self._start_postgres(started)))
-                    parts.create_task(_naming("broker", self._start_broker(started)))
-                    parts.create_task(_naming("scripted judge", started.enter_async_context(self.judge)))
+                    parts.create_task(_start_named("PostgreSQL", self._start_postgres(started)))
+                    parts.create_task(_start_named("broker", self._start_broker(started)))
+                    parts.create_task(_start_named("scripted judge", started.enter_async_context(self.judge)))
             except ExceptionGroup as group:
-                raise group.exceptions[0] from None  # the others were cancelled for it, or failed besides
+                raise group.exceptions[0] from None  # the others were cancelled, or failed as well
             self.env = self._environment()
             settings = load_settings(self.env)
             topics = [settings.topic_session_completed, settings.topic_rescore_requested]
             topics += [settings.topic_scoring_events, settings.topic_dead_letters]
-            # `ensure_topics` waits for a broker as long as it takes; ours answered a moment ago.
-            await _naming("topics", asyncio.wait_for(ensure_topics(settings, topics), START_TIMEOUT_S))
+            # `ensure_topics` waits for a broker without a limit; this one has answered already.
+            await _start_named("topics", asyncio.wait_for(ensure_topics(settings, topics), START_TIMEOUT_S))
             self._started = started.pop_all()
         return self
 
@@ -105,8 +106,8 @@ class Stack:
         }
 
 
-async def _naming(part: str, starting: Coroutine[Any, Any, object]) -> None:
-    """Start a part; what goes wrong names it."""
+async def _start_named(part: str, starting: Coroutine[Any, Any, object]) -> None:
+    """Await the start of a part. Raises: StartRefused: it failed; the message names the part."""
     try:
         await starting
     except (StartRefused, OSError, asyncpg.PostgresError) as error:

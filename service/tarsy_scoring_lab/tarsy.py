@@ -19,11 +19,11 @@ from tarsy_scoring.timeline.text import storable_json
 
 Row = dict[str, Any]
 
-_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # stands where a session has no time: TARSy requires one
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # creation time of a session without one, since TARSy requires it
 
 
 async def create_tables(url: str) -> None:
-    """Make the tables that are not there yet."""
+    """Create the tables of TARSy that do not exist yet."""
     ddl = files("tarsy_scoring_lab").joinpath("tarsy_schema.sql").read_text(encoding="utf-8")
     async with _connected(url) as connection:
         await connection.execute(ddl)
@@ -31,18 +31,18 @@ async def create_tables(url: str) -> None:
 
 async def load_session(target: Any, session: Row) -> None:
     """
-    Write one session in the neutral JSON shape, in one transaction.
+    Write one session in the neutral JSON shape into the tables, in one transaction.
 
-    Its tools become one list per server on the first execution, its tool calls interactions beside their
-    events, the tokens of an execution one call of a model. NUL, which PostgreSQL cannot store, becomes
-    U+FFFD.
+    The available tools become one tool list per server, on the first execution. A tool call becomes an
+    interaction besides its event. The tokens of an execution become one call of a model. NUL, which
+    PostgreSQL cannot store, becomes U+FFFD.
 
     Args:
         target: A URL or an open `asyncpg` connection, which stays open.
-        session: As a session file holds it, with every entry well formed.
+        session: The content of a session file in which every entry is well formed.
 
     Raises:
-        asyncpg.UniqueViolationError: The session is there already.
+        asyncpg.UniqueViolationError: The tables have this session already.
     """
     rows: dict[str, list[Row]] = defaultdict(list)
     for table, row in _rows_of(storable_json(session)):
@@ -68,7 +68,11 @@ async def _connected(target: Any) -> AsyncIterator[Any]:
 
 
 def _rows_of(session: Row) -> Iterator[tuple[str, Row]]:
-    """Tables and rows of a session. PostgreSQL ignores keys that are no column."""
+    """
+    The rows of a session, each with its table, in the order that foreign keys require.
+
+    A row may have keys that are no column; `jsonb_populate_recordset` ignores them.
+    """
     created_at = moment(session.get("created_at")) or _EPOCH
     times = {name: moment(session.get(name)) for name in ("started_at", "completed_at", "deleted_at")}
     required = {"agent_type": "kubernetes", "created_at": created_at, "chain_id": session.get("chain_id") or "default"}
