@@ -1,10 +1,11 @@
 """
-Alembic's entry: a transaction per revision, our schema, one migrator at a time.
+Run the revisions of Alembic: one migrator at a time, one transaction per revision, in the configured schema.
 
-A statement that changes a table waits for the transactions that use it, and later statements wait behind it. So a
-revision gives up after a moment and is retried until the backup or the long query in its way has ended. A revision
-may leave its transaction (`autocommit_block`) to build an index beside a database in use; that commits the statements
-before it. `tarsy_scoring.postgres.migrate` runs this module and passes URL and schema in `config.attributes`.
+A statement that changes a table waits for the transactions that use the table, and later statements wait
+behind it. Therefore a revision gives up after `LOCK_TIMEOUT_S`, and is retried for about ten minutes while a
+backup or a long query holds the table. A revision may leave its transaction (`autocommit_block`) to build an
+index on a database in use; that commits the statements before it. `tarsy_scoring.postgres.migrate` runs this
+module and passes URL and schema in `config.attributes`.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ IN_USE = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
 
 
 def run_on(connection: Connection) -> None:
+    """Create the schema if it is missing, and run the pending revisions; blocks."""
     schema = context.config.attributes["schema"]
 
     # SET LOCAL and not a startup parameter: PgBouncer forwards no unknown startup parameters.
@@ -42,7 +44,7 @@ def run_on(connection: Connection) -> None:
         transaction_per_migration=True,
     )
     with context.begin_transaction():
-        # Looked for first: IF NOT EXISTS asks for the right to make schemas even where there is nothing to make.
+        # CREATE SCHEMA IF NOT EXISTS requires the right to create schemas even if the schema exists.
         if not connection.scalar(text("SELECT 1 FROM pg_namespace WHERE nspname = :schema"), {"schema": schema}):
             connection.execute(text(f'CREATE SCHEMA "{schema}"'))
         context.run_migrations()
@@ -50,20 +52,27 @@ def run_on(connection: Connection) -> None:
 
 async def take_turn(guard: AsyncConnection) -> None:
     """
-    Wait until no other migrator works; it is our turn until the transaction of `guard` ends.
-
-    The lock belongs to a transaction of its own, which the commits of the revisions do not end. A lock of the session
-    would stay with a server connection of PgBouncer. The lock is polled, because a waiting statement holds a snapshot,
-    and a concurrent build of an index waits for all snapshots.
+    Wait until no other migrator works, and lock the others out until the transaction of `guard` ends.
     """
+    # The lock belongs to a transaction of its own, which the commits of the revisions do not end. A lock of
+    # the session would stay with a server connection of PgBouncer. The lock is polled, because a waiting
+    # statement holds a snapshot, and a concurrent build of an index waits for all snapshots.
     while not await guard.scalar(text("SELECT pg_try_advisory_xact_lock(hashtext('tarsy-scoring migrate'))")):
         await guard.rollback()
         await asyncio.sleep(LOOK_EVERY_S)
-    # An index may take hours. Comes last: a SELECT keeps its snapshot until the next statement of its transaction.
+    # Building an index may take hours. This statement comes last, because a SELECT keeps its snapshot until
+    # the next statement of its transaction.
     await guard.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
 
 
 async def run() -> None:
+    """
+    Run the pending revisions under the lock, and retry while tables are in use.
+
+    Raises:
+        DBAPIError: A revision failed, or tables were still in use after the last of `PAUSES_S`.
+    """
+
     # asyncpg reads the URL as it does for the service; SQLAlchemy would refuse its `?sslmode=...`.
     async def connect() -> asyncpg.Connection:
         return await asyncpg.connect(context.config.attributes["url"], timeout=10, statement_cache_size=0)

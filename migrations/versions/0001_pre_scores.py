@@ -11,7 +11,7 @@ down_revision = None
 phase = "pre"
 
 TABLES = """
--- One row per session anybody asked about; locked by whoever accepts a request or ends a score.
+-- One row per session that a request has named. Accepting a request and ending a score lock the row.
 CREATE TABLE sessions (
   session_id    text PRIMARY KEY,
   chain_id      text,
@@ -22,7 +22,7 @@ CREATE TABLE sessions (
   first_seen_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Every criteria that ever judged, whole, under the hash of its content.
+-- The full content of criteria that scores were judged under, by its hash.
 CREATE TABLE scoring_criteria (
   criteria_hash text PRIMARY KEY,
   name          text NOT NULL,
@@ -105,7 +105,7 @@ CREATE INDEX session_scores_recent ON session_scores (created_at DESC, score_id)
 CREATE INDEX session_scores_failed ON session_scores (error_kind, completed_at)
   WHERE status IN ('failed', 'timed_out');
 
--- One row per identity; a repeat only raises `arrivals`. `request_id` is a hash of the identity.
+-- One row per identity of a request, of which `request_id` is a hash; a repeat only increments `arrivals`.
 CREATE TABLE scoring_requests (
   request_id   uuid PRIMARY KEY,
   event_id     text,
@@ -129,7 +129,7 @@ CREATE INDEX scoring_requests_session ON scoring_requests (session_id, received_
 CREATE INDEX scoring_requests_score ON scoring_requests (score_id);
 CREATE UNIQUE INDEX scoring_requests_one_deferred ON scoring_requests (session_id) WHERE disposition = 'deferred';
 
--- Every answered call of the judge, the reply in full: paid for once, used by every later attempt.
+-- Every answered call of the judge with its full reply, which later attempts use instead of another call.
 CREATE TABLE judge_turns (
   score_id            uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
   ordinal             int NOT NULL,
@@ -184,8 +184,8 @@ CREATE TABLE score_alternative_approach_steps (
     REFERENCES score_alternative_approaches (score_id, ordinal) ON DELETE CASCADE
 );
 
--- Outbox and event log. `entry` orders what one transaction after another made true for a score; it is
--- given out before commit, so it orders nothing across scores. `position` is given by the relay, without gaps.
+-- Outbox and event log. `entry` orders the events of one score. It is assigned before the commit, so it does
+-- not order events of different scores. The relay assigns `position`, without gaps.
 CREATE TABLE scoring_events (
   event_id     uuid PRIMARY KEY DEFAULT gen_random_uuid(),
   entry        bigint GENERATED ALWAYS AS IDENTITY,
@@ -204,7 +204,7 @@ CREATE INDEX scoring_events_unplaced ON scoring_events (entry) WHERE position IS
 CREATE INDEX scoring_events_unpublished ON scoring_events (position) WHERE published_at IS NULL;
 CREATE INDEX scoring_events_of_session ON scoring_events (session_id, position);
 
--- The last position given out; a row and not max(position), which a clean-up could lower.
+-- The last position that was assigned. A row and not max(position), which retention could lower.
 CREATE TABLE relay_position (
   singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
   position  bigint NOT NULL

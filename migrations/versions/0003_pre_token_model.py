@@ -1,5 +1,5 @@
 """
-A token factor is of a model: another one under the same provider's name begins anew.
+The model that a provider's token factor was learned from; the factor starts again when the model changes.
 
 Phase: pre (additive; run before the version that needs it).
 """
@@ -12,7 +12,7 @@ phase = "pre"
 
 
 def upgrade() -> None:
-    # Null for what was learned before: nobody knows of which model.
+    # Null for factors learned before this revision, whose model is unknown.
     op.execute("ALTER TABLE provider_states ADD COLUMN token_model text")
 
 

@@ -1,5 +1,5 @@
 """
-Asked over HTTP: the answers kept under the keys of callers, and who changed what.
+Requests over HTTP: the answers kept under idempotency keys, and the audit record of changes by callers.
 
 Phase: pre (additive; run before the version that needs it).
 """
@@ -15,18 +15,18 @@ TABLES = """
 CREATE TABLE kept_answers (
   caller      text NOT NULL,
   key         text NOT NULL,
-  asked_hash  text NOT NULL,  -- of all that was asked
+  asked_hash  text NOT NULL,  -- of the whole request
   outcome     text NOT NULL,
   score_id    uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
   request_id  uuid NOT NULL,
-  answer      text,           -- null until it has been told once
+  answer      text,           -- null until the first answer is stored
   answered_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (caller, key)
 );
 CREATE INDEX kept_answers_age ON kept_answers (answered_at);
 CREATE INDEX kept_answers_score ON kept_answers (score_id);
 
--- What people and programs changed through the API. No reference to a score: retention may remove that earlier.
+-- Changes that callers made through the API. No reference to scores, which retention may delete earlier.
 CREATE TABLE changes (
   change_id  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   changed_at timestamptz NOT NULL DEFAULT now(),

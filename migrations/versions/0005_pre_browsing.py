@@ -11,9 +11,9 @@ revision = "0005"
 down_revision = "0004"
 phase = "pre"
 
-# Name -> what it is on. A session's time is when it ended, at the latest when it was first seen: nobody can post one
-# from the future. None of the indexes on scores gets an entry before the score has ended, so the queue does not pay
-# for them.
+# Name -> definition. The time of a session is its end, but never later than the time when it was first seen,
+# so that an event with a time in the future does not stay on top. Scores enter their indexes only when they
+# have ended, so the queue does not pay for these indexes.
 OF_SESSIONS = {
     "sessions_recent": "(least(completed_at, first_seen_at) DESC, session_id DESC)",
     "sessions_of_chain": "(chain_id, least(completed_at, first_seen_at) DESC, session_id DESC)",
@@ -38,10 +38,10 @@ INDEXES = [
     for name, on in indexes.items()
 ]
 IS_IN_USE = "SELECT EXISTS (SELECT FROM sessions)"
-# Null: there is no such index. One that was being built when its migration was interrupted is there and not valid.
+# Null: the index does not exist. An index whose build was interrupted exists and is not valid.
 IS_VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('\"{schema}\".{name}')"
 
-# Sources may have told longer names than an index holds.
+# Sources may have given names that are too long for an index.
 CLIP = """
 UPDATE sessions SET alert_type = left(alert_type, 255), chain_id = left(chain_id, 255)
   WHERE length(alert_type) > 255 OR length(chain_id) > 255;
@@ -64,7 +64,7 @@ def _build_beside_work() -> None:
     """
     Build the indexes while sessions and scores are being written, each in a step of its own.
 
-    What an interrupted run has built stays, what it has left half built is built anew.
+    Indexes that an interrupted run has finished are kept; an index that it left invalid is built again.
     """
     schema = op.get_context().version_table_schema
     with op.get_context().autocommit_block():

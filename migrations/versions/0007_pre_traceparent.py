@@ -1,5 +1,5 @@
 """
-The trace that a request came in, and the place in it that an event is sent with.
+The trace context of a request, and the one that an event is published with.
 
 Phase: pre (additive; run before the version that needs it).
 """
@@ -12,7 +12,7 @@ phase = "pre"
 
 
 def upgrade() -> None:
-    # Null where there is no trace, and for what the version before writes beside us.
+    # Null without a trace, and in rows that the version before writes during a rollout.
     op.execute("ALTER TABLE scoring_requests ADD COLUMN traceparent text")
     op.execute("ALTER TABLE scoring_events ADD COLUMN traceparent text")
 

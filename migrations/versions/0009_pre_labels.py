@@ -1,5 +1,5 @@
 """
-What people say of scores, and which scores they were asked about.
+Labels of scores, and the review queue.
 
 Phase: pre (additive; run before the version that needs it).
 """
@@ -11,7 +11,7 @@ down_revision = "0008"
 phase = "pre"
 
 TABLES = """
--- Every label, also where the same person changed their mind: of each person the last one counts.
+-- Every label, including those that the same person replaced later; the last one of each person counts.
 CREATE TABLE score_labels (
   label_id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   score_id    uuid NOT NULL REFERENCES session_scores ON DELETE CASCADE,
@@ -27,13 +27,13 @@ CREATE TABLE score_labels (
 CREATE INDEX score_labels_of_score ON score_labels (score_id, label_id);
 CREATE INDEX score_labels_of_session ON score_labels (session_id);
 
--- Days whose scores were drawn from, so that nobody draws from them again.
+-- Days for which the review queue was drawn, so that no process draws them again.
 CREATE TABLE review_days (
   day      date PRIMARY KEY,
   drawn_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Scores that people are asked about. Each is a candidate once, so its probability stands.
+-- Scores in the review queue. Each score is a candidate once, so its probability never changes.
 CREATE TABLE review_picks (
   score_id              uuid PRIMARY KEY REFERENCES session_scores ON DELETE CASCADE,
   day                   date NOT NULL REFERENCES review_days ON DELETE CASCADE,

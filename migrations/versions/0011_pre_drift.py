@@ -1,5 +1,5 @@
 """
-Anchors, and what was found of changes of judges and agents.
+Anchors, and the findings of drift detection.
 
 Phase: pre (additive; run before the version that needs it).
 """
@@ -11,7 +11,7 @@ down_revision = "0010"
 phase = "pre"
 
 TABLES = """
--- Sessions that every judge judges, so that judges can be told apart. One that is an anchor no more keeps its row.
+-- Anchors: every judge judges them, to separate changes of judges and agents. A removed one keeps its row.
 CREATE TABLE anchor_sessions (
   session_id text PRIMARY KEY REFERENCES sessions ON DELETE CASCADE,
   added_by   text NOT NULL,
@@ -21,7 +21,7 @@ CREATE TABLE anchor_sessions (
   removed_at timestamptz
 );
 
--- What a look at the scores of a chain found. Estimates are kept whole, with their intervals.
+-- Findings of checks of a chain's scores. Estimates are stored with their intervals.
 CREATE TABLE drift_findings (
   event_id        uuid PRIMARY KEY DEFAULT gen_random_uuid(),
   look            text NOT NULL CHECK (look IN ('anchors', 'sessions', 'watch')),
@@ -30,7 +30,7 @@ CREATE TABLE drift_findings (
   criteria_hash   text NOT NULL,
   old_fingerprint text,                 -- null: found under one judge
   new_fingerprint text NOT NULL,
-  cause           text CHECK (cause IN ('judge', 'agents', 'both', 'none')),  -- null: it cannot be told
+  cause           text CHECK (cause IN ('judge', 'agents', 'both', 'none')),  -- null: it cannot be determined
   is_clear        boolean NOT NULL,
   judge           jsonb NOT NULL,
   whole           jsonb NOT NULL,
@@ -42,14 +42,14 @@ CREATE TABLE drift_findings (
   compared_after  int NOT NULL,
   meaning         jsonb NOT NULL,
   found_at        timestamptz NOT NULL DEFAULT now(),
-  is_event        boolean NOT NULL,     -- to be published: a change that was not told yet
+  is_event        boolean NOT NULL,     -- whether to publish it: a change that was not published before
   published_at    timestamptz
 );
 CREATE INDEX drift_findings_of_chain ON drift_findings (chain_id, criteria, found_at DESC);
 CREATE INDEX drift_findings_recent ON drift_findings (found_at DESC);
 CREATE INDEX drift_findings_unpublished ON drift_findings (found_at) WHERE is_event AND published_at IS NULL;
 
--- When a chain was last looked at for a change under one judge: more looks would raise more false alarms.
+-- Last check of a chain for a change under one judge; more frequent checks would raise more false alarms.
 CREATE TABLE drift_watches (
   chain_id  text NOT NULL,
   criteria  text NOT NULL,

@@ -1,6 +1,7 @@
 """
-Indexes that hold all that the ledger of missing tools looks at, so that it need not read the scores themselves; and
-those by which sets of tools that no score refers to are found.
+Covering indexes for the ledger of missing tools, and indexes to find sets of tools that no score refers to.
+
+The covering indexes contain every column that the ledger reads, so that it need not read the scores.
 
 Phase: pre (additive; run before the version that needs it).
 """
@@ -12,7 +13,7 @@ revision = "0012"
 down_revision = "0011"
 phase = "pre"
 
-# Name -> table, and what it is on. No score is in the first before it is completed, so the queue does not pay for it.
+# Name -> table and definition. Only completed scores enter the first one, so the queue does not pay for it.
 INDEXES = {
     "session_scores_looked_at": (
         "session_scores",
@@ -25,7 +26,7 @@ INDEXES = {
     "tool_lists_recent": ("tool_lists", "(first_used_at)"),
 }
 IS_IN_USE = "SELECT EXISTS (SELECT FROM sessions)"
-# Null: there is no such index. One that was being built when its migration was interrupted is there and not valid.
+# Null: the index does not exist. An index whose build was interrupted exists and is not valid.
 IS_VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('\"{schema}\".{name}')"
 
 
@@ -41,7 +42,7 @@ def _build_beside_work() -> None:
     """
     Build the indexes while scores are being written, each in a step of its own.
 
-    What an interrupted run has built stays, what it has left half built is built anew.
+    Indexes that an interrupted run has finished are kept; an index that it left invalid is built again.
     """
     schema = op.get_context().version_table_schema
     with op.get_context().autocommit_block():
