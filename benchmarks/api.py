@@ -1,8 +1,8 @@
 """
-Reading scores over HTTP while many are stored: `python -m benchmarks.api`.
+Latency of reading scores over HTTP with many scores stored: `python -m benchmarks.api`.
 
-PostgreSQL and the API are processes of their own; requests leave on a fixed beat, whether or not earlier ones
-were answered, and each is measured from its beat on, so that waiting in line counts.
+PostgreSQL and the API are processes of their own. Requests are sent on a fixed beat, whether or not earlier
+ones were answered. Each latency is measured from the beat on, so that it includes waiting in line.
 """
 
 import argparse
@@ -28,8 +28,8 @@ SCORES, PER_S, FOR_S, WARM_UP_S = 100_000, 200, 20.0, 3.0
 TARGET_P99_MS = 20.0
 START_S = 30.0
 
-# Three of four sessions have one completed score; the others an older one too, or a newer one that failed. An
-# analysis of 4 KB, five missing tools, two turns: what a judge writes.
+# Three of four sessions have one score, the others two; one score in ten has failed. A score has the size of
+# a judge's answers: an analysis of 4 KB, five missing tools, two turns.
 FILL = """
 INSERT INTO sessions (session_id, chain_id, alert_type, status)
 SELECT 'session-' || n, 'chain-' || n % 20, 'PodCrashLooping', 'completed' FROM generate_series(1, {sessions}) n;
@@ -59,7 +59,14 @@ FROM generate_series(1, {scores}) n, generate_series(1, 2) k;
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of every request that was sent, in ms."""
+    """
+    Latencies of the requests that were answered, in ms.
+
+    Args:
+        requests: All requests that were sent.
+        failed: Number of the others by status or type of error.
+        answer_bytes: Size of the largest answer.
+    """
 
     requests: int
     failed: dict[str, int]
@@ -71,7 +78,7 @@ class Latencies:
 
 
 def summarize(latencies_s: list[float], failed: Mapping[str, int], answer_bytes: int) -> Latencies:
-    """Percentiles of the requests that were answered, rounded up to one that was measured."""
+    """Percentiles by nearest rank, upwards: each is a latency that was measured."""
     ordered = sorted(latencies_s)
 
     def at(share: float) -> float:
@@ -82,6 +89,7 @@ def summarize(latencies_s: list[float], failed: Mapping[str, int], answer_bytes:
 
 
 async def fill(url: str, scores: int) -> None:
+    """Store `scores` scores in a migrated database, and refresh its statistics."""
     connection = await asyncpg.connect(url, command_timeout=600)
     try:
         await connection.execute(FILL.format(scores=scores, sessions=max(1, scores * 4 // 5)))
@@ -91,10 +99,10 @@ async def fill(url: str, scores: int) -> None:
 
 
 async def load(address: str, sessions: int, per_s: int, for_s: float) -> Latencies:
-    """GET scores of sessions drawn at random, on the beat."""
+    """Read scores of sessions drawn at random, `per_s` a second for `for_s` seconds."""
     dice = random.Random(7)
     latencies: list[float] = []
-    failed: Counter[str] = Counter()  # by status, or by what broke
+    failed: Counter[str] = Counter()  # by status, or by type of error
     answer_bytes = 0
     timeout = aiohttp.ClientTimeout(total=30)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as client:
@@ -126,8 +134,10 @@ async def load(address: str, sessions: int, per_s: int, for_s: float) -> Latenci
 
 async def measure(scores: int, per_s: int, for_s: float) -> Latencies:
     """
+    Start PostgreSQL and the API, fill the database, and measure after `WARM_UP_S` of the same requests.
+
     Raises:
-        ProgramFailed: The API did not start.
+        ProgramFailed, TimeoutError: The API did not start.
     """
     with tempfile.TemporaryDirectory(prefix="tarsy-scoring-bench-") as place:
         folder = Path(place)
@@ -158,7 +168,7 @@ def print_found(found: Latencies, scores: int, per_s: int) -> None:
 
 
 def main() -> int:
-    """Exit status 0: within the target; 1: not, or it could not be measured."""
+    """Exit status 0: no request failed, and p99 is within the target; 1: not so, or the API did not start."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.api", description=__doc__)
     parser.add_argument("--scores", type=int, default=SCORES)
     parser.add_argument("--per-second", type=int, default=PER_S)

@@ -1,8 +1,8 @@
 """
-The yardstick: the openai client alone, two calls per score in one conversation, and nothing else.
+The baseline of the benchmark: the openai client alone, with two calls per score in one conversation.
 
-Reads conversations from a file, prints the completion times (seconds since the epoch) as JSON. What it
-reaches is what any service around this client could reach at best in one process.
+Reads conversations from a file and prints the completion times (seconds since the epoch) as JSON. No service
+that uses this client can reach more scores per second in one process.
 """
 
 import argparse
@@ -41,7 +41,7 @@ async def main(asked: argparse.Namespace) -> None:
     async def slot() -> None:
         for n in left:
             system, prompt, follow_up = conversations[n % len(conversations)]
-            # A nonce of its own, as each score of the service has one: no answer is remembered by the judge.
+            # Each score has its own nonce, as in the service, so that the judge has no answer in its cache.
             messages = [
                 {"role": "system", "content": system},
                 {"role": "user", "content": prompt.replace(NONCE, secrets.token_hex(8))},

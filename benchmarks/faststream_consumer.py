@@ -21,7 +21,7 @@ async def main() -> None:
         settings = pipeline.settings
         broker = KafkaBroker(settings.require_kafka(), logger=logging.getLogger(__name__), graceful_timeout=5.0)
 
-        # Several messages of a partition at once are only to be had with offsets committed before the work.
+        # FastStream handles a partition's messages concurrently only if it commits offsets before the work.
         @broker.subscriber(
             settings.topic_session_completed,
             group_id=settings.kafka_group,

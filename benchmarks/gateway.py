@@ -1,9 +1,8 @@
 """
 Live events under load: outbox -> relay -> broker -> gateway -> uvicorn -> clients in another process.
 
-Every client subscribes to `sessions`; some never read. Loopback only; everything that is started ends with
-it. The clients are a few lines on asyncio in place of a WebSocket library, which would need the machine for
-itself.
+Every client subscribes to `sessions`; some never read. All programs run on this machine and end with this
+one. The clients use asyncio directly, because a WebSocket library for so many would occupy the whole machine.
 
     python -m benchmarks.gateway [--clients 500] [--deaf 10] [--rate 200] [--seconds 20]
 """
@@ -52,7 +51,7 @@ INSERT INTO session_scores (score_id, session_id, request_id, priority, score_tr
 SELECT md5('score-' || n)::uuid, 'session-' || n, md5('request-' || n)::uuid, 1, 'auto', 'c', 'pending'
 FROM generate_series(1, {SCORES}) n;
 """
-# What `scoring.completed` says beside what all events say, at its usual length.
+# Fields of `scoring.completed` besides those of every event, at their usual length.
 COMPLETED = {
     "total_score": 67,
     "outcome": "pass",
@@ -70,7 +69,7 @@ COMPLETED = {
 
 @dataclass(frozen=True)
 class Asked:
-    """How much of what."""
+    """Size of the measurement: clients, those that never read (`deaf`), events per second, and seconds."""
 
     clients: int
     deaf: int
@@ -87,7 +86,7 @@ class Asked:
 
 
 async def serve() -> None:
-    """The API with a gateway on a free port, until SIGTERM; its first line on stdout is the port."""
+    """Serve the API with a gateway on a free port until SIGTERM; the first line on stdout is the port."""
     from tarsy_scoring.web.app import create_app
     from tarsy_scoring.web.context import AppContext
     from tarsy_scoring.web.server import serve as serve_app
@@ -112,7 +111,7 @@ async def serve() -> None:
 
 @dataclass(eq=False)
 class Listener(asyncio.Protocol):
-    """One client: subscribes, then takes frames apart and notes positions and how old the events are."""
+    """One client: subscribes, parses the frames, and records the position and age of each event."""
 
     host: str
     is_deaf: bool
@@ -174,7 +173,12 @@ class Listener(asyncio.Protocol):
 
 
 async def listen(port: int, asked: Asked) -> None:
-    """Connect all clients and print a line; after a line on stdin wait for the events and print what arrived."""
+    """
+    Run all clients in this process.
+
+    Prints `ready` when all have subscribed. After a line on stdin it waits up to `WAIT_S` for the events, and
+    prints as JSON what arrived and how late.
+    """
     loop, latencies = asyncio.get_running_loop(), array("q")
     listeners = [Listener(f"127.0.0.1:{port}", n < asked.deaf, latencies) for n in range(asked.clients)]
     for listener in listeners:
@@ -220,7 +224,7 @@ def _share(ordered: list[int], share: float) -> float | None:
 
 
 async def emit(database: Database, asked: Asked) -> None:
-    """One transaction per event, evenly; a late one is caught up."""
+    """Store events at the asked rate, one transaction each; after a delay it catches up."""
     score_ids = [r["id"] for r in await database.once(lambda c: c.fetch("SELECT score_id AS id FROM session_scores"))]
     began = time.monotonic()
     for n in range(asked.events):
@@ -257,7 +261,7 @@ async def _line(process: asyncio.subprocess.Process, timeout_s: float = WAIT_S) 
 
 
 async def measure(asked: Asked) -> dict[str, Any]:
-    """Start everything, send, and give what was seen."""
+    """Start all programs, send the events, and return the results of clients, server and machine."""
     async with contextlib.AsyncExitStack() as started:
         stack = await started.enter_async_context(Stack(broker=asked.broker))
         env = stack.env | {"SCORING_LOG_LEVEL": "error", "SCORING_API_PORT": "0"}
@@ -309,7 +313,7 @@ async def measure(asked: Asked) -> dict[str, Any]:
 
 
 def _servers() -> dict[str, int]:
-    """Our children that are neither server nor clients: PostgreSQL, broker, judge."""
+    """Process ids of the children besides server and clients: PostgreSQL, the broker, and their watchers."""
     names = {}
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
@@ -325,7 +329,13 @@ def _sample(metrics: str, name: str) -> float:
 
 
 def main() -> int:
-    """Exit status 0: everybody got everything, in time; 1: not so, or too busy a machine to tell."""
+    """
+    Run the measurement, or one of its programs.
+
+    Returns:
+        Exit status 0: each client that reads got every event in order, with p99 under the target; 1: not so,
+        or the machine was too busy to send at the asked rate.
+    """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     if sys.argv[1:2] == ["serve"]:

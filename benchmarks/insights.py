@@ -1,5 +1,5 @@
 """
-Rolling figures over a day of scores: `python -m benchmarks.insights` [--scores N] [--chains N] [--json].
+Time to read rolling figures over a day of scores: `python -m benchmarks.insights`.
 
 Fills an embedded PostgreSQL with scores of the last 24 h and reads the figures of one chain and of all
 chains, each several times. Prints the medians.
@@ -46,6 +46,7 @@ class Measured:
 
 
 async def measure(scores: int, chains: int) -> Measured:
+    """Fill an embedded PostgreSQL with `scores` over `chains`, and measure."""
     async with EmbeddedPostgres() as postgres:
         await asyncio.to_thread(migrate, postgres.url)
         database = Database(postgres.url, "public", pool_size=1)

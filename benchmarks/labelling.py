@@ -1,6 +1,4 @@
-"""Simulated labels and judgements, to check trust cards and review queues; `benchmarks.years` prints the
-results.
-"""
+"""Simulated labels and judgements, to check trust cards and review queues; `benchmarks.years` prints them."""
 
 import math
 import random
@@ -15,7 +13,7 @@ from tarsy_scoring.statistics.trust import Rating, trust_card
 
 
 def draws(seed: int, *what: object) -> random.Random:
-    """Draws of their own for every run, so that fewer runs are the first of more."""
+    """A generator seeded for one run, so that a short simulation repeats the first runs of a long one."""
     return random.Random(f"{seed}/{'/'.join(map(str, what))}")
 
 
@@ -24,8 +22,13 @@ def draws(seed: int, *what: object) -> random.Random:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """People and a judge who see the same quality with errors of their own; `lean` is how much milder the
-    judge is.
+    """
+    People and a judge who rate the same quality, each with an error.
+
+    Args:
+        mean, spread: Mean and standard deviation of the quality of sessions, in points.
+        people_error, judge_error: Standard deviations of one rating, in points.
+        lean: Points by which the judge is milder than people.
     """
 
     name: str
@@ -36,14 +39,14 @@ class Agreement:
     lean: float = 3.0
 
     def rating(self, draw: random.Random) -> Rating:
-        """One labelled score."""
+        """Draw one labelled score."""
         quality = draw.gauss(self.mean, self.spread)
         number = min(100.0, max(0.0, quality + draw.gauss(0, self.people_error)))
         judged = min(100, max(0, round(quality + self.lean + draw.gauss(0, self.judge_error))))
         return Rating(band(number), band(judged), judged, number)
 
     def population(self, size: int, seed: int) -> list[Rating]:
-        """So many of them, for their true values."""
+        """Draw `size` labelled scores, from which `true_card` computes the true values."""
         draw = draws(seed, "population", self)
         return [self.rating(draw) for _ in range(size)]
 
@@ -57,21 +60,21 @@ AGREEMENTS = (
 
 
 def band(points: float) -> str:
-    """Of the default bands."""
+    """Band of a total among the default bands."""
     found = band_of(points, DEFAULT_BANDS)
     assert found is not None
     return found
 
 
 def true_card(ratings: Sequence[Rating]) -> tuple[float, float, float]:
-    """Kappa, Spearman and mean difference of a whole population."""
+    """Kappa, Spearman's correlation and mean difference of a whole population."""
     card = trust_card(ratings, DEFAULT_BANDS, resamples=0)
     values = (card.kappa.value, card.spearman.value, card.mean_difference.value)
     return values[0] or 0.0, values[1] or 0.0, values[2] or 0.0
 
 
 def chance_of_label(rating: Rating) -> float:
-    """A queue that prefers totals near the edge of a band, so that labels have very different weights."""
+    """Probability of a label: high near the edge of a band, so that labels have very different weights."""
     return 0.8 if min(abs(rating.total - 50), abs(rating.total - 75)) <= 3 else 0.2
 
 
@@ -79,8 +82,12 @@ Labels = Literal["alike", "unequal", "queue"]
 
 
 def labelled(agreement: Agreement, labels: int, draw: random.Random, how: Labels = "alike") -> list[Rating]:
-    """That many labels: every score alike, each with its own probability, or as the queue picks them from
-    1,000.
+    """
+    Draw as many labelled scores as `labels` says.
+
+    Args:
+        how: `alike`: each score is labelled; `unequal`: with the probability of `chance_of_label`;
+            `queue`: the review queue picks them from 1,000 scores.
     """
     if how == "queue":
         return queued([agreement.rating(draw) for _ in range(1000)], labels, draw)
@@ -94,7 +101,7 @@ def labelled(agreement: Agreement, labels: int, draw: random.Random, how: Labels
 
 
 def queued(ratings: Sequence[Rating], labels: int, draw: random.Random) -> list[Rating]:
-    """Those that the queue picks, half of them by chance."""
+    """The ratings that the review queue picks, half of them at random."""
     candidates = [Candidate(str(place), rating.total) for place, rating in enumerate(ratings)]
     picks = pick_for_review(candidates, labels, DEFAULT_BANDS, seed=draw.getrandbits(32))
     return [replace(ratings[int(p.score_id)], inclusion_probability=p.inclusion_probability) for p in picks]
@@ -102,27 +109,27 @@ def queued(ratings: Sequence[Rating], labels: int, draw: random.Random) -> list[
 
 @dataclass(slots=True)
 class Coverage:
-    """How many intervals hold the truth, of how many that there were."""
+    """Number of intervals, and of those that cover the true value."""
 
     intervals: int = 0
     covering: int = 0
 
     def add(self, estimate: Estimate, truth: float) -> None:
-        """Count one."""
+        """Count the interval of an estimate, if it has one."""
         if estimate.low is not None and estimate.high is not None:
             self.intervals += 1
             self.covering += estimate.low <= truth <= estimate.high
 
     @property
     def share(self) -> float:
-        """0-1."""
+        """Share of intervals that cover the true value, 0-1; NaN without intervals."""
         return self.covering / self.intervals if self.intervals else math.nan
 
 
 def coverages(
     agreement: Agreement, labels: int, runs: int, seed: int, how: Labels = "alike", *, resamples: int = 200
 ) -> tuple[Coverage, Coverage, Coverage]:
-    """Of kappa, Spearman and mean difference."""
+    """Coverage of the intervals of kappa, Spearman's correlation and mean difference, over `runs` cards."""
     truths = true_card(agreement.population(40_000, seed))
     found = Coverage(), Coverage(), Coverage()
     for run in range(runs):
@@ -136,7 +143,12 @@ def coverages(
 
 
 def half_widths_as_planned(agreement: Agreement, labels: int, runs: int, seed: int) -> list[float]:
-    """Plan with that many labels, label as many as the plan says in all, and see half the interval of kappa."""
+    """
+    Half widths of kappa's interval after as many labels as the trust card plans.
+
+    Each run makes a card of `labels` labels and adds the labels that it still needs. Runs whose card gives no
+    number are left out.
+    """
     found = list[float]()
     for run in range(runs):
         draw = draws(seed, "plan", agreement, labels, run)
@@ -173,7 +185,11 @@ class Estimates:
 
 
 def queue_estimates(size: int, picks: int, runs: int, seed: int) -> Estimates:
-    """One score in ten is erratic, most of those are flagged, and its samples lie far apart."""
+    """
+    Estimate the share of scores whose label is in another band, from `runs` queues of the same scores.
+
+    One score in ten is erratic: the judge's error is large, six in ten are flagged, and samples lie apart.
+    """
     draw = draws(seed, "queue", size)
     candidates, differs = list[Candidate](), dict[str, bool]()
     for number in range(size):

@@ -17,10 +17,12 @@ SAMPLE_EVERY_S = 0.1
 @dataclass(slots=True)
 class Meter:
     """
-    CPU and memory of named processes (each with its children, this one without), sampled on the wall clock.
+    CPU and memory of named processes, sampled with times of the wall clock.
+
+    Children count with their process; this process counts without its children.
 
     Args:
-        pids: By name; `measured` is the one that the result is about.
+        pids: Process ids by name. The peak of memory is recorded for `measured` alone.
     """
 
     pids: Mapping[str, int]
@@ -31,13 +33,13 @@ class Meter:
     _used: dict[str, dict[int, float]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Sample for ever."""
+        """Sample every `SAMPLE_EVERY_S` until cancelled."""
         while True:
             self.sample()
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     def sample(self) -> None:
-        """Read all processes now; one that has ended keeps what it had used."""
+        """Sample all processes now. A process that has ended counts with its last CPU time."""
         self.times.append(time.time())
         busy = psutil.cpu_times()
         self.machine_s.append(busy.user + busy.system + busy.nice + busy.softirq + busy.irq)
@@ -79,7 +81,8 @@ class Meter:
 
 
 def _peak_rss(process: psutil.Process) -> int:
-    """Bytes; where the kernel keeps the peak itself, nothing between two samples is missed."""
+    """Peak resident memory in bytes; without `/proc` the current size."""
+    # The kernel records the peak, so that one between two samples is not missed.
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
@@ -115,18 +118,17 @@ class Window:
 
 
 def whole_window(first_claim: float, completions: Sequence[float]) -> Window:
-    """From the first claim to the last completion, with ramp and tail."""
+    """The window from the first claim to the last completion, including ramp and tail."""
     return Window(first_claim, max(completions), len(completions))
 
 
 def steady_window(completions: Sequence[float], slots: int) -> Window | None:
     """
-    Without ramp and tail: from the completion that ends the first round of all slots to the one that begins
-    the last.
+    The window without ramp and tail; None if fewer than three rounds of all slots were measured.
 
-    Counting whole rounds makes it exact also where all slots complete in step. None where fewer than three
-    rounds were measured.
+    It reaches from the completion that ends the first round to the one that ends the last round but one.
     """
+    # Whole rounds make the rate exact even if all slots complete at the same moments.
     ordered = sorted(completions)
     rounds = len(ordered) // slots
     if rounds < 3:

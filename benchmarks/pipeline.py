@@ -1,8 +1,9 @@
 """
 The work of the minimal Faust and FastStream programs per message, with the same parts as the service.
 
-Timeline from its file, the same rendering, two calls through the same judge client, one row, and an event
-for the caller to send. No checkpoint between the calls, no lease, no retry across restarts, no outbox.
+It reads the timeline from its file, renders it, asks the judge twice, stores one row, and returns an event
+for the caller to send. It has no checkpoint between the calls, no lease, no retry across restarts and no
+outbox.
 """
 
 import json
@@ -36,7 +37,7 @@ _DEADLINE_S = 600.0
 
 
 class Pipeline:
-    """One process's parts; configured by the environment that the service uses."""
+    """The source, criteria, judge and database pool of one process, from the settings of the service."""
 
     def __init__(self) -> None:
         self.settings = load_settings()
@@ -54,7 +55,7 @@ class Pipeline:
         await self._pool.close()
 
     async def score(self, session_id: str) -> bytes:
-        """Score a session; gives the event to send."""
+        """Score a session; returns the event to send."""
         started = time.time()
         timeline = await self._source.fetch_timeline(session_id)
         context = build_context(timeline, new_nonce(), _BUDGET_TOKENS)
@@ -69,5 +70,5 @@ class Pipeline:
 
 
 def slots() -> int:
-    """How many messages are worked on at once."""
+    """Number of messages that are handled at once."""
     return int(os.environ["SCORING_SLOTS"])

@@ -1,4 +1,8 @@
-"""The worker with a judge that answers at once from memory; arguments as for `python -m tarsy_scoring`."""
+"""
+The service with a judge that answers at once from memory, to measure everything but the judge.
+
+Its arguments are those of `python -m tarsy_scoring`.
+"""
 
 from typing import Any
 

@@ -17,19 +17,24 @@ START_S = 30.0
 
 
 class ProgramFailed(Exception):
-    """A program ended early or did not answer; with the last lines that it wrote."""
+    """A program ended early or did not answer; the message has the last lines of its log if it ended."""
 
 
 @asynccontextmanager
 async def program(*arguments: str, env: Mapping[str, str], log_file: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python` with these arguments; SIGTERM at the end, SIGKILL when that does not help. Standard output is
-    a pipe.
     """
-    surroundings = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
+    Run `python` with these arguments. Standard output is a pipe; standard error goes to `log_file`.
+
+    At the end the program gets SIGTERM, and SIGKILL after `STOP_S`.
+
+    Args:
+        env: All `SCORING_*` and `OPENAI_*` variables; those of this process are not inherited.
+    """
+    base_env = {k: v for k, v in os.environ.items() if not k.startswith(("SCORING_", "OPENAI_"))}
     with log_file.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *arguments),
-            env=surroundings | dict(env),
+            env=base_env | dict(env),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
@@ -49,8 +54,10 @@ async def program(*arguments: str, env: Mapping[str, str], log_file: Path) -> As
 
 def require_running(process: asyncio.subprocess.Process, log_file: Path) -> None:
     """
+    Check that a program has not ended.
+
     Raises:
-        ProgramFailed: It has ended.
+        ProgramFailed: It has ended; with its status and the last five lines of its log.
     """
     if process.returncode is not None:
         last = log_file.read_text(errors="replace").strip().splitlines()[-5:]
@@ -65,7 +72,7 @@ class Judge:
     pid: int
 
     async def calls(self) -> int:
-        """Calls that it has met so far."""
+        """Number of calls that it has received so far."""
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
             session.get(self.base_url.removesuffix("/v1") + "/script") as response,
@@ -76,7 +83,7 @@ class Judge:
 
 @asynccontextmanager
 async def judge(latency_s: float, folder: Path) -> AsyncIterator[Judge]:
-    """Raises: ProgramFailed."""
+    """Run a scripted judge in a process of its own. Raises: ProgramFailed, TimeoutError: it did not start."""
     log_file = folder / "judge.log"
     options = ("--latency", str(latency_s))
     async with program("-m", "tarsy_scoring_lab.scripted_judge", *options, env={}, log_file=log_file) as process:

@@ -1,5 +1,5 @@
 """
-The parts that only compute, on the largest sessions they must bear: seconds of CPU, best of several runs.
+CPU time of computations without I/O, on the largest sessions that the service must handle.
 
 `make bench` runs it first; by itself: `python -m benchmarks.pure [--json]`.
 """
@@ -25,14 +25,14 @@ LIMITS_S = {"interaction": 2.0, "interaction, shell commands": 2.0, "context of 
 
 
 def session(events: list[Event]) -> Timeline:
-    """One agent that did all of it."""
+    """A session of one agent with these events."""
     execution = Execution("x1", "agent", 1, "completed", tuple(events))
     stage = Stage("s1", "diagnosis", 1, "investigation", "completed", (execution,))
     return Timeline("large", "completed", "k", "Restarts", "a pod restarts", "out of memory", None, (stage,))
 
 
 def calls(arguments: Callable[[int], str]) -> Timeline:
-    """A session of tool calls; every seventh failed, every eleventh is asked again."""
+    """A session of tool calls. Every seventh fails, and most of every eleventh repeat earlier arguments."""
     return session(
         [
             Event(
@@ -49,7 +49,7 @@ def calls(arguments: Callable[[int], str]) -> Timeline:
 
 
 def large() -> Timeline:
-    """A session of 8 MB, in results of 20 KB as logs are."""
+    """A session of 8 MB, in tool results of 20 KB, the size of logs."""
     line = "2026-03-02T10:15:31Z checkout-7d9f WARN request 4711 took 812 ms, heap 71 percent\n"
     result = line * (20_000 // len(line))
     return session(
@@ -61,7 +61,8 @@ def large() -> Timeline:
 
 
 def cpu_s(work: Callable[[], object]) -> float:
-    """The best of several runs: what the machine does beside it only adds."""
+    """CPU seconds of the fastest of `REPETITIONS` runs."""
+    # Other load on the machine only adds time, so the minimum is the best estimate.
     taken = []
     for _ in range(REPETITIONS):
         started = time.process_time()
@@ -71,7 +72,7 @@ def cpu_s(work: Callable[[], object]) -> float:
 
 
 def measure() -> dict[str, float]:
-    """Seconds of CPU by what was computed."""
+    """CPU seconds of each computation, by the names of `LIMITS_S`."""
     plain = calls(lambda n: json.dumps({"name": f"pod-{n}", "namespace": "shop"}))
     shell = calls(lambda n: json.dumps({"command": f"kubectl get pod pod-{n} -n shop | head"}))
     rules = CommandRules(r"kubectl\s+(\S+)", ("kubectl.*",))

@@ -1,5 +1,5 @@
 """
-The pages about quality over time while many scores are stored: `python -m benchmarks.quality`.
+Latency of the pages about quality over time with many scores stored: `python -m benchmarks.quality`.
 
 PostgreSQL and the API are processes of their own. Each page is requested once after a start of the API
 (cold), then repeatedly, one request after the other, as a browsing user would.
@@ -26,10 +26,10 @@ TARGET_MS = 200.0
 START_S, SETTLED_S = 30.0, 5.0
 API = "/api/v1/scoring"
 
-# A year of scores; one session in five was scored twice. Three judges, one after the other, under two
-# criteria. Up to three missing tools of 400, written in three ways, the few wanted by most. Agents had one of
-# 40 sets of tools, where more of the wanted ones appear from month to month. People label all that is picked,
-# ten a day of each judge; no sample of the day before has been drawn yet.
+# A year of scores; one session in four was scored twice. Three judges follow each other, under two criteria.
+# A score names up to three missing tools, in three spellings; a few tools are named most. Agents had one of
+# 40 sets of tools, which contain more of the missing tools from month to month. All picks of the review queue
+# are labelled, ten a day of each judge. The queue of the day before has not been drawn yet.
 FILL = """
 INSERT INTO sessions (session_id, chain_id, alert_type, status, completed_at)
 SELECT 'session-' || n, 'chain-' || n % {chains}, 'Alert-' || n % 40, 'completed',
@@ -108,7 +108,7 @@ def filling(scores: int, chains: int) -> str:
 
 
 async def fill(url: str, scores: int = SCORES, chains: int = CHAINS) -> None:
-    """Run `filling`, with fresh statistics."""
+    """Run the statements of `filling`, and refresh the statistics of the database."""
     connection = await asyncpg.connect(url, command_timeout=600)
     try:
         await connection.execute(filling(scores, chains))
@@ -119,7 +119,7 @@ async def fill(url: str, scores: int = SCORES, chains: int = CHAINS) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """How long a page took, in ms: the first time after a start, and again and again."""
+    """Latency of a page in ms: of the first request after a start of the API, and of repeated ones."""
 
     path: str
     cold_ms: float
@@ -130,10 +130,10 @@ class Page:
 
 async def ask(client: aiohttp.ClientSession, address: str, path: str) -> tuple[float, int]:
     """
-    Ask for a page as a browser does; gives ms and bytes.
+    Request a page as a browser does; returns its latency in ms and its size in bytes.
 
     Raises:
-        ProgramFailed: It is refused, or fails.
+        ProgramFailed: The answer is not 200.
     """
     began = time.monotonic()
     async with client.get(address + path, headers={"Accept": "text/html, application/json"}) as answer:
@@ -144,7 +144,7 @@ async def ask(client: aiohttp.ClientSession, address: str, path: str) -> tuple[f
 
 
 async def measure_page(address: str, path: str, times: int) -> Page:
-    """One request at a time; the first `SETTLED_S` after the start, before any other request."""
+    """Measure a page, one request at a time; the first one, `SETTLED_S` after the start, is the cold one."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as client:
         await asyncio.sleep(SETTLED_S)
         cold_ms, size = await ask(client, address, path)
@@ -160,7 +160,7 @@ async def measure_page(address: str, path: str, times: int) -> Page:
 
 async def measure(scores: int, chains: int, times: int) -> list[Page]:
     """
-    Every page, each after a start of its own.
+    Measure every page, each with an API that was just started.
 
     Raises:
         ProgramFailed: The API did not start, or refused a page.
@@ -185,7 +185,7 @@ async def measure(scores: int, chains: int, times: int) -> list[Page]:
 
 
 async def paths(url: str) -> list[str]:
-    """The pages and what they are made of; those of a score are about one with labels."""
+    """Addresses of the pages and of their data in the API; a page of a score shows one with labels."""
     connection = await asyncpg.connect(url)
     try:
         score_id = await connection.fetchval("SELECT score_id FROM score_labels ORDER BY label_id DESC LIMIT 1")
@@ -208,8 +208,12 @@ async def paths(url: str) -> list[str]:
 
 
 def main() -> int:
-    """Exit status 0: every page is within the target, cold and by its median; 1: one is not, or was not
-    measured.
+    """
+    Measure and print the latencies.
+
+    Returns:
+        Exit status 0: every page is within the target, cold and by its median; 1: one is not, or was not
+        measured.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
     parser.add_argument("--scores", type=int, default=SCORES)

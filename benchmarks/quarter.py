@@ -1,10 +1,10 @@
 """
-A quarter of simulated scores, put into the migrated database of SCORING_DATABASE_URL: `python -m
-benchmarks.quarter`.
+Fill a migrated database with a quarter of simulated scores: `python -m benchmarks.quarter`.
 
-One chain, 600 sessions. On day 35 a judge takes over that is 8 points milder, on day 42 the guidance v2 and a
-tool arrive, with which the agents do better by 6 points. 40 anchors were judged by both judges, and people
-labelled a quarter of the new judge's scores. The pages in `docs/questions/` ask about it.
+SCORING_DATABASE_URL names the database. The scores are of 600 sessions of one chain. On day 35 a judge takes
+over that is 8 points milder. On day 42 the guidance v2 and a tool arrive, with which the agents do better by
+6 points. Both judges judged 40 anchors, and people labelled a quarter of the new judge's scores. The pages in
+`docs/questions/` use these scores.
 """
 
 import argparse
@@ -32,14 +32,14 @@ JUDGE_DAY, GUIDANCE_DAY = 35, 42
 JUDGE_POINTS, AGENTS_POINTS = 8.0, 6.0
 LABELLED_SHARE = 0.25
 SPREAD, JUDGE_ERROR, PEOPLE_ERROR = 15.0, 6.0, 6.0
-# What sessions of a kind are worth, and how often there is one.
+# Mean quality of the sessions of an alert type, in points, and their frequency out of ten.
 KINDS = {"PodOOMKilled": (58.0, 5), "HighLatency": (48.0, 3), "NodeNotReady": (64.0, 2)}
 NEW_TOOL = "get_previous_logs"
 TOOLS = {
     "v1": sorted(map(normalise, ("kubectl_get", "prometheus_query"))),
     "v2": sorted(map(normalise, ("kubectl_get", "prometheus_query", NEW_TOOL))),
 }
-# How often judges miss a tool (before and after day 42), as they write it, and why.
+# Missing tools: shares of scores that name the tool before and after day 42, spellings, and rationales.
 MISSED: Sequence[tuple[float, float, Sequence[str], Sequence[str]]] = (
     (
         *(0.22, 0.01, (NEW_TOOL, "Get Previous Logs")),
@@ -66,7 +66,7 @@ MISSED: Sequence[tuple[float, float, Sequence[str], Sequence[str]]] = (
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as it happened; a judge sees its quality with an error of its own."""
+    """A simulated session; each judge rates its quality with an error."""
 
     session_id: str
     day: int
@@ -75,18 +75,18 @@ class Session:
 
     @property
     def guidance(self) -> str:
-        """The version that it ran under."""
+        """Version of the guidance that the session ran under."""
         return "v2" if self.day >= GUIDANCE_DAY else "v1"
 
 
 def judged(draw: random.Random, session: Session, *, is_new: bool) -> int:
-    """The total that the former or the new judge gives."""
+    """Draw the total that the former or the new judge gives."""
     points = session.quality + (JUDGE_POINTS if is_new else 0.0) + draw.gauss(0, JUDGE_ERROR)
     return min(100, max(0, round(points)))
 
 
 def fingerprint(*, is_new: bool) -> str:
-    """Of the former or the new judge."""
+    """Fingerprint of the former or the new judge."""
     return hashlib.sha256(b"judge of summer" if is_new else b"judge of spring").hexdigest()
 
 
@@ -103,7 +103,7 @@ def make_sessions(seed: int) -> list[Session]:
 
 
 class Rows:
-    """Rows of the tables, made of seeded draws."""
+    """Rows of the tables, from seeded draws."""
 
     def __init__(self, seed: int, criteria: Criteria, beginning: datetime) -> None:
         self._draw = draws(seed, "rows")
@@ -117,7 +117,7 @@ class Rows:
         self.days: set[date] = set()
 
     def add_session(self, session: Session) -> datetime:
-        """With its score; some are labelled."""
+        """Add a session with its score, and for some a label; returns the end of the session."""
         draw, minute = self._draw, len(self.sessions) % 1400
         ended = self._beginning + timedelta(days=session.day, minutes=minute)
         labels = json.dumps({"guidance": session.guidance})
@@ -137,7 +137,7 @@ class Rows:
         return ended
 
     def add_score(self, session: Session, total: int, at: datetime, purpose: str, *, is_new: bool) -> UUID:
-        """A completed score of that purpose."""
+        """Add a completed score; returns its id."""
         draw, is_second = self._draw, session.guidance == "v2"
         commands = draw.randrange(6, 24)
         unique = sum(draw.random() < 0.85 for _ in range(commands))
@@ -161,7 +161,7 @@ class Rows:
 
 
 def make_rows(seed: int, criteria: Criteria, now: datetime) -> tuple[Rows, list[str]]:
-    """All rows, and which sessions are anchors: a random draw of those before the new judge."""
+    """All rows, and the ids of the anchors: a random draw of the sessions before the new judge."""
     rows = Rows(seed, criteria, now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS))
     sessions = make_sessions(seed)
     ended = {s.session_id: rows.add_session(s) for s in sessions}
@@ -176,10 +176,10 @@ def make_rows(seed: int, criteria: Criteria, now: datetime) -> tuple[Rows, list[
 
 async def fill(url: str, seed: int = 1) -> None:
     """
-    Put the quarter that ended today into the database.
+    Store the quarter that ends today in a database.
 
     Args:
-        url: Of a migrated database that holds no sessions of these names.
+        url: URL of a migrated database without sessions of these names.
     """
     [criteria] = [c for c in load_criteria() if c.name == CRITERIA]
     rows, anchors = make_rows(seed, criteria, datetime.now(UTC))

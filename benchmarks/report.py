@@ -1,4 +1,4 @@
-"""Results as a table for people and as JSON for programs."""
+"""Reports results of the benchmark: a table for people, JSON for programs, and whether targets are met."""
 
 import platform
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ NOISY = 0.05  # share of the machine that bystanders may use before the numbers 
 
 
 def ratio_to_bare(result: Result, results: Sequence[Result]) -> float | None:
-    """Rate over that of the bare client at the same latency and slots, where this run measured it."""
+    """Rate divided by the bare client's rate at the same latency and slots; None if it was not measured."""
     asked = result.scenario
     for other in results:
         its = other.scenario
@@ -28,7 +28,7 @@ def ratio_to_bare(result: Result, results: Sequence[Result]) -> float | None:
 
 
 def as_json(results: Sequence[Result], about: dict[str, Any]) -> dict[str, Any]:
-    """Everything that was measured; CPU in seconds per score, memory in bytes, rates in scores per second."""
+    """All results as JSON; CPU in seconds per score, memory in bytes, rates in scores per second."""
     rows = []
     for r in results:
         row = asdict(r) | {
@@ -56,7 +56,7 @@ def machine() -> dict[str, Any]:
 
 
 def targets(results: Sequence[Result]) -> dict[str, dict[str, Any]]:
-    """Targets at 200 slots that this run can check: the reached value, and whether it suffices."""
+    """Targets at 200 slots that these results can check: the value reached, and whether it is met."""
     found: dict[str, dict[str, Any]] = {}
     of_service = [r for r in results if r.scenario.kind == "service" and r.scenario.slots == TARGET_SLOTS]
     for r in of_service:
@@ -76,7 +76,7 @@ def _held(value: float, is_met: bool) -> dict[str, Any]:
 
 
 def print_table(console: Console, results: Sequence[Result], about: dict[str, Any]) -> None:
-    """The table, the targets, and what makes it doubtful."""
+    """Print the table, the targets, and the results that other load or extra calls make doubtful."""
     at = machine()
     context = f"{about['context_bytes'] // 1000} KB per context"
     title = f"{at['cores']} cores, Python {at['python']}, {about['broker']}, {context}"

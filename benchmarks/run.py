@@ -1,7 +1,7 @@
 """
 Measure this service beside the bare client, Faust and FastStream: `python -m benchmarks.run`.
 
-PostgreSQL, the broker and the scripted judge are real processes on this machine; the judge's CPU is its own.
+PostgreSQL, the broker and the scripted judge are processes of their own on this machine.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from tarsy_scoring.errors import StartRefused
 from tarsy_scoring.postgres import migrate
 from tarsy_scoring_lab.stack import Stack
 
-REPORT_WIDTH = 124  # the widest row
+REPORT_WIDTH = 124  # columns of the widest row
 
 
 def scenarios(*, quick: bool) -> list[Scenario]:
-    """All of them in order; those that are compared stand side by side."""
+    """All scenarios in order; those that are compared follow each other."""
     slots = 50 if quick else 200
     fast, slow = (4 * slots, 3 * slots) if quick else (10 * slots, 8 * slots)
     return [
@@ -51,7 +51,7 @@ async def measure_all(
     wanted: list[Scenario], broker: Literal["auto", "apache-kafka", "tansu"], repeat: int, console: Console
 ) -> tuple[list[Result], dict[str, Any], list[str]]:
     """
-    Results, what they were measured with, and what went wrong.
+    Measure the scenarios `repeat` times in turn; returns medians, facts for the report, and failures.
 
     Raises:
         StartRefused: PostgreSQL, broker or judge did not start.
@@ -69,7 +69,7 @@ async def measure_all(
             await asyncio.to_thread(migrate.migrate, stack.env["SCORING_DATABASE_URL"])
             bench = Bench(stack, folder, sessions, ids)
             await asyncio.to_thread(bench.write_conversations, BODIES)
-            for scenario in wanted * repeat:  # in turn, as the speed of a machine drifts
+            for scenario in wanted * repeat:  # in turn, because the speed of a machine drifts
                 try:
                     results.append(await _measure(bench, scenario, console))
                 except (ProgramFailed, TimeoutError) as error:
@@ -80,7 +80,7 @@ async def measure_all(
 
 
 def _medians(results: list[Result], wanted: list[Scenario]) -> list[Result]:
-    """Per scenario the repetition of middle rate, as it was measured; of an even number the slower one."""
+    """Of each scenario the repetition with the median rate; of an even number the slower middle one."""
     by_scenario = [sorted((r for r in results if r.scenario == s), key=lambda r: r.rate) for s in wanted]
     return [repeated[(len(repeated) - 1) // 2] for repeated in by_scenario if repeated]
 
@@ -96,7 +96,7 @@ async def _measure(bench: Bench, scenario: Scenario, console: Console) -> Result
 
 
 def main() -> int:
-    """Exit status 0: everything was measured; 1: something failed; 2: asked wrongly."""
+    """Exit status 0: all was measured; 1: a scenario or the start failed; 2: wrong usage; 130: cancelled."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few seconds each: 50 slots, few scores, rough numbers")
     parser.add_argument(
@@ -132,7 +132,7 @@ def main() -> int:
 async def _until_signalled(
     wanted: list[Scenario], broker: Literal["auto", "apache-kafka", "tansu"], repeat: int, console: Console
 ) -> tuple[list[Result], dict[str, Any], list[str]]:
-    """SIGTERM ends it as Ctrl-C does: with everything that was started."""
+    """Run `measure_all`; SIGTERM cancels it as Ctrl-C does, and ends all programs that it started."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

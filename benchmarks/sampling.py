@@ -1,7 +1,7 @@
 """
-How often one, three and adaptive samples put a score in the wrong band: `python -m benchmarks.sampling`.
+How often samples put a score in the wrong band, by the setting `samples`: `python -m benchmarks.sampling`.
 
-Sessions have true scores uniform over 0-100; the judge misses them by a normal error. The docstring of
+Sessions have true scores uniform over 0-100, which the judge reads with a normal error. The docstring of
 `judge.assess.is_doubtful` gives the figures of this program.
 """
 
@@ -17,7 +17,7 @@ from tarsy_scoring.judge.assess import Samples, assess, edges
 from tarsy_scoring.judge.criteria import Criteria
 from tarsy_scoring.judge.verdict import Question, Turn
 
-DEVIATION = 6  # of one judgement
+DEVIATION = 6  # standard deviation of one judgement, in points
 CRITERIA = Criteria.model_validate(
     {
         "name": "simulated",
@@ -33,7 +33,7 @@ PLANS: tuple[Samples, ...] = (1, 3, 5, "adaptive")
 
 
 class NoisyJudge:
-    """Knows the true score of the session and misses it by a normal error; counts its readings."""
+    """A judge that answers with the session's true score plus a normal error, and counts its readings."""
 
     def __init__(self, seed: int) -> None:
         self._errors = random.Random(seed)
@@ -48,6 +48,7 @@ class NoisyJudge:
 
 
 def turn(reply: str) -> Turn:
+    """A turn of the simulated judge with this reply."""
     return Turn(
         kind="analysis",
         reply=reply,
@@ -64,11 +65,17 @@ def turn(reply: str) -> Turn:
 
 
 def band_of(score: float) -> int:
+    """Number of the band, from 0; also for a true score, which is no whole number."""
     return sum(score >= edge for edge in edges(CRITERIA))
 
 
 async def simulate(samples: Samples, sessions: int, seed: int) -> tuple[float, float]:
-    """Share of scores in another band than the true one, and readings per score; the same sessions each time."""
+    """
+    Score simulated sessions with this number of samples; the same seed gives the same sessions.
+
+    Returns:
+        Share of scores in another band than the true one, and readings per score.
+    """
     true_scores, judge = random.Random(f"sessions {seed}"), NoisyJudge(seed)
     wrong = 0
     for _ in range(sessions):

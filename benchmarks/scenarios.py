@@ -1,6 +1,4 @@
-"""The measured programs: the bare client, the service, and two stream frameworks, on the same sessions and
-judge.
-"""
+"""Measures a scenario: the bare client, the service or a stream framework, on the same sessions and judge."""
 
 import asyncio
 import json
@@ -41,10 +39,13 @@ Progress = Callable[[int], None]
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """
+    A measurement: a program and its load.
+
     Args:
-        kind: What does the scoring.
-        latency_s: Of the judge per turn; None: there are no calls.
-        slots: Scores at once.
+        kind: The program: `bare`, or a key of `_PROGRAMS`.
+        latency_s: Latency of the judge per turn; None: the program does not call it.
+        slots: Number of scores that are worked on at once.
+        scores: Number of scores in all.
     """
 
     name: str
@@ -55,12 +56,12 @@ class Scenario:
 
     @property
     def ideal(self) -> float | None:
-        """Scores per second if only the judge took time."""
+        """Scores per second if only the judge took time; None if it takes none."""
         return self.slots / (TURNS * self.latency_s) if self.latency_s else None
 
     @property
     def limit_s(self) -> float:
-        """When to give up."""
+        """Time limit of the measurement in seconds."""
         return 120 + 5 * self.scores / min(self.ideal or 1000.0, 50.0)
 
 
@@ -69,8 +70,9 @@ class Result:
     """
     One measured scenario. CPU in seconds, memory in bytes, rates in scores per second.
 
-    `whole` reaches from the first claim to the last completion; `steady` leaves ramp and tail out. CPU is
-    that of the whole run per completed score, intake and publishing included, the start of the process not.
+    `whole` reaches from the first claim to the last completion; `steady` leaves out ramp and tail. `cpu_s`
+    and `others_cpu_s` are CPU per completed score over the whole run, including intake and publishing,
+    without the start of the process. `steady_cpu_s` is CPU per score of the steady window.
     """
 
     scenario: Scenario
@@ -86,7 +88,7 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """Of the steady window, where there is one."""
+        """Scores per second of the steady window, or of the whole one if there is none."""
         return (self.steady or self.whole).rate
 
     @property
@@ -96,8 +98,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Parts that all scenarios share: the stack (its database `scoring` is the migrated template) and the
-    sessions.
+    """
+    Parts that all scenarios share.
+
+    Args:
+        stack: Its database `scoring` is migrated and is the template of each scenario's database.
+        folder: Directory of logs and conversations.
+        sessions: Directory of the session files.
+        session_ids: Ids of the session files, in the order of use.
     """
 
     stack: Stack
@@ -107,8 +115,14 @@ class Bench:
 
     async def measure(self, scenario: Scenario, progress: Progress) -> Result:
         """
+        Run one scenario.
+
+        Args:
+            progress: Called with the number of finished scores.
+
         Raises:
             ProgramFailed: The measured program ended early, failed scores, or made no progress.
+            TimeoutError: It took longer than the limit of the scenario.
         """
         async with AsyncExitStack() as stack:
             asked = await stack.enter_async_context(judge(scenario.latency_s or 0.0, self.folder))
@@ -120,7 +134,7 @@ class Bench:
     # --- the bare client -------------------------------------------------------------------------------
 
     def write_conversations(self, count: int) -> None:
-        """The conversations that the service would have about the first sessions."""
+        """Write the conversations that the service would have about the first `count` sessions."""
         criteria = load_criteria().get("investigation-methodology")
         conversations = []
         for session_id in self.session_ids[:count]:
@@ -156,7 +170,7 @@ class Bench:
         if process.returncode:
             require_running(process, log_file)
         printed = json.loads(await output)
-        calls = scenario.scores * TURNS  # as it counts itself; it raises where a call fails
+        calls = scenario.scores * TURNS  # it makes exactly these calls, or ends with an error
         return _result(scenario, printed["started"], printed["started"], printed["completions"], meter, calls)
 
     # --- consumers of Kafka ----------------------------------------------------------------------------
@@ -188,7 +202,7 @@ class Bench:
         return _result(scenario, since, first_claim, completions, meter, calls)
 
     async def _environment(self, scenario: Scenario, asked: Judge) -> dict[str, str]:
-        """A database and topics of its own."""
+        """Create a database for a scenario; returns its settings, with its own topics and consumer group."""
         prefix = f"{scenario.name}-{time.time_ns() // 10**6}"
         database = await create_database(self.stack.postgres.url, prefix, template="scoring")
         return self.stack.env | {
@@ -204,11 +218,11 @@ class Bench:
             "SCORING_TOPIC_SCORING_EVENTS": f"{prefix}-scoring-events",
             "SCORING_TOPIC_DEAD_LETTERS": f"{prefix}-dead-letters",
             "OPENAI_BASE_URL": asked.base_url,
-            "APP_DATADIR": str(self.folder),  # of Faust, which else writes where it is started
+            "APP_DATADIR": str(self.folder),  # Faust would otherwise write into the current directory
         }
 
     async def _announce(self, env: Mapping[str, str], scores: int) -> None:
-        """Put the requests on Kafka."""
+        """Publish the events of ended sessions. Raises: ProgramFailed: the broker did not take them."""
         settings = load_settings(env)
         await ensure_topics(settings, [settings.topic_session_completed, settings.topic_scoring_events])
         messages = []
@@ -253,9 +267,7 @@ async def _count_plain(connection: asyncpg.Connection) -> _Count:
 
 
 async def _read_service(connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
-    """When the first request was stored and the first score claimed, and all completions; the last event's
-    time too.
-    """
+    """Unix times of the first stored request, of the first claim, and of all completions."""
     row = await connection.fetchrow(
         "SELECT extract(epoch FROM (SELECT min(received_at) FROM scoring_requests))::float8, "
         "extract(epoch FROM min(started_at))::float8, "
@@ -266,6 +278,7 @@ async def _read_service(connection: asyncpg.Connection) -> tuple[float, float, l
 
 
 async def _read_plain(connection: asyncpg.Connection) -> tuple[float, float, list[float]]:
+    """The same times of a stream framework, where the start of the first score stands for its first two."""
     row = await connection.fetchrow(
         "SELECT min(started_at), array_agg(extract(epoch FROM completed_at)::float8) FROM plain_scores"
     )
@@ -281,10 +294,10 @@ async def _follow(
     progress: Progress,
 ) -> None:
     """
-    Wait until everything is scored and published.
+    Wait until all sessions are scored and all events are published.
 
     Raises:
-        ProgramFailed: The program ended, failed scores, or made no progress for 30 s.
+        ProgramFailed: The program ended, failed scores, or made no progress for `STALL_S` and two turns.
     """
     last, moved_at = _Count(0), time.monotonic()
     while True:

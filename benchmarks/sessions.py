@@ -1,7 +1,7 @@
 """
 Session files that look like investigations of a cluster: about 40 tool calls, about 100 KB when rendered.
 
-Made from a seeded generator, so every run of the benchmark judges the same bytes.
+They come from a seeded generator, so every run of the benchmark judges the same bytes.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 CALLS = 40
 BODIES = 32
-"""Different investigations; more sessions repeat them under other ids."""
+"""Number of different investigations; further sessions repeat them under other ids."""
 CONTEXT_BYTES = 100_000
 ALERT_TYPE = "HighErrorRate"
 _PLACEHOLDER_ID = "bench-00000000"
@@ -29,7 +29,7 @@ _TOOLS = {
 
 
 def write_sessions(folder: Path, count: int) -> list[str]:
-    """Write `count` session files; gives their session ids."""
+    """Write `count` session files; returns their session ids."""
     bodies = [json.dumps(make_session(_PLACEHOLDER_ID, seed)) for seed in range(BODIES)]
     ids = [f"bench-{n:08d}" for n in range(count)]
     for n, session_id in enumerate(ids):
@@ -208,7 +208,7 @@ def _series(rng: random.Random, service: str) -> str:
     )
 
 
-# How a result is made, and how often out of ten it is asked for.
+# Generator of each tool's result, and how often out of ten the tool is called.
 _RESULTS: dict[str, tuple[Callable[[random.Random, str], str], int]] = {
     "pods_list": (_pods, 2),
     "pods_describe": (_describe, 1),

@@ -1,8 +1,7 @@
 """
-Simulated scores with a planted change, and how often it is found: `python -m benchmarks.years [--runs N]
-[--seed S]`.
+Simulate scores with a planted change, and count how often it is found: `python -m benchmarks.years`.
 
-Totals are whole and clipped to 0-100. Three alert types have means of their own, and their mix shifts with
+Totals are whole numbers, clipped to 0-100. Each of three alert types has its own mean. Their mix shifts over
 time.
 """
 
@@ -40,7 +39,7 @@ WINDOW_DAYS = 100  # of 10 scores
 
 
 def total(draw: random.Random, quality: float, error: float = JUDGE_NOISE) -> int:
-    """One judgement of a session."""
+    """Draw the total of one judgement."""
     return min(100, max(0, round(quality + draw.gauss(0, error))))
 
 
@@ -63,17 +62,17 @@ class NewJudge:
     anchors: int = ANCHORS
     judgements: int = 1
     sessions: int = SESSIONS
-    error: float = field(default=JUDGE_NOISE, repr=False)  # so that cases that differ in it alone draw alike
+    error: float = field(default=JUDGE_NOISE, repr=False)  # not in the seed: such cases draw alike
 
     @property
     def cause(self) -> Cause:
-        """What was planted."""
+        """The planted cause."""
         if self.judge and self.agents:
             return "both"
         return "judge" if self.judge else "agents" if self.agents else "none"
 
     def run(self, draw: random.Random) -> Drift:
-        """Plant it and look for it."""
+        """Simulate scores with the planted change, and return what drift detection finds."""
         scores, anchors = list[OrdinaryScore](), list[AnchorJudgement]()
         for judge, mix, shift in (("old", MIX_BEFORE, 0.0), ("new", MIX_AFTER, self.judge + self.agents)):
             for alert_type in draw.choices(list(ALERT_MEANS), mix, k=self.sessions):
@@ -88,7 +87,7 @@ class NewJudge:
 
 
 def causes_found(planted: NewJudge, runs: int, seed: int) -> Counter[Cause | None]:
-    """How often each cause was named."""
+    """How often each cause was found."""
     return Counter(planted.run(draws(seed, planted, run)).cause for run in range(runs))
 
 
@@ -98,11 +97,11 @@ def causes_found(planted: NewJudge, runs: int, seed: int) -> Counter[Cause | Non
 @dataclass(frozen=True, slots=True)
 class TwoVersions:
     """
-    Two versions of the agents, and a new judge that met more of the second.
+    Two versions of the agents, and a new judge that scored more sessions of the second version.
 
     Args:
-        agents: By how much the second version is better.
-        judge: By how much the new judge is milder.
+        agents: Points by which the second version is better.
+        judge: Points by which the new judge is milder.
         new_judge: Share of the first and of the second version that the new judge scored.
     """
 
@@ -114,7 +113,7 @@ class TwoVersions:
     sessions: int = SESSIONS
 
     def run(self, draw: random.Random) -> MetricComparison:
-        """Plant it and compare the totals."""
+        """Simulate scores with the planted difference, and compare the totals of both versions."""
         sessions, anchors = list[ScoredSession](), list[AnchorJudgement]()
         plan = zip(("v1", "v2"), (0.0, self.agents), (MIX_BEFORE, MIX_AFTER), self.new_judge, strict=True)
         for version, better, mix, share in plan:
@@ -141,12 +140,12 @@ def verdicts_found(planted: TwoVersions, runs: int, seed: int) -> Counter[str]:
 @dataclass(frozen=True, slots=True)
 class Year:
     """
-    Days of scores under one judge, looked at daily from the end of the first window on.
+    Days of scores under one judge, checked for a change at the end of every day.
 
     Args:
-        shift: Planted at `shift_day`; 0 in a quiet year.
-        day_spread: Standard deviation of what the sessions of one day have in common, as in a storm of one
-            incident.
+        shift: Points of the change planted at `shift_day`; 0 in a quiet year.
+        day_spread: Standard deviation of the part of the quality that all sessions of a day share, as when
+            one incident causes many sessions.
     """
 
     shift: float = 0.0
@@ -157,7 +156,7 @@ class Year:
     day_spread: float = 0.0
 
     def first_alarm(self, draw: random.Random) -> int | None:
-        """The day of the first alarm; None where there is none."""
+        """The day of the first alarm; None if there is none."""
         scores = list[OrdinaryScore]()
         kept = WINDOW + self.per_day
         for day in range(self.days):
@@ -183,7 +182,7 @@ def first_alarms(year: Year, runs: int, seed: int) -> list[int | None]:
 
 
 def verdicts_of_tools(left: float, runs: int, seed: int) -> Counter[str]:
-    """How often each verdict is ever given in 400 sessions with the tool, with a look after every fifth."""
+    """Number of runs that gave each verdict at least once, with a check after every fifth of 400 sessions."""
     ever = Counter[str]()
     for run in range(runs):
         draw = draws(seed, "tool", left, run)
@@ -202,7 +201,7 @@ def verdicts_of_tools(left: float, runs: int, seed: int) -> Counter[str]:
 
 
 def show_new_judge(console: Console, runs: int, seed: int, error: float) -> None:
-    """A row per planted cause, spread and number of judgements."""
+    """Print a row per planted cause, spread and number of judgements."""
     console.print(f"\nA new judge, {ANCHORS} anchors, {SESSIONS} sessions per side, error {error:g}, {runs} runs each")
     for spread, judgements in ((15.0, 1), (15.0, 3), (20.0, 1), (20.0, 3)):
         console.print(f"  sessions' SD {spread:g} within alert types, {judgements} judgement(s) of an anchor per judge")
@@ -216,7 +215,7 @@ def show_new_judge(console: Console, runs: int, seed: int, error: float) -> None
 
 
 def show_versions(console: Console, runs: int, seed: int) -> None:
-    """A row per planted effect, mix of judges and number of anchors."""
+    """Print a row per planted effect, mix of judges, spread and number of anchors."""
     console.print(f"\nTwo versions under two judges, {SESSIONS} sessions of each, {runs} runs each")
     for mix in ((0.0, 1.0), (0.1, 0.7)):
         for agents, judge in ((0.0, SHIFT), (0.0, -SHIFT), (SHIFT, -SHIFT), (SHIFT, SHIFT), (SHIFT, 0.0)):
@@ -230,7 +229,7 @@ def show_versions(console: Console, runs: int, seed: int) -> None:
 
 
 def show_years(console: Console, runs: int, seed: int) -> None:
-    """Quiet years and the delay until a shift is found."""
+    """Print the share of false alarms in quiet years, and the delay until a shift is found."""
     console.print(f"\nOne judge, daily looks, 10 scores a day, {runs} years each")
     for name, year in (
         ("quiet, SD 15", Year()),
@@ -252,7 +251,7 @@ def show_years(console: Console, runs: int, seed: int) -> None:
 
 
 def show_trust(console: Console, runs: int, seed: int) -> None:
-    """Coverage of intervals, and how often the plan is kept."""
+    """Print the coverage of intervals, and how wide they are after the planned number of labels."""
     console.print(f"\nThe trust card, {runs} simulations each: intervals of 95 % that hold the truth")
     for agreement in AGREEMENTS:
         cases: tuple[tuple[int, Labels], ...] = (
@@ -278,7 +277,7 @@ def show_trust(console: Console, runs: int, seed: int) -> None:
 
 
 def show_tools(console: Console, runs: int, seed: int) -> None:
-    """Verdicts on a tool that changed nothing, and on one that removes nearly all of the demand."""
+    """Print the verdicts on a tool that changed nothing, and on one that removes nearly all demand."""
     console.print(f"\nMissing tools, 400 sessions with the tool, a look after every fifth, {runs} runs each")
     for left in (1.0, 0.05):
         found = verdicts_of_tools(left, runs, seed)
@@ -287,7 +286,7 @@ def show_tools(console: Console, runs: int, seed: int) -> None:
 
 
 def show_queue(console: Console, runs: int, seed: int) -> None:
-    """Bias and error of what each share estimates."""
+    """Print bias and error of the estimates from each part of the review queue."""
     console.print(
         f"\nThe review queue, half of it random, {runs} draws: share of scores in another band than the label"
     )
@@ -305,7 +304,7 @@ def show_queue(console: Console, runs: int, seed: int) -> None:
 
 
 def main() -> None:
-    """Run all of them."""
+    """Run the chosen simulations, by default all of them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each case; long ones take a share (default {RUNS})")
     parser.add_argument("--seed", type=int, default=1)
