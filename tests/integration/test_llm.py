@@ -170,14 +170,14 @@ async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
 
 
 async def ask(
-    client: JudgeClient, deadline_s: float = 30, factor: int = 1, gate: "Ledger | None" = None, tokens: float = 1.0
+    client: JudgeClient, deadline_s: float = 30, factor: int = 1, permits: "Ledger | None" = None, tokens: float = 1.0
 ) -> Turn:
     question = Question("analysis", MESSAGES, reply_limit_factor=factor)
-    return await client.ask(question, deadline_s=deadline_s, gate=gate, token_factor=tokens)
+    return await client.ask(question, deadline_s=deadline_s, permits=permits, token_factor=tokens)
 
 
 class Ledger:
-    """A gate that admits everything and remembers what it was asked and told."""
+    """Permits every call, and remembers the questions and the results."""
 
     def __init__(self, until_settled: Callable[[], Awaitable[None]] | None = None) -> None:
         self.asked: list[tuple[int, float | None]] = []
@@ -304,7 +304,7 @@ async def test_a_call_that_took_its_whole_time_is_not_made_again(
 ) -> None:
     """Another provider should have what is left of the attempt; it counts as a failure, so that circuits open."""
     endpoint.script, ledger = [step], Ledger()
-    asking = asyncio.create_task(ask(connect(timeout_s=300), deadline_s=600, gate=ledger))
+    asking = asyncio.create_task(ask(connect(timeout_s=300), deadline_s=600, permits=ledger))
     await endpoint.is_asked()
 
     let_pass(300)
@@ -332,7 +332,7 @@ async def test_an_attempt_without_time_left_timed_out(
     """A call gets at most what is left of its attempt; that it was cut off is the provider's fault if it had time."""
     monkeypatch.setattr(endpoint_module, "SILENCE_S", silence_s)
     endpoint.script, ledger = [hangs], Ledger()
-    asking = asyncio.create_task(ask(connect(timeout_s=600), deadline_s=300, gate=ledger))
+    asking = asyncio.create_task(ask(connect(timeout_s=600), deadline_s=300, permits=ledger))
     await endpoint.is_asked()
 
     let_pass(300)
@@ -361,7 +361,7 @@ async def test_an_attempts_end_takes_nothing_back(
         await asyncio.sleep(0.01)  # for deadlines to strike
 
     ledger = Ledger(wait_for_a_database)
-    call = ask(connect(), deadline_s=300, gate=ledger)
+    call = ask(connect(), deadline_s=300, permits=ledger)
     if error is None:
         assert (await call).reply == "67"
     else:
@@ -379,7 +379,7 @@ async def test_a_gate_that_refuses_for_a_moment_is_asked_again_after_it(endpoint
                 raise refusals.pop(0)
             return await super().admit(provider, tokens, most_usd)
 
-    assert (await ask(connect(), gate=Full())).reply == "67"
+    assert (await ask(connect(), permits=Full())).reply == "67"
     assert endpoint.waits == [2.5, 1.0]
 
 
@@ -390,7 +390,7 @@ async def test_a_gate_that_takes_too_long_to_admit_ends_the_attempt(endpoint: En
             raise AssertionError("unreachable")
 
     with pytest.raises(AttemptTimedOut):
-        await ask(connect(), deadline_s=0.1, gate=Closed())
+        await ask(connect(), deadline_s=0.1, permits=Closed())
     assert endpoint.requests == []
 
 
@@ -416,7 +416,7 @@ async def test_what_the_gate_is_told_of_a_call_without_an_answer(endpoint: Endpo
     for name, (step, told) in TOLD.items():
         endpoint.script, ledger = [step], Ledger()
         with pytest.raises(ScoringError):
-            await ask(client, deadline_s=0.7, gate=ledger)
+            await ask(client, deadline_s=0.7, permits=ledger)
         assert ledger.told[0] == told, name
 
 
@@ -430,7 +430,7 @@ async def test_what_the_gate_is_told_of_an_answer(
     headers: dict[str, Any] = {"x_ratelimit_remaining_tokens": remaining, "x_ratelimit_reset_tokens": "9s"}
     endpoint.script, ledger = [replies(**headers)], Ledger()
 
-    turn = await ask(connect(prices_usd_per_million_tokens=PRICES), gate=ledger)
+    turn = await ask(connect(prices_usd_per_million_tokens=PRICES), permits=ledger)
 
     estimated = sum(estimate_tokens(m.content) for m in MESSAGES)  # without usage, this is what a call needs
     assert ledger.asked == [(estimated + 8_000, pytest.approx(0.08, rel=0.01))]

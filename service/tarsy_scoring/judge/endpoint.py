@@ -91,8 +91,8 @@ class Outcome:
     The outcome of a call.
 
     Args:
-        account: Keywords of `limits.rules.Result` for the gate; None where the call says nothing about the
-            provider.
+        account: Keywords of `limits.rules.Result` for `Permits.settle`; None where the call says nothing about
+            the provider.
         result: The turn or the error. None: the endpoint refused a parameter, which is dropped from now on,
             so the question can be asked again at once.
     """

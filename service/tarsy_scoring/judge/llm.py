@@ -1,5 +1,5 @@
 """
-The client of a judge's model: fits questions to the window, asks the gate for a permit, and retries transient
+The client of a judge's model: fits questions to the window, asks for a permit, and retries transient
 errors.
 
 `endpoint.py` makes the single calls.
@@ -33,7 +33,7 @@ LEAST_REPLY_SHARE, LEAST_REPLY_TOKENS = 1 / 4, 256
 _log = structlog.get_logger()
 
 
-class Gate(Protocol):
+class Permits(Protocol):
     """Grants permits for single calls and books their outcomes, under the limits of the fleet."""
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Any:
@@ -98,7 +98,7 @@ class JudgeClient:
         await self.endpoint.close()
 
     async def ask(
-        self, question: Question, *, deadline_s: float, gate: Gate | None = None, token_factor: float = 1.0
+        self, question: Question, *, deadline_s: float, permits: Permits | None = None, token_factor: float = 1.0
     ) -> Turn:
         """
         Call the model, and call it again after transient errors (after 1 s, 2 s, 4 s, or the wait that is
@@ -111,7 +111,7 @@ class JudgeClient:
 
         Args:
             deadline_s: Rest of the attempt. It covers waiting for a free slot, calls and pauses.
-            gate: Asked for a permit before each single call, and given its outcome.
+            permits: Asked for a permit before each single call, and given its outcome.
             token_factor: Real tokens of the model per estimated one, >= 1.
 
         Returns:
@@ -127,7 +127,7 @@ class JudgeClient:
                 no room for a reply.
             ContentFiltered: The provider refused the prompt.
             JudgeRejectedRequest: Any other 3xx or 4xx.
-            WaitFor: Raised by the gate. A short pause is slept through instead.
+            WaitFor: Raised by `permits`. A short pause is slept through instead.
         """
         now = asyncio.get_running_loop().time
         ends_at = now() + deadline_s
@@ -148,7 +148,7 @@ class JudgeClient:
         )
         with self._tracing.chat(self.provider, self.settings, question.kind) as tell:
             try:
-                turn: Turn = await retrying(self._call, fitted, gate, ends_at)
+                turn: Turn = await retrying(self._call, fitted, permits, ends_at)
                 tell(turn)
                 return turn
             except TimeoutError:
@@ -186,17 +186,17 @@ class JudgeClient:
             known = self._estimates[message] = estimate_tokens(message.content)
         return known
 
-    async def _call(self, fitted: FittedQuestion, gate: Gate | None, ends_at: float) -> Turn:
+    async def _call(self, fitted: FittedQuestion, permits: Permits | None, ends_at: float) -> Turn:
         async with asyncio.timeout_at(ends_at):
             await self._calls.acquire()
         try:
             while True:
                 prepared = self.endpoint.prepare(fitted)
                 async with asyncio.timeout_at(ends_at):
-                    permit = await self._admit(gate, prepared, ends_at) if gate else None
+                    permit = await self._admit(permits, prepared, ends_at) if permits else None
                 outcome = await self.endpoint.call(prepared, ends_at)
-                if gate and outcome.account is not None:  # outside the deadline, see `Gate.settle`
-                    await gate.settle(permit, **outcome.account)
+                if permits and outcome.account is not None:  # outside the deadline, see `Permits.settle`
+                    await permits.settle(permit, **outcome.account)
                 if isinstance(outcome.result, Turn):
                     return outcome.result
                 if outcome.result is not None:  # each parameter can be dropped once, so the loop ends
@@ -204,14 +204,14 @@ class JudgeClient:
         finally:
             self._calls.release()
 
-    async def _admit(self, gate: Gate, prepared: PreparedCall, ends_at: float) -> Any:
+    async def _admit(self, permits: Permits, prepared: PreparedCall, ends_at: float) -> Any:
         """Obtain a permit; a pause that ends soon enough is slept through."""
         # An upper bound of the cost: a token has at least one byte, and the model reads at most its window.
         fitted, most_read = prepared.fitted, min(len(prepared.body), self.settings.context_window_tokens)
         most_usd = self.prices.cost_usd(most_read, 0, fitted.reply_limit)
         while True:
             try:
-                return await gate.admit(self.provider, fitted.tokens + fitted.reply_limit, most_usd)
+                return await permits.admit(self.provider, fitted.tokens + fitted.reply_limit, most_usd)
             except RateLimited as limit:
                 if limit.due_s > min(LONGEST_WAIT_S, ends_at - asyncio.get_running_loop().time()):
                     raise

@@ -82,13 +82,13 @@ class ReportJudge:
         return await self.client.ask(
             question,
             deadline_s=self.deadline_s,
-            gate=self,
+            permits=self,
             token_factor=self.limits.token_factor(self.client.provider),
         )
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> tuple[Permit, float]:
         """
-        See `llm.Gate`.
+        See `llm.Permits`.
 
         Raises:
             DatabaseAway: Pauses are unknown.
@@ -108,7 +108,7 @@ class ReportJudge:
         return permit, most_usd
 
     async def settle(self, permit: tuple[Permit, float], **result: Any) -> None:
-        """See `llm.Gate`."""
+        """See `llm.Permits`."""
         of_fleet, most_usd = permit
         settled = Result(**result)
         if settled.cost_usd is not None:

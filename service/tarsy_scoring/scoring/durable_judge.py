@@ -119,7 +119,7 @@ class DurableAsk:
             turn = await self.clients[self.provider].ask(
                 question,
                 deadline_s=self.attempt.left_s,
-                gate=self,
+                permits=self,
                 token_factor=self.limits.token_factor(self.provider),
             )
         except (WaitFor, RetryLater, Unscorable) as error:
@@ -138,12 +138,12 @@ class DurableAsk:
         return turn
 
     async def admit(self, provider: str, tokens: int, most_usd: float | None) -> Permit:
-        """See `llm.Gate`."""
+        """See `llm.Permits`."""
         claimed = self.attempt.claimed
         return await self.limits.admit(Call(provider, claimed.chain_id, claimed.score_id, tokens, most_usd))
 
     async def settle(self, permit: Permit, **result: Any) -> None:
-        """See `llm.Gate`."""
+        """See `llm.Permits`."""
         await self.limits.settle(permit, Result(**result))
 
     def _count(self, turn: Turn) -> None:

@@ -107,7 +107,7 @@ async def test_an_endpoint_that_refuses_even_plain_text_is_not_asked_again(endpo
 
 
 class Purse:
-    """A gate that admits everything and remembers what a call may cost."""
+    """Permits every call, and remembers what a call may cost."""
 
     def __init__(self) -> None:
         self.most_usd: float | None = None
@@ -132,7 +132,7 @@ async def test_the_most_that_a_call_may_cost(text: str, is_over_window: bool) ->
     client, purse = JudgeClient("main", provider, None), Purse()
     real, server = client.endpoint.http, connect(client.endpoint, "text")
 
-    await client.ask(Question("analysis", [Message("user", text)]), deadline_s=5, gate=purse)
+    await client.ask(Question("analysis", [Message("user", text)]), deadline_s=5, permits=purse)
     await real.aclose()
 
     assert (server.read_bytes > 4_000) is is_over_window
