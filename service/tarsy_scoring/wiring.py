@@ -39,8 +39,8 @@ _DATABASE_REFUSALS = {
     asyncpg.InvalidCatalogNameError: "there is no such database",
     asyncpg.InsufficientPrivilegeError: "the user lacks a permission",
 }
-# Claims, lease renewals, batches of steps, ends, permits and settlements, intake, relay, drift: at most two
-# connections each.
+# Claims, lease renewals, batches of steps, ends, permits, settlements, intake, relay and drift each use at most
+# two connections at a time, and rarely all at once.
 POOL_SIZE = 16
 GATES_ADVICE = "set gates.work_dir, and gates.allow_commands for those that run commands"
 
