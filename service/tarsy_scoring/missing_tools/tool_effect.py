@@ -26,7 +26,7 @@ LEFT_OF_ONE_THAT_DOES_NOT = 0.5
 # wrong in fewer than 5 % of simulated runs, for a demand that stays as it was or falls to a twentieth
 # (`benchmarks.years`).
 FEWEST_SESSIONS = 20
-FARTHEST = 1e6  # above so many times the sessions there are, `sessions_needed` is not reported
+FARTHEST = 1e6  # `sessions_needed` is not reported above this multiple of the sessions with the tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Demand:
         expected: Requests that the sessions with the tool would have made at the rates before.
         left: Share of the demand that is left; None without demand before.
         sessions_needed: Number of further sessions with the tool and without a request that would confirm it;
-            None: it is confirmed, nothing can be compared, or no judge has judged both sides.
+            None: it is confirmed, no session requested it before, no judge has judged both sides, or
+            the number exceeds a million times the sessions with the tool.
     """
 
     verdict: Verdict
@@ -63,9 +64,9 @@ class Demand:
 
 def measure_demand(chains: Iterable[ChainDemand]) -> Demand:
     """
-    Measure the demand and decide on the verdict.
+    Compare the demand without the tool and with it, and decide on the verdict.
 
-    Chains that do not have sessions of both kinds are ignored: there is nothing to compare.
+    Chains without sessions of both kinds are ignored, because nothing can be compared in them.
     """
     both = [c for c in chains if c.sessions_without and c.sessions_with]
     before, after = sum(c.asked_without for c in both), sum(c.asked_with for c in both)
@@ -102,11 +103,10 @@ def _sessions_needed(before: int, after: int, sessions: int, expected: float) ->
 
 
 def _exposure_needed(before: int, after: int) -> float:
-    """The smallest exposure at which these requests would confirm the tool: the share whose binomial tail is
-    5 %.
-    """
+    """The smallest ratio of sessions with to without the tool at which these requests would confirm it."""
     from scipy import special
 
+    # The share whose binomial tail is 5 %.
     share = float(special.bdtri(after, before + after, 1 - CONFIDENCE))
     # One part in 10^12 more, so that rounding cannot leave the tail above the limit.
     return share / (1 - share) / LEFT_OF_A_TOOL_THAT_HELPS * (1 + 1e-12)

@@ -1,8 +1,8 @@
 """
 Analytics over many scores: trends, distribution, missing tools, failure tags.
 
-A session counts once, by its latest completed production score. Filters are about that score, so a session
-that was scored again under other criteria no longer counts for the former ones.
+A session counts once, by its latest completed score. Filters apply to that score, so a session that was
+scored again under other criteria no longer counts for the former ones.
 """
 
 from collections import Counter, defaultdict
@@ -43,7 +43,8 @@ WHERE {_LATEST} AND s.total_score IS NOT NULL
 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """
 
-# Totals by band ($5 ids, $6 and $7 their ends). Rows without a band lie between bands or have no total.
+# Totals by band ($5 ids, $6 lowest and $7 highest totals). A row without a band
+# counts totals between bands, or scores without a total.
 BANDS = f"""
 SELECT b.id AS band, s.total_score IS NOT NULL AS has_total, count(*) AS count
 FROM {{schema}}.session_scores s
@@ -87,9 +88,9 @@ CROSS JOIN LATERAL jsonb_array_elements_text(
 WHERE {SELECTED} AND t.tag IS NOT NULL GROUP BY t.tag, s.chain_id
 """
 
-# Judges name tools freely, so the number of names is unbounded; at most so many are merged and counted.
+# Limit of names that are merged and counted: judges name tools freely, so the number of names is unbounded.
 MOST_SPELLINGS = 2000
-# A tool exists if one of the latest sessions called it.
+# A tool counts as existing if one of this many latest sessions called it.
 LATEST_CALLERS = 5000
 MOST_CHAINS = 100  # listed by name; the totals count all
 
@@ -137,13 +138,12 @@ class Trends:
 
 async def trends(database: Database, selection: Selection, day_of: DayOf = "scored") -> Trends:
     """
-    Totals per day and fingerprint, without scores that are flagged as contradictory or as possibly tampered
-    with.
+    Read the totals per day and fingerprint, without scores flagged for a contradiction or possible tampering.
 
     Args:
-        day_of: Count a score on the day on which it was made, or on which its session ended; the range of the
-            selection is about the same time. A rescored session moves to the day of the new score in the
-            first case.
+        day_of: `scored` counts a score on the day on which it was made, so a rescored session moves to the
+            day of its new score; `ended` counts it on the day on which its session ended. `since` and `until`
+            of the selection apply to the same time.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -164,12 +164,12 @@ class CategoryAverage:
     criteria: str | None
     category: str
     average: float
-    count: Annotated[int, Field(description="Scores that state it.")]
+    count: Annotated[int, Field(description="Number of scores that state it.")]
 
 
 @dataclass(frozen=True, slots=True)
 class BandCount:
-    """A range of totals, both ends in it, and the scores in it."""
+    """A band of totals from `low` to `high`, both included, with the number of scores in it."""
 
     band: str
     low: int
@@ -183,14 +183,16 @@ class Distribution:
     """Scores by band, the lowest first, and the averages of their categories."""
 
     bands: list[BandCount]
-    between_bands: Annotated[int, Field(description="Totals that no band holds.")]
+    between_bands: Annotated[int, Field(description="Number of totals that lie in no band.")]
     without_total: Annotated[int, Field(description="Completed scores of chains without a judge.")]
     categories: Annotated[list[CategoryAverage], Field(description="Over all totals.")]
 
 
 async def distribution(database: Database, selection: Selection, bands: Sequence[Band]) -> Distribution:
     """
-    Scores by band. Flagged totals count: the distribution shows stored scores, not a trend of quality.
+    Count scores by band, and average their categories.
+
+    Flagged totals count: the distribution shows stored scores, not a trend of quality.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -239,7 +241,7 @@ class WantedTool:
     sessions: int
     chains: int
     by_chain: Annotated[list[ToolChain], Field(description="At most 100, those with most sessions first.")]
-    points_lost: Annotated[int, Field(description="100 - total, over the scores that asked for it.")]
+    points_lost: Annotated[int, Field(description="Sum of 100 - total over the scores that asked for it.")]
     exists: Annotated[bool, Field(description="Judged sessions have called a tool of that name lately.")]
 
 
@@ -249,14 +251,16 @@ class MissingTools:
 
     tools: list[WantedTool]
     tools_left_out: Annotated[int, Field(description="Tools beyond `limit`.")]
-    spellings_left_out: Annotated[int, Field(description="Of the least used names, which were not looked at.")]
+    spellings_left_out: Annotated[int, Field(description="Number of least used names that were not read.")]
 
 
 def wanted_tools(
     tools: Sequence[Tool], asked: Iterable[Mapping[str, Any]], called: Iterable[str], sort: ToolSort
 ) -> list[WantedTool]:
     """
-    The tools in the order of `sort`.
+    Combine tools with the sessions that asked for them, in the order of `sort`.
+
+    A tool without a row in `asked` is left out.
 
     Args:
         asked: Rows of `tool` (its place in `tools`), `chain_id`, `sessions`, `points_lost`.
@@ -311,13 +315,13 @@ class TagCount:
 class FailureTags:
     """Tags, the most frequent first."""
 
-    scores: Annotated[int, Field(description="With and without tags.")]
+    scores: Annotated[int, Field(description="All scores of the selection, with and without tags.")]
     tags: list[TagCount]
 
 
 async def failure_tags(database: Database, selection: Selection) -> FailureTags:
     """
-    Failure tags by the number of scores that have them. A tag counts once for a score.
+    Read the failure tags with the number and share of scores that have them. A tag counts once per score.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -329,10 +333,10 @@ async def failure_tags(database: Database, selection: Selection) -> FailureTags:
 
 def tag_shares(scores: Mapping[str | None, int], tagged: Iterable[Mapping[str, Any]]) -> FailureTags:
     """
-    Counts as shares.
+    Turn counts of tags into shares of all scores and of each chain's scores, the most frequent tag first.
 
     Args:
-        scores: By chain, with and without tags.
+        scores: Number of scores by chain, with and without tags.
         tagged: Rows of `tag`, `chain_id`, `scores`.
     """
     by_tag: defaultdict[str, Counter[str | None]] = defaultdict(Counter)

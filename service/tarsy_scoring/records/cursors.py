@@ -1,8 +1,8 @@
 """
-Cursors: the place in a list where the next page begins, as an opaque word for URLs.
+Cursors: the place in a list where the next page begins, as opaque text for URLs.
 
-A cursor belongs to one list. It carries a digest of what the list was asked for, because a place means
-nothing in a list with other filters or another order. What a cursor holds may change from version to version.
+A cursor belongs to one list. It carries a digest of the filters and order of that list, because its place
+means nothing in another list. The content of a cursor may change from version to version.
 """
 
 import base64
@@ -21,7 +21,7 @@ Time = Annotated[AwareDatetime, AfterValidator(lambda time: time.astimezone(UTC)
 
 
 class InvalidCursor(ValueError):
-    """A cursor that was not given out for this list."""
+    """The cursor was not issued for this list; the text says why."""
 
 
 def encode_cursor(place: Sequence[str | int | datetime | UUID], asked: Any) -> str:
@@ -29,16 +29,17 @@ def encode_cursor(place: Sequence[str | int | datetime | UUID], asked: Any) -> s
     Encode the place of the last row of a page.
 
     Args:
-        asked: What the list was asked for, as JSON-able values and times.
+        asked: Filters and order of the list, as times and values that JSON can hold.
     """
     return base64.urlsafe_b64encode(to_json([_digest(asked), *place])).rstrip(b"=").decode()
 
 
 def decode_cursor(cursor: str, asked: Any, place: TypeAdapter[T]) -> T:
     """
-    Decode a place.
+    Decode the place in a cursor.
 
     Args:
+        asked: Filters and order of the list, as given to `encode_cursor`.
         place: Type of the place, a tuple.
 
     Raises:
@@ -48,7 +49,7 @@ def decode_cursor(cursor: str, asked: Any, place: TypeAdapter[T]) -> T:
         content = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         digest, *parts = json.loads(content)
         is_of_list = digest == _digest(asked)
-        # As JSON, where strict types still allow times and ids, which are texts there.
+        # Validated as JSON: there strict types still accept times and ids written as text.
         found = place.validate_json(json.dumps(parts), strict=True) if is_of_list else None
     except (ValueError, TypeError, OverflowError, RecursionError):
         raise InvalidCursor("it is not one that a page gave") from None

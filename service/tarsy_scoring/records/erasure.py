@@ -36,7 +36,7 @@ WHERE key = convert_to($1, 'UTF8') OR position(convert_to('"session_id":"' || $1
 
 
 def _count(tables: str, where: str) -> str:
-    """SQL of the number of rows in each of these tables, one column each."""
+    """Columns of SQL that count the rows in each of these tables."""
     return ", ".join(f"(SELECT count(*) FROM {{schema}}.{table} {where}) AS {table}" for table in tables.split())
 
 
@@ -76,16 +76,16 @@ UPDATE {schema}.scoring_requests SET
 WHERE session_id = ANY($1::text[])
 """
 
-# Charges stay, because budgets count them, but without the score. A call under way is settled by the charge's
-# id.
+# Charges stay without the score, because budgets count them. A call in progress is still settled, by the id
+# of its charge.
 KEEP_CHARGES_ALONE = """
 UPDATE {schema}.budget_charges SET score_id = '00000000-0000-0000-0000-000000000000' WHERE score_id = ANY($1::uuid[])
 """
 
 TOOL_LISTS = "SELECT DISTINCT tools_hash FROM {schema}.session_scores WHERE session_id = $1 AND tools_hash IS NOT NULL"
 
-# Sets of tools that no other session had. A score that is being judged with one of them then counts as one
-# whose tools are unknown.
+# Sets of tools that no other session had. A score that is being judged with such a set then counts as a score
+# with unknown tools.
 REMOVE_TOOL_LISTS = """
 DELETE FROM {schema}.tool_lists l WHERE l.tools_hash = ANY($1::text[])
   AND NOT EXISTS (SELECT FROM {schema}.session_scores s WHERE s.tools_hash = l.tools_hash)
@@ -174,10 +174,9 @@ async def erase(
 
 async def forget_sessions(database: Database, connection: Connection, session_ids: Sequence[str]) -> int:
     """
-    Delete sessions that the caller's transaction has locked, with all rows that refer to them; gives their
-    number.
+    Delete sessions with all rows that refer to them, in the caller's transaction; returns their number.
 
-    Locks their scores in the order of their ids.
+    The caller has locked the sessions. Their scores are locked in the order of their ids.
     """
     scores: list[UUID] = [r["score_id"] for r in await connection.fetch(database.sql(LOCK_SCORES), session_ids)]
     await idempotency.keep_key_hashes(database, connection, session_ids)
@@ -202,7 +201,7 @@ async def _inventory(database: Database, connection: Connection, session_id: str
 
 
 async def _cancel_open(database: Database, leases: Leases, session_id: str, by: str) -> bool:
-    """Cancel open scores, so that consumers of their events see an end; says whether there was any."""
+    """Cancel open scores, so that consumers of their events see an end; returns whether any was open."""
     has_cancelled = False
     for _ in range(CANCEL_ROUNDS):
         rows = await database.once(lambda c: c.fetch(database.sql(OPEN_SCORES), session_id))
@@ -214,6 +213,7 @@ async def _cancel_open(database: Database, leases: Leases, session_id: str, by: 
 
 
 async def _give_relay_time(database: Database, session_id: str, relay_wait_s: float) -> None:
+    """Wait until the relay has published all events of the session, at most `relay_wait_s`."""
     for _ in range(round(relay_wait_s / POLL_S)):
         if not await database.once(lambda c: c.fetchval(database.sql(UNPUBLISHED), session_id)):
             return

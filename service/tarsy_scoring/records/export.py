@@ -47,9 +47,10 @@ async def export_scores(
     reader: Reader, filters: Filters, *, purpose: Purpose = "production", only_latest: bool = False
 ) -> AsyncIterator[list[ExportedScore]]:
     """
-    Read all matching scores, newest first, a batch at a time. Scores that arrive meanwhile are left out.
+    Read all matching scores, newest first, a batch at a time.
 
-    A score that changes before its batch is read is exported as it is then.
+    Scores created after the first batch are left out. A score that changes before its batch is read is
+    exported in its new state.
 
     Args:
         filters: `status` is that of the score; None means `completed`.
@@ -73,7 +74,7 @@ async def export_scores(
 
 
 async def written(batches: AsyncIterable[list[ExportedScore]], how: Format) -> AsyncIterator[tuple[bytes, int]]:
-    """The text of each batch and the number of its scores; CSV has its header before the first batch."""
+    """Encode each batch: its bytes and the number of its scores. The first batch of CSV has the header."""
     has_begun = False
     async for batch in batches:
         if how == "jsonl":
@@ -101,7 +102,7 @@ _CELLS = [
 ]
 CSV_COLUMNS = ("alert_type", "labels", *(f"{name}_{member}" if member else name for name, member in _CELLS))
 
-# What a spreadsheet takes for the beginning of a formula, also behind blanks that it trims.
+# Beginnings of a cell that a spreadsheet takes for a formula, also behind blanks that it trims.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
 # A spreadsheet whose separator is `;` or a tab, as in many countries, ignores our quotes: for it a cell
 # begins in the middle of ours, and a row at each line break.
@@ -121,7 +122,7 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def csv_row(score: ExportedScore) -> list[Any]:
-    """The values of `CSV_COLUMNS`. A list is joined with `; `; a member of an object that is null is null."""
+    """The values of `CSV_COLUMNS`. A list is joined with `; `; members of a null object are null."""
     values: list[Any] = [score.alert_type, dict(score.labels)]
     for name, member in _CELLS:
         value = score.document[name]
@@ -146,6 +147,6 @@ def _cell(value: Any) -> Any:
 
 
 def json_lines(scores: Iterable[ExportedScore]) -> bytes:
-    """A line for each score: the document under `score`, and alert type and labels of its session."""
+    """Encode one line per score: its document under `score`, with alert type and labels of its session."""
     lines = ({"alert_type": s.alert_type, "labels": dict(s.labels), "score": s.document} for s in scores)
     return b"".join(to_json(line) + b"\n" for line in lines)

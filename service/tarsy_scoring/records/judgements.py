@@ -1,5 +1,5 @@
 """
-Stored judgements for the commands that compare versions, criteria and judges.
+Reads stored scores for the commands that compare versions, criteria and judges.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tarsy_scoring.statistics.agreement import Band, bands_of
 from tarsy_scoring.statistics.calibration import LabelledScore
 from tarsy_scoring.statistics.comparison import ScoredSession
 
-# The latest score of every session with the label ($1), the session that ended first first.
+# The latest completed score of every session with the label ($1), in the order in which the sessions ended.
 SCORES_BY_LABEL = f"""
 SELECT m.labels ->> $1 AS value, m.chain_id, m.alert_type, s.total_score, s.interaction, s.judge_fingerprint,
        s.flags, s.outcome
@@ -61,11 +61,11 @@ async def scores_by_label(
     database: Database, label: str, chain: str | None, since: datetime | None
 ) -> list[ScoredSession]:
     """
-    The latest completed production score of every session with the label, the session that ended first first.
+    The latest completed score of every session with the label, in the order in which the sessions ended.
 
     Args:
-        since: Only sessions that ended since then, or were first seen since then where their end is not
-            known.
+        since: Only sessions that ended since then; a session whose end is unknown counts from the time when
+            it was first seen.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -75,7 +75,7 @@ async def scores_by_label(
 
 
 async def session_labels(database: Database) -> dict[str, int]:
-    """How many sessions carry each label. Raises: DatabaseAway."""
+    """Count the sessions that carry each label. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(SESSION_LABELS)))
     return {r["label"]: r["sessions"] for r in rows}
 
@@ -99,8 +99,9 @@ async def known_criteria(database: Database) -> tuple[set[str], dict[str, tuple[
 
 async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, Any]]:
     """
-    These scores as they stand, with the bands of their criteria and why pending ones wait; erased ones are
-    missing.
+    Read the present state of scores that were requested, with their criteria's bands; leaves out erased ones.
+
+    `waiting_for` says why a pending score waits.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -111,5 +112,5 @@ async def ordered_scores(reader: Reader, ids: Sequence[UUID]) -> list[dict[str, 
 
 
 async def busy_scores(database: Database) -> int:
-    """How many scores living workers hold. Raises: DatabaseAway."""
+    """Count the scores under a lease that has not expired. Raises: DatabaseAway."""
     return int(await database.once(lambda c: c.fetchval(database.sql(BUSY))))

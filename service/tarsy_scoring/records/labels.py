@@ -92,7 +92,7 @@ class NewLabel:
     A label to be stored.
 
     Args:
-        agrees: Whether the author agrees with band and total; None: not stated.
+        agrees: Whether the author agrees with the judge's outcome and total; None: not stated.
         outcome: The right outcome: a band of the criteria, or a word of `OUTCOME_WORDS`.
         number: The right total, 0-100.
     """
@@ -105,7 +105,7 @@ class NewLabel:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A score to be labelled. `bands` are those of its criteria, lowest first."""
+    """A score to be labelled, with the bands of its criteria, lowest first."""
 
     score_id: UUID
     session_id: str
@@ -115,7 +115,7 @@ class Subject:
 
     @property
     def can_be_labelled(self) -> bool:
-        """Whether the score has a total."""
+        """Whether the score is completed and has a total."""
         return self.status == "completed" and self.total is not None
 
 
@@ -129,8 +129,7 @@ async def subject(database: Database, score_id: UUID) -> Subject | None:
 
 def contradicted(outcome: str | None, number: float | None, bands: tuple[Band, ...]) -> Band | None:
     """
-    The band that the outcome means, where the number lies outside of it; None: they do not contradict each
-    other.
+    The band that the outcome names, if the number lies outside of it; None: no contradiction.
 
     Criteria without bands of their own do not define where `correct` begins, so only a number at the other
     end of the scale contradicts the word. The trust card counts such a label by its word.
@@ -233,8 +232,8 @@ def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calib
     """
     The card of one judge.
 
-    Of the scores that were picked for review the newest `MOST_COUNTED` enter the figures. Labels on other
-    scores are only counted.
+    The newest `MOST_COUNTED` scores that were picked for review enter the figures. Labels on scores that were
+    not picked are only counted.
 
     Args:
         rows: Rows of `COUNTED` in their order.
@@ -248,13 +247,13 @@ def card_of(rows: Sequence[Mapping[str, Any]], bands: tuple[Band, ...]) -> Calib
 
 @lru_cache(maxsize=CARDS_KEPT)
 def _card(labels: tuple[Label, ...], scores: tuple[LabelledScore, ...], bands: tuple[Band, ...]) -> Calibration:
-    """Cached by everything that enters the card, so a cached card is never out of date."""
+    """Compute the card of one judge. All inputs are in the cache key, so no cached card is out of date."""
     [card] = calibrate(labels, scores, {scores[0].criteria_hash: bands})
     return card
 
 
 def labelled_score(row: Mapping[str, Any]) -> LabelledScore:
-    """The score of a row or of a document, in the shape that calibration takes."""
+    """Convert a row or a score document to the type that calibration takes."""
     return LabelledScore(
         row["session_id"],
         row["total_score"],
@@ -266,7 +265,7 @@ def labelled_score(row: Mapping[str, Any]) -> LabelledScore:
 
 
 def _label(row: Mapping[str, Any], bands: tuple[Band, ...]) -> Label:
-    """A label that agrees is stored with the judge's own outcome and total."""
+    """Convert a row to a label; a label that agrees gets the judge's own outcome and total."""
     outcome, number = row["outcome"], row["number"]
     if row["agrees"]:
         is_stated = row["judge_outcome"] in {b.id for b in bands}

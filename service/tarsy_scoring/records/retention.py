@@ -24,10 +24,10 @@ from tarsy_scoring.records.erasure import forget_sessions
 
 LEAST_RECORDS_DAYS = 30  # a stored request makes a redelivery harmless; Kafka keeps a topic 7 days by default
 COUNT_LIMIT = 100_000
-SHARE = 0.25  # of the time that deletions take; workers have the rest of the database to themselves
+SHARE = 0.25  # of the time is spent in deletions; in the rest workers have the database to themselves
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
-# Arguments of every statement that finds expired rows: $1 days, $2 where the batch before ended, $3 rows at most.
+# Arguments of every statement that finds expired rows: $1 days, $2 where the last batch ended, $3 most rows.
 _CUTOFF = "now() - make_interval(days => $1::int)"
 _IS_OPEN = "status IN ('pending', 'in_progress')"
 
@@ -39,13 +39,14 @@ class Part:
 
     Args:
         kept_as: The field of `Keep` with its number of days.
-        table: Called `s` in the SQL of the other fields.
+        table: The SQL of the other fields calls it `s`.
         key: Columns that identify a row.
         at: SQL of the time from which the days count.
-        more: SQL of a condition that expired rows fulfil besides being old.
-        is_old: SQL; None: `at` lies before the cutoff.
-        start: Sorts before the end of any batch.
-        remove: Statement that removes the rows of `page`; None: deletes them.
+        more: SQL of the condition that an old row must fulfil to be expired.
+        is_old: SQL of the condition that a row is old; None: `at` lies before the cutoff.
+        start: A value of `at` before every row, from which the first batch is searched.
+        remove: The statement that removes the rows of `page`; None: a DELETE.
+        batch: Rows per transaction.
     """
 
     name: str
@@ -70,7 +71,7 @@ ORDER BY {self.at} LIMIT $3
 
     @property
     def statement(self) -> str:
-        """Statement that removes a page and gives the number of rows and where the page ended."""
+        """Statement that removes a page and returns the number of rows and the greatest `at` among them."""
         same = " AND ".join(f"t.{column} = page.{column}" for column in self.key)
         remove = self.remove or f"DELETE FROM {{schema}}.{self.table} t USING page"
         return f"""
@@ -91,19 +92,20 @@ _UNTOUCHED = f"""s.first_seen_at < {_CUTOFF}
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL)
 """
 
-# All but the latest completed score of each session and the judgements of anchors.
-_SPARE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
+# The score may be deleted: it ended before the cutoff, is not the latest completed score of its session, and
+# is no judgement of an anchor.
+_REMOVABLE_SCORE = f"""NOT s.{_IS_OPEN} AND coalesce(s.completed_at, s.created_at) < {_CUTOFF}
   AND NOT ({is_latest("s")})
   AND NOT EXISTS (SELECT FROM {{schema}}.anchor_sessions a WHERE a.session_id = s.session_id AND a.removed_at IS NULL
                   AND s.purpose = 'anchor' AND s.status = 'completed')"""
 
-# No score refers to the set of tools. The day protects sets of attempts that have not ended yet.
-_SPARE_TOOL_LIST = """s.first_used_at < now() - interval '1 day'
+# No score refers to the set of tools. The day protects the sets of attempts that have not ended yet.
+_REMOVABLE_TOOL_LIST = """s.first_used_at < now() - interval '1 day'
   AND NOT EXISTS (SELECT FROM {schema}.session_scores o WHERE o.tools_hash = s.tools_hash)"""
 
-# All but the newest finding of each kind for each chain, which records that the detection ran. Unpublished
-# ones stay.
-_SPARE_FINDING = """(s.published_at IS NOT NULL OR NOT s.is_event)
+# A newer finding of the same look at the chain exists, and no event waits to be published. The newest finding
+# stays, because it records that the look was made.
+_REMOVABLE_FINDING = """(s.published_at IS NOT NULL OR NOT s.is_event)
   AND EXISTS (SELECT FROM {schema}.drift_findings n WHERE n.chain_id = s.chain_id AND n.criteria = s.criteria
               AND n.look = s.look AND n.found_at > s.found_at)"""
 
@@ -117,11 +119,11 @@ _DAYS_AGO = "s.day < (now() AT TIME ZONE 'UTC')::date - $1::int"
 
 EVENTS = Part("events", "events_days", "scoring_events", ("event_id",), "s.position", _SENT, is_old=_UP_TO, start=0)
 SESSIONS = Part("sessions", "scores_days", "sessions", ("session_id",), _ENDED, _UNTOUCHED, batch=100)
-SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _SPARE_SCORE, batch=100)
-TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _SPARE_TOOL_LIST)
+SCORES = Part("scores", "scores_days", "session_scores", ("score_id",), "s.created_at", _REMOVABLE_SCORE, batch=100)
+TOOL_LISTS = Part("tool_lists", "scores_days", "tool_lists", ("tools_hash",), "s.first_used_at", _REMOVABLE_TOOL_LIST)
 _TURN = ("score_id", "ordinal")
-# Events come first: that raises the mark by which clients detect missing events, before sessions take theirs
-# along.
+# Events come first: `forgotten`, by which clients detect missing events, is raised before the deletion of
+# sessions deletes their events.
 PARTS = (
     EVENTS,
     Part("replies", "replies_days", "judge_turns", _TURN, "s.created_at", _REPLY, remove=_BLANK, batch=500),
@@ -129,7 +131,7 @@ PARTS = (
     SCORES,
     TOOL_LISTS,
     Part("requests", "records_days", "scoring_requests", ("request_id",), "s.received_at", _REQUEST),
-    Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _SPARE_FINDING),
+    Part("findings", "records_days", "drift_findings", ("event_id",), "s.found_at", _REMOVABLE_FINDING),
     Part("changes", "records_days", "changes", ("change_id",), "s.changed_at"),
     # The sums of each day stay in `budget_days`.
     Part("charges", "records_days", "budget_charges", ("charge_id",), "s.day", is_old=_DAYS_AGO, start=date(1, 1, 1)),
@@ -137,12 +139,12 @@ PARTS = (
     Part("kept_answers", "answers_days", "kept_answers", ("caller", "key"), "s.answered_at"),
 )
 
-# Checked again under the locks: a request for one of the sessions may have committed meanwhile.
+# The sessions that are still old, checked under their locks: a request for one may have committed meanwhile.
 STILL_OLD = f"SELECT s.session_id FROM {{schema}}.sessions s WHERE s.session_id = ANY($2::text[]) AND {_UNTOUCHED}"
 
 LAST_POSITION = "SELECT position FROM {schema}.relay_position"
 
-# The first event at or behind a position.
+# The first event at or after a position ($2), and whether it is old ($1 days).
 EVENT_FROM = f"""
 SELECT position, created_at < {_CUTOFF} AS is_old FROM {{schema}}.scoring_events
 WHERE position >= $2 ORDER BY position LIMIT 1
@@ -155,7 +157,7 @@ FORGET_UP_TO = "UPDATE {schema}.relay_position SET forgotten = $1 WHERE forgotte
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Days to keep each kind of rows; None: for ever. Replies and events never outlive scores."""
+    """Days to keep each kind of rows; None: for ever. `of` keeps replies and events no longer than scores."""
 
     scores_days: int | None = None
     replies_days: int | None = None
@@ -166,7 +168,7 @@ class Keep:
     @classmethod
     def of(cls, settings: Settings, scores_days: int | None = None) -> "Keep":
         """
-        The days of the settings.
+        Read the days from the settings.
 
         Args:
             scores_days: Overrides `SCORING_RETENTION_DAYS`.
@@ -190,7 +192,7 @@ class Pruner:
     Args:
         is_written_back: Scores are written back to TARSy, so events that the write-back has not read yet
             stay.
-        rest: Sleeps for so many seconds.
+        rest: Called between batches with the seconds to sleep; tests replace it.
     """
 
     def __init__(
@@ -233,7 +235,7 @@ class Pruner:
             Deleted rows by part.
 
         Raises:
-            DatabaseAway: The batches before are deleted.
+            DatabaseAway: Earlier batches stay deleted; call again for the rest.
         """
         removed: dict[str, int] = {}
         for part in PARTS:
@@ -277,11 +279,12 @@ class Pruner:
 
     async def _last_old_event(self, days: int) -> int:
         """
-        The position of the last old event, by binary search.
+        Find the position of the last event that is old, by binary search.
 
-        Positions follow the order of commits, so all events before it are as old, except for one
-        transaction's length.
+        With the write-back, events that it has not read yet do not count as old.
         """
+        # Positions follow the order of commits, so earlier events are older, give or take the length of one
+        # transaction.
         [row] = await self._fetch(LAST_POSITION)
         low, high = 0, row["position"]
         if self._is_written_back and (written := await self._fetch(WRITTEN_BACK)):

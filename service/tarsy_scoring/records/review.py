@@ -1,9 +1,9 @@
 """
 The review queue: scores that people are asked to label, drawn once for each day and judge.
 
-Laws. A score is a candidate once, when the day on which it was completed is over, so its probability to be
-picked is known and does not change. The first reader of the queue makes the missing draws. Days before the
-last `DAYS` are not drawn from any more, and no label counts for them.
+Laws. A score is a candidate once, when the day on which it was completed is over, so the probability that it
+is picked is known and does not change. The first reader of the queue makes the missing draws. A day that was
+not drawn from within `DAYS` days never is, so labels on its scores do not count.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ PICKS_A_DAY = 10  # for each judge; about half an hour of work
 MOST_SHOWN = 1000
 MISMATCH = "outcome_score_mismatch"
 
-# Days that are over and not drawn from, oldest first. Ten minutes let attempts commit that ended before
-# midnight.
+# Days that are over and were not drawn from, oldest first. A day is over ten minutes after midnight, so that
+# attempts that ended before midnight have committed.
 TO_DRAW = f"""
 SELECT d::date AS day
 FROM (SELECT date_trunc('day', now() AT TIME ZONE 'UTC' - interval '10 minutes') AS today) t,
@@ -44,8 +44,7 @@ WHERE s.status = 'completed' AND s.purpose = 'production' AND s.total_score IS N
   AND s.completed_at < ($1::date + 1)::timestamp AT TIME ZONE 'UTC'
 """
 
-# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is not
-# picked.
+# Scores are locked in the order of their ids, as everywhere. A score that was deleted meanwhile is left out.
 KEEP_PICKS = """
 INSERT INTO {schema}.review_picks (score_id, day, place, is_random, inclusion_probability, reasons)
 SELECT s.score_id, $1::date, p.place, p.is_random, p.inclusion_probability, p.reasons
@@ -80,9 +79,7 @@ class Queue:
 
     @property
     def judges(self) -> list[tuple[str, str, str]]:
-        """The judges of these scores as criteria name, criteria hash and fingerprint; the latest judge comes
-        first.
-        """
+        """The judges of these scores, each as criteria name, criteria hash and fingerprint, latest first."""
         names = ("criteria", "criteria_hash", "judge_fingerprint")
         found = (tuple(pick[name] or UNKNOWN for name in names) for pick in self.picks)
         return [(criteria, of, judge) for criteria, of, judge in dict.fromkeys(found)]
@@ -90,7 +87,7 @@ class Queue:
 
 async def queue(database: Database, criteria: str | None = None) -> Queue:
     """
-    Read the scores to review of the last `DAYS` days, after drawing from days that were not drawn from.
+    Make the missing draws, and read the scores to review of the last `DAYS` days.
 
     Args:
         criteria: Only scores under criteria of this name. The draw covers all criteria.
@@ -136,11 +133,11 @@ def pick(
     rows: Sequence[Mapping[str, Any]], bands_by_hash: Mapping[str, tuple[Band, ...]], day: date
 ) -> list[tuple[int, Pick]]:
     """
-    The picks of a day with their places, `PICKS_A_DAY` for each judge, because each judge has its own trust
-    card.
+    Pick up to `PICKS_A_DAY` scores of each judge, each with its place in the queue.
 
     The same scores on the same day always give the same picks.
     """
+    # By judge, because each judge has its own trust card.
     by_judge = defaultdict[tuple[str, str], list[Mapping[str, Any]]](list)
     for row in rows:
         by_judge[row["criteria_hash"] or "", row["judge_fingerprint"] or ""].append(row)
@@ -153,7 +150,7 @@ def pick(
 
 
 def candidate(row: Mapping[str, Any], bands: Sequence[Band]) -> Candidate:
-    """The properties of a score that make it worth a review."""
+    """Derive the properties by which a score is ranked for review."""
     stated, flags = row["judge_outcome"], set(row["flags"] or ())
     is_band = stated in {b.id for b in bands}
     is_outside = MISMATCH in flags or (is_band and band_of(row["total_score"], bands) != stated)

@@ -17,7 +17,8 @@ APPROACH = tuple(AlternativeApproach.model_fields)
 TURN = tuple(Turn.model_fields)
 
 # Everything that a document shows, in one row. The items of a list are arrays of values, in the order of the
-# names above. A completed score names the newer score of its session, where that is not completed.
+# names above. A completed production score names the newest score of its session where that is newer and not
+# completed.
 DOCUMENT = f"""
 SELECT s.*, s.next_attempt_at <= now() AS is_due, m.alert_type, m.labels,
   (SELECT jsonb_agg(jsonb_build_array({", ".join(f"t.{name}" for name in MISSING_TOOL)}) ORDER BY t.ordinal)
@@ -52,7 +53,7 @@ SELECT s.*, m.alert_type, m.labels FROM {schema}.session_scores s JOIN {schema}.
 WHERE s.session_id = $1 AND ($2::text IS NULL OR s.purpose = $2) ORDER BY s.created_at DESC, s.score_id LIMIT 1
 """
 
-# A page of a session's scores behind one of them ($2, $3), newest first.
+# A page of a session's scores after one of them ($2, $3), newest first.
 HISTORY = f"""{DOCUMENT}
 WHERE s.session_id = $1 AND ($2::timestamptz IS NULL OR (s.created_at, s.score_id) < ($2, $3::uuid))
   AND ($4::text IS NULL OR s.purpose = $4)
@@ -90,15 +91,15 @@ WHERE purpose = 'production' AND ($1::text IS NULL OR chain_id = $1)
 ORDER BY session_id
 """
 
-# A turn with its reply.
+# The columns of a turn with its reply.
 REPLY = ("ordinal", *TURN, "reply", "refusal", "has_tool_calls", "attempt", "created_at")
 
 
 class Waiting(Protocol):
-    """Why the scores of a chain are not claimed, at one moment."""
+    """Why scores of each chain are not claimed now, read at one moment."""
 
     def reason(self, chain_id: str | None) -> str | None:
-        """None: they are."""
+        """Why no score of this chain is claimed now; None: its scores are claimed."""
         ...
 
 
@@ -107,7 +108,8 @@ class Reader:
     Reads of stored scores. Every method raises DatabaseAway instead of waiting, unless it says otherwise.
 
     Args:
-        waiting: Looks up why pending scores wait; None: documents do not say it.
+        current_hashes: Criteria name -> the hash it has now.
+        waiting: Looks up why scores of each chain wait; None: documents name no reason beyond the stored one.
     """
 
     def __init__(
@@ -128,7 +130,8 @@ class Reader:
         """
         The document of the session's score: the latest completed one, else the newest of any status.
 
-        It names a newer score that runs or failed as `latest_attempt`. None: the session has no score.
+        The document of a completed score names a newer score that is not completed as `latest_attempt`. None:
+        the session has no score.
         """
         return await self._one(SCORE_OF_SESSION, session_id)
 
@@ -174,7 +177,7 @@ class Reader:
         return dict(row) if row else None
 
     async def documents(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Documents of rows of `DOCUMENT`; those of pending scores say what they wait for."""
+        """Build documents from rows of `DOCUMENT`; those of pending scores say what they wait for."""
         reasons = await self.reasons_to_wait(rows)
         documents = []
         for row in rows:
@@ -194,10 +197,10 @@ class Reader:
 
     async def reasons_to_wait(self, rows: Sequence[Mapping[str, Any]]) -> dict[UUID, str]:
         """
-        Why pending scores do not begin, by id. A score that only waits for its turn is not in it.
+        Why pending scores do not begin, by id; without scores that only wait for their turn.
 
         Args:
-            rows: With `score_id`, `status`, `waiting_reason`, `is_due` and `chain_id`.
+            rows: Mappings with `score_id`, `status`, `waiting_reason`, `is_due` and `chain_id`.
         """
         pending = [r for r in rows if r["status"] == "pending"]
         reasons = {r["score_id"]: r["waiting_reason"] for r in pending if not r["is_due"]}
@@ -208,15 +211,16 @@ class Reader:
         return {score_id: reason for score_id, reason in reasons.items() if reason}
 
     async def failed_sessions(self, error_kind: str | None, chain: str | None, since: datetime | None) -> list[str]:
-        """Sessions whose newest score failed or timed out."""
+        """Ids of sessions whose newest production score, created since `since`, failed or timed out."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(FAILED_SESSIONS), error_kind, chain, since))
         return [r["session_id"] for r in rows]
 
     async def scored_sessions(self, chain: str | None, since: datetime | None) -> list[str]:
-        """Sessions with a score that was created since then."""
+        """Ids of sessions with a production score created since `since`; None: ever."""
         rows = await self.database.once(lambda c: c.fetch(self.database.sql(SCORED_SESSIONS), chain, since))
         return [r["session_id"] for r in rows]
 
 
 def _named(names: Sequence[str], rows: Sequence[Sequence[Any]] | None) -> list[dict[str, Any]]:
+    """Give the values of each row their names; null counts as no rows."""
     return [dict(zip(names, values, strict=True)) for values in rows or ()]

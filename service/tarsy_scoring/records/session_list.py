@@ -1,8 +1,8 @@
 """
 The list of sessions with their scores, filtered and in pages.
 
-A page begins behind the last row of the page before, whatever has arrived since. "The score" of a session is
-its latest completed production score; its status is that of its newest production score.
+A page begins after the last row of the page before, whatever has arrived since. "The score" of a session is
+its latest completed score; the status of a session is that of its newest production score.
 """
 
 import re
@@ -22,12 +22,12 @@ from tarsy_scoring.records.scores import Reader
 
 Sort = Literal["newest", "score_asc", "score_desc"]
 
-# One statement serves every choice of filters. A generic plan cannot know which of them are null and fits
-# none.
+# One statement serves every choice of filters. A generic plan does not know which of them are null, so it
+# suits no choice.
 CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 
-# When a session ended, but not later than it was first seen: a source could put a session on top by a future
-# date.
+# When a session ended, at the latest when it was first seen: otherwise a source could keep a session on top
+# of the list by a date in the future.
 _ENDED = "least(m.completed_at, m.first_seen_at)"
 
 
@@ -75,7 +75,7 @@ WORST_SESSIONS = f"""{_SESSIONS}
 ORDER BY s.total_score, s.session_id LIMIT $15
 """
 
-# Sessions without a total; they follow when the others are sorted by it.
+# Sessions without a total; they follow the others in a list sorted by total.
 SESSIONS_WITHOUT_TOTAL = f"{_SESSIONS} AND s.total_score IS NULL AND {_NEWEST_FIRST}"
 
 # One step through the index for each chain, however many sessions it has: PostgreSQL cannot skip for
@@ -96,11 +96,11 @@ class Filters:
     Filters of lists and exports; None and an empty mapping let everything through.
 
     Args:
-        status: Of the newest score, or `not_scored`; in an export, of the score.
+        status: Status of the newest score, or `not_scored`; in an export, status of the score.
         labels: The session must carry all of them.
         since, until: Range of the time when the session ended, in an export when the score ended; `until` is
             exclusive.
-        prefix: Of the session id or the alert type; case is ignored.
+        prefix: Beginning of the session id or the alert type; case is ignored.
     """
 
     chain: str | None = None
@@ -233,7 +233,7 @@ async def list_sessions(
 
 
 def _parts(filters: Filters, sort: Sort, after: Place | None) -> Iterable[tuple[str, bool, Place | None]]:
-    """The statements of a list in their order; whether their rows are sorted by total; and where each begins."""
+    """The statements of a list in order, each with whether its rows have a total and where it begins."""
     if sort == "newest":
         return [(NEWEST_SESSIONS, False, after)]
     parts: list[tuple[str, bool, Place | None]] = []
@@ -266,7 +266,7 @@ def _listed(row: Mapping[str, Any], hashes: Mapping[str, str], reasons: Mapping[
 
 
 async def chains_of_sessions(database: Database, limit: int) -> list[str]:
-    """The chains of stored sessions in order of their names. Raises: DatabaseAway."""
+    """The first `limit` chains of stored sessions, by name. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(CHAINS_OF_SESSIONS), limit))
     return [row["chain_id"] for row in rows]
 
@@ -281,7 +281,7 @@ _BY_TOTAL = TypeAdapter(tuple[_Total | Time, _SessionId])  # sessions without a 
 
 
 def write_cursor(place: Place, filters: Filters, sort: Sort) -> str:
-    """The cursor of the page behind a place."""
+    """The cursor of the page after a place."""
     return encode_cursor([place.key, place.session_id], [sort, asdict(filters)])
 
 
@@ -290,7 +290,7 @@ def read_cursor(cursor: str, filters: Filters, sort: Sort) -> Place:
     The place of a cursor.
 
     Raises:
-        InvalidCursor: It was not given out for a list with this sort and these filters.
+        InvalidCursor: The cursor was not issued for a list with this sort and these filters.
     """
     asked = [sort, asdict(filters)]
     if sort == "newest":
