@@ -22,9 +22,9 @@ from tarsy_scoring.records.analytics import Selection
 SaidState = Literal["open", "planned", "built"]
 
 AUTOMATIC = "automatic"
-CLOCKS_APART = timedelta(minutes=5)
+CLOCKS_APART = timedelta(minutes=5)  # tolerated difference between the clock of a caller and ours
 
-# The last decision about each tool. `is_day_given`: `since` was entered; otherwise it is the time of some
+# The last decision about each tool. `is_day_given`: a person entered `since`; otherwise it is the time of a
 # decision.
 LAST_SAID = """
 SELECT l.*, NOT EXISTS (SELECT FROM {schema}.tool_states x WHERE x.tool_key = l.tool_key AND x.said_at = l.since)
@@ -57,15 +57,15 @@ RETURNING name, tool, is_automatic, decided_by, decided_at
 """
 
 
-# Names ($1, keys $2) of a tool, except those with a decision, which may have been made since the names were
-# read.
+# Store names ($1, keys $2) as names of a tool, except those with a decision: one may have been made since the
+# names were read.
 KEEP_SPELLINGS = """
 INSERT INTO {schema}.tool_merges (name, name_key, tool, is_automatic, decided_by)
 SELECT n.name, n.key, $3, true, $4 FROM unnest($1::text[], $2::text[]) AS n(name, key)
 WHERE NOT EXISTS (SELECT FROM {schema}.tool_merges m WHERE m.name_key = n.key)
 """
 
-# Decisions are stored one after the other.
+# Held while a decision is stored, so that decisions are stored one after the other.
 DECISION_LOCK = AdvisoryLock("tarsy-scoring tool decisions")
 
 
@@ -100,7 +100,7 @@ class Decisions:
     The last decisions, by key of the tool or name.
 
     Args:
-        built: The entered day since which a tool is there, or better than before.
+        built: The entered day since which a tool exists or is better than before.
         of_tool: The names merged into each tool.
     """
 
@@ -127,8 +127,7 @@ class Decisions:
             for name in names
         }
         direct = self.of_tool.get(own, ())
-        # Names without a decision belong to it by their spelling, some through a name that was merged into
-        # it.
+        # Names without a decision belong to the tool by their spelling, or by that of a name merged into it.
         others = [self.merges.get(key, merge) for key, merge in found.items() if key != own]
         return [*direct, *(merge for merge in others if merge not in direct)]
 
@@ -138,7 +137,7 @@ class Decisions:
 
 
 async def read_decisions(database: Database) -> Decisions:
-    """The current decisions. Raises: DatabaseAway."""
+    """Read the last decision about each tool and name. Raises: DatabaseAway."""
 
     async def work(connection: Connection) -> tuple[list[Any], list[Any]]:
         return await connection.fetch(database.sql(LAST_SAID)), await connection.fetch(database.sql(LAST_MERGES))
@@ -166,11 +165,11 @@ def has_come(moment: datetime) -> bool:
 
 
 class UnknownTool(LookupError):
-    """No judge has missed a tool of that name."""
+    """No judge has missed a tool of that name, and no decision names it."""
 
 
 class OneName(ValueError):
-    """Two spellings of one name, which are the same tool anyway."""
+    """A merge of two spellings of one name, which are the same tool anyway."""
 
 
 async def set_state(
@@ -188,12 +187,13 @@ async def set_state(
 
     Args:
         name: Any of its names.
-        since: Start of the state; for `built`, since when it is there or better than before. None: see
-            `since_when`.
+        since: Start of the state; for `built`, the time since which the tool exists or is better than before.
+            None: see `since_when`.
+        read: Reads the names that judges requested; a cache may be used.
 
     Raises:
-        UnknownTool: Nothing was written.
-        DatabaseAway: It may have been kept.
+        UnknownTool: The name is unknown; nothing was stored.
+        DatabaseAway: The decision may have been stored.
     """
     [tool] = await _find(database, read, [name])
     key = normalise(tool.name)
@@ -236,16 +236,18 @@ async def merge_name(
     """
     Record that a name, in all its spellings, belongs to a tool.
 
-    The names that belong to it by their spelling move along. If both are one tool already, that becomes a
-    decision, whichever of them names the tool.
+    If the name is that of a tool, the names that belong to this tool by their spelling move along. If both
+    names already belong to one tool, the decision confirms it: the one that is not the name of the tool is
+    stored as merged into it.
 
     Args:
         tool: Any of the tool's names; None: keep the name apart from now on.
+        read: Reads the names that judges requested; a cache may be used.
 
     Raises:
-        UnknownTool: One of the two is unknown; nothing was written.
-        OneName: Nothing was written.
-        DatabaseAway: It may have been kept.
+        UnknownTool: One of the two is unknown; nothing was stored.
+        OneName: Both are spellings of one name; nothing was stored.
+        DatabaseAway: The decision may have been stored.
     """
     found = await _find(database, read, [name] if tool is None else [name, tool])
     joined, into = name, name
@@ -271,13 +273,12 @@ async def merge_name(
 
 async def _find(database: Database, read: demand.ReadToolRequests, names: Sequence[str]) -> list[Tool]:
     """
-    The tool of each of these names.
+    Find the tool of each of these names.
 
-    Names that `read` leaves out, or that are newer than its result, are found too, in the judge's exact
-    spelling.
+    Names that `read` leaves out, or that are newer than its result, are found in the judge's exact spelling.
 
     Raises:
-        UnknownTool: For any of them.
+        UnknownTool: One of the names is unknown.
         DatabaseAway: See `Database.once`.
     """
     requests, decisions, rows = await asyncio.gather(

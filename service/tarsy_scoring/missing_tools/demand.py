@@ -21,15 +21,15 @@ from tarsy_scoring.records.session_list import CUSTOM_PLAN
 # Sorts and hashes here exceed PostgreSQL's default of a few MB per step; two of them run at once.
 ROOM = "SET LOCAL work_mem = '32MB'"
 
-MEASURED_DAYS = 365  # older requests were made of other agents
-FRESH_S, OLDEST_S = 30.0, 600.0
+MEASURED_DAYS = 365  # older requests are about other agents than today's
+FRESH_S, OLDEST_S = 30.0, 600.0  # see `ToolRequestsCache`
 KEPT_FROM = 10_000  # sessions: fewer are read in some 30 ms and are not cached
-MOST_KEPT = 4  # 100,000 sessions take about 20 MB
+MOST_KEPT = 4  # entries; one of 100,000 sessions takes about 20 MB
 
 
 def _statement(latest: str) -> str:
     """
-    Sessions by chain, judge and set of tools; and each name with the sessions that requested it.
+    SQL of the sessions by chain, judge and set of tools, and of each name with the sessions that requested it.
 
     $1 chain, $2 criteria, $3 and $4 the time that is read; $5 and $6 the time that counts for the selection;
     $7 `points_lost` to rank names by points instead of sessions; $8 the maximum number of names.
@@ -99,7 +99,7 @@ class ToolRequests:
         return none.union(*(self.asked_in.get(name, none) for name in names))
 
     def by_chain(self, sessions: Iterable[int]) -> list[dict[str, Any]]:
-        """Sums over those of the selection: rows of `chain_id`, `sessions`, `points_lost`."""
+        """Sums over those in the selection: rows of `chain_id`, `sessions`, `points_lost`."""
         sums: dict[str | None, list[int]] = {}
         for n in sessions:
             if (lost := self.lost[n]) is not None:
@@ -128,7 +128,7 @@ ReadToolRequests = Callable[[Database, Question], Awaitable[ToolRequests]]
 
 
 def first_measured_day() -> date:
-    """First day (UTC) of the time in which demand is measured, as of today."""
+    """The first of the last `MEASURED_DAYS` days (UTC), in which demand is measured."""
     return datetime.now(UTC).date() - timedelta(days=MEASURED_DAYS)
 
 
@@ -163,7 +163,7 @@ async def read_tool_requests(database: Database, question: Question) -> ToolRequ
 def _to_columns(
     as_of: datetime, rows: Iterable[Mapping[str, Any]], called: frozenset[str], first_day: date
 ) -> ToolRequests:
-    """Convert the rows to columns."""
+    """Build the columns from rows of `_statement`: session n is the n-th element of each column."""
     named = [row for row in rows if row["tool_name"] is not None]
     sessions = [row for row in rows if row["tool_name"] is None]
     groups = [Group(row["chain_id"], row["judge_fingerprint"], row["tools_hash"]) for row in sessions]
@@ -193,7 +193,7 @@ class ToolRequestsCache:
 
     async def read(self, database: Database, question: Question) -> ToolRequests:
         """
-        See `read_tool_requests`; the result is at most `OLDEST_S` old.
+        Return the cached result of `read_tool_requests`, or read it; it is at most `OLDEST_S` old.
 
         Raises:
             DatabaseAway: See `Database.once`.

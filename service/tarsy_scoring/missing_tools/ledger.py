@@ -30,8 +30,7 @@ from tarsy_scoring.records.analytics import Selection, ToolSort, WantedTool, wan
 
 State = Literal["open", "planned", "built", "confirmed", "still_missed"]
 
-# The sets of tools that contain any of these names ($1 names, $2 the tool of each), and which tools they
-# contain.
+# The sets of tools that contain any of these names ($1 names, $2 the tool of each), and the tools in each.
 OFFERED = """
 SELECT l.tools_hash, array_agg(DISTINCT w.tool) AS has
 FROM unnest($1::text[], $2::int[]) AS w(name, tool) JOIN {schema}.tool_lists l ON l.names @> ARRAY[w.name]
@@ -136,7 +135,7 @@ def _list(requests: ToolRequests, decisions: Decisions, sort: ToolSort, limit: i
 
 async def _offered(database: Database, rows: Sequence[_Row]) -> list[set[str]]:
     """
-    The sets of tools that contain each of these tools.
+    Find, for each of these tools, the sets of tools that contain it.
 
     Sets contain tools with and without their server's name: a request without a server is met by a tool of
     any server, a request with one only by that server's.

@@ -1,5 +1,5 @@
 """
-Find the needs in any number of free-text analyses with the judge's model: map, then reduce.
+Find the needs in any number of free-text analyses with the judge model: map each analysis, then merge.
 
 The model's statements are not trusted. Every need rests on quotes that occur word for word in an analysis the
 model was shown; a need without a quote is dropped, and merging needs adds no quote. No question contains
@@ -26,10 +26,10 @@ from tarsy_scoring.timeline.fence import Sanitizer, fence, new_nonce
 
 LONGEST_NOTE = 6000  # characters of one analysis; judges put their requests first
 LONGEST_TEXT, LONGEST_TITLE = 400, 120
-MOST_NEEDS = 40  # of one answer; longer lists are not read, and a manipulated answer must not flood the report
+MOST_NEEDS = 40  # of one answer: people do not read longer lists, and no answer may flood the report
 SHORTEST_QUOTE = 12  # letters and digits; shorter ones such as "the logs" occur in every analysis
 QUOTES_PER_NEED = 5
-LABEL_TOKENS = 6
+LABEL_TOKENS = 6  # of the label before each text, such as `[S12]`
 UNTITLED = "A need without a title"
 
 # Number of latest scores with an analysis of missing tools per chain, most first.
@@ -41,7 +41,7 @@ GROUP BY s.chain_id ORDER BY notes DESC, s.chain_id
 """
 
 # The analyses of these chains ($6; '' for scores without a chain), at most $5; those of the worst scores come
-# first. Not cut in SQL: masking recognises secrets by their shape, and half a secret has none.
+# first. They are not cut in SQL: masking recognises secrets by their shape, and half a secret has lost it.
 ANALYSES = f"""
 SELECT s.score_id, s.chain_id, s.missing_tools_analysis AS text
 FROM {{schema}}.session_scores s
@@ -96,13 +96,14 @@ class LeftOut:
 @dataclass(slots=True)
 class Findings:
     """
-    The needs that one provider found, those that most scores mention first.
+    The needs that the model of one provider found, those that most scores mention first.
 
     Args:
-        chains: Chains of which it read something.
+        chains: Chains of which the model read at least one analysis.
         needs_dropped: Needs beyond `MOST_NEEDS` of one answer, those with the fewest scores.
-        is_put_together: All needs were compared with each other; False: the same one may occur twice.
-        stopped_by: Why they were not compared; None: they were, or there were too many for one question.
+        is_put_together: All needs were compared with each other; False: the same need may occur twice.
+        stopped_by: The error because of which they were not compared; None: no error, but there may be too
+            many needs for one question.
     """
 
     provider: str
@@ -173,7 +174,7 @@ _GROUPS_SCHEMA = object_schema({"groups": _list_of(title=_TEXT, what=_TEXT, memb
 
 async def count_notes(database: Database, selection: Selection) -> dict[str | None, int]:
     """
-    Number of analyses of missing tools per chain.
+    Count the analyses of missing tools per chain, most first.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -184,7 +185,11 @@ async def count_notes(database: Database, selection: Selection) -> dict[str | No
 
 async def read_notes(database: Database, selection: Selection, chains: Iterable[str | None], most: int) -> list[Note]:
     """
-    The analyses of missing tools in scores of these chains, those of the worst scores first.
+    Read the analyses of missing tools in scores of these chains, those of the worst scores first.
+
+    Args:
+        chains: None in it: scores without a chain.
+        most: Maximum number of analyses.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -198,12 +203,11 @@ async def find_needs(
     notes: Sequence[Note], ask_for: AskFor, budget_tokens: int, *, provider: str, max_reminders: int = 1
 ) -> Findings:
     """
-    Map the notes to needs, chain by chain in batches that fit, and merge needs that are the same.
+    Ask the model for the needs in the notes, chain by chain in batches that fit, then merge equal needs.
 
-    Needs are merged by one question, if it has room for all of them.
-
-    If the model cannot be asked about a chain any more (budget, limits, a refusal), the needs found so far
-    are kept and the next chain follows. The chain with the most notes comes first.
+    Needs are merged by one question, if it has room for all of them. If the model cannot be asked about a
+    chain any more (budget, limits, a refusal), the needs found so far are kept and the next chain follows.
+    The chain with the most notes comes first.
 
     Args:
         ask_for: Gives the model for one chain, and finally for all chains that were read.
@@ -252,7 +256,7 @@ class _Questions:
         self._sanitizer = Sanitizer(self._nonce)
 
     def batches_of(self, notes: Sequence[Note]) -> list[list[Note]]:
-        """The notes as the model will see them, in batches that fit."""
+        """The notes as the model sees them, sanitized and cut, in batches that fit."""
         # Sanitize before cutting: masking would not recognise a secret that is cut in half.
         texts = self._sanitizer.texts([(str(note.score_id), note.text) for note in notes])
         shown = [replace(note, text=text[:LONGEST_NOTE]) for note, text in zip(notes, texts, strict=True)]
@@ -271,8 +275,8 @@ class _Questions:
         return len(batches(needs, tokens, self._budget_tokens)) == 1
 
     async def reduce(self, ask: Ask, needs: Sequence[Need]) -> list[Need]:
-        """The needs, with those merged that the model calls the same."""
-        # Two safe texts can form something unsafe together.
+        """Merge the needs that the model calls the same; the others stay."""
+        # Sanitized again: two safe texts joined can form something unsafe.
         text = _labelled("N", [self._sanitizer.text(f"N{n}", _in_words(need)) for n, need in enumerate(needs, start=1)])
         answer = await self._say(ask, "merge", text, ReplyFormat("groups", _GROUPS_SCHEMA), _Groups)
         return [self._safe(need) for need in grouped(answer.groups, needs)]
@@ -327,7 +331,7 @@ def batches(items: Sequence[Any], tokens: Sequence[int], budget_tokens: int) -> 
 
 
 def checked(claimed: Iterable[_Need], notes: Sequence[Note]) -> tuple[list[Need], int]:
-    """The needs with the quotes that occur in the notes they cite, and the number of other quotes."""
+    """The needs with the quotes that occur in the notes they cite, and the number of quotes that do not."""
     by_label = {f"S{n}": note for n, note in enumerate(notes, start=1)}
     texts = {label: _bare(note.text) for label, note in by_label.items()}
     found, dropped = [], 0
@@ -346,7 +350,7 @@ def checked(claimed: Iterable[_Need], notes: Sequence[Note]) -> tuple[list[Need]
 
 
 def grouped(groups: Iterable[_Group], needs: Sequence[Need]) -> list[Need]:
-    """Merge the needs of each group under its title, with all their quotes; a need is in at most one group."""
+    """Merge the needs of each group under its title, with all quotes; a need is in at most one group."""
     left = {f"N{n}": need for n, need in enumerate(needs, start=1)}
     found = []
     for group in groups:
@@ -360,5 +364,6 @@ def grouped(groups: Iterable[_Group], needs: Sequence[Need]) -> list[Need]:
 
 
 def _bare(text: str) -> str:
-    """Only letters and digits, since models change punctuation, case and line ends when quoting."""
+    """The case-folded letters and digits of a text, for comparing quotes with notes."""
+    # Models change punctuation, case and line ends when they quote.
     return "".join(c for c in text.casefold() if c.isalnum())

@@ -21,16 +21,14 @@ REASONS_PER_TOOL = 3
 LONGEST_REASON = 300
 MOST_LEFT_OUT = 20  # chains listed by name
 
-# Characters with a meaning in Markdown. An underscore within a word has none, and tool names are full of
-# them.
+# Characters with a meaning in Markdown. An underscore within a word, as in most tool names, has none.
 _MARKS = re.compile(r"[\\`*\[\]<>#|!~&$]|(?<![^\W_])_|_(?![^\W_])")
 # Line beginnings that make a list, a rule or a heading.
 _BEGINS_BLOCK = re.compile(r"\A(?:(?=[-+=])|([0-9]{1,9})(?=[.)]))")
 # Text that renderers turn into links: addresses, people (`@ada`), numbers of issues and merge requests.
 _LINKED = re.compile(r"://|www\.|@|[#!][0-9]", re.IGNORECASE)
 
-# Reasons for tools ($5 spellings, $6 the tool of each): for each tool at most $7, from the scores that lost
-# most.
+# At most $7 reasons for each tool, from the scores that lost most ($5 spellings, $6 the tool of each).
 REASONS = f"""
 SELECT tool, score_id, session_id, total_score, rationale, completed_at FROM (
   SELECT r.*, row_number() OVER (PARTITION BY tool ORDER BY total_score NULLS LAST, completed_at DESC, score_id) AS n
@@ -82,7 +80,7 @@ class ToolReport:
 
     @property
     def has_failed(self) -> bool:
-        """Whether models were to read analyses and could read none of them."""
+        """Whether models were asked to read analyses and read none of them."""
         return self.reading is not None and bool(self.reading.left_out) and not self.reading.findings
 
 
@@ -106,12 +104,12 @@ async def make_report(database: Database, selection: Selection, sort: ToolSort, 
 
 
 def clipped(text: str) -> str:
-    """A model's text in one line of at most `LONGEST_REASON` characters, without invisible characters."""
+    """Put a model's text in one line of at most `LONGEST_REASON` characters, without invisible characters."""
     return cut(one_line(text), LONGEST_REASON)
 
 
 def markdown(report: ToolReport) -> str:
-    """The report as Markdown."""
+    """Render the report as Markdown."""
     environment = Environment(  # noqa: S701 - Markdown, in which `plain` escapes
         loader=PackageLoader(__package__), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -136,7 +134,7 @@ def markdown(report: ToolReport) -> str:
 
 
 def left_out_in_words(report: ToolReport) -> list[str]:
-    """Per chain, the analyses that no model read and why, as text for a terminal; and how to get them read."""
+    """Lines for a terminal: the analyses of each chain that no model read, why, and what would help."""
     left_out: Sequence[LeftOut] = report.reading.left_out if report.reading is not None else []
     lines = [one_line(f"{_chain(left.chain_id)}: {_analyses(left.notes)} not read: {left.why}") for left in left_out]
     if len(lines) > MOST_LEFT_OUT:
@@ -155,7 +153,7 @@ def _analyses(number: int) -> str:
 
 
 def demand_in_words(demand: Demand, *, has_other_judge: bool) -> str:
-    """The measured demand and the verdict, in two or three sentences."""
+    """Describe the measured demand and the verdict in two or three sentences."""
     text = (
         f"Without it {demand.asked_without:,} of {demand.sessions_without:,} sessions requested it, with it "
         f"{demand.asked_with:,} of {demand.sessions_with:,}, where {demand.expected:,.1f} were expected."
@@ -177,7 +175,7 @@ def demand_in_words(demand: Demand, *, has_other_judge: bool) -> str:
 
 
 def document_of(report: ToolReport) -> Mapping[str, Any]:
-    """The report for JSON."""
+    """The report as a mapping, to be encoded as JSON."""
     return {
         "chain": report.selection.chain,
         "since": report.selection.since,

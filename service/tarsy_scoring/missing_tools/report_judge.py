@@ -50,7 +50,7 @@ class ReportBudget:
 
     left_usd: float
     spent_usd: float = 0.0
-    calls_of_unknown_cost: int = 0
+    calls_of_unknown_cost: int = 0  # and calls in progress
 
     @property
     def cost_usd(self) -> float | None:
@@ -78,7 +78,7 @@ class ReportJudge:
     report_id: UUID = field(default_factory=uuid4)
 
     async def __call__(self, question: Question) -> Turn:
-        """See `Ask`. Raises: MoneySpent: The budget is used up."""
+        """See `Ask`. Raises: MoneySpent: The call could cost more than the rest of the budget."""
         return await self.client.ask(
             question,
             deadline_s=self.deadline_s,
@@ -91,10 +91,12 @@ class ReportJudge:
         See `llm.Permits`.
 
         Raises:
+            MoneySpent: The call could cost more than the rest of the budget.
+            WaitFor: A pause or a limit of the fleet forbids the call now.
             DatabaseAway: Pauses are unknown.
         """
         assert most_usd is not None, "providers without prices are not asked"
-        await self.limits.refresh()  # settings may change during a report, which takes as long as many judgements
+        await self.limits.refresh()  # pauses and circuits may change during a report, which takes long
         for pause in await self.limits.pauses():
             if any(pause.covers(chain_id, provider) for chain_id in self.chains):
                 raise Paused(f"{pause}; `tarsy-scoring resume` lifts it", PAUSE_DUE_S)
@@ -120,7 +122,7 @@ class ReportJudge:
 
 def room_for(provider: ProviderSettings, token_factor: float = 1.0) -> int:
     """
-    Room for text in a question, in estimated tokens.
+    Compute the room for text in a question, in estimated tokens: possibly 0.
 
     The context window minus the instructions, the answer, its one repetition with twice the limit, and a
     reminder that repeats it.
@@ -147,7 +149,7 @@ async def read_analyses(
 
     Args:
         clients: By provider.
-        max_usd: Budget of all calls.
+        max_usd: Budget of all calls together.
         most_notes: Maximum number of analyses; those of the scores that lost most come first.
 
     Raises:
@@ -168,7 +170,7 @@ async def read_analyses(
     for provider, of_provider in by_provider.items():
         client = clients[provider]
         budget_tokens = room_for(client.settings, limits.token_factor(provider))
-        if why := _hindrance(client, budget_tokens):
+        if why := _why_unusable(client, budget_tokens):
             left_out += [LeftOut(c, n, why) for c, n in Counter(note.chain_id for note in of_provider).items()]
             continue
         found = await find_needs(
@@ -184,8 +186,8 @@ async def read_analyses(
     return Reading(findings, left_out, budget.cost_usd)
 
 
-def _hindrance(client: JudgeClient, budget_tokens: int) -> str | None:
-    """Why this provider cannot be used as configured; None: it can."""
+def _why_unusable(client: JudgeClient, budget_tokens: int) -> str | None:
+    """Why this provider cannot be used as configured; None: it can be used."""
     if not client.prices.are_known:
         return (
             f"the prices of provider {client.provider!r} are unknown, so the cost of the report cannot be limited; "

@@ -1,7 +1,8 @@
 """
 Split a year of sessions into those without a tool and those with it.
 
-Sessions are numbers in groups, so that a year of many chains can be split quickly for every tool.
+Sessions are numbers, grouped by chain, judge and set of tools, so that a year of many chains is split quickly
+for every tool.
 """
 
 from bisect import bisect_left
@@ -14,8 +15,11 @@ from tarsy_scoring.missing_tools.tool_effect import ChainDemand, Demand, measure
 
 
 class Group(NamedTuple):
-    """What sessions have in common; `tools` is the hash of the set of tools of their agents, None when
-    unknown.
+    """
+    Chain, judge and set of tools that sessions have in common.
+
+    Args:
+        tools: Hash of the set of tools of the agents; None: unknown.
     """
 
     chain: str | None
@@ -61,7 +65,7 @@ class Year:
         self, has: Collection[str], asked: Iterable[int], *, built: int | None = None
     ) -> tuple[Demand | None, bool]:
         """
-        Measure the demand for a tool without and with it, and whether no judge has judged both sides.
+        Measure the demand for a tool in sessions without it and with it.
 
         Without a judge that judged both sides the verdict is `undecided`, because judges differ in what they
         request.
@@ -73,10 +77,10 @@ class Year:
         Args:
             has: Hashes of the sets of tools that contain it.
             asked: Sessions that requested it, each once.
-            built: Ordinal of the day since which it is there or better.
+            built: Ordinal of the day since which the tool exists or is better; None: not entered.
 
         Returns:
-            None as demand when nothing can be compared.
+            The demand (None: nothing can be compared), and whether no judge has judged both sides.
         """
         sides: dict[str | None, list[int]] = {}
         starts: dict[str | None, int] = {}
