@@ -59,7 +59,8 @@ CROSS JOIN LATERAL (
 ORDER BY c.chain_id, s.completed_at DESC
 """
 
-# Anchors and their progress under the current judges ($1 chains, $2 their judges).
+# Anchors and their progress under the current judges ($1 chains, $2 their judges, $3 seconds after a request
+# in which no other is made).
 STANDING = """
 SELECT a.session_id, m.chain_id, m.alert_type, a.added_by, a.added_at, a.note, j.fingerprint IS NULL AS has_no_judge,
        d.judgements, d.open, d.error_kind, q.asked, q.tries, q.asked_lately
@@ -170,8 +171,9 @@ class Standing:
 
 async def add(database: Database, session_ids: Sequence[str], *, by: str, note: str | None = None) -> list[str]:
     """
-    Make sessions anchors; returns those that were not anchors before. A removed one starts again from the
-    beginning.
+    Make sessions anchors; returns those that were not anchors before.
+
+    For an anchor that was removed and is added again, tries and failures are counted anew.
 
     Raises:
         DatabaseAway: They may have been added; adding them again is harmless.
@@ -181,7 +183,7 @@ async def add(database: Database, session_ids: Sequence[str], *, by: str, note: 
 
 
 async def unfit(database: Database, session_ids: Sequence[str]) -> dict[str, str]:
-    """The sessions that cannot be anchors, each with the reason. Raises: DatabaseAway."""
+    """Find the sessions that cannot be anchors, each with the reason. Raises: DatabaseAway."""
     rows = await database.once(lambda c: c.fetch(database.sql(FIT), list(session_ids)))
     return {row["session_id"]: reason for row in rows if (reason := _why_unfit(row)) is not None}
 
@@ -196,11 +198,12 @@ def _why_unfit(row: Any) -> str | None:
 
 async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> list[str]:
     """
-    Stop using sessions as anchors; returns those that were anchors. Their judgements stay stored but no
-    longer count.
+    Stop using sessions as anchors; returns those that were anchors.
+
+    Their judgements stay stored but no longer count.
 
     Raises:
-        DatabaseAway: They may have been removed.
+        DatabaseAway: They may have been removed; removing them again is harmless.
     """
     rows = await database.once(lambda c: c.fetch(database.sql(REMOVE), list(session_ids), by))
     return sorted(r["session_id"] for r in rows)
@@ -208,10 +211,9 @@ async def remove(database: Database, session_ids: Sequence[str], *, by: str) -> 
 
 async def draw(database: Database, count: int, *, chain: str | None = None) -> list[str]:
     """
-    Draw sessions from those judged in the last 90 days that are not anchors; see `draw_alike`.
+    Draw at most `count` sessions from those judged in the last 90 days that are not anchors.
 
-    Returns:
-        At most `count`.
+    Chains and alert types keep their shares; see `draw_alike`.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -248,7 +250,7 @@ def draw_alike(candidates: Sequence[tuple[str, object]], count: int, dice: rando
 
 async def judgements(database: Database) -> list[AnchorJudgement]:
     """
-    Judgements of anchors, oldest first; without totals that are flagged as doubtful.
+    Read the judgements of anchors, oldest first, without those whose total is flagged as doubtful.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -259,7 +261,7 @@ async def judgements(database: Database) -> list[AnchorJudgement]:
 
 async def standing(inbox: Inbox) -> Standing:
     """
-    All anchors and their progress under the current judges.
+    Read all anchors and their progress under the current judges.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -320,16 +322,14 @@ def state_of(row: Any, wanted: int) -> tuple[State, bool]:
 
 async def ask(inbox: Inbox, found: Standing, *, by: str, states: Collection[State] | None = None) -> list[UUID]:
     """
-    Request the missing judgements of anchors, at the lowest priority; returns the ids of the new scores.
+    Request the missing judgements of anchors, at the lowest priority; returns the ids of their scores.
 
-    Request ids are derived from anchor, judge and number, so concurrent calls create each judgement once.
+    Waits for the database. Request ids are derived from anchor, judge and number, so concurrent calls,
+    and calls repeated with the same `found`, create each judgement once.
 
     Args:
-        found: Read shortly before.
+        found: The anchors, read shortly before.
         states: Request anchors in these states; None: those that are due.
-
-    Raises:
-        DatabaseAway: Some may have been requested; calling it again is harmless.
     """
     wanted = inbox.policy.settings.anchors_judgements_each
     judges = {j.chain_id: j for j in found.judges}

@@ -28,14 +28,15 @@ from tarsy_scoring.statistics.pairing import FEWEST_FOR_AN_INTERVAL
 
 Look = Literal["anchors", "sessions", "watch"]
 
-# A judge needs this many of twice as many consecutive scores for a tenure; the same number of newest scores
-# decides who judges now.
+# A judge has a tenure when it gave this many of twice as many consecutive scores. The current judge is
+# determined from the same number of newest scores.
 TENURE = 30
 # One judge follows another only if neither gives more than this many of `TENURE` scores during the other's
 # time. Judges that alternate, or substitute for each other, follow no other judge.
 FEW = 3
 SESSIONS_TO_LOOK = 300  # detects a shift of 8 points in nearly all cases. Source: our simulations (`benchmarks.years`)
-# For chains with little traffic. The deadline does not depend on the scores, so it adds no further look.
+# In a chain with little traffic, the look is due after `DAYS_TO_LOOK` with `SESSIONS_AFTER_DAYS`. The
+# deadline does not depend on the totals, so it adds no further look.
 DAYS_TO_LOOK = 14
 SESSIONS_AFTER_DAYS = 60
 OWN_ANCHORS = 20  # with fewer anchors of its own, a chain also uses those of other chains
@@ -92,10 +93,10 @@ def current_tenure(scores: Sequence[ChainScore]) -> Tenure | None:
     judges = [s.judge_fingerprint for s in scores]
     newest = Counter(judges[-TENURE:])
     now = newest.most_common(1)[0][0]
-    in_office = _in_office(judges)
+    last_tenured = _last_tenured(judges)
     for start in range(len(scores) - TENURE - 1, -1, -1):
         end = start + TENURE
-        old = in_office[end]
+        old = last_tenured[end]
         if old is not None and old != now and judges[start:end].count(now) <= FEW:
             if newest[old] > FEW:
                 break
@@ -105,8 +106,13 @@ def current_tenure(scores: Sequence[ChainScore]) -> Tenure | None:
     return Tenure(now, None, [s for s in scores if s.judge_fingerprint == now], None, (), len(set(judges)))
 
 
-def _in_office(judges: Sequence[str]) -> list[str | None]:
-    """For every n, the judge that last had a tenure within the first n scores."""
+def _last_tenured(judges: Sequence[str]) -> list[str | None]:
+    """
+    For each n from 0, the judge with the latest tenure within the first n scores; None: no tenure yet.
+
+    Args:
+        judges: The judge of each score, in order of scoring.
+    """
     found: list[str | None] = [None]
     for n, judge in enumerate(judges, start=1):
         has_tenure = judges[max(0, n - 2 * TENURE) : n].count(judge) >= TENURE
@@ -127,7 +133,7 @@ def due_look(
     tenure: Tenure, anchors: Sequence[AnchorJudgement], outstanding: int, made: Collection[Look], now: datetime
 ) -> Look | None:
     """
-    The look at a new judge that is due now; each is made at most once per change.
+    The look at a new judge that is due now; None: none is. Each look is made at most once per change.
 
     Args:
         anchors: Judgements of the anchors that count for the chain.
@@ -156,10 +162,10 @@ class Situation:
     What detection knows about a chain.
 
     Args:
-        judgements: Of the anchors that count for the chain; includes those of other chains if its own are too
-            few.
-        outstanding: Anchors that its judge is still to judge.
-        unknown: Scores without a fingerprint since the judge's first one.
+        judgements: Judgements of the anchors that count for the chain, which include those of other chains if
+            its own are too few.
+        outstanding: Number of these anchors that the current judge is still to judge.
+        unknown: Number of scores without a fingerprint since the current judge's first score.
     """
 
     chain_id: str
@@ -171,16 +177,16 @@ class Situation:
 
     @property
     def criteria_hash(self) -> str:
-        """That of the newest score."""
+        """Criteria hash of the current judge's newest score; empty: unknown."""
         return self.tenure.scores[-1].criteria_hash or ""
 
 
 def detect_new_judge(found: Situation, look: Look) -> Drift:
     """
-    The change that a new judge brought, split into the judge's part and the agents'.
+    Estimate the change that came with a new judge, split into the judge's part and the agents' part.
 
     Args:
-        found: With a judge before the current one.
+        found: `tenure.old` is set.
         look: `anchors` leaves ordinary sessions out, because there are too few yet.
     """
     tenure = found.tenure
@@ -194,7 +200,7 @@ def detect_new_judge(found: Situation, look: Look) -> Drift:
 
 
 def _about_other_chains(found: Situation, old: str, drift: Drift) -> tuple[str, ...]:
-    """What the reader must know when anchors of other chains were used."""
+    """A sentence about the use of other chains' anchors; empty: none were used."""
     by_chain = anchor_changes(found.judgements, old, found.tenure.fingerprint).by_chain
     if not set(by_chain) - {found.chain_id}:
         return ()
@@ -212,7 +218,7 @@ def _about_other_chains(found: Situation, old: str, drift: Drift) -> tuple[str, 
 
 
 def size_of(cause: Cause | None, judge: Estimate, whole: Estimate, agents: Estimate) -> Estimate | None:
-    """The change that a cause names; None without one."""
+    """The estimate of the part that a cause names; None: the cause names no part."""
     return {"judge": judge, "agents": agents, "both": whole}.get(cause or "none")
 
 

@@ -27,7 +27,7 @@ MOST_READ = 3 * WINDOW  # scores of all judges together; a look takes at most `W
 MOST_SHOWN = 100
 MOST_CHAINS = 100_000
 WATCH_EVERY = timedelta(days=1)  # the number of looks that `find_change` is calibrated for
-# A judge that returns to follow the same judge within this time is the same change and no further event.
+# A judge that follows the same judge again within this time makes the same change, and no further event.
 FLAPPING = timedelta(days=30)
 
 # The time of the newest score of each of these chains ($1) that has one.
@@ -39,8 +39,8 @@ FROM unnest($1::text[]) AS c(chain_id) CROSS JOIN LATERAL (
   ORDER BY s.completed_at DESC LIMIT 1) n
 """
 
-# The first total of each session of a chain, newest first: scoring a session again says nothing new about its
-# agents.
+# The first total of each session of a chain, newest first. Later scores of a session say nothing new about
+# its agents.
 SCORES = """
 SELECT s.completed_at AS scored_at, least(m.completed_at, m.first_seen_at) AS at, m.alert_type AS stratum,
        s.judge_fingerprint, s.criteria_hash, s.total_score::float8 AS total
@@ -54,7 +54,7 @@ ORDER BY s.completed_at DESC LIMIT $4
 
 MARK_PUBLISHED = "UPDATE {schema}.drift_findings SET published_at = now() WHERE event_id = ANY($1::uuid[])"
 
-# One look at a chain at a time, also from a process that lost the lock of the loop without noticing.
+# Held during the looks at a chain: a process that lost the lock of the loop unnoticed may look at it as well.
 LOOK_LOCK = AdvisoryLock("tarsy-scoring drift look")
 
 WATCHED = "SELECT looked_at FROM {schema}.drift_watches WHERE chain_id = $1 AND criteria = $2"
@@ -123,7 +123,7 @@ UNPUBLISHED = f"{_FINDING} WHERE f.is_event AND f.published_at IS NULL ORDER BY 
 
 
 async def chains(database: Database) -> dict[str, datetime]:
-    """Chains of known sessions that have scores, and the time of the newest score of each. Raises: DatabaseAway."""
+    """Read the chains that have scores, with the time of the newest score of each. Raises: DatabaseAway."""
     known = await chains_of_sessions(database, MOST_CHAINS)
     rows = await database.once(lambda c: c.fetch(database.sql(NEWEST), known))
     return {r["chain_id"]: r["newest_at"] for r in rows}
@@ -133,11 +133,11 @@ async def situation(
     database: Database, chain: str, criteria: str, standing: Standing, judgements: Sequence[AnchorJudgement]
 ) -> Situation | None:
     """
-    What detection knows about a chain under its criteria; None when there are too few scores to tell its
-    judge.
+    Read what detection needs about a chain under its criteria; None: too few scores to tell the judge.
 
     Args:
-        standing, judgements: Of all anchors, see `anchors`.
+        standing: All anchors, as `anchors.standing` returns them.
+        judgements: Judgements of all anchors, as `anchors.judgements` returns them.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -203,7 +203,7 @@ async def looks_made(database: Database, found: Situation, now: datetime) -> lis
 
 
 def _of_this_change(earlier: Sequence[Finding], tenure: Tenure, now: datetime) -> list[Finding]:
-    """Findings about the change that brought the current judge, the newest first."""
+    """The findings among `earlier` about the change that brought the current judge, newest first."""
     since = now - FLAPPING if tenure.since is None else min(tenure.since, now - FLAPPING)
     judges = tenure.old, tenure.fingerprint
     return [
@@ -222,6 +222,7 @@ def _last_change(earlier: Sequence[Finding], tenure: Tenure) -> datetime | None:
 async def _keep(
     database: Database, connection: Connection, found: Situation, look: Look, drift: Drift, *, is_event: bool
 ) -> None:
+    """Store a finding in the caller's transaction; an event is published later."""
     values = {
         "look": look,
         "chain_id": found.chain_id,
@@ -266,12 +267,12 @@ async def _findings(connection: Connection, sql: str, *arguments: Any) -> list[F
 
 
 async def mark_published(database: Database, event_ids: Sequence[UUID]) -> None:
-    """Record the acknowledgement of these events. Raises: DatabaseAway: They are published again."""
+    """Record that the broker acknowledged these events. Raises: DatabaseAway: They are published again."""
     await database.once(lambda c: c.execute(database.sql(MARK_PUBLISHED), list(event_ids)))
 
 
 def event_of(finding: Finding) -> Mapping[str, Any]:
-    """The event `scoring.drift_detected` of a finding; the same for the same finding."""
+    """Build the event `scoring.drift_detected` of a finding; equal findings give equal events."""
     size = finding.size
     at = finding.found_at.astimezone(UTC)
     same = ("chain_id", "criteria_hash", "cause", "is_clear", "old_fingerprint", "new_fingerprint")

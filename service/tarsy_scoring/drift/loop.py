@@ -32,10 +32,10 @@ from tarsy_scoring.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-ASK_EVERY_S = 15.0  # the delay until a new judge is noticed
-LOOK_EVERY_S = 300.0  # a look reads the scores of every chain; results change over days and hundreds of sessions
+ASK_EVERY_S = 15.0  # a new judge is noticed within this time
+LOOK_EVERY_S = 300.0  # looks read the scores of all chains; results change over days and hundreds of sessions
 PUBLISH_TIMEOUT_S = 10.0
-LIMIT = 100
+LIMIT = 100  # events per pass
 
 LOOP_LOCK = AdvisoryLock("tarsy-scoring drift")
 
@@ -94,15 +94,16 @@ class DriftLoop:
         async def lead(connection: Connection) -> bool:
             if not await LOOP_LOCK.try_lead(connection, self._database.schema):
                 return False
-            found = await self._ask()
+            found = await self._request_judgements()
             if looks:
-                await self._look(found, now)
+                await self._look_at_chains(found, now)
             await self._publish()
             return True
 
         return await self._database.once(lead)
 
-    async def _ask(self) -> Standing:
+    async def _request_judgements(self) -> Standing:
+        """Request the judgements that are due; returns the anchors as they stand afterwards."""
         found = await anchors.standing(self._inbox)
         counts = Counter(a.state for a in found.anchors)
         for state in get_args(State):
@@ -114,11 +115,12 @@ class DriftLoop:
             found = await anchors.standing(self._inbox)
         return found
 
-    async def _look(self, found: Standing, now: datetime) -> None:
+    async def _look_at_chains(self, found: Standing, now: datetime) -> None:
+        """Look for drift in each chain in which anything changed since its last look."""
         judgements = await anchors.judgements(self._database)
         awaited = sum(a.is_awaited for a in found.anchors)
         for chain, newest_at in (await findings.chains(self._database)).items():
-            # Results depend only on these values; the date is there for looks that are due after some days.
+            # The result depends only on these values; the date, because a look may become due after days.
             state = newest_at, len(judgements), awaited, now.date()
             if self._seen.get(chain) == state:
                 continue
@@ -130,6 +132,7 @@ class DriftLoop:
             self._seen[chain] = state
 
     async def _publish(self) -> None:
+        """Publish the oldest unpublished findings. Raises: BrokerAway: Not all were acknowledged in time."""
         news = await findings.unpublished(self._database, LIMIT)
         if not news:
             return
@@ -157,5 +160,5 @@ class DriftLoop:
 
 
 def message_of(event: Mapping[str, Any]) -> tuple[bytes, bytes, Headers]:
-    """Key, value and headers (CloudEvents 1.0). The key is unique, so that compaction keeps every event."""
+    """Key, value and CloudEvents 1.0 headers. The key is unique, so that compaction keeps every event."""
     return f"drift:{event['event_id']}".encode(), to_json(event), cloudevents_headers(event)

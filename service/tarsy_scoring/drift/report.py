@@ -92,7 +92,7 @@ async def read_report(
     Args:
         chain: None: findings of all chains, without the state of a chain.
         criteria: Only findings under criteria of this name.
-        since: Only findings since then.
+        since: Only findings made since then.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -119,7 +119,10 @@ async def _chain_standing(inbox: Inbox, chain: str, standing: Standing) -> Chain
 
 async def daily_totals(database: Database, selection: Selection) -> list[TrendPoint]:
     """
-    Totals of a chain per UTC day and judge, without flagged ones.
+    Read the totals of a chain per UTC day and judge, without scores flagged as doubtful.
+
+    Args:
+        selection: `chain` is set.
 
     Raises:
         DatabaseAway: See `Database.once`.
@@ -135,7 +138,7 @@ async def daily_totals(database: Database, selection: Selection) -> list[TrendPo
 
 def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> ChainStanding:
     """
-    The state of a chain's drift detection, also in words.
+    Describe the state of a chain's drift detection, also in words.
 
     Args:
         looked: Looks made at the change that brought the current judge.
@@ -156,6 +159,7 @@ def standing_of(found: Situation, looked: Collection[Look], now: datetime) -> Ch
 
 
 def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datetime) -> str:
+    """Say which look comes next and what it waits for; `both` is the number of anchors with both judges."""
     tenure, scores = found.tenure, len(found.tenure.scores)
     if tenure.old is None or tenure.since is None:
         return _without_change(tenure.judges, scores)
@@ -180,6 +184,7 @@ def _waits_for(found: Situation, both: int, looked: Collection[Look], now: datet
 
 
 def _without_change(judges: int, scores: int) -> str:
+    """Say which changes can be found while no judge has taken over from another."""
     if judges == 1:
         return "One judge gave all recent scores. A change of the agents is looked for once a day."
     return (
@@ -198,7 +203,7 @@ def _unknown(scores: int) -> str:
 
 
 def in_points(estimate: Estimate) -> str:
-    """A change with its interval, in words."""
+    """Format a change in points with its interval."""
     if estimate.value is None:
         return "unknown"
     if estimate.low is None or estimate.high is None:
@@ -209,7 +214,7 @@ def in_points(estimate: Estimate) -> str:
 
 
 def markdown(report: DriftReport) -> str:
-    """The report as Markdown."""
+    """Render the report as Markdown."""
     environment = Environment(  # noqa: S701 - no HTML
         loader=PackageLoader(__package__), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
